@@ -1,0 +1,47 @@
+"""The command line: `ndparallel COMMAND ...`, also as `python -m ndparallel COMMAND ...`."""
+
+import argparse
+import importlib
+import sys
+
+from ndparallel.errors import UserError, unknown
+
+COMMANDS: dict[str, str] = {}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 2, after one sentence, for what the user can put right."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        print(overview())
+        return 0
+    return guarded(lambda: run_command(name, rest))
+
+
+def overview() -> str:
+    lines = [f"  {name:<12} {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(["usage: ndparallel COMMAND [options]", "", *lines, "", "ndparallel COMMAND --help tells more."])
+
+
+def run_command(name: str, rest: list[str]) -> int:
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    command = importlib.import_module(f"ndparallel.commands.{name}")
+    parser = argparse.ArgumentParser(prog=f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(rest)) or 0
+
+
+def guarded(work) -> int:
+    """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
+    try:
+        return work()
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

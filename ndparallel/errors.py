@@ -1,0 +1,16 @@
+"""Errors meant for people: what is wrong, with which values, and what would do instead."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Something that the user can put right. The command line prints its sentence and exits with 2; anything else is our bug."""
+
+
+def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
+    """Say that there is no such `kind`, which one is nearest, and which there are."""
+    choices = list(choices)
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return UserError(f"unknown {kind} {name!r}.{hint} There are: {', '.join(choices)}.")
