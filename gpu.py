@@ -352,14 +352,16 @@ class GPU:
 
     def _breakdown(self, kind: str, nbytes: float, total: float) -> str:
         held = ", ".join(f"{name} {si(size, 'B')}" for name, size in self.held_bytes.items() if size)
-        limit = self.hardware.memory_bytes
-        return f"GPU {self.rank} has {si(limit, 'B')} of memory and needs {si(total, 'B')}, for {si(nbytes, 'B')} more of {kind}. It holds: {held}"
+        limit, more = si(self.hardware.memory_bytes, "B"), si(nbytes, "B")
+        return f"GPU {self.rank} has {limit} of memory and needs {si(total, 'B')}, for {more} more of {kind}. It holds: {held}"
 
 
 def _unpack(message: Message, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
     array = message.array
     if into is None:
         into = array if message.release is None else array.copy()
+    elif not into.flags.writeable:
+        pass  # only a size: no content to write
     elif combine is None:
         into[...] = array
     else:
