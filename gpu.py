@@ -210,6 +210,12 @@ class Handle:
             self.waited, self.result = True, self.deliver()
         return self.result
 
+    def then(self, action: Callable[[Any], Any]) -> "Handle":
+        """Do something more with the result as soon as it is waited for."""
+        deliver = self.deliver
+        self.deliver = lambda: action(deliver())
+        return self
+
 
 class Pending(Handle):
     """A receive that was announced; the message is looked for only when somebody waits for it."""
