@@ -157,9 +157,14 @@ class Mailbox(NamedTuple):
         return self.boxes[self.rank, source, what].popleft()
 
 
+def is_size_only(array: np.ndarray) -> bool:
+    """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0), shape) makes it."""
+    return not any(array.strides) and array.size > 0 and not array.flags.writeable
+
+
 def snapshot(array: np.ndarray) -> np.ndarray:
-    """Copy an array, unless it is only a size: one element broadcast over a shape has no content to protect."""
-    return array if array.size and not any(array.strides) and not array.flags.writeable else array.copy()
+    """Copy an array, unless it is only a size and has no content to protect."""
+    return array if is_size_only(array) else array.copy()
 
 
 class MismatchError(RuntimeError):
