@@ -30,7 +30,7 @@ import numpy as np
 
 from gpu import Hardware, Link, Operation
 from ndparallel.errors import UserError, unknown
-from ndparallel.units import parse_quantity
+from ndparallel.quantities import parse_quantity
 
 TILE = (128, 256)  # rows and columns: the largest tile of CUTLASS's default kernels, from the A100 to the B200 (cutlass/media/docs)
 MEMORY_FRACTION = 0.9  # of the data sheet's bandwidth that a large copy reaches: 0.90 to 0.92 on A100, H100 and H200

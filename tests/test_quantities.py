@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndparallel.errors import UserError
-from ndparallel.units import parse_quantity
+from ndparallel.quantities import parse_quantity
 
 
 @pytest.mark.parametrize(
