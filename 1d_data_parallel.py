@@ -1,7 +1,7 @@
 """1D: data parallelism. Every GPU has the model, or its share of it, and trains on its own part of the batch.
 
-Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs compute N parts at once, average what they found, and all take
-        the same step. What differs is how they average, when, and who keeps what:
+Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs compute N parts at once, average what they found, and
+        all take the same step. What differs is how they average, when, and who keeps what:
             DDP         everybody keeps everything; gradients are all-reduced
             ZeRO-1      the optimizer's state is cut in N: gradients are reduce-scattered, stepped weights are gathered
             ZeRO-2      gradients are cut in N as well

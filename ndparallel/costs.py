@@ -27,6 +27,12 @@ def matmul(name: str, m, n, k, dtype: str = "float32", batch=1) -> Operation:
     return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * (m * k + k * n + m * n) * size)
 
 
+def chunk(operation: Operation, chunks: int) -> Operation:
+    """One of `chunks` equal parts, by rows, of a matmul."""
+    m, n, k = operation.shape
+    return matmul(operation.name, m // chunks, n, k, operation.dtype)
+
+
 def elementwise(name: str, elements, passes: int, dtype: str = "float32") -> Operation:
     """Price a kernel that moves `passes` arrays of `elements` through memory, with few FLOPs for each."""
     return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * np.dtype(dtype).itemsize)

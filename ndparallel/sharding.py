@@ -83,6 +83,10 @@ class Bucket:
             dy = unit.backward(dy, microbatch)
         return dy
 
+    def sum_shared(self) -> None:
+        """Sum over tp what its ranks share, before anything is averaged over dp."""
+        self.units[0].context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+
     def all_reduce(self, algorithm: str = "ring", async_op: bool = False):
         return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm, async_op)
 
