@@ -66,7 +66,8 @@ class Run:
         return next(row for row in self.report.strategies if row.name == name)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.results
+        """Whether the strategy was run, and fitted into memory."""
+        return bool(self.results.get(name))
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class Runner:
 
     def baseline(self, strategy: Strategy, job: Job, reference: Reference) -> Measurement:
         """The single GPU's row: the reference, unless a GPU with this hardware's memory could not have run it."""
-        if reference.measurement.peak_memory_bytes["total"] <= self.hardware.memory_bytes:
+        peak = reference.measurement.peak_memory_bytes
+        if peak and peak["total"] <= self.hardware.memory_bytes:
             return reference.measurement
         return self.measured(strategy, strategy.job(job, 1).on(microbatches=1), reference)[0]
 

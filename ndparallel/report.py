@@ -56,6 +56,10 @@ class Report:
         loss = abs(row.loss - base) / abs(base or 1)
         return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
 
+    def equal(self) -> bool:
+        """Whether everything that ran computes what one GPU computes."""
+        return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
+
     # ---- for programs
 
     def as_dict(self) -> dict[str, Any]:

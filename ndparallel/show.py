@@ -37,7 +37,7 @@ def show(lesson: Lesson, run: Run, arguments: argparse.Namespace) -> None:
     shown = [name for name in timelines_shown(lesson, arguments.timeline) if run.results.get(name)]
     if shown:
         console.print()
-        console.print(Timelines([timeline(name, run.results[name]) for name in shown]))
+        console.print(Timelines(tuple(timeline(name, run.results[name]) for name in shown)))
     notice = lesson.notice(run)
     if notice:
         console.print(f"\n[bold]Notice:[/bold] {notice}")
