@@ -38,10 +38,12 @@ class TwoLayers:
 
     def relu(self, z: np.ndarray) -> np.ndarray:
         self.gpu.compute(costs.elementwise("forward relu", z.size, 2, self.job.dtype))
+        self.gpu.allocate("activations", 2 * z.nbytes)  # z and h stay until the backward pass
         return np.maximum(z, 0)
 
     def relu_backward(self, dh: np.ndarray, z: np.ndarray) -> np.ndarray:
         self.gpu.compute(costs.elementwise("backward relu", z.size, 3, self.job.dtype))
+        self.gpu.free("activations", 2 * z.nbytes)
         return dh * (z > 0)
 
     def loss_and_gradient(self, y: np.ndarray, outputs: slice = slice(None)) -> tuple[float, np.ndarray]:
