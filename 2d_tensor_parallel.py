@@ -38,7 +38,7 @@ def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
     """y = relu(x A) B with A cut by columns and B by rows: the nonlinearity needs no neighbour, and one sum ends each pass."""
     tp = job.mesh.group("tp", gpu.rank)
     mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
-    mlp = TwoLayers(gpu, job, columns=mine, rows=mine)
+    mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
     z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
     h = mlp.relu(z)
     y = mlp.matmul("forward second", h, mlp.b.weight)
@@ -56,7 +56,7 @@ def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
     """Both cut by columns: the second needs all of h, the wide one, so it is gathered, and its gradient scattered back."""
     tp = job.mesh.group("tp", gpu.rank)
     mine, outputs = (part(size, tp.size, tp.index(gpu.rank)) for size in (job.model.ffn, job.model.hidden))
-    mlp = TwoLayers(gpu, job, columns=mine, outputs=outputs)
+    mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(columns=outputs)
     z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
     h = np.empty((job.model.ffn, mlp.tokens), job.dtype)
     all_gather(gpu, h, np.ascontiguousarray(mlp.relu(z).T), tp)

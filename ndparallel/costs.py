@@ -69,6 +69,14 @@ class Sizes:
 # ------------------------------------------------------------------------------------------- the transformer block
 
 
+def block_forward(z: Sizes) -> list[Operation]:
+    return attention_forward(z) + mlp_forward(z)
+
+
+def block_backward(z: Sizes) -> list[Operation]:
+    return mlp_backward(z) + attention_backward(z)
+
+
 def attention_forward(z: Sizes) -> list[Operation]:
     return [
         norm_forward("norm1", z),

@@ -57,6 +57,7 @@ class Lesson:
     notice: Callable[["Run"], str]
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    defaults: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[str, Callable[["Runner", Job], "Sweep"]] = field(default_factory=dict)
 
 
@@ -127,7 +128,7 @@ class Runner:
     def reference(self, strategy: Strategy, job: Job) -> Reference:
         """Run the single GPU as if it had all the memory it needs: what it computes is the truth for every size of model."""
         roomy = replace(self.hardware, memory_bytes=float("inf"))
-        results = self.run(strategy, strategy.job(job, 1).on(microbatches=1), roomy)
+        results = self.run(strategy, strategy.job(job, 1).on(microbatches=1, schedule="1f1b", stage_chunks=None), roomy)
         measurement = measure(strategy.name, results, roomy, job.steps, mean_loss(results), 0.0)
         return Reference(measurement, whole_tensors(results[0].value.gradients), results)
 
@@ -136,7 +137,7 @@ class Runner:
         peak = reference.measurement.peak_memory_bytes
         if peak and peak["total"] <= self.hardware.memory_bytes:
             return reference.measurement
-        return self.measured(strategy, strategy.job(job, 1).on(microbatches=1), reference)[0]
+        return self.measured(strategy, strategy.job(job, 1).on(microbatches=1, schedule="1f1b", stage_chunks=None), reference)[0]
 
     def measured(self, strategy: Strategy, job: Job, reference: Reference) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it; one that does not fit into memory is a row that says so."""
@@ -198,6 +199,7 @@ def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
+    parser.set_defaults(**lesson.defaults)
     if lesson.sweeps:
         first = next(iter(lesson.sweeps))
         parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
