@@ -48,7 +48,7 @@ class Job:
             near = [size for size in range(1, self.batch + parts) if size % parts == 0]
             raise UserError(
                 f"a batch of {self.batch} sequences cannot be cut into {self.mesh.dp} data-parallel parts of {self.microbatches} "
-                f"microbatches; the nearest batch that can is {min(near, key=lambda size: abs(size - self.batch))}."
+                f"microbatch{'es' * (self.microbatches != 1)}; the nearest batch that can is {min(near, key=lambda size: abs(size - self.batch))}."
             )
 
     @property

@@ -5,18 +5,20 @@ Idea   A lesson is a list of strategies, each a rank program and the job it is g
 
 Glossary
     strategy     a row of the table
+    entry        a strategy with the job that it is given, about to be run
+    reference    the single GPU's run: the truth that all rows are held against
     contrast     the strategies whose timelines are shown unless others are asked for
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpu import Hardware, OutOfMemoryError
-from ndparallel.errors import guarded, unknown
+from ndparallel.errors import UserError, guarded, unknown
 from ndparallel.job import Job
 from ndparallel.launch import RankResult, Ranks
 from ndparallel.measure import Measurement, failed, measure
@@ -43,7 +45,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Lesson:
-    """`notice` says, from the numbers, what to notice. `options` adds the lesson's own to the common ones."""
+    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson."""
 
     name: str
     title: str
@@ -52,6 +54,16 @@ class Lesson:
     notice: Callable[["Run"], str]
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    compare: tuple[str, ...] = ()
+
+
+class Entry(NamedTuple):
+    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs."""
+
+    strategy: Strategy
+    gpus: int
+    job: Job | None
+    refusal: UserError | None = None
 
 
 @dataclass
@@ -72,11 +84,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the single GPU measured and computed; `results` are None where it would not fit into memory."""
+    """What the single GPU measured and computed, as if it had all the memory that it needs."""
 
+    entry: Entry
     measurement: Measurement
     tensors: Tensors
     results: list[RankResult]
+
+    def stands_for(self, entry: Entry, memory_bytes: float) -> bool:
+        """Whether it is this very run, and would have fitted into this memory."""
+        peak = self.measurement.peak_memory_bytes
+        return entry == self.entry and peak is not None and peak["total"] <= memory_bytes
 
 
 class Runner:
@@ -93,35 +111,32 @@ class Runner:
         for ranks in self.ranks.values():
             ranks.close()
 
-    def run(self, strategy: Strategy, job: Job, hardware: Hardware | None = None) -> list[RankResult]:
+    def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
         self.announce(strategy.name)
         size = job.mesh.world_size
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
-        return self.ranks[size].run(strategy.program, hardware or self.hardware, job)
+        return self.ranks[size].run(strategy.program, hardware, job)
 
-    def reference(self, strategy: Strategy, job: Job) -> Reference:
-        """Run the single GPU as if it had all the memory it needs: what it computes is the truth for every size of model."""
-        roomy = replace(self.hardware, memory_bytes=float("inf"))
-        results = self.run(strategy, strategy.job(job, 1).on(microbatches=1), roomy)
-        measurement = measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), 0.0)
-        return Reference(measurement, whole_tensors(results[0].value.gradients), results)
+    def reference(self, entry: Entry) -> Reference:
+        """Run the single GPU: what it computes is the truth for every size of model."""
+        assert entry.job
+        results = self.run(entry.strategy, entry.job, replace(self.hardware, memory_bytes=float("inf")))
+        measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
+        return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
 
-    def baseline(self, strategy: Strategy, job: Job, reference: Reference) -> Measurement:
-        """The single GPU's row: the reference, unless a GPU with this hardware's memory could not have run it."""
-        peak = reference.measurement.peak_memory_bytes
-        if peak and peak["total"] <= self.hardware.memory_bytes:
-            return reference.measurement
-        return self.measured(strategy, strategy.job(job, 1).on(microbatches=1), reference)[0]
-
-    def measured(self, strategy: Strategy, job: Job, reference: Reference) -> tuple[Measurement, list[RankResult]]:
-        """Run one strategy and measure it; one that does not fit into memory is a row that says so."""
-        size = job.mesh.world_size
+    def measured(self, entry: Entry, reference: Reference) -> tuple[Measurement, list[RankResult]]:
+        """Run one strategy and measure it; one that cannot run, or does not fit into memory, is a row that says so."""
+        strategy, gpus, job, refusal = entry
+        if job is None:
+            return failed(strategy.name, gpus, refusal), []
+        if reference.stands_for(entry, self.hardware.memory_bytes):
+            return reference.measurement, reference.results
         try:
-            results = self.run(strategy, job)
+            results = self.run(strategy, job, self.hardware)
         except OutOfMemoryError as error:
-            self.ranks.pop(size).close()
-            return failed(strategy.name, size, error), []
+            self.ranks.pop(gpus).close()
+            return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
         return measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), difference), results
 
@@ -132,28 +147,44 @@ def mean_loss(results: Sequence[RankResult]) -> float:
 
 
 def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
-    """Run the strategies of these names (all, where none is given) beside the single GPU."""
-    from ndparallel.lessons import single_gpu
+    """Run the strategies of these names (all, after the single GPU, where none is given)."""
+    entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
+    if lesson.gpus > 1 and not names:
+        entries = [baseline(job), *entries]
+    return run_entries(lesson.name, entries, job, hardware, engine, announce)
 
-    chosen = choose(lesson, names)
-    jobs = [strategy.job(job, gpus) for strategy in chosen]
+
+def run_entries(name: str, entries: Sequence[Entry], job: Job, hardware: Hardware, engine: str, announce) -> Run:
+    """Run all entries on the same ranks, and hold each against the single GPU, which runs first."""
     rows, results = [], {}
     with Runner(hardware, engine, announce) as runner:
-        reference = runner.reference(single_gpu(), job)
-        if lesson.gpus > 1 and not names:
-            rows.append(runner.baseline(single_gpu(), job, reference))
-        for strategy, its_job in zip(chosen, jobs):
-            row, results[strategy.name] = runner.measured(strategy, its_job, reference)
+        reference = runner.reference(baseline(job))
+        for entry in entries:
+            row, results[entry.strategy.name] = runner.measured(entry, reference)
             rows.append(row)
-    return Run(make_report(lesson.name, job, hardware, rows, reference), hardware, results)
+    return Run(make_report(name, job, hardware, rows, reference), hardware, results)
 
 
-def choose(lesson: Lesson, names: Sequence[str]) -> list[Strategy]:
-    by_name = {strategy.name: strategy for strategy in lesson.strategies}
+def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
+    """Give a strategy its job. Raises UserError for sizes that it cannot be cut to."""
+    its_job = strategy.job(job, gpus)
+    return Entry(strategy, its_job.mesh.world_size, its_job)
+
+
+def baseline(job: Job) -> Entry:
+    """The single GPU, which takes the batch whole."""
+    from ndparallel.lessons import single_gpu
+
+    return enter(single_gpu(), job.on(microbatches=1), 1)
+
+
+def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
+    """The strategies of these names, or all of them. Raises UserError for a name that none has."""
+    by_name = {strategy.name: strategy for strategy in strategies}
     for name in names:
         if name not in by_name:
             raise unknown("strategy", name, by_name)
-    return [by_name[name] for name in names] or list(lesson.strategies)
+    return [by_name[name] for name in names] or list(strategies)
 
 
 def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
@@ -182,5 +213,5 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     job, hardware = job_from(arguments), hardware_from(arguments)
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
-    show(lesson, run, arguments)
+    show(lesson.title, run, arguments, lesson.contrast, lesson.notice)
     return int(not run.report.equal())

@@ -12,9 +12,10 @@ from ndparallel.launch import ENGINES
 TIMELINES = ("auto", "all", "none")
 
 
-def add_common_options(parser: argparse.ArgumentParser, gpus: int) -> None:
+def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
+    """Add the options; `gpus` is the default, None where each strategy comes with its own."""
     option = parser.add_argument
-    option("--gpus", type=int, default=gpus, metavar="N", help=f"how many GPUs (default {gpus})")
+    option("--gpus", type=int, default=gpus, metavar="N", help=f"how many GPUs (default {gpus or 'what each lesson takes'})")
     option("--gpus-per-node", type=int, metavar="N", help="how many of them share a node (default: the hardware's)")
     option("--hardware", default="pocket", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default pocket)")
     option("--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU")
@@ -47,7 +48,7 @@ def job_from(arguments: argparse.Namespace) -> Job:
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """The hardware that the options name, with nodes of the size they ask for."""
     hardware = find_hardware(arguments.hardware)
-    if arguments.gpus < 1:
+    if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
     if arguments.gpus_per_node is None:
         return hardware
