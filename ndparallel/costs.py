@@ -27,6 +27,12 @@ def matmul(name: str, m, n, k, dtype: str = "float32", batch=1) -> Operation:
     return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * (m * k + k * n + m * n) * size)
 
 
+def chunk(operation: Operation, chunks: int) -> Operation:
+    """One of `chunks` equal parts, by rows, of a matmul."""
+    m, n, k = operation.shape
+    return matmul(operation.name, m // chunks, n, k, operation.dtype)
+
+
 def elementwise(name: str, elements, passes: int, dtype: str = "float32") -> Operation:
     """Price a kernel that moves `passes` arrays of `elements` through memory, with few FLOPs for each."""
     return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * np.dtype(dtype).itemsize)
@@ -164,6 +170,14 @@ def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
 def mlp_saved(z: Sizes) -> dict[str, int]:
     tokens = z.tokens
     return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
+
+
+def block_saved(z: Sizes, recompute: str = "none") -> dict[str, int]:
+    """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
+    if recompute == "full":
+        return {"x": z.shard_tokens * z.hidden}
+    attention = {f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()}
+    return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
 
 
 # ------------------------------------------------------------------------------------- embedding, head and optimizer

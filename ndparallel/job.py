@@ -32,15 +32,17 @@ class Job:
     reshard_after_forward: bool = True
     recompute: str = "none"
     sequence_parallel: str = "none"
+    chunks: int = 1
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise unknown("dtype", self.dtype, DTYPES)
         if self.recompute not in RECOMPUTE:
             raise unknown("recompute", self.recompute, RECOMPUTE)
-        for name in ("batch", "microbatches", "steps"):
+        for name in ("batch", "microbatches", "steps", "chunks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        check_tensor_parallel(self)
         parts = self.mesh.dp * self.microbatches
         if self.batch % parts:
             near = [size for size in range(1, self.batch + parts) if size % parts == 0]
@@ -56,3 +58,24 @@ class Job:
 
     def on(self, **changes) -> "Job":
         return replace(self, **changes)
+
+
+def check_tensor_parallel(job: Job) -> None:
+    """Raise UserError, naming the degrees that would do, where tp cannot cut this model."""
+    model, tp = job.model, job.mesh.tp
+    rules = {
+        f"cut {model.heads} heads": lambda tp: model.heads % tp == 0,
+        f"share {model.kv_heads} KV heads": lambda tp: model.kv_heads % tp == 0 or tp % model.kv_heads == 0,
+        f"cut an MLP of {model.ffn}": lambda tp: model.ffn % tp == 0,
+    }
+    if job.sequence_parallel != "none":
+        rules[f"cut a sequence of {model.sequence}"] = lambda tp: model.sequence % tp == 0
+    broken = [what for what, holds in rules.items() if not holds(tp)]
+    if broken:
+        legal = [degree for degree in range(1, model.heads + 1) if all(holds(degree) for holds in rules.values())]
+        raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
+    if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
+        raise UserError("chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence parallelism.")
+    if model.sequence % job.chunks:
+        near = [chunks for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0]
+        raise UserError(f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into {near}.")

@@ -41,26 +41,38 @@ class Branch:
         saved.keep(x=x, normed=normed if self.tp.regathers else gathered)
         return gathered
 
-    def enter_backward(self, dgathered: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
-        dnormed = self.tp.enter_backward(dgathered)
+    def enter_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        dnormed = self.linear_backward(name, dlinear, saved, charge, self.tp.enter_backward)
         charge(self.norm)
         dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w[self.norm])
         self.block.g[self.norm] += dweight
         charge(self.norm.replace("norm", "add"))
         return dx + dy
 
-    def leave(self, partial: np.ndarray, x: np.ndarray, charge: Charge) -> np.ndarray:
-        """Sum what the ranks have and add the residual."""
-        y = self.tp.leave(partial)
+    def leave(self, name: str, inner: np.ndarray, x: np.ndarray, charge: Charge) -> np.ndarray:
+        """Multiply, sum what the ranks have and add the residual."""
+        y = self.linear_and_talk(name, inner, self.block.w[name], charge, self.tp.leave)
         charge(self.norm.replace("norm", "add"))
         return x + y
 
-    def linear(self, name: str, x: np.ndarray, charge: Charge) -> np.ndarray:
-        return charge.matmul(name, rows(x), self.block.w[name].T).reshape(*x.shape[:-1], -1)
+    def linear(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge) -> np.ndarray:
+        """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
+        return charge.matmul(name, rows(x), w.T).reshape(*x.shape[:-1], -1)
 
-    def linear_backward(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+    def linear_and_talk(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable) -> np.ndarray:
+        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one while the next is computed."""
+        if self.tp.chunks == 1 or self.tp.size == 1:
+            return talk(self.linear(name, x, w, charge))
+        handles = []
+        for chunk in np.split(x, self.tp.chunks):
+            partial = charge.matmul(name, rows(chunk), w.T, self.tp.chunks).reshape(*chunk.shape[:-1], -1)
+            handles.append(self.tp.reduce(partial, async_op=True))
+        return np.concatenate([handle.wait() for handle in handles])
+
+    def linear_backward(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge, talk: Callable | None = None) -> np.ndarray:
         """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks for it."""
-        dx = charge.matmul(name, rows(dy), self.block.w[name]).reshape(*dy.shape[:-1], -1)
+        w = self.block.w[name]
+        dx = self.linear_and_talk(name, dy, w.T, charge, talk) if talk else self.linear(name, dy, w.T, charge)
         if self.block.defers:
             saved.keep(**{f"d {name}": dy})
         else:
@@ -92,12 +104,12 @@ class Attention(Branch):
 
     def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge(phase, x)
-        qkv = self.linear("qkv", self.enter(x, saved, charge), charge)
+        qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
         charge("rotary")
         q, k, v = self.heads(qkv)
         q, k = functional.rotary(q, self.positions), functional.rotary(k, self.positions)
         mixed = self.mix(q, k, v, saved, charge)
-        return self.leave(self.linear("out", mixed, charge), x, charge)
+        return self.leave("out", mixed, x, charge)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
@@ -106,7 +118,7 @@ class Attention(Branch):
         charge("rotary")
         dq, dk = functional.rotary_backward(dq, self.positions), functional.rotary_backward(dk, self.positions)
         dqkv = np.concatenate([d.reshape(*d.shape[:2], -1) for d in (dq, dk, dv)], axis=-1)
-        return self.enter_backward(self.linear_backward("qkv", dqkv, saved, charge), dy, saved, charge)
+        return self.enter_backward("qkv", dqkv, dy, saved, charge)
 
     def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
         """Let every token look at the tokens before it: (s, b, heads, d) to (s, b, heads * d)."""
@@ -157,18 +169,18 @@ class Mlp(Branch):
 
     def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge(phase, x)
-        gate_up = self.linear("gate_up", self.enter(x, saved, charge), charge)
+        gate_up = self.linear("gate_up", self.enter(x, saved, charge), self.block.w["gate_up"], charge)
         charge("swiglu")
         activated = functional.swiglu(gate_up)
         saved.keep(gate_up=gate_up, activated=activated)
-        return self.leave(self.linear("down", activated, charge), x, charge)
+        return self.leave("down", activated, x, charge)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
         dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
         charge("swiglu")
         dgate_up = functional.swiglu_backward(dactivated, saved.take("gate_up"))
-        return self.enter_backward(self.linear_backward("gate_up", dgate_up, saved, charge), dy, saved, charge)
+        return self.enter_backward("gate_up", dgate_up, dy, saved, charge)
 
 
 class Block(Unit):
@@ -219,19 +231,25 @@ def block_parameters(name: str, context: Context) -> list[Parameter]:
     config, tp, i = context.config, context.tp.size, context.tp.index
     h, d, ffn = config.hidden, config.head_dim, part(config.ffn, tp, i)
     q, kv = part(config.heads * d, tp, i), kv_rows(config.kv_heads, d, tp, i)
+    norms, kv_shared = norm_sharers(context), max(1, tp // config.kv_heads)
     everything, deviation = slice(0, h), h**-0.5
     small = deviation / (2 * config.layers) ** 0.5  # what writes to the residual starts smaller, as in GPT-2
     return [
-        Parameter(f"{name}.norm1", (h,), (everything,)),
+        Parameter(f"{name}.norm1", (h,), (everything,), shared_by=norms),
         Parameter(f"{name}.q", (config.heads * d, h), (q, everything), deviation),
-        Parameter(f"{name}.k", (config.kv_heads * d, h), (kv, everything), deviation),
-        Parameter(f"{name}.v", (config.kv_heads * d, h), (kv, everything), deviation),
+        Parameter(f"{name}.k", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+        Parameter(f"{name}.v", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
         Parameter(f"{name}.out", (h, config.heads * d), (everything, q), small),
-        Parameter(f"{name}.norm2", (h,), (everything,)),
+        Parameter(f"{name}.norm2", (h,), (everything,), shared_by=norms),
         Parameter(f"{name}.gate", (config.ffn, h), (ffn, everything), deviation),
         Parameter(f"{name}.up", (config.ffn, h), (ffn, everything), deviation),
         Parameter(f"{name}.down", (h, config.ffn), (everything, ffn), small),
     ]
+
+
+def norm_sharers(context: Context) -> int:
+    """Under sequence parallelism every tp rank sees its shard of the tokens only."""
+    return context.tp.size if context.tp.shards else 1
 
 
 def kv_rows(kv_heads: int, head_dim: int, tp: int, index: int) -> slice:
@@ -285,7 +303,8 @@ class Head(Unit):
         h, vocab = context.config.hidden, context.config.vocab
         self.rows = part(vocab, context.tp.size, context.tp.index)
         logits = Parameter(f"{name}.logits", (vocab, h), (self.rows, slice(0, h)), h**-0.5)
-        super().__init__(name, context, [Parameter(f"{name}.norm", (h,), whole(h)), logits])
+        norm = Parameter(f"{name}.norm", (h,), whole(h), shared_by=norm_sharers(context))
+        super().__init__(name, context, [norm, logits])
 
     def forward(self, x: np.ndarray, microbatch: int) -> float:
         """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""

@@ -13,12 +13,16 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Parameter:
-    """A named tensor of shape `whole`, of which this rank holds `index`. `deviation` None means that it starts as ones."""
+    """A named tensor of shape `whole`, of which this rank holds `index`. `deviation` None means that it starts as ones.
+
+    `shared_by` consecutive tp ranks hold the same slice and find a part of its gradient each, which they must sum.
+    """
 
     name: str
     whole: tuple[int, ...]
     index: tuple[slice, ...]
     deviation: float | None = None
+    shared_by: int = 1
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ class Replica:
 
     def make_context(self) -> Context:
         job, gpu = self.job, self.gpu
-        tp = TensorParallel(gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel)
+        tp = TensorParallel(gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.chunks)
         return Context(gpu, job.model, tp, job.dtype, job.recompute, loss_scale=1 / job.microbatches)
 
     def steps(self) -> Iterator[range]:
@@ -80,6 +80,10 @@ class Replica:
         dy = None
         for unit in reversed(self.units):
             dy = unit.backward(dy, microbatch)
+
+    def sum_shared(self) -> None:
+        """Sum the gradients that tp ranks share, in one all-reduce for the whole model."""
+        self.context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
 
     def filled_by(self, unit) -> list[Bucket]:
         """The buckets whose gradients are complete once this unit's backward pass is."""

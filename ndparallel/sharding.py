@@ -73,6 +73,20 @@ class Bucket:
     def clear_gradients(self) -> None:
         self.owned_gradients[:] = 0
 
+    def forward(self, x, microbatch: int):
+        for unit in self.units:
+            x = unit.forward(x, microbatch)
+        return x
+
+    def backward(self, dy, microbatch: int):
+        for unit in reversed(self.units):
+            dy = unit.backward(dy, microbatch)
+        return dy
+
+    def sum_shared(self) -> None:
+        """Sum over tp what its ranks share, before anything is averaged over dp."""
+        self.units[0].context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+
     def all_reduce(self, algorithm: str = "ring", async_op: bool = False):
         return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm, async_op)
 
@@ -159,17 +173,6 @@ class FullyShardedUnit(ShardedGradients):
     def reshard(self) -> None:
         self.give_back("buffers", self.weights)
         self.gathered = None
-
-    def forward(self, x, microbatch: int):
-        for unit in self.units:
-            x = unit.forward(x, microbatch)
-        return x
-
-    def backward(self, dy, microbatch: int):
-        for unit in reversed(self.units):
-            dy = unit.backward(dy, microbatch)
-        return dy
-
 
 def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
     """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills them; the last run first."""

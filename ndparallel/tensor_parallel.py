@@ -9,14 +9,19 @@ Limit  Under sequence parallelism tp must divide the sequence.
 Glossary
     enter      before the column-cut matmul: f of the paper (g with sequence parallelism)
     leave      after the row-cut matmul: f's conjugate
+    chunks     parts of an activation; one is all-reduced while the next is still multiplied
+    shared     a parameter that several tp ranks hold, each with a part of its gradient: norms under sequence parallelism, KV heads
+               where there are fewer of them than ranks
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU
+from ndparallel.parameters import Parameter
 
 SEQUENCE_PARALLEL = ("none", "sp", "sp-regather")
 
@@ -28,6 +33,7 @@ class TensorParallel:
     gpu: GPU
     group: Group
     sequence_parallel: str = "none"
+    chunks: int = 1
 
     @property
     def size(self) -> int:
@@ -57,8 +63,8 @@ class TensorParallel:
     def leave_backward(self, dy: np.ndarray) -> np.ndarray:
         return self.gather(dy) if self.shards else dy
 
-    def reduce(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
-        return all_reduce(self.gpu, np.ascontiguousarray(x), self.group, op) if self.size > 1 else x
+    def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False):
+        return all_reduce(self.gpu, np.ascontiguousarray(x), self.group, op, async_op=async_op) if self.size > 1 else x
 
     def gather(self, x: np.ndarray) -> np.ndarray:
         """Put the shards of the sequence together."""
@@ -69,3 +75,21 @@ class TensorParallel:
         """Sum over the ranks and keep this rank's shard of the sequence."""
         shard = np.empty((x.shape[0] // self.size, *x.shape[1:]), x.dtype)
         return reduce_scatter(self.gpu, shard, x, self.group)
+
+    def sum_shared(self, gradients: Iterable[tuple[Parameter, np.ndarray]]) -> None:
+        """Sum the gradients of shared parameters over the ranks that share them, in one all-reduce for each number of sharers."""
+        by_sharers: dict[int, list[np.ndarray]] = {}
+        for parameter, gradient in gradients:
+            if parameter.shared_by > 1:
+                by_sharers.setdefault(parameter.shared_by, []).append(gradient)
+        for sharers, shared in by_sharers.items():
+            first = self.index - self.index % sharers
+            self._sum_coalesced(shared, Group(self.group.name, self.group.ranks[first : first + sharers]))
+
+    def _sum_coalesced(self, arrays: list[np.ndarray], group: Group) -> None:
+        coalesced = np.concatenate([array.reshape(-1) for array in arrays])
+        all_reduce(self.gpu, coalesced, group)
+        start = 0
+        for array in arrays:
+            array[...] = coalesced[start : start + array.size].reshape(array.shape)
+            start += array.size

@@ -8,7 +8,7 @@ Glossary
     charge     a price list from ndparallel/costs.py: operations are looked up by name, held against the real shapes and charged
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu import GPU, Operation
+from ndparallel import costs
 from ndparallel.costs import Sizes
 from ndparallel.parameters import Parameter, part, views
 from ndparallel.tensor_parallel import TensorParallel
@@ -109,9 +110,9 @@ class Charge:
     def __call__(self, name: str) -> None:
         self.gpu.compute(self.operations[name])
 
-    def matmul(self, name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Multiply (m, k) and (k, n), and charge for just that."""
-        operation = self.operations[name]
+    def matmul(self, name: str, a: np.ndarray, b: np.ndarray, chunks: int = 1) -> np.ndarray:
+        """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of what is priced."""
+        operation = self.operations[name] if chunks == 1 else costs.chunk(self.operations[name], chunks)
         if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
             raise AssertionError(f"{operation.name} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
         self.gpu.compute(operation)
@@ -170,6 +171,10 @@ class Unit:
     forward: Callable[[Any, int], Any]
     backward_input: Callable[[Any, int], Any]
     backward_weight: Callable[[int], None]
+
+    def parameter_gradients(self) -> Iterator[tuple[Parameter, np.ndarray]]:
+        for parameter in self.parameters:
+            yield parameter, self.g[parameter.name.rsplit(".", 1)[-1]]
 
     def backward(self, dy: Any, microbatch: int) -> Any:
         """Both halves at once: every weight's gradient as soon as its inputs are there."""
