@@ -67,7 +67,10 @@ class Accelerator(Hardware):
     def rate(self, operation: Operation):
         """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles use of the SMs."""
         achieved = self.peak(operation.dtype) * self.matmul_fraction
-        return achieved * tile_fill(operation.shape, self.multiprocessors) if operation.kind == "matmul" else achieved
+        if operation.kind != "matmul":
+            return achieved
+        m, n, k = operation.shape
+        return achieved * tile_fill(operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k))
 
     def peak(self, dtype: str) -> float:
         """FLOP/s on the data sheet. Raises UserError for a dtype that this GPU cannot multiply."""
@@ -79,20 +82,20 @@ class Accelerator(Hardware):
         return self.peak_flops_per_second[name]
 
 
-def tile_fill(shape: tuple, multiprocessors: int):
-    """Share of the SMs' work that is asked for when (m, n, k) is cut into tiles, the better way round; takes numpy arrays too.
+def tile_fill(shape: tuple, multiprocessors: int, batch=1):
+    """Share of the SMs' work that is asked for when `batch` results (m, n) are cut into tiles, the better way round; takes arrays too.
 
     A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its tiles is lost.
     """
     m, n, _ = shape
-    return np.maximum(_fill(m, n, multiprocessors), _fill(n, m, multiprocessors))
+    return np.maximum(_fill(m, n, multiprocessors, batch), _fill(n, m, multiprocessors, batch))
 
 
-def _fill(m, n, multiprocessors: int):
-    tiles = np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
+def _fill(m, n, multiprocessors: int, batch):
+    tiles = batch * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
     waves = np.ceil(tiles / multiprocessors)
     used = np.where(tiles < multiprocessors, tiles, waves * multiprocessors)
-    return m * n / (used * TILE[0] * TILE[1])
+    return batch * m * n / (used * TILE[0] * TILE[1])
 
 
 # ------------------------------------------------------------------------------------------------------ finding hardware
