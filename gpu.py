@@ -157,9 +157,14 @@ class Mailbox(NamedTuple):
         return self.boxes[self.rank, source, what].popleft()
 
 
+def is_size_only(array: np.ndarray) -> bool:
+    """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0), shape) makes it."""
+    return not any(array.strides) and array.size > 0 and not array.flags.writeable
+
+
 def snapshot(array: np.ndarray) -> np.ndarray:
-    """Copy an array, unless it is only a size: one element broadcast over a shape has no content to protect."""
-    return array if array.size and not any(array.strides) and not array.flags.writeable else array.copy()
+    """Copy an array, unless it is only a size and has no content to protect."""
+    return array if is_size_only(array) else array.copy()
 
 
 class MismatchError(RuntimeError):
@@ -209,6 +214,12 @@ class Handle:
             self.gpu.wait_until(self.start, self.end, self.what)
             self.waited, self.result = True, self.deliver()
         return self.result
+
+    def then(self, action: Callable[[Any], Any]) -> "Handle":
+        """Do something more with the result as soon as it is waited for."""
+        deliver = self.deliver
+        self.deliver = lambda: action(deliver())
+        return self
 
 
 class Pending(Handle):
@@ -352,14 +363,16 @@ class GPU:
 
     def _breakdown(self, kind: str, nbytes: float, total: float) -> str:
         held = ", ".join(f"{name} {si(size, 'B')}" for name, size in self.held_bytes.items() if size)
-        limit = self.hardware.memory_bytes
-        return f"GPU {self.rank} has {si(limit, 'B')} of memory and needs {si(total, 'B')}, for {si(nbytes, 'B')} more of {kind}. It holds: {held}"
+        limit, more = si(self.hardware.memory_bytes, "B"), si(nbytes, "B")
+        return f"GPU {self.rank} has {limit} of memory and needs {si(total, 'B')}, for {more} more of {kind}. It holds: {held}"
 
 
 def _unpack(message: Message, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
     array = message.array
     if into is None:
         into = array if message.release is None else array.copy()
+    elif not into.flags.writeable:
+        pass  # only a size: no content to write
     elif combine is None:
         into[...] = array
     else:

@@ -4,7 +4,7 @@ import argparse
 import importlib
 import sys
 
-from ndparallel.errors import UserError, unknown
+from ndparallel.errors import guarded, unknown
 
 COMMANDS: dict[str, str] = {}
 
@@ -27,20 +27,9 @@ def run_command(name: str, rest: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     command = importlib.import_module(f"ndparallel.commands.{name}")
-    parser = argparse.ArgumentParser(prog=f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter)
     command.add_arguments(parser)
     return command.run(parser.parse_args(rest)) or 0
-
-
-def guarded(work) -> int:
-    """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
-    try:
-        return work()
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

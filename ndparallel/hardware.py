@@ -52,7 +52,8 @@ DTYPES = {
     "float8": "fp8",
     "fp8": "fp8",
 }
-ELSEWHERE = {"classroom": ("gpu", "CLASSROOM")}  # presets that are no data sheets: name to (module, attribute)
+# presets that are no data sheets: name to (module, attribute)
+ELSEWHERE = {"pocket": ("ndparallel.pocket", "POCKET"), "classroom": ("gpu", "CLASSROOM")}
 
 
 @dataclass(frozen=True, kw_only=True)
