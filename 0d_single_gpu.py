@@ -34,9 +34,9 @@ def single_gpu(gpu: GPU, job: Job) -> Outcome:
 
 
 def notice(run: Run) -> str:
-    whole, parts = run["single GPU"], run["4 microbatches"]
-    if not whole.peak_memory_bytes or not parts.peak_memory_bytes:
+    if "single GPU" not in run or "4 microbatches" not in run:
         return "This model does not fit on one GPU: sharding it over several is what the other lessons are about."
+    whole, parts = run["single GPU"], run["4 microbatches"]
     ratio = parts.peak_memory_bytes["activations"] / whole.peak_memory_bytes["activations"]
     slower = parts.step_seconds / whole.step_seconds - 1
     return (

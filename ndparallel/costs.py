@@ -172,6 +172,14 @@ def mlp_saved(z: Sizes) -> dict[str, int]:
     return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
 
 
+def block_saved(z: Sizes, recompute: str = "none") -> dict[str, int]:
+    """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
+    if recompute == "full":
+        return {"x": z.shard_tokens * z.hidden}
+    attention = {f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()}
+    return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
+
+
 # ------------------------------------------------------------------------------------- embedding, head and optimizer
 
 
