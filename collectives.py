@@ -131,6 +131,20 @@ def one_by_one_broadcast_seconds(p, a, b):
     return a * (p > 1) + (p - 1) * b
 
 
+def direct_all_to_all(me: Member, outputs: list[np.ndarray], inputs: list[np.ndarray]) -> None:
+    """Send to every rank what is its, to the next one first; then take in what comes."""
+    p, r = me.size, me.index
+    outputs[r][...] = inputs[r]
+    for distance in range(1, p):
+        me.send(r + distance, inputs[(r + distance) % p], "all-to-all")
+    for distance in range(1, p):
+        me.receive(r - distance, "all-to-all", outputs[(r - distance) % p])
+
+
+def direct_all_to_all_seconds(p, a, b):
+    return a * (p > 1) + (p - 1) / p * b
+
+
 def dissemination_barrier(me: Member) -> None:
     """In round k everybody tells the rank 2^k to its right: after ceil(log2 p) rounds all have heard of all."""
     nothing, distance = np.empty(0, np.uint8), 1
@@ -195,6 +209,29 @@ def broadcast(gpu: GPU, array: np.ndarray, group: Group, root: int = 0, algorith
         BROADCAST[algorithm](me, work, root)
 
     return _call(gpu, group, ("broadcast", algorithm, root, array.shape, array.dtype.str), body, array, work, async_op)
+
+
+def all_to_all(
+    gpu: GPU,
+    output: np.ndarray,
+    array: np.ndarray,
+    group: Group,
+    output_splits: list[int] | None = None,
+    input_splits: list[int] | None = None,
+    async_op: bool = False,
+):
+    """Send piece r of `array` to rank r and put what comes, in the order of the ranks, in `output`; pieces are cut along axis 0."""
+    work = np.empty(output.shape, output.dtype)
+    outputs, inputs = _cut(work, output_splits, group.size), _cut(snapshot(array), input_splits, group.size)
+
+    def body(me: Member) -> None:
+        direct_all_to_all(me, outputs, inputs)
+
+    return _call(gpu, group, ("all_to_all", "direct", array.dtype.str), body, output, work, async_op)
+
+
+def _cut(array: np.ndarray, sizes: list[int] | None, parts: int) -> list[np.ndarray]:
+    return np.array_split(array, parts) if sizes is None else np.split(array, np.cumsum(sizes)[:-1])
 
 
 def barrier(gpu: GPU, group: Group) -> None:
