@@ -59,7 +59,7 @@ class Report:
         return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
 
     def equal(self) -> bool:
-        """Whether everything that ran computes what one GPU computes."""
+        """Whether everything that was compared is what one GPU computes; a difference that is not a number is not equal."""
         return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
 
     # ---- for programs
