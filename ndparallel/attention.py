@@ -121,15 +121,16 @@ class RingCore(LocalCore):
         q, k, v = qkv
         row_sums = functional.grouped(np.sum(dmixed * mixed, axis=-1, keepdims=True), k.shape[2])
         logsum = None if self.keeps else saved.take("logsum")
-        dq = np.zeros_like(q)
+        dq, on_their_way = np.zeros_like(q), None
         for hop, (source, block) in enumerate(self.cp.travel(np.stack([k, v]))):
             here = self.meetings[source]
             probabilities = saved.take(here.saved) if logsum is None else here.probabilities(q, block[0], logsum, again)
             dqueries, dblock = here.backward(dmixed, row_sums, probabilities, q, block, charge)
             dq[here.queries] += dqueries
-            if hop:
+            if on_their_way:
                 dblock += on_their_way.wait()
             on_their_way = self.cp.pass_on(dblock, "gradients of keys and values", hop)
+        assert on_their_way, "there is more than one block"
         return dq, *on_their_way.wait()
 
 

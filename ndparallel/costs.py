@@ -13,10 +13,12 @@ Glossary
     scores         query-key pairs that numpy holds: masked ones too
     blocks         ring attention meets the keys in so many blocks; block_pairs are the pairs of one that is not the rank's own
     routed_tokens  tokens whose experts this rank chooses: tokens / tp
+    senders        ranks whose tokens come to this rank's experts: ep * tp
     sent, received rows that a rank sends to experts, and that its own experts work on: known only when the router has spoken
     input, weight  the two halves of a backward pass: gradients of inputs (I), gradients of weights (W)
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,6 +69,8 @@ class Sizes:
     block_pairs: int = 0
     routed_tokens: int = 0
     experts: int = 0
+    local_experts: int = 0
+    senders: int = 1
     top_k: int = 0
     expert_ffn: int = 0
     shared_ffn: int = 0
@@ -77,6 +81,23 @@ class Sizes:
 
 
 # ------------------------------------------------------------------------------------------- the transformer block
+
+
+def block_forward(z: Sizes) -> list[Operation]:
+    """A block's, with equally busy experts where it has experts."""
+    return attention_forward(z) + (experts_forward(z, *balanced(z)) if z.experts else mlp_forward(z))
+
+
+def block_backward(z: Sizes) -> list[Operation]:
+    return block_backward_input(z) + block_backward_weight(z)
+
+
+def block_backward_input(z: Sizes) -> list[Operation]:
+    return (experts_backward_input(z, *balanced(z)) if z.experts else mlp_backward_input(z)) + attention_backward_input(z)
+
+
+def block_backward_weight(z: Sizes) -> list[Operation]:
+    return (experts_backward_weight(z, *balanced(z)) if z.experts else mlp_backward_weight(z)) + attention_backward_weight(z)
 
 
 def attention_forward(z: Sizes, selective: bool = False) -> list[Operation]:
@@ -215,12 +236,15 @@ def mlp_saved(z: Sizes) -> dict[str, int]:
     return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
 
 
-def block_saved(z: Sizes, recompute: str = "none") -> dict[str, int]:
+def block_saved(z: Sizes, recompute: str = "none") -> dict[str, float]:
     """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
     if recompute == "full":
         return {"x": z.shard_tokens * z.hidden}
     attention = {f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()}
-    return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
+    if not z.experts:
+        return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
+    sent, rows = balanced(z)
+    return attention | {f"experts {name}": size for name, size in experts_saved(z, sent, sum(rows)).items()}
 
 
 # ------------------------------------------------------------------------------------------------ mixture of experts
@@ -256,6 +280,10 @@ def router_backward(z: Sizes) -> list[Operation]:
     return router_backward_input(z) + router_backward_weight(z)
 
 
+def shared(z: Sizes) -> Sizes:
+    return replace(z, ffn=z.shared_ffn)
+
+
 def rows_forward(z: Sizes, sent) -> list[Operation]:
     """Copy tokens to rows that are sorted by expert, and add up what comes back."""
     tokens, dispatched = z.routed_tokens * z.hidden, sent * z.hidden
@@ -274,48 +302,65 @@ def sort_rows(z: Sizes, received) -> list[Operation]:
 
 def expert_forward(z: Sizes, rows) -> list[Operation]:
     """One expert on its rows."""
-    return gated_forward(expert(z, rows))
+    return gated_forward(replace(z, ffn=z.expert_ffn, tokens=rows))
 
 
 def expert_backward_input(z: Sizes, rows) -> list[Operation]:
-    return gated_backward_input(expert(z, rows))
+    return gated_backward_input(replace(z, ffn=z.expert_ffn, tokens=rows))
 
 
 def expert_backward_weight(z: Sizes, rows) -> list[Operation]:
-    return mlp_backward_weight(expert(z, rows))
+    return mlp_backward_weight(replace(z, ffn=z.expert_ffn, tokens=rows))
 
 
 def expert_backward(z: Sizes, rows) -> list[Operation]:
     return expert_backward_input(z, rows) + expert_backward_weight(z, rows)
 
 
-def shared(z: Sizes) -> Sizes:
-    return replace(z, ffn=z.shared_ffn)
+def experts_forward(z: Sizes, sent, rows: Sequence) -> list[Operation]:
+    """The whole branch on a rank that sends `sent` rows and whose experts work on `rows` each."""
+    return router_forward(z) + rows_forward(z, sent) + both_sorts(z, rows) + each(expert_forward, z, rows)
 
 
-def expert(z: Sizes, rows) -> Sizes:
-    return replace(z, ffn=z.expert_ffn, tokens=rows)
+def experts_backward_input(z: Sizes, sent, rows: Sequence) -> list[Operation]:
+    return router_backward_input(z) + rows_backward(z, sent) + both_sorts(z, rows) + each(expert_backward_input, z, rows)
 
 
-def experts_saved(z: Sizes, sent, received) -> dict[str, int]:
-    """Elements kept where a rank sends `sent` rows and its experts work on `received`."""
+def experts_backward_weight(z: Sizes, sent, rows: Sequence) -> list[Operation]:
+    return router_backward_weight(z) + each(expert_backward_weight, z, rows)
+
+
+def each(operations: Callable[..., list[Operation]], z: Sizes, rows: Sequence) -> list[Operation]:
+    """An expert without rows costs nothing."""
+    return [operation for count in rows if count for operation in operations(z, count)]
+
+
+def both_sorts(z: Sizes, rows: Sequence) -> list[Operation]:
+    return 2 * sort_rows(z, sum(rows)) if z.senders > 1 else []
+
+
+def balanced(z: Sizes) -> tuple[int, list[int]]:
+    """Rows that a rank sends, and that each of its experts gets, where all experts are equally busy and none is full."""
+    return z.routed_tokens * z.top_k, [z.tokens * z.top_k // z.local_experts] * z.local_experts
+
+
+def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
+    """Elements kept where a rank sends `sent` rows and its experts work on `received`; choices are integers of 4 bytes."""
+    integer = 4 / np.dtype(z.dtype).itemsize
     saved = {
         "x": z.shard_tokens * z.hidden,
         "routed": z.routed_tokens * z.hidden,
         "probabilities": z.routed_tokens * z.experts,
+        "chosen": z.routed_tokens * z.top_k * integer,
+        "order": sent * integer,
         "returned": sent * z.hidden,
         "rows": received * z.hidden,
         "expert gate_up": received * 2 * z.expert_ffn,
         "expert activated": received * z.expert_ffn,
     }
-    if z.shared_ffn:
-        saved |= {"normed": z.kept_tokens * z.hidden, "gate_up": z.tokens * 2 * z.shared_ffn, "activated": z.tokens * z.shared_ffn}
-    return saved
-
-
-def experts_saved_indices(z: Sizes, sent) -> dict[str, int]:
-    """Integers of 4 bytes that are kept beside."""
-    return {"chosen": z.routed_tokens * z.top_k, "order": sent}
+    if not z.shared_ffn:
+        return saved
+    return saved | {name: size for name, size in mlp_saved(shared(z)).items() if name != "x"}
 
 
 # ------------------------------------------------------------------------------------- embedding, head and optimizer

@@ -35,6 +35,8 @@ class Job:
     sequence_parallel: str = "none"
     chunks: int = 1
     context_parallel: str = "ring"
+    schedule: str = "1f1b"
+    stage_chunks: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -30,12 +30,17 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 @dataclass(frozen=True)
 class Strategy:
-    """A rank program and how its job differs from the lesson's: the mesh for so many GPUs, and other fields."""
+    """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
+
+    `reference` is the single GPU's program where it is not the lesson's model that is trained.
+    """
 
     name: str
     program: Callable[..., Any]
     mesh: Callable[[int], Mesh]
     changes: dict[str, Any] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    reference: Callable[..., Any] | None = None
 
     def job(self, job: Job, gpus: int) -> Job:
         return job.on(mesh=self.mesh(gpus), **self.changes)
@@ -43,7 +48,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Lesson:
-    """`notice` says, from the numbers, what to notice. `options` adds the lesson's own to the common ones."""
+    """`notice` says, from the numbers, what to notice; `sweeps` are further tables, by the name that --sweep asks for them."""
 
     name: str
     title: str
@@ -52,6 +57,17 @@ class Lesson:
     notice: Callable[["Run"], str]
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[str, Callable[["Runner", Job], "Sweep"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table in which one thing changes from row to row, and a sentence on what that shows. The first of `rows` are the keys of all."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    sentence: str
 
 
 @dataclass
@@ -98,13 +114,22 @@ class Runner:
         size = job.mesh.world_size
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
-        return self.ranks[size].run(strategy.program, hardware or self.hardware, job)
+        return self.ranks[size].run(strategy.program, hardware or self.hardware_of(strategy), job)
+
+    def hardware_of(self, strategy: Strategy) -> Hardware:
+        return replace(self.hardware, **strategy.hardware)
+
+    def reference_of(self, strategy: Strategy, job: Job, usual: Reference) -> Reference:
+        """The single GPU that this strategy is held against."""
+        if strategy.reference is None:
+            return usual
+        return self.reference(Strategy("single GPU", strategy.reference, lambda gpus: Mesh()), job)
 
     def reference(self, strategy: Strategy, job: Job) -> Reference:
         """Run the single GPU as if it had all the memory it needs: what it computes is the truth for every size of model."""
         roomy = replace(self.hardware, memory_bytes=float("inf"))
-        results = self.run(strategy, strategy.job(job, 1).on(microbatches=1), roomy)
-        measurement = measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), 0.0)
+        results = self.run(strategy, strategy.job(job, 1).on(microbatches=1, schedule="1f1b", stage_chunks=None), roomy)
+        measurement = measure(strategy.name, results, roomy, job.steps, mean_loss(results), 0.0)
         return Reference(measurement, whole_tensors(results[0].value.gradients), results)
 
     def baseline(self, strategy: Strategy, job: Job, reference: Reference) -> Measurement:
@@ -112,7 +137,7 @@ class Runner:
         peak = reference.measurement.peak_memory_bytes
         if peak and peak["total"] <= self.hardware.memory_bytes:
             return reference.measurement
-        return self.measured(strategy, strategy.job(job, 1).on(microbatches=1), reference)[0]
+        return self.measured(strategy, strategy.job(job, 1).on(microbatches=1, schedule="1f1b", stage_chunks=None), reference)[0]
 
     def measured(self, strategy: Strategy, job: Job, reference: Reference) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it; one that does not fit into memory is a row that says so."""
@@ -123,7 +148,8 @@ class Runner:
             self.ranks.pop(size).close()
             return failed(strategy.name, size, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
-        return measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), difference), results
+        hardware = self.hardware_of(strategy)
+        return measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement), results
 
 
 def mean_loss(results: Sequence[RankResult]) -> float:
@@ -143,7 +169,8 @@ def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: S
         if lesson.gpus > 1 and not names:
             rows.append(runner.baseline(single_gpu(), job, reference))
         for strategy, its_job in zip(chosen, jobs):
-            row, results[strategy.name] = runner.measured(strategy, its_job, reference)
+            its_reference = runner.reference_of(strategy, its_job, reference)
+            row, results[strategy.name] = runner.measured(strategy, its_job, its_reference)
             rows.append(row)
     return Run(make_report(lesson.name, job, hardware, rows, reference), hardware, results)
 
@@ -172,14 +199,23 @@ def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
+    parser.set_defaults(**lesson.defaults)
+    if lesson.sweeps:
+        first = next(iter(lesson.sweeps))
+        parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
     arguments = parser.parse_args(argv)
     return guarded(lambda: run_and_show(lesson, arguments))
 
 
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
-    from ndparallel.show import progress, show
+    from ndparallel.show import progress, show, show_sweep
 
     job, hardware = job_from(arguments), hardware_from(arguments)
+    if getattr(arguments, "sweep", None):
+        with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
+            sweep = lesson.sweeps[arguments.sweep](runner, job)
+        show_sweep(sweep, arguments.json)
+        return 0
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
     show(lesson, run, arguments)

@@ -10,19 +10,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives import Group
+from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel import data
 from ndparallel.context_parallel import ContextParallel
+from ndparallel.errors import UserError
 from ndparallel.expert_parallel import ExpertParallel
 from ndparallel.job import Job
 from ndparallel.mesh import Mesh
-from ndparallel.model import model_units
+from ndparallel.model import stage_units
 from ndparallel.optimizer import OPTIMIZERS
 from ndparallel.parameters import Parameter
-from ndparallel.sharding import Bucket, BucketPair, make_bucket, wrap
+from ndparallel.pipeline.stages import Stages, schedule_of
+from ndparallel.sharding import Bucket, BucketPair, ShardedGradients, make_bucket, wrap
 from ndparallel.tensor_parallel import TensorParallel
-from ndparallel.units import Context, Routed
+from ndparallel.units import Context, Routed, Unit
 
 
 @dataclass
@@ -51,9 +53,12 @@ class Replica:
     def __init__(self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf) -> None:
         self.gpu, self.job, self.outcome = gpu, job, Outcome()
         self.context = self.make_context()
-        self.units = model_units(self.context)
+        self.stages = self.make_stages()
+        self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
+        if job.model.tied and issubclass(bucket, ShardedGradients):
+            raise UserError("tied embeddings need whole gradients to be summed: choose DDP or ZeRO-1, not ZeRO-2 or FSDP.")
         groups = averaging_groups(job.mesh, gpu.rank)
-        self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in wrap(self.units, bucket_mb * 1e6)]
+        self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)]
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
         sizes = [part.owned_weights.size for part in self.parts]
         self.optimizer = OPTIMIZERS[job.optimizer](gpu, sizes, job.dtype, job.learning_rate)
@@ -65,19 +70,32 @@ class Replica:
         ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
         return Context(gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches)
 
+    def make_stages(self) -> Stages:
+        """The stages on this rank; without a pipeline, the whole model is the one stage."""
+        job, group = self.job, self.job.mesh.group("pp", self.gpu.rank)
+        schedule = schedule_of(job.schedule, group.size, job.microbatches, job.stage_chunks)
+        layout, rank = schedule.layout, group.index(self.gpu.rank)
+        mine = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
+        return Stages(self.gpu, group, schedule, stage_units(self.context, layout.stages, mine))
+
+    def runs(self, minimum_bytes: float) -> list[list[Unit]]:
+        """The units of each bucket, the last first; a bucket stays within a stage."""
+        return [run for stage in sorted(self.stages.units, reverse=True) for run in wrap(self.stages.units[stage], minimum_bytes)]
+
     def steps(self) -> Iterator[range]:
         """Draw every step's batch, clear the gradients and yield the microbatches' numbers."""
         job = self.job
         index = self.job.mesh.coordinates(self.gpu.rank)["dp"]
         for windows in data.batches(job.text, job.model.sequence, job.batch, job.steps, job.seed, index, job.mesh.dp):
             positions = list(self.context.positions)
-            self.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
+            self.tokens = self.stages.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
             self.context.targets = dict(enumerate(np.split(windows[1:][positions], job.microbatches, axis=1)))
             self.context.losses, self.context.routed = {}, {}
             for part in self.parts:
                 part.clear_gradients()
             yield range(job.microbatches)
-            self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
+            if self.context.losses:
+                self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
             self.outcome.routed.append(self.context.routed)
         self.outcome.weights = [self.holding(part, part.owned_weights) for part in self.parts]
 
@@ -92,8 +110,20 @@ class Replica:
             dy = unit.backward(dy, microbatch)
 
     def sum_shared(self) -> None:
-        """Sum the gradients that tp ranks share, in one all-reduce for the whole model."""
+        """Sum what several units or ranks share: over tp, in one all-reduce for the whole model, and the tied tables."""
         self.context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+        if self.job.model.tied:
+            self.sum_tied()
+
+    def sum_tied(self) -> None:
+        """Embedding and head hold a table each, drawn alike: sum their gradients, and they stay alike."""
+        tables = [unit.g["table"] for unit in self.units if "table" in unit.g]
+        if len(tables) == 2:
+            tables[0] += tables[1]
+            tables[1][...] = tables[0]
+        elif tables:
+            ends = (self.stages.rank_of(0), self.stages.rank_of(self.stages.schedule.layout.stages - 1))
+            all_reduce(self.gpu, tables[0], Group("tied", ends))
 
     def filled_by(self, unit) -> list[Bucket | BucketPair]:
         """The buckets whose gradients are complete once this unit's backward pass is."""

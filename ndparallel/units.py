@@ -49,6 +49,7 @@ class ModelConfig:
     capacity_factor: float | None = None
     renormalise: bool = True
     balance_loss: float = 0.01
+    tied: bool = False  # embedding and head share their table
 
     @property
     def head_dim(self) -> int:
@@ -87,14 +88,22 @@ class Context:
 
     def sizes(self, batch: int) -> Sizes:
         tp, cp = self.tp, self.cp
-        return local_sizes(self.config, batch, tp.size, tp.index, tp.sequence_parallel, self.dtype, cp.size, cp.variant)
+        return local_sizes(self.config, batch, tp.size, tp.index, tp.sequence_parallel, self.dtype, cp.size, cp.variant, self.ep.size)
 
 
 @lru_cache(maxsize=256)
 def local_sizes(
-    config: ModelConfig, batch: int, tp: int, index: int, sequence_parallel: str, dtype: str, cp: int = 1, variant: str = "ring"
+    config: ModelConfig,
+    batch: int,
+    tp: int,
+    index: int,
+    sequence_parallel: str,
+    dtype: str,
+    cp: int = 1,
+    variant: str = "ring",
+    ep: int = 1,
 ) -> Sizes:
-    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks."""
+    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks, and experts shared out over `ep`."""
     sequence, heads = config.sequence // cp, config.heads // tp
     tokens = sequence * batch
     shard = tokens if sequence_parallel == "none" else tokens // tp
@@ -115,6 +124,8 @@ def local_sizes(
         block_pairs=batch * heads * sequence**2 // 2,
         routed_tokens=tokens // tp,
         experts=config.experts,
+        local_experts=config.experts // ep,
+        senders=ep * tp,
         top_k=config.top_k,
         expert_ffn=config.expert_ffn // tp,
         shared_ffn=config.shared_experts * config.expert_ffn // tp,

@@ -43,7 +43,7 @@ def test_presets_are_the_data_sheets_times_one_fraction_for_each_resource(
 
 def test_classroom_is_found_beside_the_data_sheets():
     assert find_hardware("classroom") is CLASSROOM
-    assert set(hardware_names()) == {"classroom", *data_sheets()}
+    assert set(hardware_names()) == {"pocket", "classroom", *data_sheets()}
 
 
 @pytest.mark.parametrize("name", ["a100-80", "h100", "h200", "b200", "gb200"])
