@@ -26,7 +26,7 @@ import numpy as np
 from collectives import all_gather, all_reduce, reduce_scatter
 from gpu import GPU
 from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, main
+from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
 from ndparallel.mesh import Mesh
 from ndparallel.parameters import part
 from ndparallel.replica import Outcome, Replica
@@ -134,16 +134,15 @@ def notice(run: Run) -> str:
 def degree(runner: Runner, job: Job) -> Sweep:
     """TP over 1, 2, 4, 8 GPUs: where does communication pass compute?"""
     rows = []
-    strategy = Strategy("TP", tensor_parallel, over_all, {"chunks": 1})
-    reference = runner.reference(strategy, job)
+    alone = runner.reference(job).measurement
     for tp in (1, 2, 4, 8):
-        its_job = strategy.job(job, tp)
-        row = runner.measured(strategy, its_job, reference)[0]
+        entry = enter(Strategy("TP", tensor_parallel, over_all, {"chunks": 1}), job, tp)
+        row = runner.measured(entry)[0]
         rows.append({
             "tp": tp,
-            "links": its_job.mesh.link("tp", runner.hardware),
+            "links": entry.job.mesh.link("tp", runner.hardware),
             "step_seconds": row.step_seconds,
-            "speedup": reference.measurement.step_seconds / row.step_seconds,
+            "speedup": alone.step_seconds / row.step_seconds,
             "compute_seconds": row.compute_seconds,
             "exposed_communication_seconds": row.exposed_communication_seconds,
         })
@@ -164,7 +163,7 @@ def over_two_nodes(gpus: int) -> Mesh:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=int, default=2, metavar="N", help="parts of an activation, for TP in chunks (default 2)")
+    parser.add_argument("--chunks", type=int, metavar="N", help="parts of an activation, for TP in chunks (default 2)")
 
 
 LESSON = Lesson(
@@ -183,6 +182,8 @@ LESSON = Lesson(
     contrast=("TP", "TP across nodes"),
     notice=notice,
     add_options=add_options,
+    compare=("TP", "TP + SP", "TP across nodes"),
+    defaults={"chunks": 2},
     sweeps={"degree": degree},
 )
 

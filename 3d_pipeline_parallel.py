@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from gpu import GPU
 from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, main
+from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
 from ndparallel.mesh import Mesh
 from ndparallel.replica import Outcome, Replica
 from ndparallel.two_layers import TwoLayers
@@ -93,12 +93,11 @@ def notice(run: Run) -> str:
 def row(runner: Runner, name: str, job: Job, **point) -> dict:
     """One row of a sweep: what changes, and what that does to the step of a strategy."""
     strategy = next(strategy for strategy in LESSON.strategies if strategy.name == name)
-    reference = runner.reference(strategy, job)
-    measured = runner.measured(strategy, strategy.job(job, 4), reference)[0]
+    measured = runner.measured(enter(strategy, job, 4))[0]
     shares = {part: getattr(measured, f"{part}_seconds") / measured.step_seconds for part in ("bubble", "exposed_communication")}
     return {"strategy": name} | point | {
         "step_seconds": measured.step_seconds,
-        "speedup": reference.measurement.step_seconds / measured.step_seconds,
+        "speedup": runner.reference(job).measurement.step_seconds / measured.step_seconds,
         "bubble share": shares["bubble"],
         "waiting share": shares["exposed_communication"],
     }
@@ -113,7 +112,7 @@ def microbatches(runner: Runner, job: Job) -> Sweep:
 def chunks(runner: Runner, job: Job) -> Sweep:
     """Interleaved: more stages on each GPU, inside a node and across, where every message costs nine times as much."""
     job = job.on(batch=8, microbatches=8, model=replace(job.model, layers=16))
-    with Runner(replace(runner.hardware, gpus_per_node=1), runner.engine, runner.announce) as across:
+    with runner.on(gpus_per_node=1) as across:
         rows = [row(runner, "interleaved", job.on(stage_chunks=v), chunks=v, links="inside") for v in (1, 2, 4)]
         rows += [row(across, "interleaved", job.on(stage_chunks=v), chunks=v, links="across") for v in (1, 2, 4)]
     return Sweep("Bubble against chunks, 4 GPUs, 16 layers", rows, best_of(rows, "chunks", "links"))
@@ -121,7 +120,7 @@ def chunks(runner: Runner, job: Job) -> Sweep:
 
 def overhead(runner: Runner, job: Job) -> Sweep:
     """1F1B on a GPU whose kernels cost 2 ms each: more microbatches are more kernels."""
-    with Runner(replace(runner.hardware, kernel_overhead_seconds=2e-3), runner.engine, runner.announce) as slow:
+    with runner.on(kernel_overhead_seconds=2e-3) as slow:
         rows = [row(slow, "1F1B", job.on(batch=32, microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in (1, 2, 4, 8, 16, 32)]
     return Sweep("Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches"))
 
@@ -145,7 +144,7 @@ def pair(gpus: int) -> Mesh:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=int, default=2, dest="stage_chunks", metavar="V", help="stages a GPU holds, where interleaved (2)")
+    parser.add_argument("--chunks", type=int, dest="stage_chunks", metavar="V", help="stages a GPU holds, where interleaved (2)")
 
 
 LESSON = Lesson(
@@ -164,7 +163,8 @@ LESSON = Lesson(
     contrast=("1F1B", "ZB-V"),
     notice=notice,
     add_options=add_options,
-    defaults={"microbatches": 8},
+    compare=("GPipe", "1F1B", "ZB-V"),
+    defaults={"microbatches": 8, "stage_chunks": 2},
     sweeps={"microbatches": microbatches, "chunks": chunks, "overhead": overhead},
 )
 

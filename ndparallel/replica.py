@@ -22,7 +22,7 @@ from ndparallel.model import stage_units
 from ndparallel.optimizer import OPTIMIZERS
 from ndparallel.parameters import Parameter
 from ndparallel.pipeline.stages import Stages, schedule_of
-from ndparallel.sharding import Bucket, BucketPair, ShardedGradients, make_bucket, wrap
+from ndparallel.sharding import Bucket, BucketPair, ShardedOptimizer, make_bucket, wrap
 from ndparallel.tensor_parallel import TensorParallel
 from ndparallel.units import Context, Routed, Unit
 
@@ -55,8 +55,8 @@ class Replica:
         self.context = self.make_context()
         self.stages = self.make_stages()
         self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
-        if job.model.tied and issubclass(bucket, ShardedGradients):
-            raise UserError("tied embeddings need whole gradients to be summed: choose DDP or ZeRO-1, not ZeRO-2 or FSDP.")
+        if job.model.tied and issubclass(bucket, ShardedOptimizer):
+            raise UserError("tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP.")
         groups = averaging_groups(job.mesh, gpu.rank)
         self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)]
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
@@ -110,10 +110,8 @@ class Replica:
             dy = unit.backward(dy, microbatch)
 
     def sum_shared(self) -> None:
-        """Sum what several units or ranks share: over tp, in one all-reduce for the whole model, and the tied tables."""
+        """Sum the gradients that tp ranks share, in one all-reduce for the whole model."""
         self.context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
-        if self.job.model.tied:
-            self.sum_tied()
 
     def sum_tied(self) -> None:
         """Embedding and head hold a table each, drawn alike: sum their gradients, and they stay alike."""
@@ -131,6 +129,8 @@ class Replica:
 
     def optimizer_step(self) -> None:
         """Step what this rank owns."""
+        if self.job.model.tied:
+            self.sum_tied()
         if not self.outcome.gradients:
             self.outcome.gradients = [self.holding(part, part.owned_gradients) for part in self.parts]
         self.optimizer.step([part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts])
