@@ -18,7 +18,7 @@ Glossary
     input, weight  the two halves of a backward pass: gradients of inputs (I), gradients of weights (W)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -236,7 +236,7 @@ def mlp_saved(z: Sizes) -> dict[str, int]:
     return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
 
 
-def block_saved(z: Sizes, recompute: str = "none") -> dict[str, float]:
+def block_saved(z: Sizes, recompute: str = "none") -> Mapping[str, float]:
     """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
     if recompute == "full":
         return {"x": z.shard_tokens * z.hidden}
