@@ -6,7 +6,7 @@ import sys
 
 from ndparallel.errors import UserError, unknown
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"schedule": "time and draw pipeline schedules"}
 
 
 def main(argv: list[str] | None = None) -> int:
