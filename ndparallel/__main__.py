@@ -4,9 +4,12 @@ import argparse
 import importlib
 import sys
 
-from ndparallel.errors import UserError, unknown
+from ndparallel.errors import guarded, unknown
 
-COMMANDS: dict[str, str] = {"schedule": "time and draw pipeline schedules"}
+COMMANDS = {
+    "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
+    "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,20 +30,9 @@ def run_command(name: str, rest: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     command = importlib.import_module(f"ndparallel.commands.{name}")
-    parser = argparse.ArgumentParser(prog=f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter)
     command.add_arguments(parser)
     return command.run(parser.parse_args(rest)) or 0
-
-
-def guarded(work) -> int:
-    """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
-    try:
-        return work()
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

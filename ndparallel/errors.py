@@ -1,7 +1,8 @@
 """Errors meant for people: what is wrong, with which values, and what would do instead."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class UserError(ValueError):
@@ -14,3 +15,14 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UserError(f"unknown {kind} {name!r}.{hint} There are: {', '.join(choices)}.")
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
+    try:
+        return work()
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,222 @@
+"""1D: data parallelism. Every GPU has the model, or its share of it, and trains on its own part of the batch.
+
+Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs compute N parts at once, average what they found, and
+        all take the same step. What differs is how they average, when, and who keeps what:
+            DDP         everybody keeps everything; gradients are all-reduced
+            ZeRO-1      the optimizer's state is cut in N: gradients are reduce-scattered, stepped weights are gathered
+            ZeRO-2      gradients are cut in N as well
+            FSDP        (ZeRO-3) weights too: gathered unit by unit just before they are used, and forgotten again
+Cost    DDP and ZeRO-1, 2 send 2 (N-1)/N of the gradients' bytes, once a step. FSDP 3 (N-1)/N, once a microbatch.
+Limit   A step cannot be shorter than the communication that nothing hides; and every GPU must hold one unit and its activations whole.
+
+Glossary
+    bucket      a run of units whose gradients travel as one message (--bucket-mb)
+    unit        embedding, transformer block or head; FSDP wraps runs of them of at least --unit-mb
+    exposed     communication that a GPU waits for; the rest is hidden behind compute
+    reshard     forget the weights that were gathered (after the forward pass, or only after the backward pass)
+
+Run     python 1d_data_parallel.py            and with --gpus 8, --gpus-per-node 1, --model-size large, --microbatches 2
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+from gpu import GPU
+from ndparallel.job import Job
+from ndparallel.lesson import Lesson, Run, Strategy, main
+from ndparallel.mesh import Mesh
+from ndparallel.replica import Outcome, Replica
+from ndparallel.sharding import FullyShardedUnit, ShardedGradients, ShardedOptimizer
+from ndparallel.words import duration
+
+
+def ddp_naive(gpu: GPU, job: Job) -> Outcome:
+    """All gradients to one GPU, their mean back to all: its door is the bottleneck."""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in replica.buckets:
+            bucket.all_reduce(algorithm="naive")
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def ddp_ring(gpu: GPU, job: Job) -> Outcome:
+    """The same mean, round a ring: all links are busy at once."""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in replica.buckets:
+            bucket.all_reduce(algorithm="ring")
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def ddp_overlapped(gpu: GPU, job: Job) -> Outcome:
+    """Send each bucket as soon as the backward pass has filled it, behind what is left of the backward pass."""
+    replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
+    for microbatches in replica.steps():
+        handles = []
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            gradient = None
+            for unit in reversed(replica.units):
+                gradient = unit.backward(gradient, microbatch)
+                if microbatch == microbatches[-1]:
+                    handles += [bucket.all_reduce(async_op=True) for bucket in replica.filled_by(unit)]
+        for handle in handles:
+            handle.wait()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def zero1(gpu: GPU, job: Job) -> Outcome:
+    """An all-reduce is a reduce-scatter and an all-gather; step in between, on one shard, with a shard of the optimizer's state."""
+    replica = Replica(gpu, job, ShardedOptimizer, job.bucket_mb)
+    for microbatches in replica.steps():
+        handles = []
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            gradient = None
+            for bucket in replica.buckets:
+                gradient = bucket.backward(gradient, microbatch)
+                if microbatch == microbatches[-1]:
+                    handles.append(bucket.reduce_scatter(async_op=True))
+        for handle in handles:
+            handle.wait()
+        replica.optimizer_step()
+        for bucket in replica.buckets:
+            bucket.all_gather()
+    return replica.outcome
+
+
+def zero2(gpu: GPU, job: Job) -> Outcome:
+    """Whole gradients exist for one bucket at a time, and the one on its way: they are reduced after every microbatch."""
+    replica = Replica(gpu, job, ShardedGradients, job.bucket_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            gradient, on_its_way = None, None
+            for bucket in replica.buckets:
+                bucket.stage()
+                gradient = bucket.backward(gradient, microbatch)
+                if on_its_way:
+                    on_its_way.wait()
+                on_its_way = bucket.reduce_scatter(async_op=True)
+            on_its_way.wait()
+        replica.optimizer_step()
+        for bucket in replica.buckets:
+            bucket.all_gather()
+    return replica.outcome
+
+
+def fsdp(gpu: GPU, job: Job) -> Outcome:
+    """Weights too are whole for one unit at a time: gather, compute, reshard, and everybody waits for every gather."""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+                if job.reshard_after_forward:
+                    unit.reshard()
+            gradient = None
+            for unit in replica.buckets:
+                unit.gather()
+                unit.stage()
+                gradient = unit.backward(gradient, microbatch)
+                unit.reshard()
+                unit.reduce_scatter()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def fsdp_prefetch(gpu: GPU, job: Job) -> Outcome:
+    """Gather the next unit and reduce the last one while this one computes."""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit, following in pairwise([*reversed(replica.buckets), None]):
+                unit.gather()
+                if following:
+                    following.gather(async_op=True)
+                x = unit.forward(x, microbatch)
+                if job.reshard_after_forward:
+                    unit.reshard()
+            gradient, on_its_way = None, None
+            for unit, following in pairwise([*replica.buckets, None]):
+                unit.gather()
+                if following:
+                    following.gather(async_op=True)
+                unit.stage()
+                gradient = unit.backward(gradient, microbatch)
+                unit.reshard()
+                if on_its_way:
+                    on_its_way.wait()
+                on_its_way = unit.reduce_scatter(async_op=True)
+            on_its_way.wait()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def notice(run: Run) -> str:
+    """What the numbers say about hiding, and about holding less."""
+    return " ".join([*about_overlap(run), *about_sharding(run)])
+
+
+def about_overlap(run: Run) -> Iterator[str]:
+    if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].bytes_sent_per_gpu:
+        ratio = run["DDP overlapped"].exposed_communication_seconds / run["DDP ring"].exposed_communication_seconds
+        if ratio < 1:
+            yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
+        else:
+            yield f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than the overlap hides."
+
+
+def about_sharding(run: Run) -> Iterator[str]:
+    if "FSDP prefetch" in run and "DDP overlapped" in run and run["DDP overlapped"].bytes_sent_per_gpu:
+        sharded, whole = run["FSDP prefetch"], run["DDP overlapped"]
+        memory = sharded.peak_memory_bytes["total"] / whole.peak_memory_bytes["total"]
+        sent = sharded.bytes_sent_per_gpu / whole.bytes_sent_per_gpu
+        time = duration(sharded.step_seconds, whole.step_seconds)
+        yield f"FSDP sends {sent:.1f}x the bytes of DDP, peaks at {memory:.0%} of its memory, and {time}."
+
+
+def data_parallel(gpus: int) -> Mesh:
+    return Mesh(dp=gpus)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bucket-mb", type=float, default=Job.bucket_mb, metavar="MB", help="smallest bucket of gradients")
+    parser.add_argument("--unit-mb", type=float, default=Job.unit_mb, metavar="MB", help="smallest unit that FSDP wraps")
+
+
+LESSON = Lesson(
+    name="1d_data_parallel",
+    title="1D: data parallelism",
+    strategies=[
+        Strategy("DDP naive", ddp_naive, data_parallel),
+        Strategy("DDP ring", ddp_ring, data_parallel),
+        Strategy("DDP overlapped", ddp_overlapped, data_parallel),
+        Strategy("ZeRO-1", zero1, data_parallel),
+        Strategy("ZeRO-2", zero2, data_parallel),
+        Strategy("FSDP", fsdp, data_parallel),
+        Strategy("FSDP prefetch", fsdp_prefetch, data_parallel),
+        Strategy("FSDP no reshard", fsdp_prefetch, data_parallel, {"reshard_after_forward": False}),
+    ],
+    contrast=("DDP naive", "DDP overlapped"),
+    compare=("DDP ring", "DDP overlapped", "FSDP prefetch"),
+    notice=notice,
+    add_options=add_options,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(LESSON))

@@ -1,0 +1,443 @@
+"""One GPU: its clock, its memory, and the three things it does: compute, send, receive.
+
+Idea   A GPU here moves real numpy arrays, so its results can be checked, and carries a simulated clock, so its seconds are those of the
+       modelled hardware: exact, and the same on every computer. Nobody sleeps and nobody looks at the wall clock.
+Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.   send: n / bandwidth, and the message arrives
+       latency + n / bandwidth after it left.
+Limit  Streams of one GPU do not slow one another, on its processor or on a link they share.
+
+Glossary
+    stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after the group they talk to
+    link      the wire between two GPUs, inside a node or across nodes: a latency and a bandwidth, the same in both directions at once
+    what      the name of a message; `receive` takes the oldest message of its source with that name
+    handle    work under way on another stream; its result is there after `wait()`, and not before
+    exposed   communication that the compute stream waits for: every event on that stream that is not compute
+
+Run `python gpu.py` for the whole project on one screen.
+"""
+
+import os
+
+for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ.setdefault(_threads, "1")  # one thread a GPU: must be said before numpy is imported
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+COMPUTE, SEND, RECEIVE, COLLECTIVE, WAIT, MEMORY = "compute", "send", "receive", "collective", "wait", "memory"
+MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "buffers")
+
+
+def si(value: float, unit: str) -> str:
+    """Write a quantity with three digits and the prefix that fits: si(0.00312, "s") is "3.12 ms"."""
+    if not value or not math.isfinite(value):
+        return f"{value:.0f} {unit}"
+    digits, exponent = f"{value:.2e}".split("e")  # rounded first, so that 999.9 becomes 1.00 k
+    group = min(max(int(exponent) // 3, -3), 5)
+    places = min(max(2 - int(exponent) + 3 * group, 0), 2)
+    return f"{float(digits) * 10.0 ** (int(exponent) - 3 * group):.{places}f} {'num kMGTP'[group + 3].strip()}{unit}"
+
+
+# ---------------------------------------------------------------------------------------------------- the hardware
+
+
+class Operation(NamedTuple):
+    """What a GPU computes: enough to price it. `shape` is (m, n, k) for a matmul; `bytes` counts what is read and written."""
+
+    name: str
+    kind: str = "elementwise"
+    shape: tuple = ()
+    dtype: str = "float32"
+    flops: float = 0
+    bytes: float = 0
+    kernels: float = 1
+
+
+@dataclass(frozen=True)
+class Link:
+    """The wire between two GPUs, each way."""
+
+    latency_seconds: float
+    bandwidth_bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A GPU and its two links. GPUs number 0, 1, ... are packed into nodes of `gpus_per_node`."""
+
+    name: str
+    flops_per_second: float  # achieved, not the data sheet's peak
+    memory_bandwidth_bytes_per_second: float
+    kernel_overhead_seconds: float
+    memory_bytes: float
+    gpus_per_node: int
+    inside: Link
+    across: Link
+    source: str = ""
+
+    def seconds(self, operation: Operation):
+        """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's fields alike."""
+        busy = np.maximum(operation.flops / self.rate(operation), operation.bytes / self.memory_bandwidth_bytes_per_second)
+        return busy + operation.kernels * self.kernel_overhead_seconds
+
+    def rate(self, operation: Operation):
+        """FLOP/s that this operation achieves."""
+        return self.flops_per_second
+
+    def link(self, a: int, b: int) -> Link:
+        return self.inside if a // self.gpus_per_node == b // self.gpus_per_node else self.across
+
+
+_CLASSROOM_LINK = Link(latency_seconds=0.05, bandwidth_bytes_per_second=4 / 0.01)
+CLASSROOM = Hardware(
+    name="classroom",
+    flops_per_second=10,  # 0.1 s a compute unit; a data unit is one float32 and takes 0.01 s
+    memory_bandwidth_bytes_per_second=float("inf"),
+    kernel_overhead_seconds=0,
+    memory_bytes=1e9,
+    gpus_per_node=8,
+    inside=_CLASSROOM_LINK,
+    across=_CLASSROOM_LINK,
+    source="round numbers for the blackboard",
+)
+
+
+# ----------------------------------------------------------------------------------------------- messages and events
+
+
+class Message(NamedTuple):
+    """An array on its way: GPUs pass plain tuples of this shape. `call` is the collective it belongs to, so that a mismatch can name
+    both sides."""
+
+    call: tuple | None
+    departed: float
+    first_byte: float
+    wire_seconds: float
+    array: np.ndarray
+    release: Callable[[], None] | None = None  # given where the array is only lent by the transport
+
+
+class Event(NamedTuple):
+    """What happened: GPUs keep plain tuples of this shape, and timelines, traces and tables are drawn from them alone."""
+
+    rank: int
+    stream: str
+    kind: str
+    what: Any
+    start: float
+    end: float
+    bytes: float = 0
+    flops: float = 0
+    peer: Any = None  # the other rank of a message, the ranks of a collective
+
+
+class Mailboxes:
+    """The smallest transport: all GPUs in one process, a queue for every (target, source, what)."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[tuple, deque[Message]] = defaultdict(deque)
+
+    def of(self, rank: int) -> "Mailbox":
+        return Mailbox(self.boxes, rank)
+
+
+class Mailbox(NamedTuple):
+    boxes: dict[tuple, deque[Message]]
+    rank: int
+
+    def post(self, target: int, what: Any, message: tuple) -> None:
+        message = Message(*message)
+        self.boxes[target, self.rank, what].append(message._replace(array=snapshot(message.array)))
+
+    def wait(self, source: int, what: Any) -> tuple:
+        return self.boxes[self.rank, source, what].popleft()
+
+
+def is_size_only(array: np.ndarray) -> bool:
+    """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0), shape) makes it."""
+    return not array.flags.writeable and not any(array.strides)
+
+
+def snapshot(array: np.ndarray) -> np.ndarray:
+    """Copy an array, unless it is only a size and has no content to protect."""
+    return array if is_size_only(array) else array.copy()
+
+
+class MismatchError(RuntimeError):
+    """Two ranks disagree about the message between them."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """The GPU's memory is full."""
+
+
+def say(what: Any) -> str:
+    """Name a message in words."""
+    match what:
+        case ((str(group), int(number)), step):
+            return f"step {step} of collective {number} of group {group!r}"
+        case ("F", int(stage), int(microbatch)):
+            return f"activations of microbatch {microbatch} for stage {stage}"
+        case ("B", int(stage), int(microbatch)):
+            return f"gradients of microbatch {microbatch} for stage {stage}"
+    return repr(what)
+
+
+# ---------------------------------------------------------------------------------------------------------- the GPU
+
+
+@dataclass
+class Stream:
+    name: str
+    now: float = 0.0
+    incoming_free: float = 0.0  # when its incoming line has taken in the last message
+    incoming_departed: float = 0.0  # when that message left
+
+
+@dataclass
+class Handle:
+    """Work under way on another stream, from `start` to `end`. `deliver` puts the result where it belongs and returns it."""
+
+    gpu: "GPU"
+    what: Any
+    start: float
+    end: float
+    deliver: Callable[[], Any]
+    waited: bool = False
+
+    def wait(self) -> Any:
+        """Move the current stream on to the end of the work, and let its result appear."""
+        if not self.waited:
+            self.gpu.wait_until(self.start, self.end, self.what)
+            self.waited, self.result = True, self.deliver()
+        return self.result
+
+    def then(self, action: Callable[[Any], Any]) -> "Handle":
+        """Do something more with the result as soon as it is waited for."""
+        deliver = self.deliver
+        self.deliver = lambda: action(deliver())
+        return self
+
+
+class Pending(Handle):
+    """A receive that was announced; the message is looked for only when somebody waits for it."""
+
+    def __init__(self, gpu: "GPU", source: int, what: Any, into: np.ndarray | None, stream: str) -> None:
+        super().__init__(gpu, what, 0, 0, lambda: self.array)
+        self.source, self.into, self.stream = source, into, stream
+
+    def wait(self) -> Any:
+        if not self.waited:
+            with self.gpu.on(self.stream, waits=False) as line:
+                self.array = self.gpu.receive(self.source, self.what, self.into)
+                self.start, self.end = line.incoming_departed, line.incoming_free
+        return super().wait()
+
+
+@dataclass
+class GPU:
+    """One simulated GPU. `transport` carries its messages; with `keep_events` off it runs faster and leaves no trace."""
+
+    rank: int
+    hardware: Hardware
+    transport: Any
+    keep_events: bool = True
+    events: list[tuple] = field(default_factory=list)
+    held_bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0))
+    peak_bytes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0))
+    collectives_started: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    call: tuple | None = None  # the collective that is under way
+
+    def __post_init__(self) -> None:
+        self.current = Stream(COMPUTE)
+        self.streams = {COMPUTE: self.current}
+        self._prices: dict[Operation, float] = {}
+        self._links: dict[int, Link] = {}
+
+    # ---- the clock
+
+    @property
+    def now(self) -> float:
+        """The time on the current stream, in seconds."""
+        return self.current.now
+
+    @property
+    def end(self) -> float:
+        """The time on the latest stream, in seconds."""
+        return max(stream.now for stream in self.streams.values())
+
+    @contextmanager
+    def on(self, name: str, waits: bool = True) -> Iterator[Stream]:
+        """Work on another stream, which first waits for the caller's; for collectives and handles, lessons never need it."""
+        caller, stream = self.current, self.streams.setdefault(name, Stream(name))
+        if waits:
+            stream.now = max(stream.now, caller.now)
+        self.current = stream
+        try:
+            yield stream
+        finally:
+            self.current = caller
+
+    def wait_until(self, start: float, end: float, what: Any) -> None:
+        """Let the current stream wait for work that lasts from `start` to `end`."""
+        now = self.current.now
+        if end > now:
+            self.record(WAIT, what, max(now, start), end)
+            self.current.now = end
+
+    def record(self, kind: str, what: Any, start: float, end: float, bytes: float = 0, flops: float = 0, peer: Any = None) -> None:
+        if self.keep_events:
+            self.events.append((self.rank, self.current.name, kind, what, start, end, bytes, flops, peer))
+
+    # ---- compute, send, receive
+
+    def compute(self, operation: Operation) -> None:
+        """Move the current stream on by the operation's price."""
+        seconds = self._prices.get(operation)
+        if seconds is None:
+            seconds = self._prices[operation] = float(self.hardware.seconds(operation))
+        start = self.current.now
+        self.current.now = start + seconds
+        self.record(COMPUTE, operation.name, start, self.current.now, operation.bytes, operation.flops)
+
+    def send(self, target: int, array: np.ndarray, what: Any) -> None:
+        """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits for the receiver."""
+        link = self._links.get(target) or self._links.setdefault(target, self.hardware.link(self.rank, target))
+        stream = self.current
+        start = stream.now
+        wire_seconds = array.nbytes / link.bandwidth_bytes_per_second
+        stream.now = end = start + wire_seconds
+        self.transport.post(target, what, (self.call, start, start + link.latency_seconds, wire_seconds, array, None))
+        if self.keep_events:
+            self.events.append((self.rank, stream.name, SEND, what, start, end, array.nbytes, 0, target))
+
+    def receive(self, source: int, what: Any, into: np.ndarray | None = None, combine: Callable | None = None) -> np.ndarray:
+        """Wait for the message `what` of `source` and return its array.
+
+        With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add, np.maximum) too it is
+        combined with what is there, free of charge. Raises MismatchError where sender and receiver do not mean the same thing.
+        """
+        call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
+        if call != self.call or (into is not None and (array.shape != into.shape or array.dtype != into.dtype)):
+            raise MismatchError(self._mismatch(source, what, call, array, into))
+        stream = self.current
+        free, now = stream.incoming_free, stream.now
+        stream.incoming_departed = departed
+        stream.incoming_free = done = (first_byte if first_byte > free else free) + wire_seconds
+        if done > now:
+            stream.now = done
+        if self.keep_events:
+            end = stream.now
+            self.events.append((self.rank, stream.name, RECEIVE, what, min(max(now, departed), end), end, array.nbytes, 0, source))
+        if into is None and release is None:
+            return array
+        return _unpack(array, release, into, combine)
+
+    def isend(self, target: int, array: np.ndarray, what: Any, stream: str = "p2p") -> Handle:
+        """Send on another stream; the handle's wait waits until the array has left."""
+        with self.on(stream) as other:
+            start = other.now
+            self.send(target, array, what)
+        return Handle(self, what, start, other.now, lambda: None)
+
+    def irecv(self, source: int, what: Any, into: np.ndarray | None = None, stream: str = "p2p") -> Handle:
+        """Announce a receive on another stream; the handle's wait returns the array."""
+        return Pending(self, source, what, into, stream)
+
+    def _mismatch(self, source: int, what: Any, call: tuple | None, array: np.ndarray, into: np.ndarray | None) -> str:
+        here = _describe(self.call, into)
+        there = _describe(call, array)
+        return f"rank {self.rank} and rank {source} disagree about {say(what)}: rank {self.rank} is in {here}, rank {source} sent {there}"
+
+    # ---- memory
+
+    def allocate(self, kind: str, nbytes: float) -> None:
+        """Count memory of one of MEMORY_KINDS. Raises OutOfMemoryError, with the breakdown, where it does not fit."""
+        self.held_bytes[kind] += nbytes
+        total = sum(self.held_bytes.values())
+        if total > self.hardware.memory_bytes:
+            raise OutOfMemoryError(self._breakdown(kind, nbytes, total))
+        if total > sum(self.peak_bytes.values()):
+            self.peak_bytes = dict(self.held_bytes)
+        self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
+
+    def free(self, kind: str, nbytes: float) -> None:
+        self.held_bytes[kind] -= nbytes
+        self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
+
+    def _breakdown(self, kind: str, nbytes: float, total: float) -> str:
+        held = ", ".join(f"{name} {si(size, 'B')}" for name, size in self.held_bytes.items() if size)
+        limit, more = si(self.hardware.memory_bytes, "B"), si(nbytes, "B")
+        return f"GPU {self.rank} has {limit} of memory and needs {si(total, 'B')}, for {more} more of {kind}. It holds: {held}"
+
+
+def _unpack(array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
+    if into is None:
+        into = array.copy()
+    elif not into.flags.writeable:
+        pass  # only a size: no content to write
+    elif combine is None:
+        into[...] = array
+    else:
+        combine(into, array, out=into)
+    if release is not None:
+        release()
+    return into
+
+
+def _describe(call: tuple | None, array: np.ndarray | None) -> str:
+    payload = "" if array is None else f" of {array.dtype}{list(array.shape)}"
+    return f"{' '.join(str(part) for part in call)}{payload}" if call else f"a point-to-point message{payload}"
+
+
+# ---------------------------------------------------------------------------------------------------- demonstration
+
+
+def demonstration() -> dict[str, float]:
+    """Train 16 items of 20 units on one GPU, then on four that must sum gradients of 500 units. Returns seconds by name."""
+    one = GPU(0, CLASSROOM, Mailboxes().of(0))
+    one.compute(Operation("16 items of 20 units", flops=16 * 20))
+    return {"one GPU": one.now, "four GPUs, sum passed on whole": four_gpus(pass_on_whole), "four GPUs, ring": four_gpus(ring)}
+
+
+def four_gpus(all_reduce: Callable[[list[GPU], list[np.ndarray]], None]) -> float:
+    boxes = Mailboxes()
+    gpus = [GPU(rank, CLASSROOM, boxes.of(rank)) for rank in range(4)]
+    gradients = [np.full(500, rank + 1, np.float32) for rank in range(4)]
+    for gpu in gpus:
+        gpu.compute(Operation("4 items of 20 units", flops=4 * 20))
+    all_reduce(gpus, gradients)
+    assert all((gradient == 1 + 2 + 3 + 4).all() for gradient in gradients)
+    return max(gpu.now for gpu in gpus)
+
+
+def pass_on_whole(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
+    """Three hops add up the sum, three more hand it on, and one GPU talks at a time."""
+    for hop, (here, there) in enumerate([(0, 1), (1, 2), (2, 3), (3, 0), (0, 1), (1, 2)]):
+        gpus[here].send(there, gradients[here], hop)
+        gpus[there].receive(here, hop, into=gradients[there], combine=np.add if hop < 3 else None)
+
+
+def ring(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
+    """Every GPU sends a quarter to its right at every step: three steps to sum, three to hand the sums on."""
+    quarters = [np.split(gradient, 4) for gradient in gradients]
+    for step in range(6):
+        for gpu in gpus:
+            gpu.send((gpu.rank + 1) % 4, quarters[gpu.rank][(gpu.rank - step) % 4], step)
+        for gpu in gpus:
+            quarter = quarters[gpu.rank][(gpu.rank - step - 1) % 4]
+            gpu.receive((gpu.rank - 1) % 4, step, into=quarter, combine=np.add if step < 3 else None)
+
+
+if __name__ == "__main__":
+    print("16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n")
+    seconds = demonstration()
+    for name, value in seconds.items():
+        print(f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x")
+    print("\nFour GPUs are slower than one until they share the talking: all four links of the ring are busy at once.")

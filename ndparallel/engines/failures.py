@@ -1,0 +1,67 @@
+"""How a run fails, told to the user once: which rank, what happened, and where.
+
+Glossary
+    failure   what a rank's program raised, in words, so that it can travel between processes
+    kept      kinds of error that a caller may want to tell apart; they are raised again as what they were
+"""
+
+import os
+import signal
+import traceback
+from typing import NamedTuple
+
+from gpu import MismatchError, OutOfMemoryError
+from ndparallel.errors import UserError
+
+
+class DeadlockError(RuntimeError):
+    """Ranks wait for messages that nobody will ever send."""
+
+
+class RankError(RuntimeError):
+    """A rank failed. `kind` is the name of what it raised, or of the signal that killed it."""
+
+    def __init__(self, rank: int, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.rank, self.kind = rank, kind
+
+
+KEPT = {kind.__name__: kind for kind in (OutOfMemoryError, MismatchError, DeadlockError, UserError)}
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Failure(NamedTuple):
+    rank: int
+    kind: str
+    kept: str | None
+    message: str
+    traceback: str
+
+    def error(self) -> Exception:
+        """The exception that tells the user: a kept kind as itself, with a note, and anything else as a RankError."""
+        if self.kept is None:
+            return RankError(self.rank, self.kind, f"rank {self.rank} raised {self.kind}\n\n{self.traceback}")
+        error = KEPT[self.kept](self.message)
+        error.add_note(f"raised in rank {self.rank}:\n{self.traceback}")
+        return error
+
+
+def failure_of(rank: int, error: BaseException) -> Failure:
+    kept = next((name for name, kind in KEPT.items() if isinstance(error, kind)), None)
+    return Failure(rank, type(error).__name__, kept, str(error), _program_traceback(error))
+
+
+def killed(rank: int, exit_code: int | None) -> RankError:
+    """Say how a rank's process ended that ended without a word. A negative exit code is the number of a signal."""
+    if exit_code is not None and exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        return RankError(rank, name, f"rank {rank} was killed by {name}, and the other ranks were ended.")
+    return RankError(rank, "exit", f"rank {rank} left with exit code {exit_code} in mid-program, and the other ranks were ended.")
+
+
+def _program_traceback(error: BaseException) -> str:
+    """The traceback from the program's own first line on."""
+    trace = error.__traceback__
+    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename.startswith(HERE):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))

@@ -1,0 +1,145 @@
+"""All ranks in one process, each on a stack of its own, one running at a time.
+
+Idea   A rank runs until it waits for a message that is not there; then the next rank that can run goes on, from where it stood. A
+       message wakes exactly the rank that waits for it, so a switch costs the same among 4 ranks and 8,192.
+Cost   One switch of stacks (greenlet) for every wait that finds nothing.
+Limit  One core. A debugger works: `breakpoint()` in a program stops every rank.
+
+Glossary
+    stack   a greenlet: a function under way, which can be left in the middle and gone on with later
+    main    the stack that started them all; it goes on when a rank has ended, or when none can go on
+    seat    one rank's place: its inboxes, its stack, and the message it waits for
+    inbox   messages from one rank to another, in the order in which they were sent, as (what, message)
+    ready   the stacks that can go on, in the order in which they became able to
+"""
+
+import importlib
+import pickle
+from collections import defaultdict, deque
+from types import ModuleType
+from typing import Any
+
+from gpu import say
+from ndparallel.engines.failures import DeadlockError, Failure, failure_of
+from ndparallel.engines.task import Program, RankResult, Task, run_rank
+from ndparallel.engines.waiting import Waiting, deadlocked, named, no_such_rank, place, report
+from ndparallel.errors import UserError
+
+
+class Inline:
+    """The engine. It keeps nothing between runs."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.greenlet = _import_greenlet()
+
+    def run(self, program: Program, task: Task) -> list[RankResult]:
+        return Round(self.world_size, program, task, self.greenlet).run()
+
+    def close(self) -> None:
+        pass
+
+
+class Round:
+    """One task on all ranks, from start to end."""
+
+    def __init__(self, world_size: int, program: Program, task: Task, greenlet: ModuleType) -> None:
+        self.program, self.task, self.arguments = program, task, pickle.dumps(task.arguments)
+        self.main = greenlet.getcurrent()
+        self.ready: deque[Any] = deque()
+        self.results: dict[int, RankResult] = {}
+        self.failure: Failure | None = None
+        self.seats: dict[int, Seat] = {}
+        for rank in range(world_size):
+            self.seats[rank] = Seat(self, rank, greenlet.greenlet(self._run_rank))
+
+    def run(self) -> list[RankResult]:
+        try:
+            for seat in self.seats.values():  # started from here and not by one another: a stack starts as deep as its starter
+                self._go_on(seat.stack, seat)
+            while self.ready:
+                self._go_on(self.ready.popleft())
+            if len(self.results) < len(self.seats):
+                raise DeadlockError(self._explain())
+            return [self.results[rank] for rank in self.seats]
+        finally:
+            self._unwind()
+
+    def _go_on(self, stack: Any, *first_arguments: Any) -> None:
+        stack.switch(*first_arguments)
+        if self.failure:
+            raise self.failure.error()
+
+    def _run_rank(self, seat: "Seat") -> None:
+        task = self.task._replace(arguments=pickle.loads(self.arguments))  # its own, as in a process of its own
+        try:
+            self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
+        except Exception as error:
+            self.failure = failure_of(seat.rank, error)
+
+    def _explain(self) -> str:
+        waits_for = {seat.rank: seat.awaits[0] for seat in self.seats.values() if seat.awaits}
+        return report([self.seats[rank].explain() for rank in deadlocked(waits_for, self.results.__contains__)])
+
+    def _unwind(self) -> None:
+        """Leave the stacks that an error left standing, by way of their `finally`s; those that have ended do not notice."""
+        self.ready.clear()
+        for seat in self.seats.values():
+            seat.stack.throw()
+        self.seats.clear()
+
+
+class Seat:
+    """One rank's transport."""
+
+    def __init__(self, round: Round, rank: int, stack: Any) -> None:
+        self.rank, self.stack = rank, stack
+        self.seats, self.ready, self.main = round.seats, round.ready, round.main
+        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.awaits: tuple[int, Any] | None = None
+        self.arrived: tuple = ()
+
+    def post(self, target: int, what: Any, message: tuple) -> None:
+        array = message[4]
+        if array.flags.writeable or any(array.strides):  # not only a size
+            message = (*message[:4], array.copy(), None)
+        seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
+        if seat.awaits is not None and seat.awaits == (self.rank, what):
+            seat.awaits, seat.arrived = None, message
+            self.ready.append(seat.stack)
+        else:
+            seat.inboxes[self.rank].append((what, message))
+
+    def wait(self, source: int, what: Any) -> tuple:
+        inbox = self.inboxes[source]
+        if inbox and inbox[0][0] == what:
+            return inbox.popleft()[1]
+        return self._search(inbox, what) or self._pause(source, what)
+
+    def _search(self, inbox: deque, what: Any) -> tuple | None:
+        for index, (name, message) in enumerate(inbox):
+            if name == what:
+                del inbox[index]
+                return message
+        return None
+
+    def _pause(self, source: int, what: Any) -> tuple:
+        """Leave this stack for one that can go on, until the message has arrived."""
+        if source not in self.seats:
+            no_such_rank(self.rank, source, len(self.seats))
+        self.awaits = (source, what)
+        (self.ready.popleft() if self.ready else self.main).switch()
+        return self.arrived
+
+    def explain(self) -> Waiting:
+        assert self.awaits
+        source, what = self.awaits
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
+        return Waiting(self.rank, source, say(what), place(self.stack.gr_frame), unread)
+
+
+def _import_greenlet() -> ModuleType:
+    try:
+        return importlib.import_module("greenlet")
+    except ImportError:
+        raise UserError("engine 'inline' needs greenlet: pip install 'ndparallel[inline]', or choose engine='processes'.") from None

@@ -1,0 +1,156 @@
+"""Memory that all rank processes share: one anonymous file, with a region for every rank and a table of who waits for whom.
+
+Idea   A large array is copied once, into its sender's region, and read there by its receiver, who then sets the block free. The
+       file has no name from the start, so nothing is left of it when its last process ends, in whatever way.
+Cost   One copy a message. Pages count as memory only once they have been written.
+Limit  A rank can have 64 GiB of unread messages.
+
+Glossary
+    region   the part of the file that one rank writes its messages into
+    chunk    a region is mapped in chunks, each twice as large as the one before, when they are first needed
+    block    one message in a region: a flag (is it lent to a receiver?), then the array; its size is a power of two
+"""
+
+import mmap
+import os
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+
+REGION_BYTES = 1 << 36
+FIRST_CHUNK_BYTES = 1 << 20
+HEADER_BYTES = 64  # a cache line: keeps arrays aligned, and the flag off their lines
+TRIES = 4  # blocks lent out longest that are looked at before a new one is made
+RUNNING, WAITING, ENDED, FAILED = range(4)
+
+
+class SharedFile:
+    """A file without a name that processes inherit, by fork or by spawn."""
+
+    def __init__(self, world_size: int) -> None:
+        self.table_bytes = -(-8 * world_size * (world_size + Table.COLUMNS) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self.world_size = world_size
+        self.descriptor = _unnamed_file()
+        os.ftruncate(self.descriptor, self.table_bytes + world_size * REGION_BYTES)
+
+    def map(self, start: int, length: int) -> mmap.mmap:
+        return mmap.mmap(self.descriptor, length, offset=start)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"descriptor": DupFd(self.descriptor)}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__ = state | {"descriptor": state["descriptor"].detach()}
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("ndparallel")
+    descriptor, path = tempfile.mkstemp()
+    os.unlink(path)
+    return descriptor
+
+
+class Table:
+    """What every rank does, for the launcher to read: its state, whom it waits for, and how many messages passed between them.
+
+    A row is written by its own rank alone. `received` counts the messages that have come from the rank waited for.
+    """
+
+    COLUMNS = 4  # state, waits for, received, number of waits; then the messages sent to every rank
+
+    def __init__(self, file: SharedFile) -> None:
+        self.words = memoryview(file.map(0, file.table_bytes)).cast("q")
+        self.width = file.world_size + self.COLUMNS
+
+    def begin(self, rank: int) -> None:
+        row = rank * self.width
+        self.words[row] = RUNNING
+
+    def set_state(self, rank: int, state: int) -> None:
+        self.words[rank * self.width] = state
+
+    def count_sent(self, rank: int, target: int) -> None:
+        self.words[rank * self.width + self.COLUMNS + target] += 1
+
+    def set_waiting(self, rank: int, source: int, received: int) -> None:
+        row = rank * self.width
+        self.words[row + 1] = source
+        self.words[row + 2] = received
+        self.words[row + 3] += 1
+        self.words[row] = WAITING
+
+    def state(self, rank: int) -> int:
+        return self.words[rank * self.width]
+
+    def idle_wait(self, rank: int) -> tuple[int, int] | None:
+        """(whom the rank waits for, the number of its wait) where it waits and nothing from there is on its way, else None."""
+        state, source, received, number = self.words[rank * self.width : rank * self.width + self.COLUMNS]
+        if state != WAITING or self.words[source * self.width + self.COLUMNS + rank] != received:
+            return None
+        return source, number
+
+
+class Region:
+    """One rank's region, as bytes."""
+
+    def __init__(self, file: SharedFile, rank: int) -> None:
+        self.file, self.start = file, file.table_bytes + rank * REGION_BYTES
+        self.chunks: dict[int, np.ndarray] = {}
+
+    def bytes_at(self, start: int, length: int) -> np.ndarray:
+        """View bytes that lie within one chunk. Chunk k is as large as its distance from the region's start."""
+        chunk_start = max(FIRST_CHUNK_BYTES, 1 << start.bit_length() - 1)
+        if chunk_start not in self.chunks:
+            self.chunks[chunk_start] = np.frombuffer(self.file.map(self.start + chunk_start, chunk_start), np.uint8)
+        return self.chunks[chunk_start][start - chunk_start : start - chunk_start + length]
+
+    def array_at(self, start: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
+        """The array in a block, and the function that sets the block free again."""
+        dtype = np.dtype(dtype)
+        block = self.bytes_at(start, HEADER_BYTES + dtype.itemsize * int(np.prod(shape)))
+        return block[HEADER_BYTES:].view(dtype).reshape(shape), partial(block.__setitem__, 0, 0)
+
+
+class Arena(Region):
+    """The owner's side of a region: it hands out blocks, and takes back those that their receivers have set free."""
+
+    def __init__(self, file: SharedFile, rank: int) -> None:
+        super().__init__(file, rank)
+        self.next = FIRST_CHUNK_BYTES
+        self.blocks: dict[int, deque[int]] = defaultdict(deque)  # by size: all blocks ever made, those lent out longest first
+
+    def put(self, array: np.ndarray) -> int:
+        """Copy an array into a block, and return where the block starts."""
+        start = self._block(1 << (HEADER_BYTES + array.nbytes - 1).bit_length())
+        self.bytes_at(start, 1)[0] = 1
+        np.copyto(self.array_at(start, array.dtype, array.shape)[0], array)
+        return start
+
+    def _block(self, size: int) -> int:
+        blocks = self.blocks[size]
+        for _ in range(min(TRIES, len(blocks))):
+            start = blocks.popleft()
+            blocks.append(start)
+            if not self.bytes_at(start, 1)[0]:
+                return start
+        blocks.append(self._new_block(size))
+        return blocks[-1]
+
+    def _new_block(self, size: int) -> int:
+        start = self.next
+        room = (1 << start.bit_length()) - start
+        if room < size:  # it does not fit into this chunk: begin the next one that it fits into
+            start = max(start + room, size)
+        if start + size > REGION_BYTES:
+            raise MemoryError(f"more than {REGION_BYTES >> 30} GiB of messages have been sent and not received.")
+        self.next = start + size
+        return start

@@ -1,0 +1,97 @@
+"""What every rank is given, and what it gives back.
+
+Idea   A program travels to another process as (file, function name), so that lessons work under spawn too: file names like
+       1d_data_parallel.py cannot be imported. A module that is already loaded from that file is used as it is.
+Limit  A program is a function at the top level of a file; its arguments and its value can be pickled.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from operator import attrgetter
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from gpu import GPU, Hardware
+from ndparallel.errors import UserError
+
+Program = Callable[..., Any]
+
+
+class Task(NamedTuple):
+    """What every rank calls its program with: `program(gpu, *arguments)`, on a GPU of this hardware."""
+
+    hardware: Hardware
+    arguments: tuple = ()
+    keep_events: bool = True
+
+
+class RankResult(NamedTuple):
+    """What one rank leaves behind: its program's value, its events, the time on its latest stream, and its memory by kind."""
+
+    rank: int
+    value: Any
+    events: list[tuple]
+    end_seconds: float
+    peak_bytes: dict[str, float]
+    held_bytes: dict[str, float]
+
+
+def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankResult:
+    gpu = GPU(rank, task.hardware, transport, task.keep_events)
+    value = program(gpu, *task.arguments)
+    return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes)
+
+
+class Reference(NamedTuple):
+    """Where a function is found: the file, the name its module goes by, and the function's name in it."""
+
+    file: str
+    module: str
+    function: str
+
+
+def reference_to(program: Program) -> Reference:
+    """Say where a program is found. Raises UserError for one that another process could not find there."""
+    reference = Reference(_file_of(program), program.__module__, program.__qualname__)
+    module = _loaded(reference)
+    if "<" in reference.function or not os.path.isfile(reference.file) or (module and find(module, reference) is not program):
+        raise UserError(
+            f"the program {reference.function!r} cannot be found by name in {reference.file!r}, so no other process can run it:"
+            " define it with def at the top level of a file, or choose engine='inline'."
+        )
+    return reference
+
+
+def load(reference: Reference) -> Program:
+    """Find the function that a reference names, and load its file where this process has not yet done so."""
+    return find(_loaded(reference) or _load_file(reference), reference)
+
+
+def find(module: ModuleType, reference: Reference) -> Any:
+    return attrgetter(reference.function)(module) if "<" not in reference.function else None
+
+
+def _file_of(program: Program) -> str:
+    module = sys.modules.get(program.__module__)
+    return os.path.realpath(getattr(module, "__file__", None) or program.__code__.co_filename)
+
+
+def _loaded(reference: Reference) -> ModuleType | None:
+    named = sys.modules.get(reference.module)
+    for module in (named, *sys.modules.values()):
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if file and os.path.realpath(file) == reference.file:
+            return module
+    return None
+
+
+def _load_file(reference: Reference) -> ModuleType:
+    stem = os.path.splitext(os.path.basename(reference.file))[0]
+    name = stem if reference.module == "__main__" else reference.module
+    spec = importlib.util.spec_from_file_location(name, reference.file)
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

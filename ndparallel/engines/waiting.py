@@ -1,0 +1,89 @@
+"""Who waits for whom, and when that is a deadlock.
+
+Idea   A rank waits for one other rank at a time, so the waits form chains. A chain that runs into itself, or to a rank that has
+       ended, will never move: that is a deadlock, and a fact, not a guess made after a while.
+Cost   One walk over the ranks that wait.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
+
+import gpu
+from ndparallel import more_collectives
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
+MACHINERY = (HERE, os.path.join(FLOORS, "gpu.py"), os.path.join(FLOORS, "collectives.py"), more_collectives.__file__, contextlib.__file__)
+MOST_NAMED = 8  # ranks of a circle, or unread messages of a rank, that a report names
+
+
+class Waiting(NamedTuple):
+    """One rank that waits, in words: `what` for from `source`, at `place` in its program, while `unread` messages lie there."""
+
+    rank: int
+    source: int
+    what: str
+    place: str
+    unread: list[str]
+
+
+def deadlocked(waits_for: Mapping[int, int], has_ended: Callable[[int], bool]) -> list[int]:
+    """Find ranks that will wait for ever: a circle from its lowest rank on, or one that waits for a rank that has ended.
+
+    `waits_for` holds the waits to which no message is on its way. Returns an empty list where every chain can still move.
+    """
+    harmless: set[int] = set()
+    for start in sorted(waits_for):
+        chain: dict[int, None] = {}
+        rank = start
+        while rank in waits_for and rank not in chain and rank not in harmless:
+            chain[rank] = None
+            rank = waits_for[rank]
+        if rank in chain:
+            return _circle(rank, waits_for)
+        if chain and has_ended(rank):
+            return [list(chain)[-1]]
+        harmless.update(chain)
+    return []
+
+
+def _circle(start: int, waits_for: Mapping[int, int]) -> list[int]:
+    circle = [start]
+    while (rank := waits_for[circle[-1]]) != start:
+        circle.append(rank)
+    first = circle.index(min(circle))
+    return circle[first:] + circle[:first]
+
+
+def report(waits: list[Waiting]) -> str:
+    """Tell a deadlock in words: a circle, or one rank that waits for a rank that has ended."""
+    ended = waits[-1].source not in {wait.rank for wait in waits}
+    links = [f"waits for {wait.what} from rank {wait.source} ({wait.place})" for wait in waits]
+    if len(links) > MOST_NAMED:
+        links[MOST_NAMED - 1 : -1] = [f"waits ... and so on through {len(links) - MOST_NAMED} more ranks, the last of which"]
+    chain = f"rank {waits[0].rank} " + ", which ".join(links) + (", which has ended" if ended else "")
+    return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])
+
+
+def _unread(wait: Waiting) -> str:
+    shown = wait.unread[:MOST_NAMED]
+    more = f" and {len(wait.unread) - len(shown)} more" if len(wait.unread) > len(shown) else ""
+    return f"Rank {wait.rank} has not read: {'; '.join(shown)}{more}."
+
+
+def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:
+    raise ValueError(f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}.")
+
+
+def named(source: int, what: Any) -> str:
+    return f"{gpu.say(what)} from rank {source}"
+
+
+def place(frame: FrameType | None) -> str:
+    """The line of code that a frame stands on: the first one outside the machinery that carries messages."""
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(MACHINERY):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "unknown place"

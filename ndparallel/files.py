@@ -1,0 +1,37 @@
+"""Files that are either whole or not there."""
+
+import os
+from pathlib import Path
+
+from ndparallel.errors import UserError
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write `text` beside `path` and rename it, so that nobody ever finds half a file. Raises UserError where that cannot be done."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8")  # a device or a pipe, as /dev/stdout: never to be replaced by a file
+        else:
+            _write_beside_and_rename(path.resolve(), text)
+    except OSError as error:
+        raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.") from None
+
+
+def _write_beside_and_rename(path: Path, text: str) -> None:
+    if path.is_dir():
+        raise IsADirectoryError
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if isinstance(error, IsADirectoryError):
+        return "it is a directory; name a file in it"
+    if not path.parent.exists():
+        return f"there is no directory {str(path.parent)!r}; make it first"
+    return f"{(error.strerror or str(error)).lower()}; name a file in a directory that you may write to"

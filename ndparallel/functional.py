@@ -1,0 +1,133 @@
+"""The mathematics of the layers in numpy: every function's backward stands below its forward.
+
+Idea   Pure functions of arrays: no GPU, no clock, no parameters. layers.py prices them and knows where the weights are.
+Limit  Attention holds all its scores at once, as attention did before it was fused.
+
+Glossary
+    s, b, h    sequence, batch, hidden: activations are (s, b, h), so that cutting the sequence cuts contiguous memory
+    H, K, d    query heads, key-value heads (H is a multiple of K), size of a head
+    dy, dx     gradients of the loss by an output and by an input
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+EPSILON = 1e-5
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Scale each row of `x` to root mean square 1, then by `weight`."""
+    return x * _inverse_rms(x) * weight
+
+
+def rms_norm_backward(dy: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradients of x and of weight."""
+    inverse = _inverse_rms(x)
+    normed, dnormed = x * inverse, dy * weight
+    dx = inverse * (dnormed - normed * np.mean(dnormed * normed, axis=-1, keepdims=True))
+    return dx, np.sum(dy * normed, axis=tuple(range(x.ndim - 1)))
+
+
+def _inverse_rms(x: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON)
+
+
+def rotary(x: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
+    """Turn the pairs (i, i + d/2) of each head of x (s, b, heads, d) by angles that grow with the token's position."""
+    cos, sin = _angles(positions, x.shape[-1], x.dtype.str)
+    first, second = np.split(x, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def rotary_backward(dy: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
+    """Turn back: a rotation's transpose is its inverse."""
+    cos, sin = _angles(positions, dy.shape[-1], dy.dtype.str)
+    first, second = np.split(dy, 2, axis=-1)
+    return np.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+
+
+@lru_cache
+def _angles(positions: tuple[int, ...], d: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    angles = np.outer(positions, 10000.0 ** (-np.arange(0, d, 2) / d))[:, None, None, :]
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+
+
+@lru_cache
+def causal_mask(queries: tuple[int, ...], keys: tuple[int, ...]) -> np.ndarray:
+    """True where the query at a position may see the key at a position: (queries, keys)."""
+    return np.asarray(queries)[:, None] >= np.asarray(keys)[None, :]
+
+
+def attention_probabilities(q: np.ndarray, k: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Softmax over the keys of q k / sqrt(d): (b, K, H/K, queries, keys)."""
+    scores = grouped(q, k.shape[2]) @ heads_first(k)[:, :, None].swapaxes(-1, -2)
+    scores *= q.shape[-1] ** -0.5
+    scores[..., ~mask] = -np.inf
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def attention_values(probabilities: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Mix the values (s, b, K, d) by their probabilities: (s, b, H, d)."""
+    return ungrouped(probabilities @ heads_first(v)[:, :, None])
+
+
+def attention_values_backward(dy: np.ndarray, probabilities: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradients of the probabilities and of v."""
+    dy = grouped(dy, v.shape[2])
+    dv = (probabilities.swapaxes(-1, -2) @ dy).sum(axis=2)
+    return dy @ heads_first(v)[:, :, None].swapaxes(-1, -2), sequence_first(dv)
+
+
+def softmax_backward(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return y * (dy - np.sum(dy * y, axis=-1, keepdims=True))
+
+
+def attention_scores_backward(dscores: np.ndarray, q: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradients of q and k."""
+    dscores = dscores * q.shape[-1] ** -0.5
+    dq = dscores @ heads_first(k)[:, :, None]
+    dk = (dscores.swapaxes(-1, -2) @ grouped(q, k.shape[2])).sum(axis=2)
+    return ungrouped(dq), sequence_first(dk)
+
+
+def heads_first(x: np.ndarray) -> np.ndarray:
+    """(s, b, heads, d) to (b, heads, s, d)."""
+    return x.transpose(1, 2, 0, 3)
+
+
+def sequence_first(x: np.ndarray) -> np.ndarray:
+    """(b, heads, s, d) to (s, b, heads, d)."""
+    return x.transpose(2, 0, 1, 3)
+
+
+def grouped(x: np.ndarray, kv_heads: int) -> np.ndarray:
+    """(s, b, H, d) to (b, K, H/K, s, d): the query heads that share a key-value head stand together."""
+    s, b, heads, d = x.shape
+    return heads_first(x).reshape(b, kv_heads, heads // kv_heads, s, d)
+
+
+def ungrouped(x: np.ndarray) -> np.ndarray:
+    """(b, K, H/K, s, d) to (s, b, H, d)."""
+    b, kv_heads, group, s, d = x.shape
+    return sequence_first(x.reshape(b, kv_heads * group, s, d))
+
+
+def swiglu(gate_up: np.ndarray) -> np.ndarray:
+    """silu(gate) * up, for gate and up side by side on the last axis."""
+    gate, up = np.split(gate_up, 2, axis=-1)
+    return gate * _sigmoid(gate) * up
+
+
+def swiglu_backward(dy: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
+    gate, up = np.split(gate_up, 2, axis=-1)
+    sigmoid = _sigmoid(gate)
+    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
+    return np.concatenate([dgate, dy * gate * sigmoid], axis=-1)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))

@@ -1,0 +1,216 @@
+"""What a run's events say over time: who did what from when to when, and how much memory it held.
+
+Idea   A picture has one lane for every stream of every GPU, and a lane is a row of spans. The terminal, the SVG and the notebook draw
+       the same lanes, so that no picture can tell another story than its neighbour.
+Cost   One pass over the events.
+Limit  Messages inside a collective are not spans of their own (the trace has them). Memory is counted in the program's order, at the
+       time of the compute stream, as an allocator on the host counts it.
+
+Glossary
+    span    from `start` to `end`, in seconds, one activity of ndparallel.palette; `events` of them were joined to make it
+    lane    the spans of one stream of one GPU, in order and without overlap
+    phase   the first word of an operation's name, as forward; the second is its unit, as layers.3
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, WAIT, Event, say
+from ndparallel import palette
+
+
+class RankRun(Protocol):
+    """What one rank leaves behind, as far as a picture or a table needs it."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def events(self) -> Sequence[tuple]: ...
+    @property
+    def end_seconds(self) -> float: ...
+    @property
+    def peak_bytes(self) -> Mapping[str, float]: ...
+
+
+class Span(NamedTuple):
+    start: float
+    end: float
+    activity: str
+    label: str
+    events: int = 1
+    window: tuple[float, float] | None = None  # where it stands for short spans, put together: the time in which they lie
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Lane(NamedTuple):
+    rank: int
+    stream: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One strategy's run: its lanes, from 0 to `seconds`, the latest stream of any GPU."""
+
+    name: str
+    seconds: float
+    lanes: tuple[Lane, ...]
+
+    def _repr_svg_(self) -> str:
+        from ndparallel.svg import draw_timelines  # history is what pictures are drawn from, and knows of them only here
+
+        return draw_timelines([self])
+
+
+@dataclass(frozen=True)
+class MemoryHistory:
+    """What one GPU held: from each of `seconds` on, `held` bytes by kind."""
+
+    name: str
+    rank: int
+    end_seconds: float
+    limit_bytes: float
+    seconds: tuple[float, ...]
+    held: tuple[dict[str, float], ...]
+
+    @property
+    def peak_bytes(self) -> float:
+        return max((sum(held.values()) for held in self.held), default=0)
+
+    def _repr_svg_(self) -> str:
+        from ndparallel.svg import draw_memory
+
+        return draw_memory(self)
+
+
+# -------------------------------------------------------------------------------------------------- events to lanes
+
+
+def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
+    """Read the events of all ranks of one run into lanes: by rank, the compute stream first."""
+    runs = sorted(runs, key=lambda run: run.rank)
+    streams = stream_names(runs)
+    lanes = [lane for run in runs for lane in _lanes(run, streams)]
+    return Timeline(name, max((run.end_seconds for run in runs), default=0.0), tuple(lanes))
+
+
+def stream_names(runs: Iterable[RankRun]) -> list[str]:
+    """All streams on which something happened: compute, then the others as they first appear."""
+    seen = dict.fromkeys(event[1] for run in runs for event in run.events if event[2] != MEMORY)
+    return [COMPUTE, *(name for name in seen if name != COMPUTE)]
+
+
+def _lanes(run: RankRun, streams: list[str]) -> Iterator[Lane]:
+    events = [Event._make(event) for event in run.events if event[2] != MEMORY]
+    for stream in streams:
+        spans = tuple(_spans(event for event in events if event.stream == stream))
+        if spans or stream == COMPUTE:
+            yield Lane(run.rank, stream, spans)
+
+
+def _spans(events: Iterable[Event]) -> Iterator[Span]:
+    """The outermost events of one stream that last: a collective stands for its messages."""
+    covered = 0.0
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        if event.end > max(covered, event.start):
+            yield Span(event.start, event.end, activity(event), label(event.what))
+            covered = event.end
+
+
+def activity(event: Event) -> str:
+    """What an event counts as, in the words of the palette."""
+    if event.kind == COMPUTE:
+        phase = str(event.what).partition(" ")[0]
+        return phase if phase in palette.PHASES else palette.OTHER
+    exposed = event.kind == WAIT or event.stream == COMPUTE
+    return palette.WAITING if exposed and event.kind != COLLECTIVE else palette.COMMUNICATION
+
+
+def label(what: Any) -> str:
+    """Name an event in words."""
+    match what:
+        case str():
+            return what
+        case (str(group), int(number), str(operation), str(algorithm)):
+            return f"{algorithm} {operation.replace('_', '-')} {number} of group {group!r}"
+        case ((str(group), int(number)), (str(phase), int(step))):
+            return f"{phase} step {step} of collective {number} of group {group!r}"
+    return say(what)
+
+
+# ------------------------------------------------------------------------------------------------------ fewer spans
+
+
+def joined(spans: Iterable[Span], words: int) -> list[Span]:
+    """Join operations whose names share the first words (1: the phase, 2: phase and unit) and that follow one another without a gap."""
+    result: list[Span] = []
+    for span in spans:
+        if span.activity in palette.PHASES:
+            span = span._replace(label=" ".join(span.label.split()[:words]))
+        last = result[-1] if result else None
+        if last and span.activity in palette.PHASES and (last.end, last.label) == (span.start, span.label):
+            result[-1] = last._replace(end=span.end, events=last.events + span.events)
+        else:
+            result.append(span)
+    return result
+
+
+def thinned(spans: Sequence[Span], seconds: float) -> list[Span]:
+    """Put neighbours together that lie within `seconds`: one span for each activity, as long as its spans were. No time is lost."""
+    result: list[Span] = []
+    cluster: list[Span] = []
+    for span in spans:
+        if cluster and span.end - cluster[0].start > seconds:
+            result += _gathered(cluster)
+            cluster = []
+        cluster.append(span)
+    return result + _gathered(cluster)
+
+
+def _gathered(cluster: list[Span]) -> list[Span]:
+    if len(cluster) < 2:
+        return cluster
+    window, start, result = (cluster[0].start, cluster[-1].end), cluster[0].start, []
+    for name, group in groupby(sorted(cluster, key=lambda span: span.activity), key=lambda span: span.activity):
+        spans = list(group)
+        end = start + sum(span.seconds for span in spans)
+        result.append(Span(start, end, name, name, sum(span.events for span in spans), window))
+        start = end
+    return result
+
+
+# --------------------------------------------------------------------------------------------------- memory over time
+
+
+def memory_history(name: str, run: RankRun, limit_bytes: float) -> MemoryHistory:
+    """Read what one GPU held over time; its highest point is the peak that the GPU counted."""
+    points = list(memory_points(run.events))
+    return MemoryHistory(name, run.rank, run.end_seconds, limit_bytes, tuple(t for t, _ in points), tuple(held for _, held in points))
+
+
+def memory_points(events: Iterable[tuple]) -> Iterator[tuple[float, dict[str, float]]]:
+    """Yield (seconds, bytes held by kind) after every change."""
+    now, held = 0.0, dict.fromkeys(MEMORY_KINDS, 0.0)
+    for event in map(Event._make, events):
+        if event.kind == MEMORY:
+            held = held | {event.what: event.bytes}
+            yield now, held
+        elif event.stream == COMPUTE:
+            now = max(now, event.end)
+
+
+# -------------------------------------------------------------------------------------------------------- time axes
+
+
+def ticks(seconds: float, most: int = 6) -> list[float]:
+    """Round times from 0 up to `seconds`, at most `most` steps of 1, 2 or 5 times a power of ten."""
+    if not seconds > 0:
+        return [0.0]
+    steps = (float(f"{digit}e{power}") for power in range(-15, 16) for digit in (1, 2, 5))
+    step = next((step for step in steps if step * most >= seconds), seconds)
+    return [step * number for number in range(int(seconds / step * (1 + 1e-12)) + 1)]

@@ -1,0 +1,83 @@
+"""The job: everything that a rank program is told, in one frozen value that travels to its process."""
+
+from dataclasses import dataclass, field, replace
+
+from ndparallel.errors import UserError, unknown
+from ndparallel.mesh import Mesh
+from ndparallel.units import RECOMPUTE, ModelConfig
+
+MODEL_SIZES = {
+    "default": ModelConfig(),
+    "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
+}
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Train this model on this text. `batch` is the global one, in sequences; a step takes it in `microbatches` parts."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mesh: Mesh = field(default_factory=Mesh)
+    batch: int = 8
+    microbatches: int = 1
+    steps: int = 1
+    seed: int = 0
+    dtype: str = "float32"
+    text: str | None = None
+    optimizer: str = "adamw"
+    learning_rate: float = 3e-3
+    bucket_mb: float = 0.1
+    unit_mb: float = 0.0
+    reshard_after_forward: bool = True
+    recompute: str = "none"
+    sequence_parallel: str = "none"
+    chunks: int = 1
+    schedule: str = "1f1b"
+    stage_chunks: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", self.dtype, DTYPES)
+        if self.recompute not in RECOMPUTE:
+            raise unknown("recompute", self.recompute, RECOMPUTE)
+        for name in ("batch", "microbatches", "steps", "chunks"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        check_tensor_parallel(self)
+        parts = self.mesh.dp * self.microbatches
+        if self.batch % parts:
+            near = min(range(parts, self.batch + parts, parts), key=lambda size: abs(size - self.batch))
+            raise UserError(
+                f"a batch of {self.batch} sequences cannot be cut into {self.mesh.dp} data-parallel parts of {self.microbatches} "
+                f"microbatch{'es' * (self.microbatches != 1)}; the nearest batch that can is {near}."
+            )
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences in a microbatch of one data-parallel rank."""
+        return self.batch // (self.mesh.dp * self.microbatches)
+
+    def on(self, **changes) -> "Job":
+        return replace(self, **changes)
+
+
+def check_tensor_parallel(job: Job) -> None:
+    """Raise UserError, naming the degrees that would do, where tp cannot cut this model."""
+    model, tp = job.model, job.mesh.tp
+    rules = {
+        f"cut {model.heads} heads": lambda tp: model.heads % tp == 0,
+        f"share {model.kv_heads} KV heads": lambda tp: model.kv_heads % tp == 0 or tp % model.kv_heads == 0,
+        f"cut an MLP of {model.ffn}": lambda tp: model.ffn % tp == 0,
+    }
+    if job.sequence_parallel != "none":
+        rules[f"cut a sequence of {model.sequence}"] = lambda tp: model.sequence % tp == 0
+    broken = [what for what, holds in rules.items() if not holds(tp)]
+    if broken:
+        legal = [degree for degree in range(1, model.heads + 1) if all(holds(degree) for holds in rules.values())]
+        raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
+    if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
+        raise UserError("chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence parallelism.")
+    if model.sequence % job.chunks:
+        near = [chunks for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0]
+        raise UserError(f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into {near}.")

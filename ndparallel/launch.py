@@ -1,0 +1,67 @@
+"""Run one program on many ranks and collect what each leaves behind.
+
+Idea   `launch(program, 4, hardware, *arguments)` calls `program(gpu, *arguments)` once per rank, on the engine of your choice, and
+       returns a RankResult of each: the value it returned, its events, its clock, its memory.
+Limit  `Ranks` keeps its processes between runs of the same size; a run that failed ends them, and the next one starts new ones.
+"""
+
+from typing import Any
+
+from gpu import Hardware
+from ndparallel.engines.failures import DeadlockError, RankError
+from ndparallel.engines.task import Program, RankResult, Task
+from ndparallel.errors import UserError, unknown
+
+__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "launch"]
+
+ENGINES = ("processes", "inline")
+
+
+class Ranks:
+    """Ranks 0 to world_size - 1, to run programs on. Use it with `with`, so that no process outlives the block.
+
+    `start_method` is multiprocessing's, for processes: "fork" on Linux and "spawn" elsewhere where it is not given.
+    """
+
+    def __init__(self, world_size: int, engine: str = "processes", start_method: str | None = None) -> None:
+        if world_size < 1:
+            raise UserError(f"{world_size} ranks cannot run anything: choose 1 or more.")
+        self.engine = _make_engine(engine, world_size, start_method)
+
+    def run(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> list[RankResult]:
+        """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of the ranks.
+
+        Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or its process was
+        killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. In every case all ranks have ended then.
+        """
+        return self.engine.run(program, Task(hardware, arguments, keep_events))
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def launch(
+    program: Program, world_size: int, hardware: Hardware, *arguments: Any, engine: str = "processes", keep_events: bool = True
+) -> list[RankResult]:
+    """Run a program once on `world_size` ranks; see Ranks.run."""
+    with Ranks(world_size, engine) as ranks:
+        return ranks.run(program, hardware, *arguments, keep_events=keep_events)
+
+
+def _make_engine(name: str, world_size: int, start_method: str | None) -> Any:
+    match name:  # imported only where used: each needs what the other does not
+        case "inline":
+            from ndparallel.engines.inline import Inline
+
+            return Inline(world_size)
+        case "processes":
+            from ndparallel.engines.processes import Processes
+
+            return Processes(world_size, start_method)
+    raise unknown("engine", name, ENGINES)

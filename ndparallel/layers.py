@@ -1,0 +1,368 @@
+"""The units of the model: embedding, transformer block, head; each forward next to its backward, priced, and parallel over tp.
+
+Idea   One implementation for every layout: the single GPU is the case where every group has one rank. Units chain: forward(x, microbatch)
+       from the tokens to the loss, backward(dy, microbatch) from None to None. A backward pass has two halves that a pipeline may part:
+       `backward_input` (I) hands the gradient on, `backward_weight` (W) adds up the weights' gradients, any time later.
+Cost   ndparallel/costs.py, operation by operation.
+Limit  What is transient inside a block is not counted as memory; what waits for the backward pass is, to the byte.
+
+Glossary
+    branch     attention or MLP, with its norm before it and its residual around it
+    linear     a branch's matmul: the name of its weight (several weights side by side are one matmul) and of the input it saved
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ndparallel import costs, functional
+from ndparallel.parameters import Parameter, part, whole
+from ndparallel.units import Charge, Context, Saved, Unit, rows
+
+
+class Branch:
+    """x + f(norm(x)): what attention and MLP have in common. `linears` maps each matmul to the name of its saved input."""
+
+    norm: str
+    linears: dict[str, str]
+    prices: dict[str, Callable]
+
+    def __init__(self, block: "Block") -> None:
+        self.block, self.context, self.gpu, self.tp = block, block.context, block.gpu, block.context.tp
+
+    def saved(self, microbatch: int) -> Saved:
+        return self.block.keep((self.norm, microbatch))
+
+    def enter(self, x: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """Norm and gather; keep the residual and the matmul's input."""
+        charge(self.norm)
+        normed = functional.rms_norm(x, self.block.w[self.norm])
+        gathered = self.tp.enter(normed)
+        saved.keep(x=x, normed=normed if self.tp.regathers else gathered)
+        return gathered
+
+    def enter_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        dnormed = self.linear_backward(name, dlinear, saved, charge, self.tp.enter_backward)
+        charge(self.norm)
+        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w[self.norm])
+        self.block.g[self.norm] += dweight
+        charge(self.norm.replace("norm", "add"))
+        return dx + dy
+
+    def leave(self, name: str, inner: np.ndarray, x: np.ndarray, charge: Charge) -> np.ndarray:
+        """Multiply, sum what the ranks have and add the residual."""
+        y = self.linear_and_talk(name, inner, self.block.w[name], charge, self.tp.leave)
+        charge(self.norm.replace("norm", "add"))
+        return x + y
+
+    def linear(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge) -> np.ndarray:
+        """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
+        return charge.matmul(name, rows(x), w.T).reshape(*x.shape[:-1], -1)
+
+    def linear_and_talk(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable) -> np.ndarray:
+        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one while the next is computed."""
+        if self.tp.chunks == 1 or self.tp.size == 1:
+            return talk(self.linear(name, x, w, charge))
+        handles = []
+        for chunk in np.split(x, self.tp.chunks):
+            partial = charge.matmul(name, rows(chunk), w.T, self.tp.chunks).reshape(*chunk.shape[:-1], -1)
+            handles.append(self.tp.reduce(partial, async_op=True))
+        return np.concatenate([handle.wait() for handle in handles])
+
+    def linear_backward(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge, talk: Callable | None = None) -> np.ndarray:
+        """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks for it."""
+        w = self.block.w[name]
+        dx = self.linear_and_talk(name, dy, w.T, charge, talk) if talk else self.linear(name, dy, w.T, charge)
+        if self.block.defers:
+            saved.keep(**{f"d {name}": dy})
+        else:
+            self.linear_weight(name, dy, saved, charge)
+        return dx
+
+    def linear_weight(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge) -> None:
+        x = saved.take(self.linears[name])
+        if self.tp.regathers and self.linears[name] == "normed":
+            x = self.tp.gather(x)
+        self.block.g[name] += charge.matmul(f"{name} weight", rows(dy).T, rows(x))
+
+    def backward_weight(self, microbatch: int) -> None:
+        saved = self.saved(microbatch)
+        for name in self.linears:
+            dy = saved.take(f"d {name}")
+            self.linear_weight(name, dy, saved, self.charge("backward", dy))
+
+    def charge(self, phase: str, x: np.ndarray) -> Charge:
+        return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
+
+
+class Attention(Branch):
+    """Causal self-attention with rotary positions; tp cuts it by heads."""
+
+    norm = "norm1"
+    linears = {"out": "mixed", "qkv": "normed"}
+    prices = {"forward": costs.attention_forward, "recompute": costs.attention_forward, "backward": costs.attention_backward}
+
+    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge(phase, x)
+        qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
+        charge("rotary")
+        q, k, v = self.heads(qkv)
+        q, k = functional.rotary(q, self.positions), functional.rotary(k, self.positions)
+        mixed = self.mix(q, k, v, saved, charge)
+        return self.leave("out", mixed, x, charge)
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge("backward", dy)
+        dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved, charge)
+        dq, dk, dv = self.mix_backward(dmixed, saved, charge)
+        charge("rotary")
+        dq, dk = functional.rotary_backward(dq, self.positions), functional.rotary_backward(dk, self.positions)
+        dqkv = np.concatenate([d.reshape(*d.shape[:2], -1) for d in (dq, dk, dv)], axis=-1)
+        return self.enter_backward("qkv", dqkv, dy, saved, charge)
+
+    def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """Let every token look at the tokens before it: (s, b, heads, d) to (s, b, heads * d)."""
+        probabilities = self.probabilities(q, k, charge)
+        charge("values")
+        mixed = functional.attention_values(probabilities, v)
+        mixed = mixed.reshape(*mixed.shape[:2], -1)
+        saved.keep(q=q, k=k, v=v, mixed=mixed)
+        if self.context.recompute != "selective":
+            saved.keep(probabilities=probabilities)
+        return mixed
+
+    def mix_backward(self, dmixed: np.ndarray, saved: Saved, charge: Charge) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = saved.take("q"), saved.take("k"), saved.take("v")
+        if self.context.recompute == "selective":
+            probabilities = self.probabilities(q, k, self.charge("recompute", dmixed))
+        else:
+            probabilities = saved.take("probabilities")
+        charge("values")
+        dprobabilities, dv = functional.attention_values_backward(dmixed.reshape(q.shape), probabilities, v)
+        charge("softmax")
+        dscores = functional.softmax_backward(dprobabilities, probabilities)
+        charge("scores")
+        return *functional.attention_scores_backward(dscores, q, k), dv
+
+    def probabilities(self, q: np.ndarray, k: np.ndarray, charge: Charge) -> np.ndarray:
+        charge("scores")
+        charge("softmax")
+        return functional.attention_probabilities(q, k, functional.causal_mask(self.positions, self.positions))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        return tuple(range(self.context.config.sequence))
+
+    def heads(self, qkv: np.ndarray) -> list[np.ndarray]:
+        """Part (s, b, (heads + 2 kv_heads) d) into the heads of q, k and v."""
+        head_dim = self.context.config.head_dim
+        sizes = [len(self.block.w[name]) for name in "qkv"]
+        return [x.reshape(*x.shape[:2], -1, head_dim) for x in np.split(qkv, np.cumsum(sizes)[:2], axis=-1)]
+
+
+class Mlp(Branch):
+    """SwiGLU; tp cuts gate and up by columns, down by rows."""
+
+    norm = "norm2"
+    linears = {"down": "activated", "gate_up": "normed"}
+    prices = {"forward": costs.mlp_forward, "recompute": costs.mlp_forward, "backward": costs.mlp_backward}
+
+    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge(phase, x)
+        gate_up = self.linear("gate_up", self.enter(x, saved, charge), self.block.w["gate_up"], charge)
+        charge("swiglu")
+        activated = functional.swiglu(gate_up)
+        saved.keep(gate_up=gate_up, activated=activated)
+        return self.leave("down", activated, x, charge)
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge("backward", dy)
+        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
+        charge("swiglu")
+        dgate_up = functional.swiglu_backward(dactivated, saved.take("gate_up"))
+        return self.enter_backward("gate_up", dgate_up, dy, saved, charge)
+
+
+class Block(Unit):
+    """A transformer block: attention, then MLP."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        super().__init__(name, context, block_parameters(name, context))
+        self.branches: tuple[Attention, Mlp] = (Attention(self), Mlp(self))
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """q, k, v lie side by side and are one matmul; so are gate and up."""
+        start, hidden = len(named["norm1"]), self.context.config.hidden
+        qkv = sum(len(named[name]) for name in "qkv")
+        down = named["down"].size
+        return {
+            "qkv": flat[start : start + qkv * hidden].reshape(qkv, hidden),
+            "gate_up": flat[-3 * down : -down].reshape(-1, hidden),
+        }
+
+    def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
+        y = self.run(x, microbatch, "forward")
+        if self.context.recompute == "full":
+            for branch in self.branches:
+                branch.saved(microbatch).drop()
+            self.keep(microbatch).keep(x=x)
+        return y
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        if self.context.recompute == "full":
+            self.run(self.keep(microbatch).take("x"), microbatch, "recompute")
+        for branch in reversed(self.branches):
+            dy = branch.backward_input(dy, microbatch)
+        return dy
+
+    def backward_weight(self, microbatch: int) -> None:
+        for branch in reversed(self.branches):
+            branch.backward_weight(microbatch)
+
+    def run(self, x: np.ndarray, microbatch: int, phase: str) -> np.ndarray:
+        for branch in self.branches:
+            x = branch.forward(x, microbatch, phase)
+        return x
+
+
+def block_parameters(name: str, context: Context) -> list[Parameter]:
+    """Norms are whole on every tp rank; q, gate, up are cut by rows (outputs), out and down by columns (inputs); k and v by heads, and
+    where there are fewer heads than ranks, several ranks hold the same one."""
+    config, tp, i = context.config, context.tp.size, context.tp.index
+    h, d, ffn = config.hidden, config.head_dim, part(config.ffn, tp, i)
+    q, kv = part(config.heads * d, tp, i), kv_rows(config.kv_heads, d, tp, i)
+    norms, kv_shared = norm_sharers(context), max(1, tp // config.kv_heads)
+    everything, deviation = slice(0, h), h**-0.5
+    small = deviation / (2 * config.layers) ** 0.5  # what writes to the residual starts smaller, as in GPT-2
+    return [
+        Parameter(f"{name}.norm1", (h,), (everything,), shared_by=norms),
+        Parameter(f"{name}.q", (config.heads * d, h), (q, everything), deviation),
+        Parameter(f"{name}.k", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+        Parameter(f"{name}.v", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+        Parameter(f"{name}.out", (h, config.heads * d), (everything, q), small),
+        Parameter(f"{name}.norm2", (h,), (everything,), shared_by=norms),
+        Parameter(f"{name}.gate", (config.ffn, h), (ffn, everything), deviation),
+        Parameter(f"{name}.up", (config.ffn, h), (ffn, everything), deviation),
+        Parameter(f"{name}.down", (h, config.ffn), (everything, ffn), small),
+    ]
+
+
+def norm_sharers(context: Context) -> int:
+    """Under sequence parallelism every tp rank sees its shard of the tokens only."""
+    return context.tp.size if context.tp.shards else 1
+
+
+def kv_rows(kv_heads: int, head_dim: int, tp: int, index: int) -> slice:
+    if kv_heads >= tp:
+        return part(kv_heads * head_dim, tp, index)
+    head = index * kv_heads // tp
+    return slice(head * head_dim, (head + 1) * head_dim)
+
+
+def table(context: Context, index: tuple[slice, ...]) -> Parameter:
+    """The vectors of the vocabulary: small where they are logits' weights too."""
+    config = context.config
+    return Parameter("embedding.table", (config.vocab, config.hidden), index, config.hidden**-0.5 if config.tied else 1.0)
+
+
+class Embedding(Unit):
+    """Bytes to vectors; tp cuts the vocabulary, and sums."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        config = context.config
+        self.rows = part(config.vocab, context.tp.size, context.tp.index)
+        index = (self.rows, slice(0, config.hidden))
+        super().__init__(name, context, [table(context, index)])
+
+    def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
+        """(s, b) to (s, b, h)."""
+        self.charge("forward", costs.embedding_forward, tokens.shape[1])("lookup")
+        self.keep(microbatch).keep(tokens=tokens)
+        mine = self.mine(tokens)
+        x = np.where(mine[..., None], self.w["table"][np.where(mine, tokens - self.rows.start, 0)], 0)
+        return self.context.tp.leave(x.astype(self.context.dtype, copy=False))
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> None:
+        """There is nobody to hand a gradient on to."""
+        if self.defers:
+            self.keep(microbatch).keep(dy=dy)
+        else:
+            self.add_rows(dy, microbatch)
+
+    def backward_weight(self, microbatch: int) -> None:
+        self.add_rows(self.keep(microbatch).take("dy"), microbatch)
+
+    def add_rows(self, dy: np.ndarray, microbatch: int) -> None:
+        dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
+        self.charge("backward", costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
+        mine = self.mine(tokens)
+        np.add.at(self.g["table"], tokens[mine] - self.rows.start, dy[mine])
+
+    def mine(self, tokens: np.ndarray) -> np.ndarray:
+        return (tokens >= self.rows.start) & (tokens < self.rows.stop)
+
+
+class Head(Unit):
+    """The last norm, the logits and the loss; tp cuts the vocabulary and never gathers the logits."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        h, vocab = context.config.hidden, context.config.vocab
+        self.rows = part(vocab, context.tp.size, context.tp.index)
+        index = (self.rows, slice(0, h))
+        logits = table(context, index) if context.config.tied else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
+        norm = Parameter(f"{name}.norm", (h,), whole(h), shared_by=norm_sharers(context))
+        super().__init__(name, context, [norm, logits])
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"logits": named["table"]} if self.context.config.tied else {}
+
+    def forward(self, x: np.ndarray, microbatch: int) -> float:
+        """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""
+        targets = self.context.targets[microbatch]
+        tp, charge = self.context.tp, self.charge("forward", costs.head_forward, targets.shape[1])
+        charge("norm")
+        normed = functional.rms_norm(x, self.w["norm"])
+        gathered = tp.enter(normed)
+        logits = charge.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
+        charge("cross_entropy")
+        logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
+        target = tp.reduce(np.sum(np.where(self.onehot(targets), logits, 0), axis=-1))
+        np.exp(logits, out=logits)
+        total = tp.reduce(logits.sum(axis=-1))
+        logits /= total[..., None]
+        saved = self.keep(microbatch)
+        saved.keep(x=x, normed=normed if tp.regathers else gathered, probabilities=logits)
+        loss = self.context.losses[microbatch] = float(np.mean(np.log(total) - target))
+        return loss
+
+    def backward_input(self, dy: None, microbatch: int) -> np.ndarray:
+        """The gradient of the loss starts here: probabilities less one where the target is."""
+        saved = self.keep(microbatch)
+        targets, probabilities = self.context.targets[microbatch], saved.take("probabilities")
+        charge = self.charge("backward", costs.head_backward, targets.shape[1])
+        charge("cross_entropy")
+        dlogits = (probabilities - self.onehot(targets)) * (self.context.loss_scale / targets.size)
+        dlogits = dlogits.astype(self.context.dtype, copy=False)
+        dgathered = charge.matmul("logits", rows(dlogits), self.w["logits"]).reshape(*targets.shape, -1)
+        if self.defers:
+            saved.keep(dlogits=dlogits)
+        else:
+            self.add_weight(dlogits, saved, charge)
+        dnormed = self.context.tp.enter_backward(dgathered)
+        charge("norm")
+        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.w["norm"])
+        self.g["norm"] += dweight
+        return dx
+
+    def backward_weight(self, microbatch: int) -> None:
+        saved = self.keep(microbatch)
+        dlogits = saved.take("dlogits")
+        self.add_weight(dlogits, saved, self.charge("backward", costs.head_backward, dlogits.shape[1]))
+
+    def add_weight(self, dlogits: np.ndarray, saved: Saved, charge: Charge) -> None:
+        normed = saved.take("normed")
+        gathered = self.context.tp.gather(normed) if self.context.tp.regathers else normed
+        self.g["logits"] += charge.matmul("logits weight", rows(dlogits).T, rows(gathered))
+
+    def onehot(self, targets: np.ndarray) -> np.ndarray:
+        return targets[..., None] == np.arange(self.rows.start, self.rows.stop)

@@ -1,0 +1,136 @@
+"""What all lessons share: their options, and the way from rank programs to a table.
+
+Idea   A lesson is a list of strategies, each a rank program and the job it is given. All train the same model on the same batch; the single
+       GPU runs it first, and every strategy's loss and gradients are held against its.
+
+Glossary
+    strategy     a row of the table
+    contrast     the strategies whose timelines are shown unless others are asked for
+    sweep        a table in which one thing changes from row to row
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu import Hardware
+from ndparallel.errors import guarded, unknown
+from ndparallel.job import Job
+from ndparallel.launch import RankResult
+from ndparallel.measure import Measurement
+from ndparallel.options import add_common_options, hardware_from, job_from
+from ndparallel.report import Report
+from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
+
+__all__ = ["Lesson", "Run", "Runner", "Strategy", "Sweep", "enter", "main"]
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Rows of values by name (units in the names), and a sentence on what they show."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson;
+    `defaults` are the job's fields where no option says otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
+    """
+
+    name: str
+    title: str
+    strategies: Sequence[Strategy]
+    contrast: tuple[str, ...]
+    notice: Callable[["Run"], str]
+    gpus: int = 4
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    compare: tuple[str, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """A lesson's measurements and, by strategy, what every rank left behind."""
+
+    report: Report
+    hardware: Hardware
+    results: dict[str, list[RankResult]]
+
+    def __getitem__(self, name: str) -> Measurement:
+        return next(row for row in self.report.strategies if row.name == name)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the strategy was run, and fitted into memory."""
+        return bool(self.results.get(name))
+
+
+def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
+    """Run the strategies of these names (all, after the single GPU, where none is given)."""
+    entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
+    if lesson.gpus > 1 and not names:
+        entries = [baseline(job), *entries]
+    return run_entries(lesson.name, entries, job, hardware, engine, announce)
+
+
+def run_entries(name: str, entries: Sequence[Entry], job: Job, hardware: Hardware, engine: str, announce) -> Run:
+    """Run all entries on the same ranks, each held against the single GPU."""
+    rows, results = [], {}
+    with Runner(hardware, engine, announce) as runner:
+        reference = runner.reference(job)
+        for entry in entries:
+            row, results[entry.strategy.name] = runner.measured(entry)
+            rows.append(row)
+    return Run(make_report(name, job, hardware, rows, reference), hardware, results)
+
+
+def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
+    """The strategies of these names, or all of them. Raises UserError for a name that none has."""
+    by_name = {strategy.name: strategy for strategy in strategies}
+    for name in names:
+        if name not in by_name:
+            raise unknown("strategy", name, by_name)
+    return [by_name[name] for name in names] or list(strategies)
+
+
+def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
+    return Report(
+        lesson=name,
+        hardware={"name": hardware.name, "gpus_per_node": hardware.gpus_per_node, "memory_bytes": hardware.memory_bytes},
+        model={**vars(job.model), "batch": job.batch, "dtype": job.dtype, "seed": job.seed, "steps": job.steps},
+        strategies=tuple(rows),
+        baseline=reference.measurement,
+        tolerance=TOLERANCE[job.dtype],
+    )
+
+
+def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
+    """Parse, run, print. Returns the exit code: 1 where a strategy does not compute what one GPU computes."""
+    parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
+    add_common_options(parser, lesson.gpus)
+    lesson.add_options(parser)
+    if lesson.sweeps:
+        first = next(iter(lesson.sweeps))
+        parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
+    arguments = parser.parse_args(argv)
+    return guarded(lambda: run_and_show(lesson, arguments))
+
+
+def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
+    from ndparallel.show import progress, show, show_sweep
+
+    job, hardware = job_from(arguments, lesson.defaults), hardware_from(arguments)
+    if getattr(arguments, "sweep", None):
+        with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
+            show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
+        return 0
+    with progress() as announce:
+        run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
+    show(lesson.title, run, arguments, lesson.contrast, lesson.notice)
+    return int(not run.report.equal())

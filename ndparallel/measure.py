@@ -1,0 +1,205 @@
+"""From a run's events to its numbers: where the time of every GPU went, what it sent, what it held.
+
+Idea   On each GPU every second of a step is compute, or communication that compute waits for, or bubble: nothing else, nothing twice.
+Cost   One pass over the events and a sort of the intervals.
+Limit  Streams of one GPU do not slow one another on a link that they share; `link_demand` says how much that flatters a run.
+
+Glossary
+    exposed   communication that the compute stream waits for
+    hidden    communication under way while the compute stream does something else
+    bubble    a GPU's compute stream with nothing to do and nothing to wait for, the tail until the step's end included
+    demand    bytes a second that one GPU's simultaneous sends ask of a link, each as if it had the link for itself
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+from typing import Any, NamedTuple
+
+from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
+from ndparallel.history import RankRun
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One strategy in numbers. Times are seconds of one step; all but `step_seconds` and the maxima are means over the GPUs."""
+
+    name: str
+    gpus: int
+    step_seconds: float | None = None
+    compute_seconds: float | None = None
+    exposed_communication_seconds: float | None = None
+    hidden_communication_seconds: float | None = None
+    bubble_seconds: float | None = None
+    bytes_sent_per_gpu: float | None = None
+    bytes_sent_max: float | None = None
+    peak_memory_bytes: dict[str, float] | None = None  # "total" and by kind, on the fullest GPU when it was fullest
+    loss: float | None = None
+    max_gradient_difference: float | None = None  # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
+    error: str | None = None  # why there are no numbers
+    overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
+    baseline: "Measurement | None" = None  # the single GPU that did the same work
+
+
+class Breakdown(NamedTuple):
+    """Where one GPU's step went, in seconds: compute + exposed + bubble is the step."""
+
+    compute: float
+    exposed: float
+    hidden: float
+    bubble: float
+
+
+class LinkDemand(NamedTuple):
+    """The most that one GPU's simultaneous sends ask of a link: `streams` at once, first at `seconds`."""
+
+    rank: int
+    streams: int
+    seconds: float
+    bandwidth_bytes_per_second: float
+
+    @property
+    def asked_bytes_per_second(self) -> float:
+        return self.streams * self.bandwidth_bytes_per_second
+
+    def __str__(self) -> str:
+        asked, has = si(self.asked_bytes_per_second, "B/s"), si(self.bandwidth_bytes_per_second, "B/s")
+        return f"GPU {self.rank} asks {asked} of a link of {has} ({self.streams} sends at once, first at {si(self.seconds, 's')})"
+
+
+def measure(
+    name: str,
+    runs: Sequence[RankRun],
+    hardware: Hardware,
+    steps: int = 1,
+    loss: float | None = None,
+    max_gradient_difference: float | None = None,
+    baseline: Measurement | None = None,
+) -> Measurement:
+    """Turn the runs of all ranks through `steps` steps into one row of numbers."""
+    seconds = max(run.end_seconds for run in runs)
+    parts = [breakdown(run.events, seconds) for run in runs]
+    sent = [bytes_sent(run.events) / steps for run in runs]
+    return Measurement(
+        name=name,
+        gpus=len(runs),
+        step_seconds=seconds / steps,
+        compute_seconds=mean(part.compute for part in parts) / steps,
+        exposed_communication_seconds=mean(part.exposed for part in parts) / steps,
+        hidden_communication_seconds=mean(part.hidden for part in parts) / steps,
+        bubble_seconds=mean(part.bubble for part in parts) / steps,
+        bytes_sent_per_gpu=mean(sent),
+        bytes_sent_max=max(sent),
+        peak_memory_bytes=peak_memory(runs),
+        loss=loss,
+        max_gradient_difference=max_gradient_difference,
+        overload=overload(runs, hardware),
+        baseline=baseline,
+    )
+
+
+def failed(name: str, gpus: int, error: Any) -> Measurement:
+    """The row of a strategy that could not run, as one that does not fit into memory."""
+    return Measurement(name, gpus, error=str(error))
+
+
+# ------------------------------------------------------------------------------------------------ where the time went
+
+
+def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
+    """Say where one GPU's step went, from its events of any stream."""
+    happened = [event for event in map(Event._make, events) if event.kind != MEMORY]
+    here = [event for event in happened if event.stream == COMPUTE]
+    exposed = union((event.start, event.end) for event in here if event.kind != COMPUTE)
+    under_way = union((event.start, event.end) for event in happened if event.kind != COMPUTE)
+    busy = union((event.start, event.end) for event in here)
+    return Breakdown(
+        compute=fsum(event.end - event.start for event in here if event.kind == COMPUTE),
+        exposed=length(exposed),
+        hidden=length(minus(under_way, exposed)),
+        bubble=length(minus([(0.0, step_seconds)], busy)),
+    )
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same points in time as disjoint intervals, in order."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def minus(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
+    """The points in time of `these` that are not in `those`; both as `union` gives them."""
+    edges = [(float("-inf"), float("-inf")), *those, (float("inf"), float("inf"))]
+    gaps = [(before[1], after[0]) for before, after in pairwise(edges)]
+    result, first = [], 0
+    for start, end in these:
+        while gaps[first][1] < start:
+            first += 1
+        for gap_start, gap_end in gaps[first:]:
+            if gap_start >= end:
+                break
+            result.append((max(start, gap_start), min(end, gap_end)))
+    return result
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    return fsum(end - start for start, end in intervals)
+
+
+def mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return fsum(values) / len(values)
+
+
+# ------------------------------------------------------------------------------------------------- bytes and memory
+
+
+def bytes_sent(events: Iterable[tuple]) -> float:
+    return sum(event.bytes for event in map(Event._make, events) if event.kind == SEND)
+
+
+def peak_memory(runs: Sequence[RankRun]) -> dict[str, float]:
+    """The breakdown of the fullest GPU at the instant of its peak: its kinds add up to its total."""
+    fullest = max((run.peak_bytes for run in runs), key=lambda peak: sum(peak.values()))
+    return {"total": sum(fullest.values()), **fullest}
+
+
+# --------------------------------------------------------------------------------------------------- the stated limit
+
+
+def overload(runs: Sequence[RankRun], hardware: Hardware) -> LinkDemand | None:
+    """The greatest demand that exceeds its link, or None: what the clock's stated limit hides in this run."""
+    demands = (demand for run in runs for demand in link_demands(run, hardware))
+    return max((demand for demand in demands if demand.streams > 1), key=lambda demand: demand.streams, default=None)
+
+
+def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
+    """The most that this GPU's simultaneous sends ask of each kind of link that it sends on."""
+    sends: dict[Link, list[Interval]] = defaultdict(list)
+    for event in map(Event._make, run.events):
+        if event.kind == SEND and event.end > event.start:
+            sends[hardware.link(run.rank, event.peer)].append((event.start, event.end))
+    return [LinkDemand(run.rank, *most_at_once(intervals), link.bandwidth_bytes_per_second) for link, intervals in sends.items()]
+
+
+def most_at_once(intervals: Iterable[Interval]) -> tuple[int, float]:
+    """How many intervals overlap at most, and from when on."""
+    edges = []
+    for start, end in intervals:
+        moment = 1e-9 * (end - start)  # clocks of different streams round differently: touching is not overlapping
+        edges += [(start + moment, 1), (end - moment, -1)]
+    now, most = 0, (0, 0.0)
+    for seconds, change in sorted(edges):
+        now += change
+        if now > most[0]:
+            most = now, seconds
+    return most

@@ -1,0 +1,90 @@
+"""The mesh: which rank stands where, and who talks to whom.
+
+Idea   World size = tp * cp * dp * pp. Ranks count through the axes from the innermost to the outermost; the innermost are neighbours, in
+       one node. Expert parallelism adds no ranks: dp is seen as ep times expert_dp, a second view of the same ranks for expert layers.
+
+Glossary
+    axis       tp, cp, ep, dp, pp as in Megatron's order "tp-cp-ep-dp-pp", innermost first; there "dp" stands for expert_dp = dp / ep
+    group      the ranks that differ along one axis only
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+
+from collectives import Group
+from gpu import Hardware
+from ndparallel.errors import UserError
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+SPANS = {"tp": ("tp",), "cp": ("cp",), "dp": ("ep", "dp"), "pp": ("pp",), "ep": ("ep",), "expert_dp": ("dp",), "dp_cp": ("cp", "ep", "dp")}
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Degrees of parallelism. Raises UserError for degrees below 1, an ep that does not divide dp, an order that is not one."""
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+    ep: int = 1
+    order: str = DEFAULT_ORDER
+
+    def __post_init__(self) -> None:
+        for axis in AXES:
+            if getattr(self, axis) < 1:
+                raise UserError(f"{axis} is {getattr(self, axis)}; a degree of parallelism is at least 1.")
+        if self.dp % self.ep:
+            divisors = [size for size in range(1, self.dp + 1) if self.dp % size == 0]
+            raise UserError(f"ep={self.ep} does not divide dp={self.dp}, whose ranks the experts are spread over; ep can be {divisors}.")
+        if sorted(self.order.split("-")) != sorted(AXES):
+            raise UserError(f"the order {self.order!r} does not name each of {', '.join(AXES)} once; the usual one is {DEFAULT_ORDER!r}.")
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.cp * self.dp * self.pp
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axes, innermost first, with their sizes."""
+        sizes = {"tp": self.tp, "cp": self.cp, "ep": self.ep, "dp": self.dp // self.ep, "pp": self.pp}
+        return {axis: sizes[axis] for axis in self.order.split("-")}
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank stands on every axis, "dp" and "expert_dp" included."""
+        found = {}
+        for axis, size in self.sizes.items():
+            rank, found[axis] = divmod(rank, size)
+        return found | {"expert_dp": found["dp"], "dp": found["dp"] * self.ep + found["ep"]}
+
+    def rank(self, **coordinates: int) -> int:
+        """The rank at these coordinates on AXES; those not named are 0."""
+        rank, stride = 0, 1
+        for axis, size in self.sizes.items():
+            rank, stride = rank + stride * coordinates.get(axis, 0), stride * size
+        return rank
+
+    def group(self, axis: str, rank: int) -> Group:
+        """The ranks that differ from `rank` along `axis` only, in the axis' order."""
+        return Group(axis, _members(self, axis, rank))
+
+    def link(self, axis: str, hardware: Hardware) -> str:
+        """Whether the axis' groups stay "inside" a node, go "across" nodes at every hop, or do "both"."""
+        hops = {pair for rank in range(self.world_size) for pair in _hops(_members(self, axis, rank))}
+        kinds = {"inside" if a // hardware.gpus_per_node == b // hardware.gpus_per_node else "across" for a, b in hops}
+        return kinds.pop() if len(kinds) == 1 else "both" if kinds else "none"
+
+
+@lru_cache(maxsize=65536)
+def _members(mesh: Mesh, axis: str, rank: int) -> tuple[int, ...]:
+    here = mesh.coordinates(rank)
+    here["dp"] = here["expert_dp"]
+    spans = SPANS[axis]
+    choices = product(*(range(mesh.sizes[span]) for span in reversed(spans)))
+    return tuple(mesh.rank(**(here | dict(zip(reversed(spans), choice)))) for choice in choices)
+
+
+def _hops(ranks: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [(a, b) for a, b in zip(ranks, ranks[1:] + ranks[:1]) if a != b]

@@ -1,0 +1,105 @@
+"""One rank's run in plain sentences, in the order of time.
+
+Idea   What a timeline shows at a glance, a reader can also follow step by step: every event is one sentence.
+Limit  Messages inside a collective are told under it, indented; on streams other than compute the stream is named.
+
+Glossary
+    bubble   time in which the compute stream has nothing to do and nothing to wait for
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
+from ndparallel.history import RankRun, label
+
+
+def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
+    """Tell the run of one rank, a sentence a line, up to the end of the step."""
+    narrator = Narrator()
+    yield f"GPU {run.rank}, in the order of time:"
+    for (is_memory, seconds), events in groupby(in_order(run.events), key=lambda event: (event.kind == MEMORY, event.start)):
+        if is_memory:
+            yield narrator.line(seconds, narrator.memory(list(events)))
+        else:
+            yield from (line for event in events for line in narrator.tell(event))
+    yield from narrator.idle_until(step_seconds)
+    yield narrator.line(step_seconds, "the step ends.")
+
+
+def in_order(events: Iterable[tuple]) -> list[Event]:
+    """By start; what starts together as the program ran, but a collective before its messages. Memory follows the compute stream."""
+    places: list[tuple[float, float, Event]] = []
+    first_message: dict[str, float] = {}
+    now = 0.0
+    for number, event in enumerate(map(Event._make, events)):
+        place = float(number)
+        if event.kind == COLLECTIVE:
+            place = first_message.pop(event.stream, number) - 0.5
+        elif event.kind in (SEND, RECEIVE):
+            first_message.setdefault(event.stream, number)
+        if event.kind == MEMORY:
+            event = event._replace(start=now)
+        elif event.stream == COMPUTE:
+            now = max(now, event.end)
+        places.append((event.start, place, event))
+    return [event for _, _, event in sorted(places, key=lambda place: place[:2])]
+
+
+@dataclass
+class Narrator:
+    """What has to be remembered from one sentence to the next."""
+
+    busy_until: float = 0.0
+    held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0.0))
+    collective_until: dict[str, float] = field(default_factory=dict)
+
+    def tell(self, event: Event) -> Iterator[str]:
+        if event.stream == COMPUTE:
+            yield from self.idle_until(event.start)
+            self.busy_until = max(self.busy_until, event.end)
+        inside = event.kind in (SEND, RECEIVE) and event.end <= self.collective_until.get(event.stream, 0.0)
+        stream = "" if event.stream == COMPUTE else f"on stream {event.stream!r} "
+        yield self.line(event.start, f"{'    ' * inside}{stream}{deed(event)}.")
+        if event.kind == COLLECTIVE:
+            self.collective_until[event.stream] = event.end
+
+    def idle_until(self, seconds: float) -> Iterator[str]:
+        if seconds > self.busy_until:
+            yield self.line(self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble.")
+
+    def memory(self, events: list[Event]) -> str:
+        """Changes at one instant are one sentence."""
+        before, self.held = self.held, self.held | {event.what: event.bytes for event in events}
+        changes = {kind: size - before[kind] for kind, size in self.held.items()}
+        grown = sizes("allocates", {kind: change for kind, change in changes.items() if change > 0})
+        shrunk = sizes("frees", {kind: -change for kind, change in changes.items() if change < 0})
+        words = " and ".join(filter(None, (grown, shrunk))) or "allocates and frees the same"
+        return f"{words}; holds {si(sum(self.held.values()), 'B')} now."
+
+    @staticmethod
+    def line(seconds: float, words: str) -> str:
+        return f"{si(seconds, 's'):>8}  {words}"
+
+
+def sizes(verb: str, by_kind: dict[str, float]) -> str:
+    words = ", ".join(f"{si(size, 'B')} of {kind}" for kind, size in by_kind.items())
+    return f"{verb} {words}" if words else ""
+
+
+def deed(event: Event) -> str:
+    """What a GPU does in an event, in words."""
+    name, lasts, size = label(event.what), si(event.end - event.start, "s"), si(event.bytes, "B")
+    match event.kind:
+        case "compute":
+            return f"computes {name} for {lasts}" + (f" ({si(event.flops, 'FLOP')})" if event.flops else "")
+        case "send":
+            return f"sends {size} to GPU {event.peer}, {lasts} on the wire: {name}"
+        case "receive" if event.end > event.start:
+            return f"receives {size} from GPU {event.peer}, after {lasts}: {name}"
+        case "receive":
+            return f"has {size} from GPU {event.peer} before it needs them: {name}"
+        case "collective":
+            return f"begins the {name} over {size} with GPUs {', '.join(map(str, event.peer))}; it takes {lasts}"
+    return f"waits {lasts} for {name}"

@@ -1,0 +1,59 @@
+"""The comparison with the single GPU: does a parallel run compute the same?
+
+Idea   Every rank reports flat slices of named parameters; each is held against the same slice of the single GPU's whole tensor.
+Limit  Only the first step's gradients are compared: after it, weights differ by rounding already.
+
+Glossary
+    difference     max |g - g0| / max |g0| of one tensor; a run's is the largest over tensors and ranks
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ndparallel.parameters import Parameter, views
+from ndparallel.replica import Holding, Outcome
+
+Tensors = dict[str, np.ndarray]
+
+
+def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
+    """The tensors of a run in which one rank holds all, by name."""
+    return {name: view for holding in holdings for name, view in views(holding.parameters, holding.array).items()}
+
+
+def gradient_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
+    return largest_difference((holding for outcome in outcomes for holding in outcome.gradients), reference)
+
+
+def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
+    return largest_difference((holding for outcome in outcomes for holding in outcome.weights), reference)
+
+
+def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
+    """The largest difference of any tensor on any rank; NaN where one is not a number."""
+    return worst(difference(piece, lambda p: reference[p.name], part) for holding in holdings for piece, part in pieces(holding))
+
+
+def pieces(holding: Holding) -> Iterator[tuple[tuple[Parameter, slice], np.ndarray]]:
+    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice), elements."""
+    start, stop, base = holding.start, holding.start + holding.array.size, 0
+    for parameter in holding.parameters:
+        first, last = max(start, base), min(stop, base + parameter.size)
+        if first < last:
+            yield (parameter, slice(first - base, last - base)), holding.array[first - start : last - start]
+        base += parameter.size
+
+
+def difference(piece: tuple[Parameter, slice], whole: Callable[[Parameter], np.ndarray], array: np.ndarray) -> float:
+    parameter, elements = piece
+    expected = whole(parameter)
+    scale = np.abs(expected).max()
+    distance = np.abs(array - expected[parameter.index].reshape(-1)[elements]).max()
+    return float(distance / scale) if scale else float(distance)
+
+
+def worst(differences: Iterable[float]) -> float:
+    """The largest, where NaN is larger than everything."""
+    return max(differences, key=lambda value: math.inf if math.isnan(value) else value, default=math.nan)

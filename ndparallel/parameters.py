@@ -1,0 +1,65 @@
+"""Parameters: their names, which slice of the whole a rank holds, and the flat arrays they live in.
+
+Idea   A unit (embedding, block, head) keeps all its parameters in one flat array; named parameters are views of it. Buckets, ZeRO shards
+       and FSDP gathers are slices of flat arrays. Weights are drawn by name and then sliced, so that no layout changes them.
+"""
+
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A named tensor of shape `whole`, of which this rank holds `index`. `deviation` None means that it starts as ones.
+
+    `shared_by` consecutive tp ranks hold the same slice and find a part of its gradient each, which they must sum.
+    """
+
+    name: str
+    whole: tuple[int, ...]
+    index: tuple[slice, ...]
+    deviation: float | None = None
+    shared_by: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(part.stop - part.start for part in self.index)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    def draw(self, seed: int, dtype: str) -> np.ndarray:
+        """Return this rank's slice of the initial weights."""
+        return drawn(self.name, self.whole, self.deviation, seed, dtype)[self.index]
+
+
+@lru_cache(maxsize=512)
+def drawn(name: str, shape: tuple[int, ...], deviation: float | None, seed: int, dtype: str) -> np.ndarray:
+    if deviation is None:
+        return np.ones(shape, dtype)
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return (deviation * generator.standard_normal(shape)).astype(dtype)
+
+
+def whole(*shape: int) -> tuple[slice, ...]:
+    return tuple(slice(0, size) for size in shape)
+
+
+def part(size: int, parts: int, index: int) -> slice:
+    """The index-th of `parts` parts of a dimension; the first parts are one larger where it does not divide."""
+    base, extra = divmod(size, parts)
+    start = index * base + min(index, extra)
+    return slice(start, start + base + (index < extra))
+
+
+def views(parameters: list[Parameter], flat: np.ndarray) -> dict[str, np.ndarray]:
+    """Name the parts of a flat array."""
+    named, start = {}, 0
+    for parameter in parameters:
+        named[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)
+        start += parameter.size
+    return named

@@ -1,0 +1,191 @@
+"""A lesson's numbers as a table for people and as JSON for programs, and what there is to notice in them.
+
+Idea   One row a strategy, measured against one GPU that does the same work: speedup = its step / this step.
+Limit  What could not be measured is "-" in the table and null in JSON; a number that is not finite never passes for one.
+
+Glossary
+    baseline     the single GPU's measurement
+    efficiency   speedup / GPUs
+    lesson       where a strategy comes from, as 1D; named where a table has strategies of several lessons
+    =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are from them
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from gpu import MEMORY_KINDS, si
+from ndparallel.measure import Measurement
+
+WIDTH = 100
+COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
+SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # heads for where there is little room
+JSON_SECONDS = ("compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds")
+JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64."""
+
+    lesson: str
+    hardware: dict[str, Any]
+    model: dict[str, Any]
+    strategies: tuple[Measurement, ...]
+    baseline: Measurement | None = None
+    tolerance: float = 1e-5
+    lessons: Mapping[str, str] = field(default_factory=dict)
+
+    def speedup(self, row: Measurement) -> float | None:
+        """Step of the single GPU / step of this strategy; None where one of them has none."""
+        baseline = row.baseline or self.baseline
+        base = baseline and baseline.step_seconds
+        return base / row.step_seconds if base and row.step_seconds else None
+
+    def efficiency(self, row: Measurement) -> float | None:
+        speedup = self.speedup(row)
+        return None if speedup is None else speedup / row.gpus
+
+    def difference(self, row: Measurement) -> float | None:
+        """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared."""
+        baseline = row.baseline or self.baseline
+        base = baseline.loss if baseline else None
+        if row.max_gradient_difference is None or row.loss is None or base is None:
+            return row.max_gradient_difference
+        loss = abs(row.loss - base) / abs(base or 1)
+        return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
+
+    def equal(self) -> bool:
+        """Whether everything that was compared is what one GPU computes; a difference that is not a number is not equal."""
+        return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
+
+    # ---- for programs
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report in JSON's types, with the stable keys; what is not finite is None."""
+        head = {"lesson": self.lesson, "hardware": self.hardware, "model": self.model}
+        return plain(head | {"strategies": [self._strategy(row) for row in self.strategies]})
+
+    def json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def _strategy(self, row: Measurement) -> dict[str, Any]:
+        times = {"step_seconds": row.step_seconds, "speedup": self.speedup(row), "efficiency": self.efficiency(row)}
+        rest = {key: getattr(row, key) for key in JSON_SECONDS + JSON_REST}
+        return {"name": row.name, "gpus": row.gpus} | times | rest
+
+    # ---- for people
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The table's cells, in the order of COLUMNS."""
+        for row in self.strategies:
+            yield (
+                self.label(row),
+                str(row.gpus),
+                quantity(row.step_seconds, "s"),
+                "-" if self.speedup(row) is None else f"{self.speedup(row):.2f}x",
+                "-" if self.efficiency(row) is None else f"{self.efficiency(row):.0%}",
+                quantity(row.exposed_communication_seconds, "s"),
+                quantity(row.bubble_seconds, "s"),
+                quantity(row.bytes_sent_per_gpu, "B"),
+                quantity((row.peak_memory_bytes or {}).get("total"), "B"),
+                "-" if row.loss is None else f"{row.loss:.3f}",
+                self.equality(row),
+            )
+
+    def label(self, row: Measurement) -> str:
+        return f"{self.lessons[row.name]} {row.name}" if row.name in self.lessons else row.name
+
+    def equality(self, row: Measurement) -> str:
+        difference = self.difference(row)
+        if difference is None:
+            return "-"
+        return "=" if difference <= self.tolerance else f"{difference:.0e}"
+
+    def table(self, width: int = WIDTH) -> Table:
+        """The quiet table: at most `width` columns, whatever the numbers."""
+        return quiet_table(COLUMNS, list(self.rows()), width)
+
+    def memory_table(self, width: int = WIDTH) -> Table:
+        """Peak memory by kind, on the fullest GPU when it was fullest."""
+        peaks = [(self.label(row), row.peak_memory_bytes or {}) for row in self.strategies]
+        rows = [(name, *(quantity(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS))) for name, peak in peaks]
+        return quiet_table(("strategy", "peak memory", *MEMORY_KINDS), rows, width)
+
+    def remarks(self) -> list[str]:
+        """What the numbers say that a reader of the table must not miss, each as one sentence."""
+        return [remark for row in self.strategies for remark in self._remarks(row)]
+
+    def _remarks(self, row: Measurement) -> Iterator[str]:
+        speedup, difference = self.speedup(row), self.difference(row)
+        if row.error:
+            yield f"{row.name} has no numbers: {row.error}"
+        if row.error and self.baseline and row.name == self.baseline.name:
+            need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
+            yield f"Speedups are against a {row.name} that has all the memory it needs ({need})."
+        if speedup and speedup < 1 and row.gpus > 1:
+            yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({speedup:.2f}x): {where_time_goes(row)}."
+        if difference is not None and not difference <= self.tolerance:
+            yield f"{row.name} does not compute what one GPU computes: it differs by {difference:.1e}, and {self.tolerance:.0e} is allowed."
+        if row.overload:
+            yield f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is longer."
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows())
+        notes = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+
+def where_time_goes(row: Measurement) -> str:
+    parts = {"exposed communication": row.exposed_communication_seconds, "bubble": row.bubble_seconds, "compute": row.compute_seconds}
+    return ", ".join(f"{quantity(seconds, 's')} {name}" for name, seconds in parts.items()) + f" of {quantity(row.step_seconds, 's')}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    return "-" if value is None else si(value, unit)
+
+
+def cell_style(column: str, cell: str) -> str:
+    """Make stand out what is slower than one GPU, and what is not equal to it."""
+    slower = column == "speedup" and cell != "-" and float(cell[:-1]) < 1
+    wrong = column == "=0D" and cell not in ("=", "-")
+    return "bold red" if wrong else "yellow" if slower else ""
+
+
+def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
+    """A rich table with one rule under its head: the first column to the left and folded where it must be, the numbers to the right."""
+    roomy = fits(columns, rows, width, gap=2)
+    heads = columns if roomy or fits(columns, rows, width, gap=1) else [SHORT.get(column, column) for column in columns]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(roomy), 0, 0), header_style="bold")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    table.columns[0].max_width = max(width - sum(widths(heads, rows)[1:]) - (1 + roomy) * (len(heads) - 1), 1)
+    for cells in rows:
+        table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
+    return table
+
+
+def widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(heads, *rows)]
+
+
+def fits(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, gap: int) -> bool:
+    return sum(widths(heads, rows)) + gap * (len(heads) - 1) <= width
+
+
+def plain(value: Any) -> Any:
+    """The same in JSON's types: null for what is not finite, Python's numbers for numpy's."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,184 @@
+"""Who holds what of the weights, gradients and optimizer state: from DDP, where everybody holds all, to ZeRO-3 (FSDP).
+
+Idea   A bucket is a run of whole units, at least so many bytes. Each class below holds less than the one above it, as the stages of ZeRO do
+       (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every bucket.
+Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights before the backward pass
+       once more: 3 (N-1)/N n.
+Limit  A bucket holds whole units: one smaller than a unit is that unit.
+
+Glossary
+    whole, shard     all elements of a bucket; the piece this rank owns
+    stage            set memory aside for a bucket's whole gradients, until they are reduced
+    reshard          give a gathered bucket's whole weights back
+"""
+
+import numpy as np
+
+from collectives import Group, all_gather, all_reduce, reduce_scatter
+from gpu import GPU, Handle
+from ndparallel.parameters import part
+from ndparallel.units import Unit
+
+
+class Bucket:
+    """DDP: whole weights and whole gradients on every rank. `owned` is what this rank's optimizer steps."""
+
+    def __init__(self, gpu: GPU, units: list[Unit], group: Group, seed: int) -> None:
+        self.gpu, self.units, self.group, self.seed = gpu, units, group, seed
+        self.dtype = units[0].context.dtype
+        self.size = sum(unit.size for unit in units)
+        self.shard = part(self.size, group.size, group.index(gpu.rank))
+        self.allocate()
+
+    @property
+    def owned(self) -> slice:
+        return slice(0, self.size)
+
+    def allocate(self) -> None:
+        self.weights, self.gradients = self.zeros("weights", self.size), self.zeros("gradients", self.size)
+        self.weights[:] = self.initial_weights()
+        self.attach(self.weights, self.gradients)
+
+    def initial_weights(self) -> np.ndarray:
+        return np.concatenate([unit.initial_weights(self.seed) for unit in self.units])
+
+    def zeros(self, kind: str, size: int) -> np.ndarray:
+        """Count the memory first: what does not fit is never made."""
+        self.gpu.allocate(kind, size * np.dtype(self.dtype).itemsize)
+        return np.zeros(size, self.dtype)
+
+    def give_back(self, kind: str, array: np.ndarray) -> None:
+        self.gpu.free(kind, array.nbytes)
+
+    def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
+        """Let the units' parameters be views of these."""
+        start = 0
+        for unit in self.units:
+            stop = start + unit.size
+            unit.attach(None if weights is None else weights[start:stop], None if gradients is None else gradients[start:stop])
+            start = stop
+
+    def filled_by(self, unit: Unit) -> bool:
+        """Whether the backward pass of this unit is the bucket's last."""
+        return unit is self.units[0]
+
+    @property
+    def owned_weights(self) -> np.ndarray:
+        return self.weights[self.owned]
+
+    @property
+    def owned_gradients(self) -> np.ndarray:
+        return self.gradients[self.owned]
+
+    def clear_gradients(self) -> None:
+        self.owned_gradients[:] = 0
+
+    def forward(self, x, microbatch: int):
+        for unit in self.units:
+            x = unit.forward(x, microbatch)
+        return x
+
+    def backward(self, dy, microbatch: int):
+        for unit in reversed(self.units):
+            dy = unit.backward(dy, microbatch)
+        return dy
+
+    def sum_shared(self) -> None:
+        """Sum over tp what its ranks share, before anything is averaged over dp."""
+        self.units[0].context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+
+    def all_reduce(self, algorithm: str = "ring", async_op: bool = False):
+        return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm, async_op)
+
+
+class ShardedOptimizer(Bucket):
+    """ZeRO-1: the optimizer's state, and the step, only for the rank's own shard."""
+
+    @property
+    def owned(self) -> slice:
+        return self.shard
+
+    def clear_gradients(self) -> None:
+        self.gradients[:] = 0
+
+    def reduce_scatter(self, async_op: bool = False):
+        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", async_op=async_op)
+
+    def all_gather(self, async_op: bool = False):
+        return all_gather(self.gpu, self.weights, self.owned_weights, self.group, async_op=async_op)
+
+
+class ShardedGradients(ShardedOptimizer):
+    """ZeRO-2: whole gradients only while a bucket is being filled and reduced; then they are added to the shard."""
+
+    staged: np.ndarray | None
+
+    def allocate(self) -> None:
+        self.weights, self.gradient_shard = self.zeros("weights", self.size), self.zeros("gradients", self.shard.stop - self.shard.start)
+        self.weights[:] = self.initial_weights()
+        self.staged = None
+        self.attach(self.weights)
+
+    @property
+    def owned_gradients(self) -> np.ndarray:
+        return self.gradient_shard
+
+    def clear_gradients(self) -> None:
+        self.gradient_shard[:] = 0
+
+    def stage(self) -> None:
+        if self.staged is None:
+            self.staged = self.zeros("buffers", self.size)
+            self.attach(gradients=self.staged)
+
+    def reduce_scatter(self, async_op: bool = False):
+        """Reduce what is staged; waiting adds it to the shard and gives the staging memory back."""
+        assert self.staged is not None, "stage() comes before the backward pass"
+        whole, self.staged = self.staged, None
+        piece = np.empty_like(self.gradient_shard)
+        handle = reduce_scatter(self.gpu, piece, whole, self.group, "average", async_op=True)
+
+        def add(reduced: np.ndarray) -> None:
+            self.gradient_shard += reduced
+            self.give_back("buffers", whole)
+
+        handle = handle.then(add)
+        return handle if async_op else handle.wait()
+
+
+class FullyShardedUnit(ShardedGradients):
+    """ZeRO-3, FSDP: weights too are whole only while they are used."""
+
+    gathered: Handle | None
+
+    def allocate(self) -> None:
+        size = self.shard.stop - self.shard.start
+        self.weight_shard, self.gradient_shard = self.zeros("weights", size), self.zeros("gradients", size)
+        self.weight_shard[:] = self.initial_weights()[self.shard]
+        self.staged = None
+        self.gathered = None
+
+    @property
+    def owned_weights(self) -> np.ndarray:
+        return self.weight_shard
+
+    def gather(self, async_op: bool = False):
+        """Make the weights whole, unless they are, or are about to be."""
+        if self.gathered is None:
+            whole = self.zeros("buffers", self.size)
+            self.gathered = all_gather(self.gpu, whole, self.weight_shard, self.group, async_op=True).then(self.attach)
+            self.weights = whole
+        return self.gathered if async_op else self.gathered.wait()
+
+    def reshard(self) -> None:
+        self.give_back("buffers", self.weights)
+        self.gathered = None
+
+def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
+    """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills them; the last run first."""
+    runs: list[list[Unit]] = [[]]
+    for unit in reversed(units):
+        if sum(member.size * np.dtype(member.context.dtype).itemsize for member in runs[-1]) >= minimum_bytes and runs[-1]:
+            runs.append([])
+        runs[-1].insert(0, unit)
+    return runs

@@ -1,0 +1,191 @@
+"""Timelines and memory over time as small SVG files: exact, sharp at every size, at home on light and on dark pages.
+
+Idea   A picture is a column of panels over one axis of time. What is wide enough is drawn exactly and tells its times when pointed at;
+       lanes that are the same on several GPUs are drawn once and used again.
+Cost   About 100 bytes a bar. Where a picture would be larger than `limit` bytes, operations are joined into units, then into phases, and
+       then neighbours within two, then four pixels are put together: the length of every colour stays what it was.
+Limit  Never coarser than four pixels: a long run of many GPUs makes a file larger than `limit`, and not a picture that misleads.
+
+Glossary
+    panel   one strategy's lanes, or one GPU's memory
+    lane    the spans of one stream of one GPU; the ground of a compute lane is idle time
+    seam    a thin line between two spans of one colour
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha1
+from html import escape
+from itertools import pairwise
+
+from gpu import COMPUTE, MEMORY_KINDS, si
+from ndparallel.history import Lane, MemoryHistory, Span, Timeline, joined, thinned
+from ndparallel.palette import ACTIVITIES, IDLE, MEMORY
+from ndparallel.svg_parts import (
+    AXIS_HEIGHT,
+    LEFT,
+    LEGEND_HEIGHT,
+    PLOT_WIDTH,
+    RIGHT,
+    TITLE_HEIGHT,
+    WIDTH,
+    document,
+    legend,
+    number,
+    text,
+    time_axis,
+)
+
+COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP, MEMORY_HEIGHT = 16, 8, 6, 1, 12, 180
+SEAM_PIXELS = 5
+LIMIT_BYTES = 30_000
+DETAILS = ((99, 1.0), (2, 1.0), (1, 1.0), (1, 2.0), (1, 4.0))  # words of an operation's name that keep it apart, pixels put together
+
+
+# -------------------------------------------------------------------------------------------------------- timelines
+
+
+def draw_timelines(timelines: Sequence[Timeline], limit: int = LIMIT_BYTES) -> str:
+    """Draw timelines below one another on one axis of time, in as much detail as `limit` bytes allow."""
+    per_second = PLOT_WIDTH / (max((timeline.seconds for timeline in timelines), default=0.0) or 1.0)
+    drawing = ""
+    for words, pixels in DETAILS:
+        drawing = _draw([simpler(timeline, words, pixels / per_second) for timeline in timelines], per_second)
+        if len(drawing) < limit:
+            break
+    return drawing
+
+
+def simpler(timeline: Timeline, words: int, seconds: float) -> Timeline:
+    lanes = (lane._replace(spans=tuple(thinned(joined(lane.spans, words), seconds))) for lane in timeline.lanes)
+    return replace(timeline, lanes=tuple(lanes))
+
+
+def _draw(timelines: Sequence[Timeline], per_second: float) -> str:
+    shapes: dict[str, str] = {}
+    parts: list[str] = []
+    top = 0.0
+    for timeline in timelines:
+        parts += panel(timeline, top, per_second, shapes)
+        top += panel_height(timeline) + PANEL_GAP
+    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {IDLE}
+    paints = {name: paint for name, paint in ACTIVITIES.items() if name in seen}
+    axis = time_axis(max((timeline.seconds for timeline in timelines), default=0.0), top, per_second)
+    names = ", ".join(f"{timeline.name} {si(timeline.seconds, 's')}" for timeline in timelines)
+    body = ["<defs>", *shapes.values(), "</defs>", *axis, *parts, *legend(paints, top + AXIS_HEIGHT)]
+    return document(f"Timeline of {names}", top + AXIS_HEIGHT + LEGEND_HEIGHT, paints, body)
+
+
+def panel_height(timeline: Timeline) -> float:
+    return TITLE_HEIGHT + sum(lane_gap(lane) + lane_height(lane) for lane in timeline.lanes)
+
+
+def lane_height(lane: Lane) -> float:
+    return COMPUTE_HEIGHT if lane.stream == COMPUTE else LANE_HEIGHT
+
+
+def lane_gap(lane: Lane) -> float:
+    return GPU_GAP if lane.stream == COMPUTE else LANE_GAP
+
+
+def panel(timeline: Timeline, top: float, per_second: float, shapes: dict[str, str]) -> Iterator[str]:
+    """The title, every lane with its name, and a mark where the step ends. New lanes are added to `shapes`."""
+    end, y = LEFT + timeline.seconds * per_second, top + TITLE_HEIGHT - GPU_GAP
+    yield text(LEFT, top + 17, timeline.name, "name")
+    yield text(max(end, LEFT + 8 * len(timeline.name) + 60), top + 17, si(timeline.seconds, "s"), "end")
+    for lane in timeline.lanes:
+        y += lane_gap(lane)
+        named = (f"GPU {lane.rank}", "end") if lane.stream == COMPUTE else (lane.stream, "end small")
+        yield text(LEFT - 8, y + lane_height(lane) / 2 + 4, *named)
+        content = "".join(lane_content(lane, timeline.seconds, per_second))
+        name = "lane" + sha1(content.encode()).hexdigest()[:10]  # named by content: pictures on one page cannot mix up their lanes
+        shapes[name] = f'<g id="{name}">{content}</g>'
+        yield f'<use href="#{name}" x="{LEFT}" y="{number(y)}"/>'
+        y += lane_height(lane)
+    yield f'<path class="mark" d="M{number(end)} {number(top + TITLE_HEIGHT - 4)}V{number(y + 2)}"/>'
+
+
+def lane_content(lane: Lane, seconds: float, per_second: float) -> Iterator[str]:
+    """A lane's spans by colour, on a ground of idle time where it is a compute lane."""
+    height = lane_height(lane)
+    if lane.stream == COMPUTE:
+        yield f'<g class="nd-{IDLE}">{bar(Span(0, seconds, IDLE, IDLE), height, per_second)}</g>'
+    for activity in dict.fromkeys(span.activity for span in lane.spans):
+        bars = (bar(span, height, per_second) for span in lane.spans if span.activity == activity)
+        yield f'<g class="nd-{activity}">{"".join(bars)}</g>'
+    seams = [f"M{number(span.start * per_second)} 0v{number(height)}" for span in touching(lane.spans, SEAM_PIXELS / per_second)]
+    if seams:
+        yield f'<path class="nd-seam" d="{"".join(seams)}"/>'
+
+
+def bar(span: Span, height: float, per_second: float) -> str:
+    place = f'x="{number(span.start * per_second)}" width="{number(span.seconds * per_second)}" height="{number(height)}"'
+    return f"<rect {place}><title>{escape(title(span))}</title></rect>"
+
+
+def title(span: Span) -> str:
+    """What a span tells when it is pointed at: its length, and when exactly it was."""
+    start, end = span.window or (span.start, span.end)
+    many = f" ({span.events} events)" if span.events > 1 else ""
+    within = "within " if span.window else ""
+    return f"{span.label}{many}: {si(span.seconds, 's')}, {within}{start:.8g} to {end:.8g} s"
+
+
+def touching(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
+    """Spans that follow another of the same colour without a gap, where both are long enough to show it."""
+    for before, span in pairwise(spans):
+        if before.end == span.start and before.activity == span.activity and min(before.seconds, span.seconds) >= seconds:
+            yield span
+
+
+# ----------------------------------------------------------------------------------------------------------- memory
+
+
+def draw_memory(history: MemoryHistory) -> str:
+    """Draw what one GPU held over time, by kind, one on the other, with its peak and its limit."""
+    peak, limit = history.peak_bytes, history.limit_bytes
+    scale_bytes = 1.08 * max(peak, limit if limit < 5 * peak else 0, 1)
+    per_second, per_byte, base = PLOT_WIDTH / (history.end_seconds or 1.0), MEMORY_HEIGHT / scale_bytes, TITLE_HEIGHT + MEMORY_HEIGHT
+    kinds = [kind for kind in MEMORY_KINDS if any(held[kind] for held in history.held)]
+    paints = {kind: MEMORY[kind] for kind in kinds}
+    columns = list(fullest_by_pixel(history, per_second))
+    areas = [area(kind, kinds[: number + 1], columns, base, per_byte) for number, kind in enumerate(kinds)]
+    levels = {"peak": peak, "limit": limit} if limit <= scale_bytes else {"peak": peak}
+    body = [
+        text(LEFT, 17, f"{history.name}, GPU {history.rank}", "name"),
+        text(WIDTH - RIGHT, 17, f"peak {si(peak, 'B')} of {si(limit, 'B')}", "end"),
+        *time_axis(history.end_seconds, base, per_second),
+        *reversed(areas),
+        *(level(name, size, base, per_byte) for name, size in levels.items()),
+        *legend(paints, base + AXIS_HEIGHT),
+    ]
+    return document(f"Memory of GPU {history.rank}, {history.name}", base + AXIS_HEIGHT + LEGEND_HEIGHT, paints, body)
+
+
+def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[tuple[float, dict[str, float]]]:
+    """(x, bytes held by kind) of every pixel with a change: its fullest moment, then its last, so that no peak is lost."""
+    columns: dict[int, list[dict[str, float]]] = {}
+    for seconds, held in zip(history.seconds, history.held):
+        columns.setdefault(min(int(seconds * per_second), PLOT_WIDTH - 1), []).append(held)
+    for x, moments in columns.items():
+        yield x, max(moments, key=lambda held: sum(held.values()))
+        yield x + 1, moments[-1]
+
+
+def area(kind: str, below: Sequence[str], columns: Iterable[tuple[float, dict[str, float]]], base: float, per_byte: float) -> str:
+    """A step curve over time of all kinds up to this one; the kinds under it are drawn over it."""
+    path, height, most = [f"M{LEFT} {number(base)}"], 0.0, 0.0
+    for x, held in columns:
+        level, most = sum(held[name] for name in below) * per_byte, max(most, held[kind])
+        if level != height:
+            path.append(f"H{number(LEFT + x)}V{number(base - level)}")
+            height = level
+    path.append(f"H{WIDTH - RIGHT}V{number(base)}z")
+    return f'<path class="nd-{kind}" d="{"".join(path)}"><title>{kind}: at most {si(most, "B")}</title></path>'
+
+
+def level(name: str, size: float, base: float, per_byte: float) -> str:
+    """A line at a number of bytes, named in the margin: the peak below its line, the limit above, so that they never meet."""
+    y = base - size * per_byte
+    line = f'<path class="{name}" d="M{LEFT} {number(y)}H{WIDTH - RIGHT}"><title>{name} {si(size, "B")}</title></path>'
+    return line + text(LEFT - 8, y + (8 if name == "peak" else -1), name, "end small")

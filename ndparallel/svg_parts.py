@@ -1,0 +1,84 @@
+"""What every SVG of ours is made of: the document with its colours for light and dark, bars, texts, the axis of time, the legend.
+
+Idea   A handful of functions that return strings; the ground is painted, so that a picture can be read wherever it is shown.
+Limit  A page decides on light or dark by the browser's setting (prefers-color-scheme). No fonts, scripts or files from elsewhere.
+
+Glossary
+    plot   the part of a picture that shows time: `PLOT_WIDTH` pixels from `LEFT`
+    mode   0 is light, 1 is dark
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+
+from gpu import si
+from ndparallel.history import ticks
+from ndparallel.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
+
+WIDTH, LEFT, RIGHT = 880, 76, 24
+PLOT_WIDTH = WIDTH - LEFT - RIGHT
+TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
+
+FRAME = (
+    "text{font:12px system-ui,sans-serif}.name{font-weight:600}.end{text-anchor:end}.small{font-size:10px}"
+    ".mark,.grid,.limit,.peak{fill:none}.peak{stroke-dasharray:2 3}.limit{stroke-width:1.5}"
+)
+SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}"
+
+
+def document(label: str, height: float, paints: Mapping[str, Paint], body: Iterable[str]) -> str:
+    """A whole SVG: its size, its colours in both modes, its ground, its body."""
+    size = f'viewBox="0 0 {WIDTH} {number(height)}" width="{WIDTH}" height="{number(height)}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{escape(label)}" {size}>'
+    return "\n".join([head, style(paints), f'<rect class="ground" width="{WIDTH}" height="{number(height)}"/>', *body, "</svg>\n"])
+
+
+def style(paints: Mapping[str, Paint]) -> str:
+    light, dark = (scoped(frame_colours(mode)) + shape_colours(mode, paints) for mode in (0, 1))
+    return f"<style>{scoped(FRAME)}{SEAM}{light}@media(prefers-color-scheme:dark){{{dark}}}</style>"
+
+
+def frame_colours(mode: int) -> str:
+    ground, ink, faint, grid = (pair[mode] for pair in (GROUND, INK, FAINT_INK, GRID))
+    lines = f".grid{{stroke:{grid}}}.mark,.peak{{stroke:{faint}}}.limit{{stroke:{ACTIVITIES[WAITING][1 + mode]}}}"
+    return f".ground{{fill:{ground}}}text{{fill:{ink}}}.small{{fill:{faint}}}" + lines
+
+
+def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
+    """Rules for shapes that <use> repeats; no rule about what they are in would reach them there, so that their names are our own."""
+    return f".nd-seam{{stroke:{GROUND[mode]}}}" + "".join(f".nd-{name}{{fill:{paint[1 + mode]}}}" for name, paint in paints.items())
+
+
+def scoped(rules: str) -> str:
+    """Let rules hold inside our pictures only: a notebook's page has styles of its own."""
+    result = []
+    for rule in rules.split("}")[:-1]:
+        selectors, declarations = rule.split("{")
+        result.append(",".join(f".ndparallel {selector}" for selector in selectors.split(",")) + "{" + declarations + "}")
+    return "".join(result)
+
+
+def time_axis(end: float, bottom: float, per_second: float) -> Iterator[str]:
+    """Grid lines at round times, behind everything, and their times under them."""
+    for tick in ticks(end):
+        x = number(LEFT + tick * per_second)
+        yield f'<path class="grid" d="M{x} {TITLE_HEIGHT - 4}V{number(bottom + 4)}"/>'
+        yield f'<text class="small" x="{x}" y="{number(bottom + 16)}" text-anchor="middle">{si(tick, "s")}</text>'
+
+
+def legend(paints: Mapping[str, Paint], top: float) -> Iterator[str]:
+    x = LEFT
+    for name in paints:
+        yield f'<rect class="nd-{name}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+        yield text(x + 17, top + 15, name)
+        x += 36 + 7 * len(name)
+
+
+def text(x: float, y: float, words: str, kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
+    return f'<text{named} x="{number(x)}" y="{number(y)}">{escape(words)}</text>'
+
+
+def number(value: float) -> str:
+    """A coordinate, to a hundredth of a pixel."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")

