@@ -1,10 +1,12 @@
 """`ndparallel schedule`: its JSON, its picture, its sentences."""
 
+import itertools
 import json
 
 import pytest
 from rich.style import Style
 from rich.text import Text
+from test_timeline import SIGHT, distance
 
 from ndparallel.__main__ import main
 from ndparallel.pipeline import picture
@@ -117,6 +119,12 @@ def test_ops_and_chunks_have_their_own_colours():
     lines = drawn("zb-v")[:4]
     shades = {str(span.style).split(" on ")[1] for line in lines for span in line.spans if " on " in str(span.style)}
     assert len(shades) == 6  # F, I, W on the first chunk and on the second
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_any_two_ops_and_chunks_can_be_told_apart_however_one_sees(sight):
+    colours = [shade.hex for shades in picture.COLOURS.values() for shade in shades]
+    assert min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
 
 
 def test_fused_pairs_are_underlined():

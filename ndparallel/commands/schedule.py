@@ -1,11 +1,13 @@
-"""Time and draw pipeline schedules.
+"""Time and draw pipeline schedules; several at once are compared under the same work.
 
-Every schedule does the same work: the times given are a whole rank's, a chunk takes 1/V of them.
+Idea   The times given are those of all of a rank's layers; of V chunks each takes 1/V. A message takes as long for a chunk.
+Limit  All ranks have the same work, and all messages the same delay.
 """
 
 import argparse
 import json
 import math
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -16,15 +18,14 @@ from ndparallel.pipeline import picture
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-
-NARROWEST = 100  # columns, where the output is no terminal
+from ndparallel.report import WIDTH, quiet_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("names", nargs="+", metavar="NAME", help=", ".join(SCHEDULES))
     add("--stages", type=int, required=True, metavar="P", help="ranks of the pipeline")
-    add("--microbatches", type=int, required=True, metavar="M")
+    add("--microbatches", type=int, required=True, metavar="M", help="parts that the batch is cut into")
     add("--chunks", type=int, metavar="V", help="chunks of the model per rank (default: 2 where the schedule has a choice)")
     add("--forward", type=float, default=1.0, metavar="T", help="time of F (default 1)")
     add("--backward-input", type=float, default=1.0, metavar="T", help="time of I (default 1)")
@@ -65,8 +66,7 @@ def describe(timing: Timing) -> dict[str, object]:
 
 
 def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
-    console = Console()
-    console.width = console.width if console.is_terminal else max(console.width, NARROWEST)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     plain = console.no_color or console.color_system is None
     scale = picture.columns_per_second(timings, console.width)
     for timing in timings:
@@ -74,7 +74,7 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
         console.print(picture.draw(timing, scale, plain), no_wrap=True)
         console.print()
     console.print(picture.legend("".join(action.op for timing in timings for action in timing.schedule.actions[0]), plain))
-    console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args), highlight=False)
+    console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
 
 
 def heading(timing: Timing) -> Text:
@@ -92,18 +92,17 @@ def numbers(timing: Timing, args: argparse.Namespace) -> str:
     )
 
 
-def table(timings: Sequence[Timing], args: argparse.Namespace) -> Table:
+def table(timings: Sequence[Timing], args: argparse.Namespace, width: int) -> Table:
     """The figures side by side. Memory is also given in whole microbatches, held / V: chunks of different schedules differ in size."""
-    titles = ["makespan", "bubble", "over ideal", "of the span", "peak held", "peak live", "held / V"]
-    grid = Table("schedule", box=None, pad_edge=False, header_style="bold")
-    for title in titles if args.memory_limit is None else [*titles, f"limit {args.memory_limit:g}"]:
-        grid.add_column(title, justify="right")
-    for timing in timings:
-        ratios = map(percent, (timing.bubble_ratio, timing.bubble_over_ideal, timing.span_bubble_ratio))
-        memory = [peaks(timing.peak_held), peaks(timing.peak_live), f"{max(timing.peak_held) / timing.schedule.chunks:g}"]
-        verdict = [] if args.memory_limit is None else ["fits" if fits(timing, args) else "over"]
-        grid.add_row(timing.schedule.name, f"{timing.makespan:g}", *ratios, *memory, *verdict)
-    return grid
+    columns = ["schedule", "makespan", "bubble", "over ideal", "of span", "peak held", "peak live", "held / V"]
+    limit = [] if args.memory_limit is None else [f"limit {args.memory_limit:g}"]
+    return quiet_table(columns + limit, [cells(timing, args)[: len(columns + limit)] for timing in timings], width)
+
+
+def cells(timing: Timing, args: argparse.Namespace) -> list[str]:
+    ratios = map(percent, (timing.bubble_ratio, timing.bubble_over_ideal, timing.span_bubble_ratio))
+    memory = [peaks(timing.peak_held), peaks(timing.peak_live), f"{max(timing.peak_held) / timing.schedule.chunks:g}"]
+    return [timing.schedule.name, f"{timing.makespan:g}", *ratios, *memory, "fits" if fits(timing, args) else "over"]
 
 
 def fits(timing: Timing, args: argparse.Namespace) -> bool:

@@ -1,9 +1,9 @@
 """How time moves while the lists of a schedule run.
 
-The idea: every rank runs its list in order, each step at once when its inputs are there. That fixes all times; nothing is estimated.
-The cost: about two microseconds for every action.
-The limit: messages do not slow compute down. Every rank has four lines, to send and to receive, forward and backward; messages on
-one line follow one another, those on different lines do not slow one another, even where they share a cable.
+Idea   Every rank runs its list in order, each step at once when its inputs are there. That fixes all times; nothing is estimated.
+Cost   A few microseconds of the computer that runs this, for every action.
+Limit  Messages do not slow compute down. Every rank has four lines, to send and to receive, forward and backward; messages on one line
+       follow one another, those on different lines do not slow one another, even where they share a cable.
 
 Glossary: see `ndparallel.pipeline.actions`, and `ndparallel.pipeline.work` for latency and wire.
 """

@@ -1,10 +1,10 @@
 """The published schedules, each as the few lines that its figure shows.
 
-The idea: the classic schedules are one sentence, "some forwards, then one forward and one backward by turns, then the backwards that
-are left", and differ in how many forwards come first and in the order of the chunks. Zero-bubble schedules split the backward into
-I and W, and put W, which nobody waits for, where a rank would wait.
-The cost: of keeping more microbatches in flight, memory; of more chunks, messages.
-The limit: the orders are drawn for even stages, and W no longer than I; `search` makes an order for the times that there are.
+Idea   The classic schedules are one sentence, "some forwards, then one forward and one backward by turns, then the backwards that are
+       left", and differ in how many forwards come first and in the order of the chunks. Zero-bubble schedules split the backward into I
+       and W, and put W, which nobody waits for, where a rank would wait.
+Cost   More microbatches in flight cost memory, more chunks cost messages.
+Limit  The orders are drawn for even stages, and W no longer than I; `search` makes an order for the times that there are.
 
 Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the schedule. P ranks, V chunks, M microbatches, r the rank.
 """

@@ -1,13 +1,13 @@
 """What a schedule is timed on: the seconds of every stage and message; and how layers make stages.
 
-The idea: a schedule is an order and knows no durations; they come from here, as they come from the planner or from a measured run.
-The cost: next to nothing.
-The limit: all microbatches take the same time on a stage, and all messages between two ranks are the same size.
+Idea   A schedule is an order and knows no durations; they come from here, as they come from the planner or from a measured run.
+Cost   Next to nothing.
+Limit  All microbatches take the same time on a stage, and all messages between two ranks are the same size.
 
 Glossary
-  latency  seconds from the start of a message until its first byte arrives
-  wire     seconds that the message then takes on its line: bytes / bandwidth
-  p2p      the delay of a message between two idle ranks: latency + wire
+    latency  seconds from the start of a message until its first byte arrives
+    wire     seconds that the message then takes on its line: bytes / bandwidth
+    p2p      the delay of a message between two idle ranks: latency + wire
 """
 
 from collections.abc import Mapping
