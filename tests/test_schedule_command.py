@@ -146,6 +146,21 @@ def test_a_fused_pair_is_joined_without_colours():
     assert "f2&" in picture.draw(timing, 8.0, plain=True).plain.splitlines()[0].replace(" ", "")
 
 
+def test_the_legend_names_what_occurs_and_no_more(capsys):
+    one = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-2]
+    assert one.split() == ["F", "forward", "B", "backward"]
+    all_of_it = " ".join(command(capsys, "dualpipev", "--stages", 4, "--microbatches", 8).splitlines()[-3:-1])
+    for words in (
+        "F  forward",
+        "B  backward",
+        "I  input gradient",
+        "W  weight gradient",
+        "small letters: a later chunk",
+        "&: two run as one",
+    ):
+        assert words in all_of_it
+
+
 def test_digits_of_large_microbatches_are_cut_from_the_left():
     timing = time_schedule(build("naive", 1, 130), Work())
     row = picture.draw(timing, 2.0).plain.splitlines()[0]

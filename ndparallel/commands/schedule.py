@@ -73,7 +73,7 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
         console.print(heading(timing))
         console.print(picture.draw(timing, scale, plain), no_wrap=True)
         console.print()
-    console.print(picture.legend("".join(action.op for timing in timings for action in timing.schedule.actions[0]), plain))
+    console.print(picture.legend(timings, plain))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
 
 

@@ -30,6 +30,7 @@ COLOURS = {  # of the rank's first chunk and of its last; chosen so that the col
 }
 WHITE, BLACK = ColorTriplet(255, 255, 255), ColorTriplet(0, 0, 0)
 IDLE = "·"
+NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
 
 
@@ -135,10 +136,17 @@ def axis(makespan: float, scale: float) -> str:
     return line
 
 
-def legend(ops: str, plain: bool) -> Text:
-    names = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+def legend(timings: Sequence[Timing], plain: bool = False) -> Text:
+    """What occurs in the pictures of `timings`, and how it is drawn."""
+    schedules = [timing.schedule for timing in timings]
+    ops = {action.op for schedule in schedules for action in schedule.actions[0]}
     text = Text()
-    for op in (op for op in "FBIW" if op in ops):
+    for op in (op for op in NAMES if op in ops):
         text.append(f" {op} ", "bold" if plain else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op][0])))
-        text.append(f" {names[op]}   ")
-    return text
+        text.append(f" {NAMES[op]}   ")
+    notes = []
+    if any(schedule.chunks > 1 for schedule in schedules):
+        notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
+    if any(any(schedule.fused) for schedule in schedules):
+        notes.append("&: two run as one" if plain else "underlined: two run as one")
+    return text.append("\n " + ", ".join(notes), "dim") if notes else text
