@@ -20,6 +20,7 @@ Run     python 1d_data_parallel.py            and with --gpus 8, --gpus-per-node
 
 import argparse
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 
 from gpu import GPU
@@ -28,6 +29,7 @@ from ndparallel.lesson import Lesson, Run, Strategy, main
 from ndparallel.mesh import Mesh
 from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import FullyShardedUnit, ShardedGradients, ShardedOptimizer
+from ndparallel.words import duration
 
 
 def ddp_naive(gpu: GPU, job: Job) -> Outcome:
@@ -167,18 +169,25 @@ def fsdp_prefetch(gpu: GPU, job: Job) -> Outcome:
 
 def notice(run: Run) -> str:
     """What the numbers say about hiding, and about holding less."""
-    sentences = []
-    if "DDP ring" in run and "DDP overlapped" in run:
-        ring, overlapped = run["DDP ring"], run["DDP overlapped"]
-        hidden = 1 - overlapped.exposed_communication_seconds / ring.exposed_communication_seconds
-        sentences.append(f"Sending buckets during the backward pass hides {hidden:.0%} of what the ring exposes.")
-    if "FSDP prefetch" in run and "DDP overlapped" in run:
+    return " ".join([*about_overlap(run), *about_sharding(run)])
+
+
+def about_overlap(run: Run) -> Iterator[str]:
+    if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].bytes_sent_per_gpu:
+        ratio = run["DDP overlapped"].exposed_communication_seconds / run["DDP ring"].exposed_communication_seconds
+        if ratio < 1:
+            yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
+        else:
+            yield f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than the overlap hides."
+
+
+def about_sharding(run: Run) -> Iterator[str]:
+    if "FSDP prefetch" in run and "DDP overlapped" in run and run["DDP overlapped"].bytes_sent_per_gpu:
         sharded, whole = run["FSDP prefetch"], run["DDP overlapped"]
         memory = sharded.peak_memory_bytes["total"] / whole.peak_memory_bytes["total"]
         sent = sharded.bytes_sent_per_gpu / whole.bytes_sent_per_gpu
-        slower = sharded.step_seconds / whole.step_seconds - 1
-        sentences.append(f"FSDP sends {sent:.1f}x the bytes of DDP, peaks at {memory:.0%} of its memory, and takes {slower:.1%} longer.")
-    return " ".join(sentences)
+        time = duration(sharded.step_seconds, whole.step_seconds)
+        yield f"FSDP sends {sent:.1f}x the bytes of DDP, peaks at {memory:.0%} of its memory, and {time}."
 
 
 def data_parallel(gpus: int) -> Mesh:
@@ -204,6 +213,7 @@ LESSON = Lesson(
         Strategy("FSDP no reshard", fsdp_prefetch, data_parallel, {"reshard_after_forward": False}),
     ],
     contrast=("DDP naive", "DDP overlapped"),
+    compare=("DDP ring", "DDP overlapped", "FSDP prefetch"),
     notice=notice,
     add_options=add_options,
 )

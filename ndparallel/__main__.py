@@ -6,7 +6,9 @@ import sys
 
 from ndparallel.errors import guarded, unknown
 
-COMMANDS: dict[str, str] = {}
+COMMANDS = {
+    "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -69,6 +69,22 @@ class Sizes:
 # ------------------------------------------------------------------------------------------- the transformer block
 
 
+def block_forward(z: Sizes) -> list[Operation]:
+    return attention_forward(z) + mlp_forward(z)
+
+
+def block_backward(z: Sizes) -> list[Operation]:
+    return mlp_backward(z) + attention_backward(z)
+
+
+def block_backward_input(z: Sizes) -> list[Operation]:
+    return mlp_backward_input(z) + attention_backward_input(z)
+
+
+def block_backward_weight(z: Sizes) -> list[Operation]:
+    return mlp_backward_weight(z) + attention_backward_weight(z)
+
+
 def attention_forward(z: Sizes) -> list[Operation]:
     return [
         norm_forward("norm1", z),

@@ -33,6 +33,8 @@ class Job:
     recompute: str = "none"
     sequence_parallel: str = "none"
     chunks: int = 1
+    schedule: str = "1f1b"
+    stage_chunks: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -45,10 +47,10 @@ class Job:
         check_tensor_parallel(self)
         parts = self.mesh.dp * self.microbatches
         if self.batch % parts:
-            near = [size for size in range(1, self.batch + parts) if size % parts == 0]
+            near = min(range(parts, self.batch + parts, parts), key=lambda size: abs(size - self.batch))
             raise UserError(
                 f"a batch of {self.batch} sequences cannot be cut into {self.mesh.dp} data-parallel parts of {self.microbatches} "
-                f"microbatches; the nearest batch that can is {min(near, key=lambda size: abs(size - self.batch))}."
+                f"microbatch{'es' * (self.microbatches != 1)}; the nearest batch that can is {near}."
             )
 
     @property

@@ -6,44 +6,42 @@ Idea   A lesson is a list of strategies, each a rank program and the job it is g
 Glossary
     strategy     a row of the table
     contrast     the strategies whose timelines are shown unless others are asked for
+    sweep        a table in which one thing changes from row to row
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from gpu import Hardware, OutOfMemoryError
+from gpu import Hardware
 from ndparallel.errors import guarded, unknown
 from ndparallel.job import Job
-from ndparallel.launch import RankResult, Ranks
-from ndparallel.measure import Measurement, failed, measure
-from ndparallel.mesh import Mesh
+from ndparallel.launch import RankResult
+from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, hardware_from, job_from
-from ndparallel.oracle import Tensors, gradient_difference, whole_tensors
 from ndparallel.report import Report
+from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
+
+__all__ = ["Lesson", "Run", "Runner", "Strategy", "Sweep", "enter", "main"]
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """A rank program and how its job differs from the lesson's: the mesh for so many GPUs, and other fields."""
+class Sweep:
+    """Rows of values by name (units in the names), and a sentence on what they show."""
 
-    name: str
-    program: Callable[..., Any]
-    mesh: Callable[[int], Mesh]
-    changes: dict[str, Any] = field(default_factory=dict)
-
-    def job(self, job: Job, gpus: int) -> Job:
-        return job.on(mesh=self.mesh(gpus), **self.changes)
+    title: str
+    rows: list[dict[str, Any]]
+    sentence: str
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """`notice` says, from the numbers, what to notice. `options` adds the lesson's own to the common ones."""
+    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson;
+    `defaults` are the job's fields where no option says otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
+    """
 
     name: str
     title: str
@@ -52,6 +50,9 @@ class Lesson:
     notice: Callable[["Run"], str]
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    compare: tuple[str, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,90 +71,32 @@ class Run:
         return bool(self.results.get(name))
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What the single GPU measured and computed; `results` are None where it would not fit into memory."""
-
-    measurement: Measurement
-    tensors: Tensors
-    results: list[RankResult]
-
-
-class Runner:
-    """Runs strategies one after another; ranks are kept between those of the same size."""
-
-    def __init__(self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None) -> None:
-        self.hardware, self.engine, self.announce = hardware, engine, announce
-        self.ranks: dict[int, Ranks] = {}
-
-    def __enter__(self) -> "Runner":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for ranks in self.ranks.values():
-            ranks.close()
-
-    def run(self, strategy: Strategy, job: Job, hardware: Hardware | None = None) -> list[RankResult]:
-        self.announce(strategy.name)
-        size = job.mesh.world_size
-        if size not in self.ranks:
-            self.ranks[size] = Ranks(size, self.engine)
-        return self.ranks[size].run(strategy.program, hardware or self.hardware, job)
-
-    def reference(self, strategy: Strategy, job: Job) -> Reference:
-        """Run the single GPU as if it had all the memory it needs: what it computes is the truth for every size of model."""
-        roomy = replace(self.hardware, memory_bytes=float("inf"))
-        results = self.run(strategy, strategy.job(job, 1).on(microbatches=1), roomy)
-        measurement = measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), 0.0)
-        return Reference(measurement, whole_tensors(results[0].value.gradients), results)
-
-    def baseline(self, strategy: Strategy, job: Job, reference: Reference) -> Measurement:
-        """The single GPU's row: the reference, unless a GPU with this hardware's memory could not have run it."""
-        peak = reference.measurement.peak_memory_bytes
-        if peak and peak["total"] <= self.hardware.memory_bytes:
-            return reference.measurement
-        return self.measured(strategy, strategy.job(job, 1).on(microbatches=1), reference)[0]
-
-    def measured(self, strategy: Strategy, job: Job, reference: Reference) -> tuple[Measurement, list[RankResult]]:
-        """Run one strategy and measure it; one that does not fit into memory is a row that says so."""
-        size = job.mesh.world_size
-        try:
-            results = self.run(strategy, job)
-        except OutOfMemoryError as error:
-            self.ranks.pop(size).close()
-            return failed(strategy.name, size, error), []
-        difference = gradient_difference((result.value for result in results), reference.tensors)
-        return measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), difference), results
-
-
-def mean_loss(results: Sequence[RankResult]) -> float:
-    """The last step's loss over the whole batch: the mean over the ranks that have one. Off the clock."""
-    return float(np.mean([result.value.losses[-1] for result in results if result.value.losses]))
-
-
 def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
-    """Run the strategies of these names (all, where none is given) beside the single GPU."""
-    from ndparallel.lessons import single_gpu
+    """Run the strategies of these names (all, after the single GPU, where none is given)."""
+    entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
+    if lesson.gpus > 1 and not names:
+        entries = [baseline(job), *entries]
+    return run_entries(lesson.name, entries, job, hardware, engine, announce)
 
-    chosen = choose(lesson, names)
-    jobs = [strategy.job(job, gpus) for strategy in chosen]
+
+def run_entries(name: str, entries: Sequence[Entry], job: Job, hardware: Hardware, engine: str, announce) -> Run:
+    """Run all entries on the same ranks, each held against the single GPU."""
     rows, results = [], {}
     with Runner(hardware, engine, announce) as runner:
-        reference = runner.reference(single_gpu(), job)
-        if lesson.gpus > 1 and not names:
-            rows.append(runner.baseline(single_gpu(), job, reference))
-        for strategy, its_job in zip(chosen, jobs):
-            row, results[strategy.name] = runner.measured(strategy, its_job, reference)
+        reference = runner.reference(job)
+        for entry in entries:
+            row, results[entry.strategy.name] = runner.measured(entry)
             rows.append(row)
-    return Run(make_report(lesson.name, job, hardware, rows, reference), hardware, results)
+    return Run(make_report(name, job, hardware, rows, reference), hardware, results)
 
 
-def choose(lesson: Lesson, names: Sequence[str]) -> list[Strategy]:
-    by_name = {strategy.name: strategy for strategy in lesson.strategies}
+def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
+    """The strategies of these names, or all of them. Raises UserError for a name that none has."""
+    by_name = {strategy.name: strategy for strategy in strategies}
     for name in names:
         if name not in by_name:
             raise unknown("strategy", name, by_name)
-    return [by_name[name] for name in names] or list(lesson.strategies)
+    return [by_name[name] for name in names] or list(strategies)
 
 
 def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
@@ -172,15 +115,22 @@ def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
+    if lesson.sweeps:
+        first = next(iter(lesson.sweeps))
+        parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
     arguments = parser.parse_args(argv)
     return guarded(lambda: run_and_show(lesson, arguments))
 
 
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
-    from ndparallel.show import progress, show
+    from ndparallel.show import progress, show, show_sweep
 
-    job, hardware = job_from(arguments), hardware_from(arguments)
+    job, hardware = job_from(arguments, lesson.defaults), hardware_from(arguments)
+    if getattr(arguments, "sweep", None):
+        with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
+            show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
+        return 0
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
-    show(lesson, run, arguments)
+    show(lesson.title, run, arguments, lesson.contrast, lesson.notice)
     return int(not run.report.equal())

@@ -1,7 +1,10 @@
 """The options that every lesson and `compare` share, and what they mean."""
 
 import argparse
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpu import Hardware
 from ndparallel.errors import UserError
@@ -12,9 +15,10 @@ from ndparallel.launch import ENGINES
 TIMELINES = ("auto", "all", "none")
 
 
-def add_common_options(parser: argparse.ArgumentParser, gpus: int) -> None:
+def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
+    """Add the options; `gpus` is the default, None where each strategy comes with its own."""
     option = parser.add_argument
-    option("--gpus", type=int, default=gpus, metavar="N", help=f"how many GPUs (default {gpus})")
+    option("--gpus", type=int, default=gpus, metavar="N", help=f"how many GPUs (default {gpus or 'what each lesson takes'})")
     option("--gpus-per-node", type=int, metavar="N", help="how many of them share a node (default: the hardware's)")
     option("--hardware", default="pocket", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default pocket)")
     option("--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU")
@@ -36,18 +40,21 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     option("--json", action="store_true", help="print JSON and nothing else")
 
 
-def job_from(arguments: argparse.Namespace) -> Job:
-    """The job that the options describe, on one GPU. Raises UserError for sizes that no GPU could train."""
+def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None) -> Job:
+    """The job that the options describe, on one GPU; `defaults` for what they do not say. Raises UserError for impossible sizes."""
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
     given = {key: value for key, value in vars(arguments).items() if key in Job.__dataclass_fields__ and value is not None}
-    return Job(model=MODEL_SIZES[arguments.model_size], **given)
+    usual = dict(defaults or {})
+    if "microbatches" in usual:
+        usual["microbatches"] = math.gcd(usual["microbatches"], arguments.batch)
+    return Job(model=MODEL_SIZES[arguments.model_size], **(usual | given))
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """The hardware that the options name, with nodes of the size they ask for."""
     hardware = find_hardware(arguments.hardware)
-    if arguments.gpus < 1:
+    if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
     if arguments.gpus_per_node is None:
         return hardware

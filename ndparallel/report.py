@@ -6,13 +6,14 @@ Limit  What could not be measured is "-" in the table and null in JSON; a number
 Glossary
     baseline     the single GPU's measurement
     efficiency   speedup / GPUs
+    lesson       where a strategy comes from, as 1D; named where a table has strategies of several lessons
     =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are from them
 """
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -23,7 +24,9 @@ from rich.text import Text
 from gpu import MEMORY_KINDS, si
 from ndparallel.measure import Measurement
 
+WIDTH = 100
 COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
+SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # heads for where there is little room
 JSON_SECONDS = ("compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds")
 JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error")
 
@@ -38,10 +41,12 @@ class Report:
     strategies: tuple[Measurement, ...]
     baseline: Measurement | None = None
     tolerance: float = 1e-5
+    lessons: Mapping[str, str] = field(default_factory=dict)
 
     def speedup(self, row: Measurement) -> float | None:
         """Step of the single GPU / step of this strategy; None where one of them has none."""
-        base = self.baseline and self.baseline.step_seconds
+        baseline = row.baseline or self.baseline
+        base = baseline and baseline.step_seconds
         return base / row.step_seconds if base and row.step_seconds else None
 
     def efficiency(self, row: Measurement) -> float | None:
@@ -50,14 +55,15 @@ class Report:
 
     def difference(self, row: Measurement) -> float | None:
         """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared."""
-        base = self.baseline.loss if self.baseline else None
+        baseline = row.baseline or self.baseline
+        base = baseline.loss if baseline else None
         if row.max_gradient_difference is None or row.loss is None or base is None:
             return row.max_gradient_difference
         loss = abs(row.loss - base) / abs(base or 1)
         return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
 
     def equal(self) -> bool:
-        """Whether everything that ran computes what one GPU computes."""
+        """Whether everything that was compared is what one GPU computes; a difference that is not a number is not equal."""
         return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
 
     # ---- for programs
@@ -81,7 +87,7 @@ class Report:
         """The table's cells, in the order of COLUMNS."""
         for row in self.strategies:
             yield (
-                row.name,
+                self.label(row),
                 str(row.gpus),
                 quantity(row.step_seconds, "s"),
                 "-" if self.speedup(row) is None else f"{self.speedup(row):.2f}x",
@@ -94,21 +100,24 @@ class Report:
                 self.equality(row),
             )
 
+    def label(self, row: Measurement) -> str:
+        return f"{self.lessons[row.name]} {row.name}" if row.name in self.lessons else row.name
+
     def equality(self, row: Measurement) -> str:
         difference = self.difference(row)
         if difference is None:
             return "-"
         return "=" if difference <= self.tolerance else f"{difference:.0e}"
 
-    def table(self) -> Table:
-        """The quiet table: at most 100 columns, whatever the numbers."""
-        return quiet_table(COLUMNS, list(self.rows()))
+    def table(self, width: int = WIDTH) -> Table:
+        """The quiet table: at most `width` columns, whatever the numbers."""
+        return quiet_table(COLUMNS, list(self.rows()), width)
 
-    def memory_table(self) -> Table:
+    def memory_table(self, width: int = WIDTH) -> Table:
         """Peak memory by kind, on the fullest GPU when it was fullest."""
-        peaks = [(row.name, row.peak_memory_bytes or {}) for row in self.strategies]
+        peaks = [(self.label(row), row.peak_memory_bytes or {}) for row in self.strategies]
         rows = [(name, *(quantity(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS))) for name, peak in peaks]
-        return quiet_table(("strategy", "peak memory", *MEMORY_KINDS), rows)
+        return quiet_table(("strategy", "peak memory", *MEMORY_KINDS), rows, width)
 
     def remarks(self) -> list[str]:
         """What the numbers say that a reader of the table must not miss, each as one sentence."""
@@ -118,6 +127,9 @@ class Report:
         speedup, difference = self.speedup(row), self.difference(row)
         if row.error:
             yield f"{row.name} has no numbers: {row.error}"
+        if row.error and self.baseline and row.name == self.baseline.name:
+            need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
+            yield f"Speedups are against a {row.name} that has all the memory it needs ({need})."
         if speedup and speedup < 1 and row.gpus > 1:
             yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({speedup:.2f}x): {where_time_goes(row)}."
         if difference is not None and not difference <= self.tolerance:
@@ -148,17 +160,25 @@ def cell_style(column: str, cell: str) -> str:
     return "bold red" if wrong else "yellow" if slower else ""
 
 
-def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = 100) -> Table:
+def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
     """A rich table with one rule under its head: the first column to the left and folded where it must be, the numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(columns, *rows)]
-    roomy = sum(widths) + 2 * (len(widths) - 1) <= width
+    roomy = fits(columns, rows, width, gap=2)
+    heads = columns if roomy or fits(columns, rows, width, gap=1) else [SHORT.get(column, column) for column in columns]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(roomy), 0, 0), header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
-    table.columns[0].max_width = width - sum(widths[1:]) - (1 + roomy) * (len(widths) - 1)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    table.columns[0].max_width = max(width - sum(widths(heads, rows)[1:]) - (1 + roomy) * (len(heads) - 1), 1)
     for cells in rows:
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
     return table
+
+
+def widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(heads, *rows)]
+
+
+def fits(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, gap: int) -> bool:
+    return sum(widths(heads, rows)) + gap * (len(heads) - 1) <= width
 
 
 def plain(value: Any) -> Any:

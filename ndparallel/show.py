@@ -1,15 +1,21 @@
 """What a run shows: one quiet table, the timelines that teach most, and a sentence on what to notice."""
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.text import Text
 
 from ndparallel.history import timeline
-from ndparallel.lesson import Lesson, Run
+from ndparallel.lesson import Run, Sweep
+from ndparallel.report import plain, quantity, quiet_table
 from ndparallel.timeline import Timelines
+from ndparallel.words import count, paragraph
+
+WIDTH = 100  # the most that anything needs, and the width of what is not shown on a terminal
 
 
 @contextmanager
@@ -22,35 +28,79 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda name: status.update(f"running {name}")
 
 
-def show(lesson: Lesson, run: Run, arguments: argparse.Namespace) -> None:
-    """Print a lesson's run as the options ask."""
+def show(title: str, run: Run, arguments: argparse.Namespace, contrast: Sequence[str], notice: Callable[[Run], str]) -> None:
+    """Print a run as the options ask: the table, the timelines of the strategies in `contrast`, what there is to notice."""
     if arguments.json:
         print(run.report.json())
         return
-    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
-    console.print(f"[bold]{lesson.title}[/bold]  {headline(run)}\n")
-    console.print(run.report.table())
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    width = min(console.width, WIDTH)
+    console.print(prose(f"{title}  {headline(run)}", width, bold=title), end="\n\n")
+    console.print(run.report.table(width))
     if arguments.memory:
-        console.print(run.report.memory_table())
+        console.print()
+        console.print(run.report.memory_table(width))
     for remark in run.report.remarks():
-        console.print(f"\n{remark}")
-    shown = [name for name in timelines_shown(lesson, arguments.timeline) if run.results.get(name)]
+        console.print()
+        console.print(prose(remark, width))
+    shown = [name for name in timelines_shown(run, contrast, arguments.timeline) if name in run]
     if shown:
         console.print()
         console.print(Timelines(tuple(timeline(name, run.results[name]) for name in shown)))
-    notice = lesson.notice(run)
-    if notice:
-        console.print(f"\n[bold]Notice:[/bold] {notice}")
+    if words := notice(run):
+        console.print()
+        console.print(prose(f"Notice: {words}", width, bold="Notice:"))
 
 
 def headline(run: Run) -> str:
     hardware, model = run.report.hardware, run.report.model
     return (
-        f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, "
-        f"{model['dtype']}, on {hardware['name']} ({hardware['gpus_per_node']} GPUs a node)"
+        f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, {model['dtype']}, "
+        f"on {hardware['name']} ({count(hardware['gpus_per_node'], 'GPU')} a node)"
     )
 
 
-def timelines_shown(lesson: Lesson, choice: str) -> tuple[str, ...]:
-    every = tuple(strategy.name for strategy in lesson.strategies)
-    return {"auto": lesson.contrast, "all": every, "none": ()}[choice]
+def prose(words: str, width: int, bold: str = "") -> Text:
+    """A paragraph that begins with what is `bold`."""
+    text = Text(paragraph(words, width))
+    text.stylize("bold", 0, len(bold))
+    return text
+
+
+def timelines_shown(run: Run, contrast: Sequence[str], choice: str) -> Sequence[str]:
+    return {"auto": contrast, "all": list(run.results), "none": ()}[choice]
+
+
+# ---------------------------------------------------------------------------------------------------------------- sweeps
+
+UNITS = {"_seconds": "s", "_bytes": "B"}
+
+
+def show_sweep(sweep: Sweep, as_json: bool) -> None:
+    """Print a sweep's table and its sentence, or its rows as JSON."""
+    if as_json:
+        print(json.dumps(plain({"sweep": sweep.title, "rows": sweep.rows}), indent=2, allow_nan=False))
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    width = min(console.width, WIDTH)
+    console.print(prose(sweep.title, width, bold=sweep.title), end="\n\n")
+    cells = [[cell(*item) for item in row.items()] for row in sweep.rows]
+    console.print(quiet_table([heading(key) for key in sweep.rows[0]], cells, width))
+    console.print()
+    console.print(prose(f"Notice: {sweep.sentence}", width, bold="Notice:"))
+
+
+def heading(key: str) -> str:
+    for suffix in UNITS:
+        key = key.removesuffix(suffix)
+    return key.replace("_", " ")
+
+
+def cell(key: str, value: float | str | None) -> str:
+    """A value as its key's unit says: seconds and bytes with prefixes, ratios in percent."""
+    if value is None or isinstance(value, str | int):
+        return "-" if value is None else str(value)
+    for suffix, unit in UNITS.items():
+        if key.endswith(suffix):
+            return quantity(value, unit)
+    return f"{value:.1%}" if key.endswith(("share", "ratio", "efficiency")) else f"{value:.2f}x"

@@ -20,16 +20,32 @@ from ndparallel.replica import Holding, Outcome
 
 
 class TwoLayers:
-    """The slices `columns` of A and `rows` of B on one rank, and the mathematics on them."""
+    """The mathematics of the two layers on one rank, and what it holds of A and B."""
 
-    def __init__(self, gpu: GPU, job: Job, columns: slice | None = None, rows: slice | None = None, outputs: slice | None = None) -> None:
-        model = job.model
-        self.gpu, self.job, self.tokens = gpu, job, job.batch * model.sequence
-        hidden, ffn = slice(0, model.hidden), slice(0, model.ffn)
-        self.a = Slice(gpu, job, "a", (model.hidden, model.ffn), (hidden, columns or ffn))
-        self.b = Slice(gpu, job, "b", (model.ffn, model.hidden), (rows or ffn, outputs or hidden))
+    a: "Slice"
+    b: "Slice"
+
+    def __init__(self, gpu: GPU, job: Job) -> None:
+        self.gpu, self.job, self.tokens = gpu, job, job.batch * job.model.sequence
+        self.held: list[Slice] = []
         generator = np.random.default_rng([job.seed, 1])
-        self.x, self.target = generator.standard_normal((2, self.tokens, model.hidden)).astype(job.dtype)
+        self.x, self.target = generator.standard_normal((2, self.tokens, job.model.hidden)).astype(job.dtype)
+
+    def hold_a(self, columns: slice | None = None) -> "TwoLayers":
+        """Hold these columns of A, or all."""
+        hidden, ffn = self.job.model.hidden, self.job.model.ffn
+        self.a = self._hold("a", (hidden, ffn), (slice(0, hidden), columns or slice(0, ffn)))
+        return self
+
+    def hold_b(self, rows: slice | None = None, columns: slice | None = None) -> "TwoLayers":
+        """Hold these rows and columns of B, or all."""
+        hidden, ffn = self.job.model.hidden, self.job.model.ffn
+        self.b = self._hold("b", (ffn, hidden), (rows or slice(0, ffn), columns or slice(0, hidden)))
+        return self
+
+    def _hold(self, name: str, whole: tuple[int, int], index: tuple[slice, slice]) -> "Slice":
+        self.held.append(Slice(self.gpu, self.job, name, whole, index))
+        return self.held[-1]
 
     def matmul(self, name: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Multiply, and charge for it."""
@@ -38,10 +54,12 @@ class TwoLayers:
 
     def relu(self, z: np.ndarray) -> np.ndarray:
         self.gpu.compute(costs.elementwise("forward relu", z.size, 2, self.job.dtype))
+        self.gpu.allocate("activations", 2 * z.nbytes)  # z and h stay until the backward pass
         return np.maximum(z, 0)
 
     def relu_backward(self, dh: np.ndarray, z: np.ndarray) -> np.ndarray:
         self.gpu.compute(costs.elementwise("backward relu", z.size, 3, self.job.dtype))
+        self.gpu.free("activations", 2 * z.nbytes)
         return dh * (z > 0)
 
     def loss_and_gradient(self, y: np.ndarray, outputs: slice = slice(None)) -> tuple[float, np.ndarray]:
@@ -50,12 +68,12 @@ class TwoLayers:
         self.gpu.compute(costs.elementwise("forward loss", error.size, 3, self.job.dtype))
         return float(np.sum(error**2)) / self.target.size / 2, error / self.target.size
 
-    def outcome(self, loss: float) -> Outcome:
-        held = [self.a, self.b]
+    def outcome(self, loss: float | None = None) -> Outcome:
+        """What this rank holds, and the loss where it knows it."""
         return Outcome(
-            losses=[loss],
-            gradients=[Holding([part.parameter], 0, part.gradient.reshape(-1)) for part in held],
-            weights=[Holding([part.parameter], 0, part.weight.reshape(-1)) for part in held],
+            losses=[] if loss is None else [loss],
+            gradients=[Holding([part.parameter], 0, part.gradient.reshape(-1)) for part in self.held],
+            weights=[Holding([part.parameter], 0, part.weight.reshape(-1)) for part in self.held],
         )
 
 

@@ -1,0 +1,32 @@
+"""Numbers in sentences: plurals, lists, comparisons, and paragraphs that never part a number from its unit."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+NO_BREAK = "\u00a0"
+SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")
+
+
+def count(number: int, noun: str) -> str:
+    """Write "1 GPU" and "4 GPUs"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write "a, b and c"."""
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def duration(seconds: float, other_seconds: float) -> str:
+    """Write "takes 1.5% longer", "takes 1.5% less time" or "takes as long" than what takes `other_seconds`."""
+    longer = f"{seconds / other_seconds - 1:+.1%}"
+    if float(longer[:-1]) == 0:
+        return "takes as long"
+    return f"takes {longer[1:]} {'longer' if longer[0] == '+' else 'less time'}"
+
+
+def paragraph(words: str, width: int) -> str:
+    """Break a text into lines of at most `width` characters."""
+    glued = SPACE_BEFORE_UNIT.sub(NO_BREAK, words)
+    return "\n".join(textwrap.wrap(glued, width, break_on_hyphens=False)).replace(NO_BREAK, " ")
