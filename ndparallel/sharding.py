@@ -108,10 +108,10 @@ class ShardedOptimizer(Bucket):
         self.gradients[:] = 0
 
     def reduce_scatter(self, async_op: bool = False):
-        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", async_op)
+        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", async_op=async_op)
 
     def all_gather(self, async_op: bool = False):
-        return all_gather(self.gpu, self.weights, self.owned_weights, self.group, async_op)
+        return all_gather(self.gpu, self.weights, self.owned_weights, self.group, async_op=async_op)
 
 
 class ShardedGradients(ShardedOptimizer):
