@@ -335,9 +335,10 @@ class GPU:
             raise MismatchError(self._mismatch(source, what, message, into))
         stream = self.current
         done = max(stream.incoming_free, message.first_byte) + message.wire_seconds
-        start = min(max(stream.now, message.departed), done)
-        stream.incoming_free, stream.now = done, max(stream.now, done)
-        self.record(RECEIVE, what, start, done, message.array.nbytes, 0, source)
+        end = max(stream.now, done)
+        start = min(max(stream.now, message.departed), end)
+        stream.incoming_free, stream.now = done, end
+        self.record(RECEIVE, what, start, end, message.array.nbytes, 0, source)
         return _unpack(message, into, combine), message.departed, done
 
     def _mismatch(self, source: int, what: Any, message: Message, into: np.ndarray | None) -> str:

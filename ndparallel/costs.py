@@ -69,6 +69,22 @@ class Sizes:
 # ------------------------------------------------------------------------------------------- the transformer block
 
 
+def block_forward(z: Sizes) -> list[Operation]:
+    return attention_forward(z) + mlp_forward(z)
+
+
+def block_backward(z: Sizes) -> list[Operation]:
+    return mlp_backward(z) + attention_backward(z)
+
+
+def block_backward_input(z: Sizes) -> list[Operation]:
+    return mlp_backward_input(z) + attention_backward_input(z)
+
+
+def block_backward_weight(z: Sizes) -> list[Operation]:
+    return mlp_backward_weight(z) + attention_backward_weight(z)
+
+
 def attention_forward(z: Sizes) -> list[Operation]:
     return [
         norm_forward("norm1", z),
@@ -170,6 +186,14 @@ def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
 def mlp_saved(z: Sizes) -> dict[str, int]:
     tokens = z.tokens
     return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
+
+
+def block_saved(z: Sizes, recompute: str = "none") -> dict[str, int]:
+    """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
+    if recompute == "full":
+        return {"x": z.shard_tokens * z.hidden}
+    attention = {f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()}
+    return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
 
 
 # ------------------------------------------------------------------------------------- embedding, head and optimizer

@@ -33,6 +33,8 @@ class Job:
     recompute: str = "none"
     sequence_parallel: str = "none"
     chunks: int = 1
+    schedule: str = "1f1b"
+    stage_chunks: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

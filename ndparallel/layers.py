@@ -259,6 +259,12 @@ def kv_rows(kv_heads: int, head_dim: int, tp: int, index: int) -> slice:
     return slice(head * head_dim, (head + 1) * head_dim)
 
 
+def table(context: Context, index: tuple[slice, ...]) -> Parameter:
+    """The vectors of the vocabulary: small where they are logits' weights too."""
+    config = context.config
+    return Parameter("embedding.table", (config.vocab, config.hidden), index, config.hidden**-0.5 if config.tied else 1.0)
+
+
 class Embedding(Unit):
     """Bytes to vectors; tp cuts the vocabulary, and sums."""
 
@@ -266,7 +272,7 @@ class Embedding(Unit):
         config = context.config
         self.rows = part(config.vocab, context.tp.size, context.tp.index)
         index = (self.rows, slice(0, config.hidden))
-        super().__init__(name, context, [Parameter(f"{name}.table", (config.vocab, config.hidden), index, 1.0)])
+        super().__init__(name, context, [table(context, index)])
 
     def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
         """(s, b) to (s, b, h)."""
@@ -302,9 +308,13 @@ class Head(Unit):
     def __init__(self, name: str, context: Context) -> None:
         h, vocab = context.config.hidden, context.config.vocab
         self.rows = part(vocab, context.tp.size, context.tp.index)
-        logits = Parameter(f"{name}.logits", (vocab, h), (self.rows, slice(0, h)), h**-0.5)
+        index = (self.rows, slice(0, h))
+        logits = table(context, index) if context.config.tied else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
         norm = Parameter(f"{name}.norm", (h,), whole(h), shared_by=norm_sharers(context))
         super().__init__(name, context, [norm, logits])
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"logits": named["table"]} if self.context.config.tied else {}
 
     def forward(self, x: np.ndarray, microbatch: int) -> float:
         """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""

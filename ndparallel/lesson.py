@@ -5,47 +5,43 @@ Idea   A lesson is a list of strategies, each a rank program and the job it is g
 
 Glossary
     strategy     a row of the table
-    entry        a strategy with the job that it is given, about to be run
-    reference    the single GPU's run: the truth that all rows are held against
     contrast     the strategies whose timelines are shown unless others are asked for
+    sweep        a table in which one thing changes from row to row
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-
-from gpu import Hardware, OutOfMemoryError
-from ndparallel.errors import UserError, guarded, unknown
+from gpu import Hardware
+from ndparallel.errors import guarded, unknown
 from ndparallel.job import Job
-from ndparallel.launch import RankResult, Ranks
-from ndparallel.measure import Measurement, failed, measure
-from ndparallel.mesh import Mesh
+from ndparallel.launch import RankResult
+from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, hardware_from, job_from
-from ndparallel.oracle import Tensors, gradient_difference, whole_tensors
 from ndparallel.report import Report
+from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
+
+__all__ = ["Lesson", "Run", "Runner", "Strategy", "Sweep", "enter", "main"]
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """A rank program and how its job differs from the lesson's: the mesh for so many GPUs, and other fields."""
+class Sweep:
+    """Rows of values by name (units in the names), and a sentence on what they show."""
 
-    name: str
-    program: Callable[..., Any]
-    mesh: Callable[[int], Mesh]
-    changes: dict[str, Any] = field(default_factory=dict)
-
-    def job(self, job: Job, gpus: int) -> Job:
-        return job.on(mesh=self.mesh(gpus), **self.changes)
+    title: str
+    rows: list[dict[str, Any]]
+    sentence: str
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson."""
+    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson;
+    `defaults` are the job's fields where no option says otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
+    """
 
     name: str
     title: str
@@ -55,15 +51,8 @@ class Lesson:
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     compare: tuple[str, ...] = ()
-
-
-class Entry(NamedTuple):
-    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs."""
-
-    strategy: Strategy
-    gpus: int
-    job: Job | None
-    refusal: UserError | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,70 +71,6 @@ class Run:
         return bool(self.results.get(name))
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What the single GPU measured and computed, as if it had all the memory that it needs."""
-
-    entry: Entry
-    measurement: Measurement
-    tensors: Tensors
-    results: list[RankResult]
-
-    def stands_for(self, entry: Entry, memory_bytes: float) -> bool:
-        """Whether it is this very run, and would have fitted into this memory."""
-        peak = self.measurement.peak_memory_bytes
-        return entry == self.entry and peak is not None and peak["total"] <= memory_bytes
-
-
-class Runner:
-    """Runs strategies one after another; ranks are kept between those of the same size."""
-
-    def __init__(self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None) -> None:
-        self.hardware, self.engine, self.announce = hardware, engine, announce
-        self.ranks: dict[int, Ranks] = {}
-
-    def __enter__(self) -> "Runner":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for ranks in self.ranks.values():
-            ranks.close()
-
-    def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
-        self.announce(strategy.name)
-        size = job.mesh.world_size
-        if size not in self.ranks:
-            self.ranks[size] = Ranks(size, self.engine)
-        return self.ranks[size].run(strategy.program, hardware, job)
-
-    def reference(self, entry: Entry) -> Reference:
-        """Run the single GPU: what it computes is the truth for every size of model."""
-        assert entry.job
-        results = self.run(entry.strategy, entry.job, replace(self.hardware, memory_bytes=float("inf")))
-        measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
-        return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
-
-    def measured(self, entry: Entry, reference: Reference) -> tuple[Measurement, list[RankResult]]:
-        """Run one strategy and measure it; one that cannot run, or does not fit into memory, is a row that says so."""
-        strategy, gpus, job, refusal = entry
-        if job is None:
-            return failed(strategy.name, gpus, refusal), []
-        if reference.stands_for(entry, self.hardware.memory_bytes):
-            return reference.measurement, reference.results
-        try:
-            results = self.run(strategy, job, self.hardware)
-        except OutOfMemoryError as error:
-            self.ranks.pop(gpus).close()
-            return failed(strategy.name, gpus, error), []
-        difference = gradient_difference((result.value for result in results), reference.tensors)
-        return measure(strategy.name, results, self.hardware, job.steps, mean_loss(results), difference), results
-
-
-def mean_loss(results: Sequence[RankResult]) -> float:
-    """The last step's loss over the whole batch: the mean over the ranks that have one. Off the clock."""
-    return float(np.mean([result.value.losses[-1] for result in results if result.value.losses]))
-
-
 def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
     """Run the strategies of these names (all, after the single GPU, where none is given)."""
     entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
@@ -155,27 +80,14 @@ def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: S
 
 
 def run_entries(name: str, entries: Sequence[Entry], job: Job, hardware: Hardware, engine: str, announce) -> Run:
-    """Run all entries on the same ranks, and hold each against the single GPU, which runs first."""
+    """Run all entries on the same ranks, each held against the single GPU."""
     rows, results = [], {}
     with Runner(hardware, engine, announce) as runner:
-        reference = runner.reference(baseline(job))
+        reference = runner.reference(job)
         for entry in entries:
-            row, results[entry.strategy.name] = runner.measured(entry, reference)
+            row, results[entry.strategy.name] = runner.measured(entry)
             rows.append(row)
     return Run(make_report(name, job, hardware, rows, reference), hardware, results)
-
-
-def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
-    """Give a strategy its job. Raises UserError for sizes that it cannot be cut to."""
-    its_job = strategy.job(job, gpus)
-    return Entry(strategy, its_job.mesh.world_size, its_job)
-
-
-def baseline(job: Job) -> Entry:
-    """The single GPU, which takes the batch whole."""
-    from ndparallel.lessons import single_gpu
-
-    return enter(single_gpu(), job.on(microbatches=1), 1)
 
 
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
@@ -203,14 +115,21 @@ def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
+    if lesson.sweeps:
+        first = next(iter(lesson.sweeps))
+        parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
     arguments = parser.parse_args(argv)
     return guarded(lambda: run_and_show(lesson, arguments))
 
 
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
-    from ndparallel.show import progress, show
+    from ndparallel.show import progress, show, show_sweep
 
-    job, hardware = job_from(arguments), hardware_from(arguments)
+    job, hardware = job_from(arguments, lesson.defaults), hardware_from(arguments)
+    if getattr(arguments, "sweep", None):
+        with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
+            show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
+        return 0
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice)

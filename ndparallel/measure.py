@@ -42,6 +42,7 @@ class Measurement:
     max_gradient_difference: float | None = None  # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
+    baseline: "Measurement | None" = None  # the single GPU that did the same work
 
 
 class Breakdown(NamedTuple):
@@ -77,6 +78,7 @@ def measure(
     steps: int = 1,
     loss: float | None = None,
     max_gradient_difference: float | None = None,
+    baseline: Measurement | None = None,
 ) -> Measurement:
     """Turn the runs of all ranks through `steps` steps into one row of numbers."""
     seconds = max(run.end_seconds for run in runs)
@@ -96,6 +98,7 @@ def measure(
         loss=loss,
         max_gradient_difference=max_gradient_difference,
         overload=overload(runs, hardware),
+        baseline=baseline,
     )
 
 

@@ -1,10 +1,33 @@
-"""The model: its units in order, and what it counts."""
+"""The model: its units in order, and how a pipeline cuts them into stages."""
 
+from functools import lru_cache
+
+from ndparallel import costs
 from ndparallel.layers import Block, Embedding, Head
-from ndparallel.units import Context, Unit
+from ndparallel.pipeline.work import spread_layers
+from ndparallel.units import Context, ModelConfig, Unit, local_sizes
 
 
-def model_units(context: Context) -> list[Unit]:
-    """Embedding, every block, head: they chain from the tokens to the loss."""
-    blocks = [Block(f"layers.{index}", context) for index in range(context.config.layers)]
-    return [Embedding("embedding", context), *blocks, Head("head", context)]
+def stage_units(context: Context, stages: int, mine: list[int]) -> dict[int, list[Unit]]:
+    """The units of these stages of the model: blocks in order, the embedding before the first and the head after the last."""
+    counts = layers_per_stage(context.config, stages)
+    return {stage: _units(context, stage, counts) for stage in mine}
+
+
+def _units(context: Context, stage: int, counts: tuple[int, ...]) -> list[Unit]:
+    first = sum(counts[:stage])
+    units: list[Unit] = [Block(f"layers.{index}", context) for index in range(first, first + counts[stage])]
+    if stage == 0:
+        units.insert(0, Embedding("embedding", context))
+    if stage == len(counts) - 1:
+        units.append(Head("head", context))
+    return units
+
+
+@lru_cache
+def layers_per_stage(config: ModelConfig, stages: int) -> tuple[int, ...]:
+    """Spread the blocks as evenly as can be, the head counted by its FLOPs."""
+    sizes = local_sizes(config, 1, 1, 0, "none", "float32")
+    block = sum(operation.flops for operation in costs.block_forward(sizes))
+    head = sum(operation.flops for operation in costs.head_forward(sizes))
+    return tuple(spread_layers(config.layers, stages, 0.0, head / block))

@@ -9,6 +9,7 @@ Glossary
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
 from ndparallel.history import RankRun, label
@@ -18,8 +19,11 @@ def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
     """Tell the run of one rank, a sentence a line, up to the end of the step."""
     narrator = Narrator()
     yield f"GPU {run.rank}, in the order of time:"
-    for event in in_order(run.events):
-        yield from narrator.tell(event)
+    for (is_memory, seconds), events in groupby(in_order(run.events), key=lambda event: (event.kind == MEMORY, event.start)):
+        if is_memory:
+            yield narrator.line(seconds, narrator.memory(list(events)))
+        else:
+            yield from (line for event in events for line in narrator.tell(event))
     yield from narrator.idle_until(step_seconds)
     yield narrator.line(step_seconds, "the step ends.")
 
@@ -45,16 +49,19 @@ def in_order(events: Iterable[tuple]) -> list[Event]:
 
 @dataclass
 class Narrator:
+    """What has to be remembered from one sentence to the next."""
+
     busy_until: float = 0.0
     held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0.0))
     collective_until: dict[str, float] = field(default_factory=dict)
 
     def tell(self, event: Event) -> Iterator[str]:
-        if event.stream == COMPUTE and event.kind != MEMORY:
+        if event.stream == COMPUTE:
             yield from self.idle_until(event.start)
             self.busy_until = max(self.busy_until, event.end)
         inside = event.kind in (SEND, RECEIVE) and event.end <= self.collective_until.get(event.stream, 0.0)
-        yield self.line(event.start, "    " * inside + self.sentence(event))
+        stream = "" if event.stream == COMPUTE else f"on stream {event.stream!r} "
+        yield self.line(event.start, f"{'    ' * inside}{stream}{deed(event)}.")
         if event.kind == COLLECTIVE:
             self.collective_until[event.stream] = event.end
 
@@ -62,20 +69,23 @@ class Narrator:
         if seconds > self.busy_until:
             yield self.line(self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble.")
 
-    def line(self, seconds: float, words: str) -> str:
+    def memory(self, events: list[Event]) -> str:
+        """Changes at one instant are one sentence."""
+        before, self.held = self.held, self.held | {event.what: event.bytes for event in events}
+        changes = {kind: size - before[kind] for kind, size in self.held.items()}
+        grown = sizes("allocates", {kind: change for kind, change in changes.items() if change > 0})
+        shrunk = sizes("frees", {kind: -change for kind, change in changes.items() if change < 0})
+        words = " and ".join(filter(None, (grown, shrunk))) or "allocates and frees the same"
+        return f"{words}; holds {si(sum(self.held.values()), 'B')} now."
+
+    @staticmethod
+    def line(seconds: float, words: str) -> str:
         return f"{si(seconds, 's'):>8}  {words}"
 
-    def sentence(self, event: Event) -> str:
-        if event.kind == MEMORY:
-            return self.memory(event)
-        stream = "" if event.stream == COMPUTE else f"on stream {event.stream!r} "
-        return f"{stream}{deed(event)}."
 
-    def memory(self, event: Event) -> str:
-        change = event.bytes - self.held[event.what]
-        self.held[event.what] = event.bytes
-        verb = "allocates" if change >= 0 else "frees"
-        return f"{verb} {si(abs(change), 'B')} of {event.what} and now holds {si(event.bytes, 'B')} of it."
+def sizes(verb: str, by_kind: dict[str, float]) -> str:
+    words = ", ".join(f"{si(size, 'B')} of {kind}" for kind, size in by_kind.items())
+    return f"{verb} {words}" if words else ""
 
 
 def deed(event: Event) -> str:

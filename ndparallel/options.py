@@ -1,7 +1,10 @@
 """The options that every lesson and `compare` share, and what they mean."""
 
 import argparse
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpu import Hardware
 from ndparallel.errors import UserError
@@ -37,12 +40,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     option("--json", action="store_true", help="print JSON and nothing else")
 
 
-def job_from(arguments: argparse.Namespace) -> Job:
-    """The job that the options describe, on one GPU. Raises UserError for sizes that no GPU could train."""
+def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None) -> Job:
+    """The job that the options describe, on one GPU; `defaults` for what they do not say. Raises UserError for impossible sizes."""
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
     given = {key: value for key, value in vars(arguments).items() if key in Job.__dataclass_fields__ and value is not None}
-    return Job(model=MODEL_SIZES[arguments.model_size], **given)
+    usual = dict(defaults or {})
+    if "microbatches" in usual:
+        usual["microbatches"] = math.gcd(usual["microbatches"], arguments.batch)
+    return Job(model=MODEL_SIZES[arguments.model_size], **(usual | given))
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:

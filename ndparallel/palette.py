@@ -1,8 +1,8 @@
-"""The colours and letters of every picture, said once: blues and teal for compute, sand for communication, rose for waiting.
+"""The colours and letters of every picture, said once: blues and green for compute, sand for communication, red for waiting.
 
 Idea   What a GPU does has one colour and one letter, the same on the terminal and in a file, so that a picture reads without colours too.
-Limit  Few colours, because few can be told apart by everybody: the hues follow Paul Tol's qualitative "muted" and "bright" schemes
-       (personal.sron.nl/~pault), and a test measures their distance as people with each kind of colour blindness see them.
+Limit  Few colours, because few can be told apart by everybody: hues in the manner of Paul Tol's qualitative schemes
+       (personal.sron.nl/~pault), moved until those with any kind of colour blindness can tell them apart too: a test measures it.
 
 Glossary
     light, dark   the colour on a light and on a dark ground
@@ -24,13 +24,13 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = "forward", "backward", "recompu
 COMMUNICATION, WAITING, IDLE = "communication", "waiting", "idle"
 
 ACTIVITIES = {
-    FORWARD: Paint("F", "#88bfe8", "#7fb8e6"),
-    BACKWARD: Paint("B", "#4173a8", "#3f74b0"),
-    RECOMPUTE: Paint("R", "#b9a3d6", "#a58fc6"),
-    OPTIMIZER: Paint("O", "#2f9c8a", "#2f9484"),
-    OTHER: Paint("C", "#8a93a0", "#7d8794"),
-    COMMUNICATION: Paint("=", "#dcc566", "#cdb456"),
-    WAITING: Paint("w", "#c25b6d", "#cf6678"),
+    FORWARD: Paint("F", "#8fc3ea", "#8cc2ec"),
+    BACKWARD: Paint("B", "#3a6a9e", "#3f74b0"),
+    RECOMPUTE: Paint("R", "#a876d6", "#6d46b2"),
+    OPTIMIZER: Paint("O", "#53bb96", "#4fc39b"),
+    OTHER: Paint("C", "#858f9c", "#868e98"),
+    COMMUNICATION: Paint("=", "#dcc25a", "#d4ba52"),
+    WAITING: Paint("w", "#bd4a56", "#c0495a"),
     IDLE: Paint(".", "#eceff3", "#262c36"),
 }
 PHASES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER)

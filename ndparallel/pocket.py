@@ -40,7 +40,7 @@ LLAMA_70B = ModelConfig(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672,
 
 def layer_operations(sizes: Sizes) -> list[Operation]:
     """A block's operations, forward and backward."""
-    return [*costs.attention_forward(sizes), *costs.mlp_forward(sizes), *costs.mlp_backward(sizes), *costs.attention_backward(sizes)]
+    return costs.block_forward(sizes) + costs.block_backward(sizes)
 
 
 def memory_bound_bytes(operations: list[Operation]) -> float:

@@ -45,7 +45,8 @@ class Report:
 
     def speedup(self, row: Measurement) -> float | None:
         """Step of the single GPU / step of this strategy; None where one of them has none."""
-        base = self.baseline and self.baseline.step_seconds
+        baseline = row.baseline or self.baseline
+        base = baseline and baseline.step_seconds
         return base / row.step_seconds if base and row.step_seconds else None
 
     def efficiency(self, row: Measurement) -> float | None:
@@ -54,14 +55,15 @@ class Report:
 
     def difference(self, row: Measurement) -> float | None:
         """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared."""
-        base = self.baseline.loss if self.baseline else None
+        baseline = row.baseline or self.baseline
+        base = baseline.loss if baseline else None
         if row.max_gradient_difference is None or row.loss is None or base is None:
             return row.max_gradient_difference
         loss = abs(row.loss - base) / abs(base or 1)
         return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
 
     def equal(self) -> bool:
-        """Whether everything that ran computes what one GPU computes."""
+        """Whether everything that was compared is what one GPU computes; a difference that is not a number is not equal."""
         return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
 
     # ---- for programs

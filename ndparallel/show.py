@@ -1,6 +1,7 @@
 """What a run shows: one quiet table, the timelines that teach most, and a sentence on what to notice."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ndparallel.history import timeline
-from ndparallel.lesson import Run
+from ndparallel.lesson import Run, Sweep
+from ndparallel.report import plain, quantity, quiet_table
 from ndparallel.timeline import Timelines
 from ndparallel.words import count, paragraph
 
@@ -67,3 +69,38 @@ def prose(words: str, width: int, bold: str = "") -> Text:
 
 def timelines_shown(run: Run, contrast: Sequence[str], choice: str) -> Sequence[str]:
     return {"auto": contrast, "all": list(run.results), "none": ()}[choice]
+
+
+# ---------------------------------------------------------------------------------------------------------------- sweeps
+
+UNITS = {"_seconds": "s", "_bytes": "B"}
+
+
+def show_sweep(sweep: Sweep, as_json: bool) -> None:
+    """Print a sweep's table and its sentence, or its rows as JSON."""
+    if as_json:
+        print(json.dumps(plain({"sweep": sweep.title, "rows": sweep.rows}), indent=2, allow_nan=False))
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    width = min(console.width, WIDTH)
+    console.print(prose(sweep.title, width, bold=sweep.title), end="\n\n")
+    cells = [[cell(*item) for item in row.items()] for row in sweep.rows]
+    console.print(quiet_table([heading(key) for key in sweep.rows[0]], cells, width))
+    console.print()
+    console.print(prose(f"Notice: {sweep.sentence}", width, bold="Notice:"))
+
+
+def heading(key: str) -> str:
+    for suffix in UNITS:
+        key = key.removesuffix(suffix)
+    return key.replace("_", " ")
+
+
+def cell(key: str, value: float | str | None) -> str:
+    """A value as its key's unit says: seconds and bytes with prefixes, ratios in percent."""
+    if value is None or isinstance(value, str | int):
+        return "-" if value is None else str(value)
+    for suffix, unit in UNITS.items():
+        if key.endswith(suffix):
+            return quantity(value, unit)
+    return f"{value:.1%}" if key.endswith(("share", "ratio", "efficiency")) else f"{value:.2f}x"

@@ -163,13 +163,13 @@ def draw_memory(history: MemoryHistory) -> str:
 
 
 def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[tuple[float, dict[str, float]]]:
-    """(x, bytes held by kind) of every half pixel with a change: its fullest moment, then its last, so that no peak is lost."""
-    columns: dict[float, list[dict[str, float]]] = {}
+    """(x, bytes held by kind) of every pixel with a change: its fullest moment, then its last, so that no peak is lost."""
+    columns: dict[int, list[dict[str, float]]] = {}
     for seconds, held in zip(history.seconds, history.held):
-        columns.setdefault(round(2 * seconds * per_second) / 2, []).append(held)
+        columns.setdefault(min(int(seconds * per_second), PLOT_WIDTH - 1), []).append(held)
     for x, moments in columns.items():
         yield x, max(moments, key=lambda held: sum(held.values()))
-        yield min(x + 0.5, PLOT_WIDTH), moments[-1]
+        yield x + 1, moments[-1]
 
 
 def area(kind: str, below: Sequence[str], columns: Iterable[tuple[float, dict[str, float]]], base: float, per_byte: float) -> str:

@@ -29,7 +29,7 @@ BLANK = " "
 class Timelines:
     """Several runs on one scale of time, for the terminal and for a notebook."""
 
-    timelines: tuple[Timeline, ...]
+    timelines: Sequence[Timeline]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from gantt(self.timelines, min(options.max_width, WIDTH))

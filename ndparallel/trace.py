@@ -59,11 +59,11 @@ def slices(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
 
 
 def arguments(event: Event) -> dict[str, Any]:
-    """What a viewer shows of a slice that is pointed at."""
-    known = {"kind": event.kind, "start_seconds": event.start, "end_seconds": event.end}
-    peer = list(event.peer) if isinstance(event.peer, tuple) else event.peer
-    rest = {"bytes": event.bytes, "flops": event.flops, "ranks" if isinstance(peer, list) else "peer": peer}
-    return known | {key: value for key, value in rest.items() if value not in (0, None)}
+    """What a viewer shows of a slice that is pointed at: the other rank of a message, the ranks of a collective."""
+    known: dict[str, Any] = {"kind": event.kind, "start_seconds": event.start, "end_seconds": event.end}
+    if event.peer is not None:
+        known["peer"] = event.peer
+    return known | {key: value for key, value in (("bytes", event.bytes), ("flops", event.flops)) if value}
 
 
 def flows(runs: Sequence[RankRun], threads: dict[str, int]) -> Iterator[dict]:

@@ -35,6 +35,7 @@ class ModelConfig:
     ffn: int = 88
     vocab: int = 256
     sequence: int = 64
+    tied: bool = False  # embedding and head share their table
 
     @property
     def head_dim(self) -> int:

@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     job, hardware = job_from(arguments), hardware_from(arguments)
     lessons = [load(name) for name in available()]
-    entries = entries_of(lessons, job, arguments.gpus, arguments.strategy)
+    jobs = {lesson.name: job_from(arguments, lesson.defaults) for lesson in lessons}
+    entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
+    if not arguments.strategy:
+        entries = [baseline(job), *entries]
     with progress() as announce:
         run = run_entries("compare", entries, job, hardware, arguments.engine, announce)
     run.report = replace(run.report, lessons=dimensions(lessons))
@@ -46,16 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------------------------------------ what is run
 
 
-def entries_of(lessons: Sequence[Lesson], job: Job, gpus: int | None, names: Sequence[str]) -> list[Entry]:
-    """The single GPU and every lesson's choice, or the strategies of these names. Raises UserError where none can run."""
+def entries_of(lessons: Sequence[Lesson], jobs: dict[str, Job], gpus: int | None, names: Sequence[str]) -> list[Entry]:
+    """Every lesson's choice, or the strategies of these names, each with its lesson's job. Raises UserError where none can run."""
+    owners = {strategy.name: lesson for lesson in lessons for strategy in lesson.strategies}
     every = [strategy for lesson in lessons for strategy in lesson.strategies]
     wanted = choose(every, names) if names else [strategy for lesson in lessons for strategy in choose_of(lesson)]
-    own_gpus = {strategy.name: lesson.gpus for lesson in lessons for strategy in lesson.strategies}
-    entries = [tried(strategy, job, gpus or own_gpus[strategy.name]) for strategy in wanted]
+    entries = []
+    for strategy in wanted:
+        lesson = owners[strategy.name]
+        entries.append(tried(strategy, jobs[lesson.name], gpus or lesson.gpus))
     refusals = [entry.refusal for entry in entries if entry.refusal]
     if entries and len(refusals) == len(entries):
         raise refusals[0]
-    return entries if names else [baseline(job), *entries]
+    return entries
 
 
 def choose_of(lesson: Lesson) -> list[Strategy]:

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: schedules as data, what they cost, whether they can run, and how they look."""

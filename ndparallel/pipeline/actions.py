@@ -1,0 +1,84 @@
+"""A pipeline schedule as data: for every rank, what it does, in order.
+
+The idea: a schedule is lists of actions, and nothing else: no clock, no queue, no GPU inside. The checker says whether the lists can run,
+the timing says how long they take, the executor runs them with real numbers, the picture draws them.
+The cost: a list names every action of a step: 2 to 3 per stage and microbatch.
+The limit: the order on each rank is fixed before the step begins; a rank that waits does not take the next action in the meantime.
+
+Glossary
+  rank        one GPU of the pipeline, 0 to P-1
+  microbatch  one of the M equal parts of the batch, 0 to M-1
+  chunk       one of the V parts of the model that a rank holds, 0 to V-1
+  stage       a chunk's place in the model, 0 (embedding) to P*V-1 (head)
+  F           forward of one microbatch through one stage
+  B           full backward: I and W at once
+  I           the gradient of the stage's input, which the stage before waits for
+  W           the gradient of the stage's weights, which nobody waits for until the step ends
+  loop        layout in which stage s is on rank s mod P: the microbatch goes round and round
+  v           layout in which every second chunk runs backwards through the ranks: the microbatch turns round at each end
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Action(NamedTuple):
+    """What a rank does in one go: `op` is one of F, B, I, W."""
+
+    op: str
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.op} of microbatch {self.microbatch} on stage {self.stage}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rank holds which stage: `kind` is loop or v, for `ranks` ranks of `chunks` stages each."""
+
+    kind: str
+    ranks: int
+    chunks: int = 1
+
+    @property
+    def stages(self) -> int:
+        return self.ranks * self.chunks
+
+    def stage(self, rank: int, chunk: int) -> int:
+        return chunk * self.ranks + self._mirrored(rank, chunk)
+
+    def rank(self, stage: int) -> int:
+        return self._mirrored(stage % self.ranks, self.chunk(stage))
+
+    def chunk(self, stage: int) -> int:
+        return stage // self.ranks
+
+    def _mirrored(self, place: int, chunk: int) -> int:
+        return self.ranks - 1 - place if self.kind == "v" and chunk % 2 else place
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A whole pipeline's step: `actions[rank]` in order; `fused[rank]` are the positions whose action runs as one with the next."""
+
+    name: str
+    layout: Layout
+    microbatches: int
+    actions: list[list[Action]]
+    fused: list[list[int]]
+
+    @property
+    def ranks(self) -> int:
+        return self.layout.ranks
+
+    @property
+    def chunks(self) -> int:
+        return self.layout.chunks
+
+    def steps(self, rank: int) -> list[list[Action]]:
+        """What `rank` runs at once: one action, or a fused pair."""
+        actions, pairs = self.actions[rank], set(self.fused[rank])
+        if not pairs:
+            return [[action] for action in actions]
+        return [actions[i : i + 2] if i in pairs else [actions[i]] for i in range(len(actions)) if i - 1 not in pairs]

@@ -1,0 +1,149 @@
+"""Draw timed schedules: one row per rank, time to the right, the number of the microbatch in every action.
+
+The idea: a column shows what the rank does at the middle of that column's time, so that actions of the same length look the same.
+The cost: one pass over the actions.
+The limit: a long step is drawn small: an action narrower than its number shows the last digits, narrower than a column perhaps nothing.
+
+Glossary
+  colour  blue F, orange B, green I, purple W; of several chunks the first is the darkest. Underlined: a fused pair, half each
+  plain   no colours: a letter says the op, in lower case for every second chunk of the rank, and & joins a fused pair
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from rich.color import Color, blend_rgb
+from rich.color_triplet import ColorTriplet
+from rich.style import Style
+from rich.text import Text
+
+from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.timing import Timing
+
+COLOURS = {
+    "F": ColorTriplet(38, 92, 170),
+    "B": ColorTriplet(196, 98, 16),
+    "I": ColorTriplet(24, 122, 76),
+    "W": ColorTriplet(120, 70, 160),
+}
+WHITE, BLACK = ColorTriplet(255, 255, 255), ColorTriplet(0, 0, 0)
+IDLE = "·"
+WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
+
+
+Label = Callable[["Cell"], tuple[str, Style | str]]
+
+
+class Cell(NamedTuple):
+    """The `columns` of a rank's row, from `first_column` on, that show one action; `fused` says whether it is part of a pair, and which."""
+
+    first_column: int
+    columns: int
+    action: Action
+    shade: float  # 0 for the first chunk of the rank, 1 for the last
+    chunk: int
+    fused: str = ""
+
+
+def columns_per_second(timings: Sequence[Timing], width: int) -> float:
+    """The scale at which all of `timings` fit into `width` columns; the shortest action takes whole columns where there is room."""
+    scale = (width - max(len(margin(timing)) for timing in timings)) / max(timing.makespan for timing in timings)
+    shortest = min(shortest_action(timing) for timing in timings)
+    columns = min(math.floor(shortest * scale * (1 + 1e-9)), WIDEST)
+    return columns / shortest if columns else scale
+
+
+def shortest_action(timing: Timing) -> float:
+    lengths = (end - start for row in zip(timing.start, timing.end) for start, end in zip(*row))
+    return min(length for length in lengths if length > 0)
+
+
+def margin(timing: Timing, rank: int | None = None) -> str:
+    digits = len(str(timing.schedule.ranks - 1))
+    return " " * (digits + 6) if rank is None else f"rank {rank:>{digits}} "
+
+
+def draw(timing: Timing, scale: float, plain: bool = False) -> Text:
+    """The rows of all ranks, at `scale` columns for a second, and an axis of time below.
+
+    Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its own below.
+    """
+    narrow = shortest_action(timing) * scale < 2
+    labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
+    lines = []
+    for rank in range(timing.schedule.ranks):
+        for label in labels:
+            start = margin(timing, rank if label is labels[0] else None)
+            lines.append(Text(start, "bold") + row(timing, rank, scale, label))
+    return Text("\n").join([*lines, Text(margin(timing) + axis(timing.makespan, scale), "dim")])
+
+
+def row(timing: Timing, rank: int, scale: float, label: Label) -> Text:
+    text, idle = Text(), " " if label is number else IDLE
+    for cell in cells(timing, rank, scale):
+        text.append(idle * (cell.first_column - len(text)), "dim")
+        words, style = label(cell)
+        text.append(words[: cell.columns].ljust(cell.columns), style)
+    return text.append(idle * (column(timing.makespan, scale) - len(text)), "dim")
+
+
+def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
+    layout, position = timing.schedule.layout, 0
+    for step in timing.schedule.steps(rank):
+        first, end = (column(times[rank][position], scale) for times in (timing.start, timing.end))
+        middle = (first + end) // 2 if len(step) == 2 else end
+        for action, left, right, fused in zip(step, (first, middle), (middle, end), ("first", "second")):
+            chunk = layout.chunk(action.stage)
+            yield Cell(left, right - left, action, chunk / max(layout.chunks - 1, 1), chunk, fused if len(step) == 2 else "")
+        position += len(step)
+
+
+def column(seconds: float, scale: float) -> int:
+    """The first column whose middle is not before `seconds`."""
+    return math.ceil(seconds * scale - 0.5)
+
+
+def coloured(cell: Cell) -> tuple[str, Style]:
+    background = Color.from_triplet(blend_rgb(COLOURS[cell.action.op], WHITE, 0.6 * cell.shade))
+    ink = Color.from_triplet(WHITE if cell.shade < 0.5 else BLACK)
+    return number(cell)[0].center(cell.columns), Style(color=ink, bgcolor=background, underline=bool(cell.fused), bold=bool(cell.fused))
+
+
+def number(cell: Cell) -> tuple[str, str]:
+    """The microbatch, or as many of its last digits as there is room for."""
+    return str(cell.action.microbatch)[-max(cell.columns, 1) :], ""
+
+
+def letter(cell: Cell) -> tuple[str, str]:
+    name = cell.action.op.lower() if cell.chunk % 2 else cell.action.op
+    return name + "&" * (cell.fused == "first"), ""
+
+
+def letter_and_number(cell: Cell) -> tuple[str, str]:
+    words, joint = letter(cell)[0][0], "&" * (cell.fused == "first")
+    room = max(cell.columns - len(words + joint), 1)
+    return (words + str(cell.action.microbatch)[-room:]).ljust(cell.columns - len(joint)) + joint, ""
+
+
+def axis(makespan: float, scale: float) -> str:
+    """Numbers at round times: 1, 2 or 5 times a power of ten apart, and never touching."""
+    line, step = "", tick_seconds(makespan, scale)
+    for tick in range(int(makespan / step * (1 + 1e-9)) + 1):
+        line = line.ljust(column(tick * step, scale)) + f"{tick * step:g}"
+    return line
+
+
+def tick_seconds(makespan: float, scale: float) -> float:
+    room = (len(f"{makespan:g}") + 3) / scale
+    power = 10.0 ** math.floor(math.log10(room))
+    return next(times * power for times in (1, 2, 5, 10) if times * power >= room)
+
+
+def legend(ops: str, plain: bool) -> Text:
+    names = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+    text = Text()
+    for op in (op for op in "FBIW" if op in ops):
+        text.append(f" {op} ", "bold" if plain else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op])))
+        text.append(f" {names[op]}   ")
+    return text

@@ -1,0 +1,174 @@
+"""The published schedules, each as the few lines that its figure shows.
+
+The idea: up to 2023 all schedules are one sentence, "some forwards, then one forward and one backward by turns, then the backwards
+that are left", and differ in how many forwards come first and in the order of the chunks. Zero-bubble schedules split the backward
+into I and W, and put W, which nobody waits for, where a rank would wait.
+The cost: of keeping more microbatches in flight, memory; of more chunks, messages.
+The limit: the orders are drawn for even stages, and W no longer than I; `search` makes an order for the times that there are.
+
+Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the schedule. P ranks, V chunks, M microbatches, r the rank.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import count, islice
+
+from ndparallel.pipeline.actions import Action, Layout
+
+Program = Iterator[Action]
+
+
+class RankSide:
+    """One rank's side of a schedule while it is written: hands out the next microbatch of every kind, in order."""
+
+    def __init__(self, layout: Layout, rank: int, microbatches: int):
+        self.rank, self.microbatches, self.ranks, self.chunks = rank, microbatches, layout.ranks, layout.chunks
+        self.below = layout.ranks - 1 - rank
+        self.pairs: list[tuple[Action, Action]] = []
+        self._stages = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
+        self._forwards = [count() for _ in self._stages]
+        self._backwards = [count() for _ in self._stages]
+        self._weights_due: deque[tuple[int, int]] = deque()
+
+    def F(self, chunk: int = 0) -> Action:
+        return Action("F", self._stages[chunk], next(self._forwards[chunk]))
+
+    def B(self, chunk: int = 0) -> Action:
+        return Action("B", self._stages[chunk], next(self._backwards[chunk]))
+
+    def I(self, chunk: int = 0) -> Action:  # noqa: E743
+        action = Action("I", self._stages[chunk], next(self._backwards[chunk]))
+        self._weights_due.append((action.stage, action.microbatch))
+        return action
+
+    def W(self) -> Action:
+        """The weight gradient that has been due the longest."""
+        return Action("W", *self._weights_due.popleft())
+
+    def fused(self, first: Action, second: Action) -> Program:
+        """Two actions that run as one."""
+        self.pairs.append((first, second))
+        yield from (first, second)
+
+
+def by_turns(forwards: Program, backwards: Program, first: int) -> Program:
+    """`first` forwards, then one forward and one backward by turns, then the backwards that are left."""
+    yield from islice(forwards, first)
+    for forward in forwards:
+        yield forward
+        yield next(backwards)
+    yield from backwards
+
+
+def one_chunk(at: RankSide, first: int) -> Program:
+    return by_turns((at.F() for _ in range(at.microbatches)), (at.B() for _ in range(at.microbatches)), first)
+
+
+def naive(at: RankSide) -> Program:
+    """One microbatch after another, forward through all ranks and back: one rank works at a time."""
+    return one_chunk(at, first=0)
+
+
+def gpipe(at: RankSide) -> Program:
+    """All forwards, then all backwards."""
+    return one_chunk(at, first=at.microbatches)
+
+
+def one_f_one_b(at: RankSide) -> Program:
+    """As many forwards as there are ranks below, then by turns: a rank holds at most P - r microbatches, not M."""
+    return one_chunk(at, first=at.below)
+
+
+def eager_1f1b(at: RankSide) -> Program:
+    """1F1B with twice the head start, so that a message has the time of one action to arrive."""
+    return one_chunk(at, first=2 * at.below)
+
+
+def interleaved(at: RankSide) -> Program:
+    """1F1B over V chunks in a loop: P microbatches through one chunk, the same P through the next: the pipeline fills V times sooner."""
+    total = at.microbatches * at.chunks
+    forwards = (at.F(k // at.ranks % at.chunks) for k in range(total))
+    backwards = (at.B(at.chunks - 1 - k // at.ranks % at.chunks) for k in range(total))
+    return by_turns(forwards, backwards, first=(at.chunks - 1) * at.ranks + 2 * at.below)
+
+
+def looped_bfs(at: RankSide) -> Program:
+    """GPipe over V chunks in a loop, breadth first: all microbatches through one chunk before the next."""
+    forwards = (at.F(chunk) for chunk in range(at.chunks) for _ in range(at.microbatches))
+    backwards = (at.B(chunk) for chunk in reversed(range(at.chunks)) for _ in range(at.microbatches))
+    return by_turns(forwards, backwards, first=at.microbatches * at.chunks)
+
+
+def zero_bubble(at: RankSide, depth: int) -> Program:
+    """1F1B with B split: rank r starts `depth` times as many forwards ahead, and lets `depth` * r weight gradients wait for the end."""
+    first, waiting = depth * at.below, depth * at.rank
+    for k in range(at.microbatches + first):
+        if k < at.microbatches:
+            yield at.F()
+        if k >= first:
+            yield at.I()
+        if k >= first + waiting:
+            yield at.W()
+    for _ in range(min(waiting, at.microbatches)):
+        yield at.W()
+
+
+def zb_h1(at: RankSide) -> Program:
+    """Zero bubble with 1F1B's memory: every rank holds P; a third of the bubble is left when F, I and W take the same time."""
+    return zero_bubble(at, depth=1)
+
+
+def zb_h2(at: RankSide) -> Program:
+    """Zero bubble with about twice 1F1B's memory, 2P - 1: no rank waits between its first action and its last."""
+    return zero_bubble(at, depth=2)
+
+
+def zb_v(at: RankSide) -> Program:
+    """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the first backward itself."""
+    for _ in range(2 * at.below + 1):
+        yield at.F(0)
+    for _ in range(at.rank):
+        yield from (at.F(1), at.F(0))
+    for _ in range(at.below + 1):
+        yield from (at.F(1), at.I(1), at.W())
+    turns = at.microbatches - at.ranks
+    for turn in range(turns):
+        if turn < turns - at.below:
+            yield at.F(0)
+        yield from (at.I(0), at.W(), at.F(1), at.I(1), at.W())
+    for _ in range(at.rank):
+        yield from (at.I(0), at.I(1))
+    for _ in range(at.below + 1):
+        yield from (at.I(0), at.W())
+    for _ in range(2 * at.rank):
+        yield at.W()
+
+
+def dualpipev(at: RankSide) -> Program:
+    """Two chunks in a V; in the steady part each forward runs as one with a backward of the other chunk, so that the messages between
+    experts of one hide behind the other's compute."""
+    for _ in range(2 * at.below):
+        yield at.F(0)
+    for _ in range(at.rank + 1):
+        yield from (at.F(0), at.F(1))
+    for _ in range(at.below):
+        yield from (at.I(1), at.W(), at.F(1))
+    for turn in range(at.microbatches - 2 * at.ranks + at.rank + 1):
+        apart = turn == 0 and at.below == 0  # nothing runs on the last rank yet, and its first forward should leave soon
+        yield from (at.F(0), at.B(1)) if apart else at.fused(at.F(0), at.B(1))
+        yield from at.fused(at.F(1), at.B(0))
+    for _ in range(at.below):
+        yield at.B(1)
+        yield from at.fused(at.F(1), at.B(0))
+    yield from _dualpipev_end(at)
+
+
+def _dualpipev_end(at: RankSide) -> Program:
+    """The backwards that are left, the later ones split, so that weight gradients fill the gaps."""
+    for k in range(2 * at.rank + 2):
+        backward = at.B if k <= at.rank else at.I
+        yield backward(1 - k % 2)
+    for _ in range(at.below):
+        yield from (at.W(), at.I(0))
+    for _ in range(at.rank + 1):
+        yield at.W()

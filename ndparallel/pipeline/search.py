@@ -1,0 +1,127 @@
+"""Search an order for the times and the memory that there are: the idea of ZB-1p and ZB-2p (arXiv 2401.10241, section 3.1).
+
+The idea: every rank does F and I by turns, after a head start of some F. Once it is known when the next of them can begin, W fills the
+wait until then, and W makes room where memory does not allow the next F. How long the head start is, and how late W may make what comes
+next, are a few numbers; all their combinations are tried, and the order with the shortest span wins.
+The cost: about 50 attempts of 5 microseconds for every action: a second or two for 16 ranks and 64 microbatches.
+The limit: one chunk per rank, and greedy: an attempt takes no choice back, so a better order may exist.
+
+Glossary
+  head start  how many F a rank does before F and I go by turns
+  span        seconds from a rank's first start to its own last end: what a step costs when steps follow one another without a stop
+  held        activations kept, in those of one microbatch on one stage
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ndparallel.errors import UserError
+from ndparallel.pipeline.actions import Action, Layout, Schedule
+from ndparallel.pipeline.checker import run_ranks, waits_for
+from ndparallel.pipeline.clock import Clock
+from ndparallel.pipeline.schedules import RankSide, by_turns
+from ndparallel.pipeline.timing import Timing, kept_by
+from ndparallel.pipeline.work import Work
+
+HEAD_STARTS = np.arange(1, 3.25, 0.25)  # F for every rank below: 1 is 1F1B, 2 is ZB-H2, more hides slow messages
+DELAYS = (0.0, 0.5, 1.0)
+TINY = 1e-9  # of an activation: sums of shares are not exact
+
+
+class Memory(NamedTuple):
+    """The most activations that a rank may hold, and the share of them that I frees; W frees the rest."""
+
+    limit: float
+    released_by_input: float
+
+
+class Policy(NamedTuple):
+    """How an attempt decides: each rank's head start; the share of a W by which it may delay what comes next; and whether it may
+    delay the last microbatch's I too, which the whole step waits for."""
+
+    head_starts: tuple[int, ...]
+    delay: float
+    delay_last: bool
+
+
+def search(ranks: int, microbatches: int, work: Work, memory_limit: float | None = None, released_by_input: float = 0.0) -> Schedule:
+    """The best order found in which no rank holds more than `memory_limit` activations of a stage; the default is `ranks`, as in 1F1B.
+
+    released_by_input: the share of them that I frees, 0 to 1. Raise UserError for a limit or a share that cannot be.
+    """
+    memory = Memory(ranks if memory_limit is None else memory_limit, released_by_input)
+    if not memory.limit >= 1:
+        raise UserError(f"a memory limit of {memory.limit:g} activations is too low: a rank holds at least 1.")
+    if not 0 <= released_by_input <= 1:
+        raise UserError(f"the share of the activations that I frees is from 0 to 1, not {released_by_input:g}.")
+    attempts = (attempt(ranks, microbatches, work, memory, policy) for policy in policies(ranks, microbatches, memory))
+    return min(attempts, key=lambda timing: (max(timing.spans), timing.makespan)).schedule
+
+
+def policies(ranks: int, microbatches: int, memory: Memory) -> Iterator[Policy]:
+    starts = dict.fromkeys(tuple(head_starts(ranks, microbatches, memory, per_rank)) for per_rank in HEAD_STARTS)
+    return itertools.starmap(Policy, itertools.product(starts, DELAYS, (False, True)))
+
+
+def head_starts(ranks: int, microbatches: int, memory: Memory, per_rank: float) -> list[int]:
+    """`per_rank` F for every rank below, as far as memory allows; each rank stays ahead of the next, which would wait for it."""
+    wanted = [int(per_rank * (ranks - 1 - rank)) for rank in range(ranks)]
+    if memory.limit >= microbatches:
+        return wanted
+    return [max(0, min(first, int(memory.limit + TINY) - 1 - rank)) for rank, first in enumerate(wanted)]
+
+
+def attempt(ranks: int, microbatches: int, work: Work, memory: Memory, policy: Policy) -> Timing:
+    layout = Layout("loop", ranks)
+    clock = Clock(layout, work)
+    greedy = [GreedyRank(RankSide(layout, rank, microbatches), clock, memory, policy) for rank in range(ranks)]
+    run_ranks([rank.program() for rank in greedy], clock.done)
+    schedule = Schedule("searched", layout, microbatches, [rank.actions for rank in greedy], [[] for _ in greedy])
+    return Timing(schedule, clock.start, clock.end, clock.busy)
+
+
+class GreedyRank:
+    """One rank of an attempt: decides, as the clock moves, when to do W."""
+
+    def __init__(self, at: RankSide, clock: Clock, memory: Memory, policy: Policy):
+        self.at, self.clock, self.memory, self.policy = at, clock, memory, policy
+        self.head_start = policy.head_starts[at.rank]
+        self.weight_seconds = clock.seconds["W"][at.rank]
+        self.change = kept_by(memory.released_by_input)
+        self.actions: list[Action] = []
+        self.weights_due, self.held = 0, 0.0
+
+    def program(self) -> Iterator[Action]:
+        """Run this rank on the clock; while it waits, yield what it waits for."""
+        forwards = (self.at.F() for _ in range(self.at.microbatches))
+        inputs = (self.at.I() for _ in range(self.at.microbatches))
+        for action in by_turns(forwards, inputs, self.head_start):
+            while need := waits_for(action, self.clock.done, self.clock.last_stage):
+                yield need
+            arrival = self.clock.arrival(action)
+            while self.weights_due and self.weight_goes_first(action, arrival):
+                self.do(self.at.W())
+            self.do(action, arrival)
+        while self.weights_due:
+            self.do(self.at.W())
+
+    def weight_goes_first(self, action: Action, arrival: float) -> bool:
+        """Whether to do a W before `action`, whose message comes at `arrival`."""
+        last = self.at.microbatches - 1
+        if action.op == "F" and self.held + 1 > self.memory.limit + TINY:
+            return True
+        if action.op == "I" and self.at.rank == 0 and action.microbatch >= last - self.head_start:
+            return True  # no F is left, and nobody waits for the first rank's I
+        on_time = action.op == "I" and action.microbatch == last and not self.policy.delay_last
+        delay = 0.0 if on_time else self.policy.delay
+        wait = arrival - self.clock.now[self.at.rank]
+        return wait > 0 and wait >= (1 - delay) * self.weight_seconds
+
+    def do(self, action: Action, arrival: float = 0.0) -> None:
+        self.clock.run(self.at.rank, [action], max(arrival, self.clock.now[self.at.rank]))
+        self.actions.append(action)
+        self.held += self.change[action.op]
+        self.weights_due += {"F": 0, "I": 1, "W": -1}[action.op]

@@ -1,0 +1,86 @@
+"""What a schedule is timed on: the seconds of every stage and message; and how layers make stages.
+
+The idea: a schedule is an order and knows no durations; they come from here, as they come from the planner or from a measured run.
+The cost: nothing is computed here but sums.
+The limit: all microbatches take the same time on a stage, and all messages between two ranks are the same size.
+
+Glossary
+  latency  seconds from the start of a message until its first byte arrives
+  wire     seconds that the message then takes on its line: bytes / bandwidth
+  p2p      the delay of a message between two idle ranks: latency + wire
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ndparallel.errors import UserError
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds of one microbatch's actions, and of its messages.
+
+    forward, backward_input, backward_weight: seconds by stage, or one number for all stages.
+    backward: the same for a full backward; None takes backward_input + backward_weight.
+    fused: seconds of a fused pair, one number or by (stage of the first action, stage of the second); where none is given,
+        the pair takes the sum of its two.
+    latency, wire: seconds by [sending rank][receiving rank], or one number for all.
+    """
+
+    forward: ArrayLike = 1.0
+    backward_input: ArrayLike = 1.0
+    backward_weight: ArrayLike = 1.0
+    backward: ArrayLike | None = None
+    fused: float | Mapping[tuple[int, int], float] = field(default_factory=dict)
+    latency: ArrayLike = 0.0
+    wire: ArrayLike = 0.0
+
+    @staticmethod
+    def of_whole_stages(chunks: int, forward=1.0, backward_input=1.0, backward_weight=1.0, p2p=0.0, fused: float | None = None) -> "Work":
+        """Work whose seconds are those of all of a rank's chunks together; p2p is a pure delay, the same for every chunk."""
+        times = (forward / chunks, backward_input / chunks, backward_weight / chunks)
+        return Work(*times, latency=p2p, fused={} if fused is None else fused / chunks)
+
+    def __post_init__(self) -> None:
+        pairs = list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]
+        seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
+
+    def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
+        """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a wrong count of them."""
+        inputs, weights = np.asarray(self.backward_input), np.asarray(self.backward_weight)
+        backward = inputs + weights if self.backward is None else self.backward
+        given = {"F": self.forward, "I": inputs, "W": weights, "B": backward}
+        return {op: seconds_of(given[op], (stages,), f"seconds of {op}") for op in given}
+
+    def fused_seconds(self, first_stage: int, second_stage: int) -> float | None:
+        return self.fused.get((first_stage, second_stage)) if isinstance(self.fused, Mapping) else self.fused
+
+
+def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
+    """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or is no time."""
+    array = np.asarray(given, dtype=float)
+    if array.ndim and array.shape != shape:
+        raise UserError(f"{what}: {array.shape} numbers were given where {shape} are needed, or one for all.")
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise UserError(f"{what} must be finite and not below 0, not {array.tolist()}.")
+    return np.broadcast_to(array, shape).tolist()
+
+
+def spread_layers(layers: int, stages: int, embedding_cost: float = 0.0, head_cost: float = 0.0) -> list[int]:
+    """How many of `layers` each of `stages` holds, so that the slowest stage is as fast as can be.
+
+    embedding_cost, head_cost: what the first and the last stage do besides, in layers. Among equals a later stage takes one more:
+    earlier stages keep more microbatches in memory. Raise UserError if a stage would have nothing to do.
+    """
+    counts, besides = [0] * stages, [0.0] * stages
+    besides[0] += embedding_cost
+    besides[-1] += head_cost
+    for _ in range(layers):
+        counts[min(range(stages), key=lambda stage: (besides[stage] + counts[stage], -stage))] += 1
+    idle = sum(besides[stage] + counts[stage] <= 0 for stage in range(stages))
+    if idle:
+        raise UserError(f"{layers} layers cannot fill {stages} stages: take at most {stages - idle} stages.")
+    return counts

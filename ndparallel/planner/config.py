@@ -1,0 +1,108 @@
+"""The keys of a Hugging Face config.json: every spelling of a size, and one reader that finds, checks and explains.
+
+The idea: code asks for a field by our name for it; the reader knows how the many families spell it, refuses what cannot be, and keeps a
+note of every default that it had to use.
+The limit: nothing is guessed. What is neither written down nor a default of the family is an error that names the key.
+
+Glossary: key = a name in config.json; field = our name for the same thing; tied = input and output embedding are one matrix.
+"""
+
+import json
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ndparallel.errors import UserError
+from ndparallel.planner.sizes import checked_choice, checked_size
+
+SPELLINGS = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner"),
+    "vocab": ("vocab_size",),
+    "positions": ("n_positions", "max_position_embeddings"),
+    "activation": ("hidden_act", "activation_function"),
+    "tied": ("tie_word_embeddings",),
+    "attention_bias": ("attention_bias",),
+    "qkv_bias": ("qkv_bias",),
+    "mlp_bias": ("mlp_bias",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "top_k": ("num_experts_per_tok",),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "first_dense": ("first_k_dense_replace",),
+    "every": ("moe_layer_freq", "decoder_sparse_step"),
+    "dense_layers": ("mlp_only_layers",),
+    "query_rank": ("q_lora_rank",),
+    "kv_rank": ("kv_lora_rank",),
+    "nope_dim": ("qk_nope_head_dim",),
+    "rope_dim": ("qk_rope_head_dim",),
+    "value_dim": ("v_head_dim",),
+}
+
+
+class Config:
+    """The entries of one config.json, asked for by field; `defaults` are those of `class_name`, a configuration class of transformers."""
+
+    def __init__(self, entries: Mapping[str, Any], defaults: Mapping[str, Any], class_name: str) -> None:
+        self.entries, self.defaults, self.class_name = entries, defaults, class_name
+        self.notes: list[str] = []
+
+    def key(self, field: str) -> str:
+        """The key that gives `field`, or all its spellings if none does. A null counts as not given, as in transformers."""
+        given = [key for key in SPELLINGS[field] if self.entries.get(key) is not None]
+        for other in given[1:]:
+            if self.entries[other] != self.entries[given[0]]:
+                raise UserError(f"{self._shown(given[0])} and {self._shown(other)} should be the same and differ.")
+        return given[0] if given else " or ".join(SPELLINGS[field])
+
+    def value(self, field: str) -> Any:
+        key = self.key(field)
+        return self.entries[key] if key in self.entries else self._default(field)
+
+    def size(self, field: str, least: int = 1) -> int:
+        return checked_size(self.value(field), field, self.key(field), least)
+
+    def size_or_null(self, field: str) -> int:
+        """A size whose null, which must be written down, means "there is none": 0."""
+        if any(key in self.entries and self.entries[key] is None for key in SPELLINGS[field]):
+            return 0
+        return self.size(field, least=0)
+
+    def flag(self, field: str) -> bool:
+        value = self.value(field)
+        if not isinstance(value, bool):
+            raise UserError(f"{self.key(field)} must be true or false, not {reprlib.repr(value)}.")
+        return value
+
+    def word(self, field: str, choices: Mapping[str, str]) -> str:
+        """Translate one of the words that are the keys of `choices`."""
+        return choices[checked_choice(self.value(field), self.key(field), choices)]
+
+    def layer_numbers(self, field: str) -> frozenset[int]:
+        value, last = self.value(field), self.size("layers") - 1
+        if not isinstance(value, list) or not all(type(layer) is int and 0 <= layer <= last for layer in value):
+            raise UserError(f"{self.key(field)} must be a list of layer numbers from 0 to {last}, not {reprlib.repr(value)}.")
+        return frozenset(value)
+
+    def _default(self, field: str) -> Any:
+        if field not in self.defaults:
+            raise UserError(f"{self.key(field)} is missing.")
+        default = self.defaults[field]
+        words = default.words if isinstance(default, Rule) else json.dumps(default)
+        self.notes.append(f"{self.key(field)} is not given: {words}, as {self.class_name} has it.")
+        return default.compute(self) if isinstance(default, Rule) else default
+
+    def _shown(self, key: str) -> str:
+        return f"{key} {reprlib.repr(self.entries[key])}"
+
+
+class Rule(NamedTuple):
+    """A default that follows from other fields, and how to say it."""
+
+    words: str
+    compute: Callable[[Config], int]

@@ -1,0 +1,125 @@
+"""Read the shape of a model from a Hugging Face config.json on this machine.
+
+The idea: load the JSON, find the language model in it, let its family (families.py) and the keys (config.py) fill a ModelShape.
+The limit: only the families listed there. Weights are not looked at, so what the file says wrongly is believed.
+
+Glossary: text_config = where a model that also sees or hears keeps its language model; MTP = multi-token prediction, layers beside the
+model that predict tokens further ahead.
+"""
+
+import json
+import os
+import reprlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ndparallel.errors import UserError
+from ndparallel.planner.config import Config
+from ndparallel.planner.families import FAMILIES, Family
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.sizes import checked_choice
+
+
+def from_huggingface(path: str | Path) -> ModelShape:
+    """Return the shape that the config.json at `path` describes.
+
+    Raises UserError, one sentence that names the file and the key: no such file, a directory, not UTF-8, not JSON, an unknown model_type,
+    a missing key, a size that is no whole number, negative or absurd, or an architecture that we cannot count.
+    """
+    path = Path(path)
+    try:
+        return shape_of(load_object(path), name_of(path), source=str(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def name_of(path: Path) -> str:
+    """Name a model after its file, or after the folder of a config.json."""
+    return path.parent.name or path.stem if path.name == "config.json" else path.stem
+
+
+def load_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in the file at `path`."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError("this is not a file; name the config.json itself.")
+    try:
+        entries = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"byte {error.start} is not UTF-8 text.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"this is not JSON: {error}.") from None
+    if not isinstance(entries, dict):
+        raise UserError(f"an object with keys is needed, not {reprlib.repr(entries)}.")
+    return entries
+
+
+def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
+    """Return the shape that the entries of a config.json describe."""
+    text = language_model(entries)
+    if "model_type" not in text:
+        raise UserError("model_type is missing.")
+    family = FAMILIES[checked_choice(text["model_type"], "model_type", FAMILIES)]
+    refuse_variants(text, family)
+    config = Config(text, family.defaults, family.class_name)
+    shape = build(config, family)
+    notes = (*dict.fromkeys(config.notes), *left_out(entries, text))
+    return ModelShape(name=name, source=source, notes=notes, **shape)
+
+
+def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entries of the language model: `text_config` where there is one; whether embeddings are tied may be said outside of it."""
+    if "text_config" not in entries:
+        return entries
+    text, tied = entries["text_config"], entries.get("tie_word_embeddings")
+    if not isinstance(text, dict):
+        raise UserError(f"text_config must be an object with keys, not {reprlib.repr(text)}.")
+    if tied is not None and text.get("tie_word_embeddings", tied) != tied:
+        raise UserError("tie_word_embeddings differs inside and outside of text_config.")
+    return text if tied is None else {**text, "tie_word_embeddings": tied}
+
+
+def refuse_variants(entries: Mapping[str, Any], family: Family) -> None:
+    """Raise UserError for an architecture that the family allows and we cannot count."""
+    for path, wanted in family.must.items():
+        value: Any = entries
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value not in (None, wanted):
+            raise UserError(f"{path} {reprlib.repr(value)} is not supported, only {json.dumps(wanted)}.")
+
+
+def build(config: Config, family: Family) -> dict[str, Any]:
+    """Return the fields of a ModelShape, but for its name, source and notes."""
+    latent = family.latent(config) if family.latent else None
+    flagged = (biases for flag, biases in family.bias_flags.items() if config.flag(flag))
+    return {
+        "layers": config.size("layers"),
+        "hidden": config.size("hidden"),
+        "heads": config.size("heads"),
+        "kv_heads": config.size("heads" if latent else "kv_heads"),
+        "head_dim": latent.head_dim if latent else config.size("head_dim"),
+        "ffn": config.size("ffn"),
+        "vocab": config.size("vocab"),
+        "activation": family.activation or config.word("activation", family.activations),
+        "norm": family.norm,
+        "position": family.position,
+        "positions": config.size("positions") if family.position == "learned" else 0,
+        "biases": sum(flagged, family.biases),
+        "qk_norm": family.qk_norm,
+        "tied_embeddings": config.flag("tied"),
+        "latent": latent,
+        "experts": family.experts(config) if family.experts else None,
+    }
+
+
+def left_out(entries: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the file describes and a shape does not hold."""
+    if "text_config" in entries:
+        yield "Only text_config, the language model, is counted; what sees or hears is left out."
+    if mtp := text.get("num_nextn_predict_layers"):
+        yield f"Multi-token prediction (num_nextn_predict_layers {reprlib.repr(mtp)}) is left out."
+    if (window := text.get("sliding_window")) and text.get("use_sliding_window", True):
+        yield f"The sliding window of {reprlib.repr(window)} tokens is left out: attention is over the whole sequence."

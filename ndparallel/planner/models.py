@@ -1,0 +1,93 @@
+"""Find the model that a person means: a preset by its name, a config.json by its path, or the sizes given one by one.
+
+The idea: all three become one ModelShape. The presets are kept as config.json files keep them, each with its source, and are read by the
+same reader, so they can be held against the published files key by key.
+The limit: a preset is a shape, not a training recipe: sequence length, batch and precision belong to the job.
+"""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ndparallel.errors import UserError, unknown
+from ndparallel.planner.huggingface import from_huggingface, shape_of
+from ndparallel.planner.shape import Experts, ModelShape
+from ndparallel.planner.sizes import checked_size, head_width
+
+PRESETS = Path(__file__).with_name("presets.json")
+
+
+def find_model(name_or_path: str) -> ModelShape:
+    """Return the preset of that name, in capitals or not, or the model that the config.json at that path describes.
+
+    Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
+    """
+    name = name_or_path.lower()
+    if name in presets():
+        return preset(name)
+    if name.endswith(".json") or os.path.exists(name_or_path):
+        return from_huggingface(name_or_path)
+    raise unknown("model or file", name_or_path[:80], presets())
+
+
+@cache
+def presets() -> dict[str, dict[str, Any]]:
+    """The presets by name, each with its `source` and its `config`: the keys of its config.json that matter, defaults written out."""
+    return json.loads(PRESETS.read_text(encoding="utf-8"))
+
+
+@cache
+def preset(name: str) -> ModelShape:
+    entry = presets()[name]
+    return shape_of(entry["config"], name, entry["source"])
+
+
+def from_flags(
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    vocab: int,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    learned_positions: int = 0,
+    experts: int = 0,
+    top_k: int = 0,
+    expert_ffn: int = 0,
+    shared_experts: int = 0,
+    first_dense_layers: int = 0,
+    name: str = "from flags",
+    **others: Any,
+) -> ModelShape:
+    """Return the shape of a model given size by size. What is not given is as in Llama: SwiGLU, RMSNorm, rotary, no bias, not tied.
+
+    kv_heads is heads if not given, head_dim hidden / heads. A model is a mixture of experts if `experts` is not 0; each of them, the
+    shared ones too, is expert_ffn wide. `others` are further fields of ModelShape: activation, norm, biases, qk_norm, tied_embeddings.
+    Latent attention takes a config.json. Raises UserError, naming it, for a size that is missing (None) or cannot be.
+    """
+    refuse_missing(layers=layers, hidden=hidden, heads=heads, ffn=ffn, vocab=vocab)
+    kv_heads = heads if kv_heads is None else kv_heads
+    head_dim = head_width(hidden, heads) if head_dim is None else head_dim
+    sizes = (layers, hidden, heads, kv_heads, head_dim, ffn, vocab)
+    position = "learned" if learned_positions else "rotary"
+    moe = experts_from_flags(experts, top_k, expert_ffn, shared_experts, first_dense_layers)
+    source = "given by its sizes"
+    return ModelShape(name, *sizes, position=position, positions=learned_positions, experts=moe, source=source, **others)
+
+
+def experts_from_flags(experts: int, top_k: int, ffn: int, shared_experts: int, first_dense_layers: int) -> Experts | None:
+    if not experts:
+        if top_k or ffn or shared_experts or first_dense_layers:
+            raise UserError("top_k, expert_ffn, shared_experts and first_dense_layers mean nothing without experts.")
+        return None
+    dense = range(checked_size(first_dense_layers, "layers", "first_dense_layers", least=0))
+    return Experts(experts, top_k, ffn, shared_experts, ffn if shared_experts else 0, dense_layers=tuple(dense))
+
+
+def refuse_missing(**sizes: int | None) -> None:
+    missing = [name for name, value in sizes.items() if value is None]
+    if missing:
+        raise UserError(f"a model given by its sizes also needs {', '.join(missing)}.")

@@ -1,0 +1,58 @@
+"""Parameters of a model, counted by kind.
+
+The idea: kinds and not one sum, because they live in different places: tensor parallelism cuts the attention, expert parallelism deals
+out the experts, the first pipeline stage holds the embedding and the last one the head.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters by kind. Attention, dense_mlp, router, expert, shared_experts and layer_norms are of one layer, expert of one expert.
+
+    `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its matrix is the token embedding.
+    """
+
+    token_embedding: int
+    position_embedding: int
+    attention: int
+    dense_mlp: int
+    router: int
+    expert: int
+    shared_experts: int
+    layer_norms: int
+    final_norm: int
+    head: int
+    dense_layers: int
+    moe_layers: int
+    experts: int
+    top_k: int
+
+    @property
+    def embedding(self) -> int:
+        return self.token_embedding + self.position_embedding
+
+    @property
+    def dense_layer(self) -> int:
+        return self.attention + self.dense_mlp + self.layer_norms
+
+    @property
+    def moe_layer(self) -> int:
+        return self._moe_layer(self.experts)
+
+    @property
+    def total(self) -> int:
+        return self._model(self._moe_layer(self.experts))
+
+    @property
+    def active(self) -> int:
+        """All but the experts that a token does not choose; the embedding counts (published figures differ in this: see the tests)."""
+        return self._model(self._moe_layer(self.top_k))
+
+    def _moe_layer(self, experts: int) -> int:
+        return self.attention + self.layer_norms + self.router + experts * self.expert + self.shared_experts
+
+    def _model(self, moe_layer: int) -> int:
+        layers = self.dense_layers * self.dense_layer + self.moe_layers * moe_layer
+        return self.embedding + layers + self.final_norm + self.head

@@ -1,0 +1,144 @@
+"""Running strategies: what each is given, the single GPU that it is held against, and the row that comes of it.
+
+Idea   The single GPU runs first, as if it had all the memory it needs: its loss and gradients are the truth for every strategy.
+
+Glossary
+    strategy     a rank program, and how its job and hardware differ from the others'
+    entry        a strategy with the job that it is given, about to be run
+    reference    the single GPU's run
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpu import Hardware, OutOfMemoryError
+from ndparallel.errors import UserError
+from ndparallel.job import Job
+from ndparallel.launch import RankResult, Ranks
+from ndparallel.measure import Measurement, failed, measure
+from ndparallel.mesh import Mesh
+from ndparallel.oracle import Tensors, gradient_difference, whole_tensors
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
+
+    `reference` is the single GPU's program where it is not the lesson's model that is trained.
+    """
+
+    name: str
+    program: Callable[..., Any]
+    mesh: Callable[[int], Mesh]
+    changes: dict[str, Any] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    reference: Callable[..., Any] | None = None
+
+    def job(self, job: Job, gpus: int) -> Job:
+        return job.on(mesh=self.mesh(gpus), **self.changes)
+
+
+class Entry(NamedTuple):
+    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs."""
+
+    strategy: Strategy
+    gpus: int
+    job: Job | None
+    refusal: UserError | None = None
+
+
+def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
+    """Give a strategy its job. Raises UserError for sizes that it cannot be cut to."""
+    its_job = strategy.job(job, gpus)
+    return Entry(strategy, its_job.mesh.world_size, its_job)
+
+
+def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
+    """The single GPU, which takes the batch whole; it trains the lessons' model unless another program is given."""
+    from ndparallel.lessons import single_gpu
+
+    usual = single_gpu()
+    alone = replace(usual, program=program) if program else usual
+    return enter(alone, job.on(microbatches=1, chunks=1, schedule=Job.schedule, stage_chunks=None), 1)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the single GPU measured and computed, as if it had all the memory that it needs."""
+
+    entry: Entry
+    measurement: Measurement
+    tensors: Tensors
+    results: list[RankResult]
+
+    def stands_for(self, entry: Entry, memory_bytes: float) -> bool:
+        """Whether it is this very run, and would have fitted into this memory."""
+        peak = self.measurement.peak_memory_bytes
+        return entry == self.entry and peak is not None and peak["total"] <= memory_bytes
+
+
+class Runner:
+    """Runs strategies one after another; ranks are kept between those of the same size, references between those of the same job."""
+
+    def __init__(self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None) -> None:
+        self.hardware, self.engine, self.announce = hardware, engine, announce
+        self.ranks: dict[int, Ranks] = {}
+        self.references: dict[tuple, Reference] = {}
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for ranks in self.ranks.values():
+            ranks.close()
+
+    def on(self, **hardware: Any) -> "Runner":
+        """A runner like this one on changed hardware, to be used with `with`."""
+        return Runner(replace(self.hardware, **hardware), self.engine, self.announce)
+
+    def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
+        self.announce(strategy.name)
+        size = job.mesh.world_size
+        if size not in self.ranks:
+            self.ranks[size] = Ranks(size, self.engine)
+        return self.ranks[size].run(strategy.program, hardware, job)
+
+    def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
+        """The single GPU's run of a job: what it computes is the truth for every size of model."""
+        entry = baseline(job, program)
+        key = (entry.strategy.program, entry.job)
+        if key not in self.references:
+            self.references[key] = self._refer(entry)
+        return self.references[key]
+
+    def _refer(self, entry: Entry) -> Reference:
+        assert entry.job
+        results = self.run(entry.strategy, entry.job, replace(self.hardware, memory_bytes=float("inf")))
+        measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
+        return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
+
+    def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
+        """Run one strategy and measure it; one that cannot run, or does not fit into memory, is a row that says so."""
+        strategy, gpus, job, refusal = entry
+        if job is None:
+            return failed(strategy.name, gpus, refusal), []
+        reference = self.reference(job, strategy.reference)
+        if reference.stands_for(entry, self.hardware.memory_bytes):
+            return reference.measurement, reference.results
+        hardware = replace(self.hardware, **strategy.hardware)
+        try:
+            results = self.run(strategy, job, hardware)
+        except OutOfMemoryError as error:
+            self.ranks.pop(gpus).close()
+            return failed(strategy.name, gpus, error), []
+        difference = gradient_difference((result.value for result in results), reference.tensors)
+        row = measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement)
+        return row, results
+
+
+def mean_loss(results: Sequence[RankResult]) -> float:
+    """The last step's loss over the whole batch: the mean over the ranks that have one. Off the clock."""
+    return float(np.mean([result.value.losses[-1] for result in results if result.value.losses]))

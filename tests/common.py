@@ -1,0 +1,51 @@
+"""What many tests share: a small model, and a way to run a lesson's strategy and the single GPU's."""
+
+from functools import lru_cache
+
+from gpu import Hardware
+from ndparallel.job import Job
+from ndparallel.launch import RankResult, launch
+from ndparallel.lesson import Strategy
+from ndparallel.lessons import load, single_gpu
+from ndparallel.measure import Measurement, measure
+from ndparallel.oracle import gradient_difference, weight_difference, whole_tensors
+from ndparallel.pocket import POCKET
+from ndparallel.units import ModelConfig
+
+SMALL = ModelConfig(layers=3, hidden=16, heads=4, kv_heads=2, ffn=24, sequence=16)
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def strategy(lesson: str, name: str) -> Strategy:
+    return next(strategy for strategy in load(lesson).strategies if strategy.name == name)
+
+
+def names(lesson: str) -> list[str]:
+    return [strategy.name for strategy in load(lesson).strategies]
+
+
+def run(strategy: Strategy, job: Job, gpus: int, hardware: Hardware = POCKET, engine: str = "inline") -> list[RankResult]:
+    job = strategy.job(job, gpus)
+    return launch(strategy.program, job.mesh.world_size, hardware, job, engine=engine)
+
+
+@lru_cache(maxsize=64)
+def reference(job: Job) -> RankResult:
+    """The single GPU's run of the same job, in one piece."""
+    return run(single_gpu(), job.on(microbatches=1), 1)[0]
+
+
+def loss_and_gradient_difference(results: list[RankResult], job: Job) -> tuple[float, float]:
+    """How far a run is from the single GPU's: its first step's loss, relative, and its gradients."""
+    expected = reference(job).value
+    losses = [result.value.losses[0] for result in results if result.value.losses]
+    loss = abs(sum(losses) / len(losses) - expected.losses[0]) / expected.losses[0]
+    return loss, gradient_difference((result.value for result in results), whole_tensors(expected.gradients))
+
+
+def difference_of_weights(results: list[RankResult], job: Job) -> float:
+    return weight_difference((result.value for result in results), whole_tensors(reference(job).value.weights))
+
+
+def measured(lesson: str, name: str, job: Job, gpus: int, hardware: Hardware = POCKET) -> Measurement:
+    return measure(name, run(strategy(lesson, name), job, gpus, hardware), hardware, job.steps)

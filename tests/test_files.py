@@ -1,0 +1,78 @@
+"""Files are whole or not there, and a path that cannot be written is one sentence."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ndparallel.errors import UserError
+from ndparallel.files import write_atomically
+
+
+def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
+    write_atomically(tmp_path / "picture.svg", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["picture.svg"]
+    assert (tmp_path / "picture.svg").read_text() == "new"
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+
+    def full_disk(self, text, encoding):
+        with open(self, "w") as file:
+            file.write(text[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(UserError, match="cannot write .*trace.json': no space left on device"):
+        write_atomically(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
+    path, seen = tmp_path / "trace.json", []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, target: (seen.append((path.exists(), self.read_text())), replace(self, target))[1])
+    write_atomically(path, "all of it")
+    assert seen == [(False, "all of it")] and path.read_text() == "all of it"
+
+
+@pytest.mark.parametrize(
+    "path, reason",
+    [("missing/picture.svg", "there is no directory .*missing.*; make it first"), (".", "it is a directory; name a file in it")],
+)
+def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
+    with pytest.raises(UserError, match=f"^cannot write '.*': {reason}\\.$"):
+        write_atomically(tmp_path / path, "")
+
+
+def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):
+    def refuse(self, text, encoding):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(UserError, match="permission denied; name a file in a directory that you may write to"):
+        write_atomically(tmp_path / "picture.svg", "")
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_link_stays_a_link_and_its_target_is_written(tmp_path):
+    target, link = tmp_path / "target.svg", tmp_path / "link.svg"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_atomically(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"

@@ -1,0 +1,387 @@
+"""The shapes of models: parameters to the last one, and config.json files as people really write (and break) them."""
+
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ndparallel.errors import UserError
+from ndparallel.planner.config import SPELLINGS
+from ndparallel.planner.families import FAMILIES
+from ndparallel.planner.huggingface import from_huggingface, shape_of
+from ndparallel.planner.models import find_model, from_flags, presets
+from ndparallel.planner.parameters import Parameters
+from ndparallel.planner.shape import ModelShape
+
+# What the Hugging Face Hub counts in the safetensors files of each model (huggingface.co/api/models/<model>, "safetensors"), where it
+# counts each tensor once; for gpt2 and for tied qwen, whose files also hold buffers or the tied matrix, model.num_parameters().
+PUBLISHED = {
+    "gpt2": 124439808,
+    "gpt2-medium": 354823168,
+    "gpt2-large": 774030080,
+    "gpt2-xl": 1557611200,
+    "llama-2-7b": 6738415616,
+    "llama-2-13b": 13015864320,
+    "llama-2-70b": 68976648192,
+    "llama-3-8b": 8030261248,
+    "llama-3-70b": 70553706496,
+    "llama-3-405b": 405853388800,
+    "mistral-7b": 7241732096,
+    "mixtral-8x7b": 46702792704,
+    "mixtral-8x22b": 140620634112,
+    "qwen2-0.5b": 494032768,
+    "qwen2-7b": 7615616512,
+    "qwen2.5-14b": 14770033664,
+    "qwen2.5-32b": 32763876352,
+    "qwen2.5-72b": 72706203648,
+    "qwen2-57b-a14b": 57408658944,
+    "qwen3-4b": 4022468096,
+    "qwen3-8b": 8190735360,
+    "qwen3-14b": 14768307200,
+    "qwen3-32b": 32762123264,
+    "qwen3-30b-a3b": 30532122624,
+    "qwen3-235b-a22b": 235093634560,
+    "deepseek-v2-lite": 15706484224,
+    "deepseek-v2": 235741434880,
+}
+
+
+def tiny(model_type: str, **changes):
+    """A small config.json of the family, with `changes`; None drops the key."""
+    entries = {
+        "model_type": model_type,
+        "num_hidden_layers": 3,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 40,
+        "vocab_size": 100,
+        "hidden_act": "silu",
+    } | changes
+    return {key: value for key, value in entries.items() if value is not None}
+
+
+QWEN_MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+DEEPSEEK = LATENT | {"q_lora_rank": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "n_shared_experts": 2}
+
+# Counted by transformers 5.23.0, which built each model from these very entries (for deepseek_v3 its buffer of router biases included).
+BUILT = [
+    (30144, tiny("llama", num_hidden_layers=2, head_dim=24, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    (72336, tiny("mistral", num_hidden_layers=5, hidden_size=48, num_attention_heads=6, num_key_value_heads=1, intermediate_size=64,
+                 vocab_size=128, hidden_act="gelu", tie_word_embeddings=False, head_dim=4)),
+    (56896, tiny("qwen2_moe", num_hidden_layers=5, shared_expert_intermediate_size=56, decoder_sparse_step=2, mlp_only_layers=[3],
+                 qkv_bias=False, **QWEN_MOE)),
+    (90528, tiny("qwen3_moe", num_hidden_layers=4, head_dim=24, attention_bias=True, mlp_only_layers=[0], **QWEN_MOE)),
+    (57824, tiny("deepseek_v2", first_k_dense_replace=1, attention_bias=True, **DEEPSEEK)),
+    (41814, tiny("deepseek_v3", first_k_dense_replace=2) | DEEPSEEK | {"q_lora_rank": None, "n_shared_experts": 1}),
+    (26298, {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 33, "vocab_size": 100, "n_inner": 77,
+             "activation_function": "gelu_new", "tie_word_embeddings": False}),
+    (154304, {"model_type": "mpt", "n_layers": 3, "d_model": 64, "n_heads": 4, "vocab_size": 100, "expansion_ratio": 4}),
+]  # fmt: skip
+
+
+def parameters(entries) -> Parameters:
+    return shape_of(entries, "tiny", "").parameters()
+
+
+def write(folder, text):
+    path = folder / "config.json"
+    path.write_bytes(text if isinstance(text, bytes) else json.dumps(text).encode())
+    return path
+
+
+def refusal(work, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        work(*arguments)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+# --- counting
+
+
+@pytest.mark.parametrize("name, count", PUBLISHED.items())
+def test_a_preset_has_as_many_parameters_as_the_published_model(name, count):
+    assert find_model(name).parameters().total == count
+
+
+@pytest.mark.parametrize("count, entries", BUILT, ids=lambda value: value["model_type"] if isinstance(value, dict) else None)
+def test_unusual_variants_are_counted_as_transformers_builds_them(count, entries):
+    assert parameters(entries).total == count
+
+
+def test_deepseek_v3_and_its_prediction_layer_make_up_its_checkpoint():
+    """The Hub counts 3918786560 bf16, 680571043840 fp8 and, but for scales, 15104 fp32 numbers; the prediction layer has a projection of
+    2 x hidden, three norms, and copies of the embedding and the head (README_WEIGHTS.md of deepseek-ai/DeepSeek-V3)."""
+    shape = find_model("deepseek-v3")
+    main = shape.parameters()
+    prediction = main.moe_layer + 2 * shape.hidden**2 + 3 * shape.hidden + main.token_embedding + main.head
+    assert main.total + prediction == 3918786560 + 680571043840 + 15104
+    assert any("num_nextn_predict_layers 1" in note for note in shape.notes)
+
+
+@pytest.mark.parametrize("name, billions", [("22b", "22"), ("175b", "174.6"), ("530b", "529.6"), ("1t", "1008.0")])
+def test_megatron_models_follow_the_formula_of_their_paper(name, billions):
+    """arXiv 2104.04473, equation 2: P = 12 l h^2 (1 + 13/(12h) + (V+s)/(12lh)), without the final norm's 2h. Figures: its tables 1 and 2,
+    and arXiv 2205.05198, table 3."""
+    shape = find_model(f"megatron-{name}")
+    formula = 12 * shape.layers * shape.hidden**2 + 13 * shape.layers * shape.hidden + (shape.vocab + 2048) * shape.hidden
+    assert shape.parameters().total == formula + 2 * shape.hidden
+    assert f"{formula / 1e9:.{len(billions.partition('.')[2])}f}" == billions
+
+
+@pytest.mark.parametrize("name, billions", [("mixtral-8x22b", 39), ("qwen2-57b-a14b", 14), ("qwen3-235b-a22b", 22), ("deepseek-v2", 21)])
+def test_active_parameters_are_those_on_the_model_card(name, billions):
+    assert round(find_model(name).parameters().active / 1e9) == billions
+
+
+def test_deepseek_v3_calls_37_billion_active_by_leaving_out_the_embedding():
+    active = find_model("deepseek-v3").parameters()
+    assert round((active.active - active.token_embedding) / 1e9) == 37
+    assert round(active.active / 1e9) == 38
+
+
+def test_layers_add_up_to_the_model():
+    counted = find_model("deepseek-v2-lite").parameters()
+    layers = counted.dense_layer + 26 * counted.moe_layer
+    assert (counted.dense_layers, counted.moe_layers) == (1, 26)
+    assert counted.total == counted.embedding + layers + counted.final_norm + counted.head
+
+
+def test_a_dense_model_is_active_as_a_whole():
+    counted = find_model("llama-3-8b").parameters()
+    assert counted.active == counted.total
+    assert (counted.router, counted.expert, counted.moe_layers) == (0, 0, 0)
+
+
+def test_a_tied_head_is_not_counted_twice():
+    tied = parameters(tiny("llama", tie_word_embeddings=True))
+    untied = parameters(tiny("llama", tie_word_embeddings=False))
+    assert (tied.head, untied.head) == (0, 100 * 32)
+    assert untied.total - tied.total == 100 * 32
+
+
+def test_learned_positions_are_parameters_and_rotary_ones_are_not():
+    assert find_model("gpt2").parameters().position_embedding == 1024 * 768
+    assert find_model("llama-2-7b").parameters().position_embedding == 0
+
+
+def test_attention_lists_its_matrices_with_their_tensor_parallel_cut():
+    qkv, output = find_model("llama-3-70b").attention()
+    assert (qkv.inputs, qkv.outputs, qkv.split) == (8192, (64 + 2 * 8) * 128, "columns")
+    assert (output.inputs, output.outputs, output.split) == (8192, 8192, "rows")
+
+
+def test_latent_attention_lists_narrow_matrices_that_no_rank_cuts():
+    """arXiv 2412.19437, section 4.2: 128 heads, query rank 1536, key-value rank 512, head width 128 and 64 with position."""
+    shape = find_model("deepseek-v3")
+    sizes = {matrix.name: (matrix.inputs, matrix.outputs, matrix.split) for matrix in shape.attention()}
+    assert sizes == {
+        "query_down": (7168, 1536, "whole"),
+        "query_up": (1536, 128 * (128 + 64), "columns"),
+        "kv_down": (7168, 512 + 64, "whole"),
+        "kv_up": (512, 128 * (128 + 128), "columns"),
+        "attention_output": (128 * 128, 7168, "rows"),
+    }
+    assert shape.attention_norms() == (1536, 512)
+
+
+def test_latent_attention_without_a_query_rank_cuts_its_one_query_matrix():
+    query, *_ = find_model("deepseek-v2-lite").attention()
+    assert (query.name, query.inputs, query.outputs, query.split) == ("query", 2048, 16 * (128 + 64), "columns")
+
+
+def test_the_first_three_layers_of_deepseek_v3_are_dense():
+    shape = find_model("deepseek-v3")
+    assert [shape.has_experts(layer) for layer in range(5)] == [False, False, False, True, True]
+
+
+def test_qwen_puts_experts_in_every_second_layer_from_the_second_on():
+    """transformers: a layer has experts if it is not listed as dense and (layer + 1) % decoder_sparse_step == 0."""
+    shape = shape_of(tiny("qwen3_moe", num_hidden_layers=6, head_dim=8, decoder_sparse_step=2, mlp_only_layers=[3], **QWEN_MOE), "tiny", "")
+    assert [layer for layer in range(6) if shape.has_experts(layer)] == [1, 5]
+
+
+# --- presets
+
+
+def test_every_preset_has_a_source_and_rests_on_no_default():
+    for name, entry in presets().items():
+        assert entry["source"]
+        assert not [note for note in find_model(name).notes if "not given" in note], name
+
+
+def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
+    assert find_model("Llama-3-8B").name == "llama-3-8b"
+    assert "Did you mean 'llama-3-70b'?" in refusal(find_model, "llama-3-7b0")
+    assert "Did you mean 'qwen3-8b'?" in refusal(find_model, "Qwen/Qwen3-8B")
+
+
+# --- config.json
+
+
+@pytest.mark.parametrize("spelled", [("num_hidden_layers", "hidden_size", "num_attention_heads"), ("n_layer", "n_embd", "n_head"),
+                                     ("n_layers", "d_model", "n_heads")])  # fmt: skip
+def test_every_spelling_means_the_same(spelled):
+    usual = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    entries = tiny("llama")
+    values = [entries.pop(key) for key in usual]
+    assert parameters(entries | dict(zip(spelled, values))) == parameters(tiny("llama"))
+
+
+@pytest.mark.parametrize("spelling", ["num_local_experts", "num_experts", "n_routed_experts"])
+def test_experts_are_found_under_every_spelling(spelling):
+    shape = shape_of(tiny("mixtral", num_experts_per_tok=2, **{spelling: 8}), "tiny", "")
+    assert shape.experts is not None and shape.experts.experts == 8
+
+
+def test_a_file_gives_the_same_shape_as_its_preset(tmp_path):
+    path = write(tmp_path, presets()["deepseek-v2"]["config"] | {"torch_dtype": "bfloat16", "rope_scaling": {"factor": 40}})
+    assert from_huggingface(path).parameters() == find_model("deepseek-v2").parameters()
+    assert find_model(str(path)).name == tmp_path.name
+
+
+def test_the_language_model_is_taken_out_of_text_config(tmp_path):
+    outer = {"model_type": "some_vision_model", "vision_config": {}, "tie_word_embeddings": True, "text_config": tiny("llama")}
+    shape = from_huggingface(write(tmp_path, outer))
+    assert shape.parameters() == parameters(tiny("llama", tie_word_embeddings=True))
+    assert "Only text_config" in shape.notes[-1]
+
+
+def test_every_default_that_was_used_is_said():
+    notes = shape_of(tiny("llama", num_key_value_heads=None), "tiny", "").notes
+    assert "num_key_value_heads is not given: as many as heads, as LlamaConfig has it." in notes
+    assert "tie_word_embeddings is not given: false, as LlamaConfig has it." in notes
+    assert sum("not given" in note for note in notes) == 5  # head_dim, attention_bias and mlp_bias too
+
+
+def test_a_sliding_window_that_is_left_out_is_said():
+    assert "sliding window of 4096" in find_model("mistral-7b").notes[-1]
+    assert not shape_of(presets()["qwen2-7b"]["config"] | {"sliding_window": 9, "use_sliding_window": False}, "q", "").notes
+
+
+@pytest.mark.parametrize(
+    "entries, sentence",
+    [
+        (tiny("llamma"), "unknown model_type 'llamma'. Did you mean 'llama'?"),
+        ({"hidden_size": 1}, "model_type is missing."),
+        (tiny("llama", vocab_size=None), "vocab_size is missing."),
+        (tiny("llama", hidden_size=None), "hidden_size or n_embd or d_model is missing."),
+        (tiny("mistral", num_key_value_heads=None), "num_key_value_heads is missing."),
+        (tiny("deepseek_v2", first_k_dense_replace=1) | DEEPSEEK | LATENT | {"q_lora_rank": "none"}, "q_lora_rank must be a whole number"),
+        (tiny("llama", hidden_size="4096"), "hidden_size must be a whole number, not '4096'."),
+        (tiny("llama", hidden_size=32.0), "hidden_size must be a whole number, not 32.0."),
+        (tiny("llama", hidden_size=True), "hidden_size must be a whole number, not True."),
+        (tiny("llama", hidden_size=float("nan")), "hidden_size must be a whole number, not nan."),
+        (tiny("llama", intermediate_size=-5), "intermediate_size is -5; it must be from 1 to"),
+        (tiny("llama", num_hidden_layers=10000), "num_hidden_layers is 10000; it must be from 1 to 4096."),
+        (tiny("llama", vocab_size=10**4000), "vocab_size is 1000"),
+        (tiny("llama", num_attention_heads=5), "hidden_size 32 is not a multiple of 5 heads; take 4 or 8 heads, or give head_dim."),
+        (tiny("llama", num_key_value_heads=3), "3 kv_heads cannot serve 4 heads evenly; nearest: 2 or 4."),
+        (tiny("llama", tie_word_embeddings="yes"), "tie_word_embeddings must be true or false, not 'yes'."),
+        (tiny("llama", hidden_act="sillu"), "unknown hidden_act 'sillu'. Did you mean 'silu'?"),
+        (tiny("llama", hidden_act=["silu"]), "hidden_act must be one of"),
+        (tiny("llama", n_embd=64), "hidden_size 32 and n_embd 64 should be the same and differ."),
+        (tiny("mixtral", num_local_experts=2, num_experts_per_tok=4), "top_k is 4, but there are only 2 experts to choose from."),
+        (tiny("qwen3_moe", head_dim=8, mlp_only_layers=[3], **QWEN_MOE), "mlp_only_layers must be a list of layer numbers from 0 to 2"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config.alibi False is not supported, only true."),
+        ({"text_config": 5}, "text_config must be an object with keys, not 5."),
+        ({"text_config": tiny("llama", vocab_size=None)}, "vocab_size is missing."),
+        ([1, 2], "an object with keys is needed, not [1, 2]."),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_in_one_sentence_that_names_it(tmp_path, entries, sentence):
+    path = write(tmp_path, entries)
+    told = refusal(from_huggingface, path)
+    assert told.startswith(f"{path}: ")
+    assert sentence in told
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [(b"\xff\xfe{}", "byte 0 is not UTF-8"), (b"", "this is not JSON"), (b"{", "this is not JSON"), (b"[" * 100_000, "this is not JSON")],
+)
+def test_a_file_that_is_no_json_is_named(tmp_path, content, sentence):
+    assert sentence in refusal(from_huggingface, write(tmp_path, content))
+
+
+def test_a_directory_or_no_file_is_named(tmp_path):
+    assert refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is not a file; name the config.json itself."
+    assert "cannot be read: No such file" in refusal(find_model, str(tmp_path / "config.json"))
+    assert "unknown model or file 'a\\x00b'" in refusal(find_model, "a\x00b")
+    assert refusal(from_huggingface, "a\x00b/config.json")
+
+
+def test_a_device_is_not_read_without_end():
+    if os.path.exists("/dev/zero"):
+        assert "this is not a file" in refusal(from_huggingface, "/dev/zero")
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-2, 9) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+KEYS = st.sampled_from(sorted({key for keys in SPELLINGS.values() for key in keys} | {"text_config", "attn_config", "sliding_window"}))
+STARTS = st.sampled_from([entry["config"] for entry in presets().values()])
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STARTS, st.dictionaries(KEYS, JUNK, max_size=3), st.sets(KEYS, max_size=2), st.none() | st.sampled_from(sorted(FAMILIES)))
+def test_any_entries_give_a_shape_or_one_sentence(start, changes, dropped, model_type):
+    entries = {key: value for key, value in (start | changes).items() if key not in dropped}
+    try:
+        shape = shape_of(entries | ({"model_type": model_type} if model_type else {}), "fuzz", "")
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 2000
+    else:
+        counted = shape.parameters()
+        assert 0 < counted.active <= counted.total
+
+
+# --- flags
+
+
+def test_a_model_can_be_given_by_its_sizes():
+    shape = from_flags(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
+    assert shape.parameters() == find_model("llama-3-8b").parameters()
+
+
+def test_gpt2_and_mixtral_can_be_given_by_their_sizes():
+    gpt2 = from_flags(
+        layers=12, hidden=768, heads=12, ffn=3072, vocab=50257, learned_positions=1024,
+        activation="gelu", norm="layernorm", biases=("qkv", "output", "mlp", "norm"), tied_embeddings=True,
+    )  # fmt: skip
+    assert gpt2.parameters() == find_model("gpt2").parameters()
+    mixtral = from_flags(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, experts=8, top_k=2, expert_ffn=14336)
+    assert mixtral.parameters() == find_model("mixtral-8x7b").parameters()
+
+
+SMALL = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 40, "vocab": 100}
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"hidden": None, "vocab": None}, "a model given by its sizes also needs hidden, vocab."),
+        ({"heads": 5}, "hidden 32 is not a multiple of 5 heads; take 4 or 8 heads, or give head_dim."),
+        ({"heads": 0}, "heads is 0; it must be from 1 to"),
+        ({"activation": "swigloo"}, "Did you mean 'swiglu'?"),
+        ({"biases": ("kqv",)}, "unknown bias 'kqv'. Did you mean 'qkv'?"),
+        ({"experts": 4, "expert_ffn": 8}, "top_k is 0; it must be from 1 to"),
+        ({"top_k": 2}, "mean nothing without experts."),
+        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "first_dense_layers": 3}, "layer 2 is to be dense, but the last layer is 1."),
+    ],
+)
+def test_what_is_wrong_in_given_sizes_is_told(changes, sentence):
+    assert sentence in refusal(lambda: from_flags(**(SMALL | changes)))
+
+
+def test_shapes_are_values():
+    assert from_flags(**SMALL) == from_flags(**SMALL)
+    assert hash(find_model("deepseek-v3")) == hash(find_model("deepseek-v3"))
+    assert isinstance(find_model("gpt2"), ModelShape)

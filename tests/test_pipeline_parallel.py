@@ -1,0 +1,146 @@
+"""3D: every schedule, run with real numbers, computes what one GPU computes, in the time that timing its list predicts."""
+
+from dataclasses import replace
+
+import pytest
+from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, names, reference, run, strategy
+
+from gpu import COMPUTE, MEMORY, Event
+from ndparallel import costs
+from ndparallel.job import Job
+from ndparallel.lesson import Runner, enter
+from ndparallel.lessons import load
+from ndparallel.mesh import Mesh
+from ndparallel.model import layers_per_stage
+from ndparallel.pipeline.stages import schedule_of
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
+from ndparallel.pocket import POCKET
+from ndparallel.units import local_sizes
+
+LESSON = "3d_pipeline_parallel"
+DEFAULT = Job(microbatches=8, stage_chunks=2)
+EIGHT = replace(SMALL, layers=8)
+SCHEDULES = ["naive", "gpipe", "1f1b", "eager-1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "dualpipev", "searched"]
+CHUNKED = {"interleaved": 2, "looped-bfs": 2}
+
+
+def pipeline(schedule: str, chunks: int | None = None):
+    return replace(strategy(LESSON, "1F1B"), changes={"schedule": schedule, "stage_chunks": chunks})
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("extra", [0, 1, 2])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_loss_and_every_gradient_equal_the_single_gpus(schedule, ranks, extra, dtype):
+    """M in P, 2P, 2P + 1, where the schedule allows it."""
+    microbatches = [ranks, 2 * ranks, 2 * ranks + 1][extra]
+    if schedule == "interleaved" and microbatches % ranks:
+        pytest.skip("interleaved sends microbatches round in groups of P")
+    job = Job(model=EIGHT, batch=microbatches, microbatches=microbatches, dtype=dtype)
+    loss, gradient = loss_and_gradient_difference(run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks), job)
+    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("1f1b", 2), ("1f1b", 4), ("zb-v", 4), ("interleaved", 2), ("1f1b", 1)])
+def test_tied_embeddings_sum_the_gradients_of_first_and_last_stage(schedule, ranks):
+    job = Job(model=replace(EIGHT, tied=True), microbatches=8, dtype="float64", steps=2)
+    loss, gradient = loss_and_gradient_difference(run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks), job)
+    assert loss <= 1e-12 and gradient <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["MLP on two GPUs", "naive"])
+def test_the_barest_pipelines_equal_their_single_gpu(name):
+    with Runner(POCKET, "inline") as runner:
+        bare, job = strategy(LESSON, name), Job(model=EIGHT, dtype="float64")
+        row, _ = runner.measured(enter(bare, job, 4))
+    assert row.max_gradient_difference <= 1e-12
+
+
+def work_of(job: Job, schedule, hardware) -> Work:
+    """Seconds of every stage's actions, and of the messages between ranks, from the costs alone."""
+    sizes = local_sizes(job.model, job.microbatch, 1, 0, "none", job.dtype)
+
+    def seconds(operations):
+        return sum(float(hardware.seconds(operation)) for operation in operations)
+
+    layers = layers_per_stage(job.model, schedule.layout.stages)
+    parts = {
+        "forward": (costs.block_forward, costs.embedding_forward, costs.head_forward),
+        "backward_input": (costs.block_backward_input, lambda z: [], costs.head_backward_input),
+        "backward_weight": (costs.block_backward_weight, costs.embedding_backward_weight, costs.head_backward_weight),
+    }
+    times = {}
+    for part, (block, first, last) in parts.items():
+        times[part] = [count * seconds(block(sizes)) for count in layers]
+        times[part][0] += seconds(first(sizes))
+        times[part][-1] += seconds(last(sizes))
+    activation = sizes.tokens * job.model.hidden * 4
+    links = [[hardware.link(a, b) for b in range(schedule.ranks)] for a in range(schedule.ranks)]
+    latency = [[link.latency_seconds for link in row] for row in links]
+    wire = [[activation / link.bandwidth_bytes_per_second for link in row] for row in links]
+    return Work(**times, latency=latency, wire=wire)
+
+
+@pytest.mark.parametrize("gpus_per_node", [4, 2, 1])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_executed_clock_equals_the_timing_of_the_schedules_list(schedule, ranks, gpus_per_node):
+    job = Job(model=EIGHT, microbatches=8, mesh=Mesh(pp=ranks))
+    hardware = replace(POCKET, gpus_per_node=gpus_per_node)
+    results = run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks, hardware)
+    listed = schedule_of(schedule, ranks, 8, CHUNKED.get(schedule))
+    timing = time_schedule(listed, work_of(job, listed, hardware))
+    for rank, result in enumerate(results):
+        compute = [event for event in map(Event._make, result.events) if event.kind == COMPUTE and "optimizer" not in event.what]
+        assert compute[-1].end == pytest.approx(timing.end[rank][-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
+def test_measured_peak_memory_is_the_schedules(schedule):
+    """A middle rank peaks at peak_held activations of a chunk, but for what I frees and W still needs."""
+    job = Job(microbatches=8, mesh=Mesh(pp=4))
+    results = run(pipeline(schedule, CHUNKED.get(schedule)), job, 4)
+    listed = schedule_of(schedule, 4, 8, CHUNKED.get(schedule))
+    timing = time_schedule(listed, Work())
+    sizes = local_sizes(job.model, 1, 1, 0, "none", "float32")
+    per_layer = 4 * sum(costs.block_saved(sizes).values())
+    layers = layers_per_stage(job.model, listed.layout.stages)
+    for rank in (1, 2):
+        stages = [listed.layout.stage(rank, chunk) for chunk in range(listed.layout.chunks)]
+        peak = max(event.bytes for event in map(Event._make, results[rank].events) if event.kind == MEMORY and event.what == "activations")
+        chunk = per_layer * layers[stages[0]]
+        if "I" in {action.op for action in listed.actions[rank]}:
+            assert timing.peak_live[rank] * chunk * 0.9 <= peak <= timing.peak_held[rank] * chunk * 1.1
+        else:
+            assert peak == timing.peak_held[rank] * chunk
+
+
+def test_total_compute_is_the_same_in_every_schedule():
+    def busy(name):
+        results = run(strategy(LESSON, name), DEFAULT.on(model=EIGHT), 4)
+        events = [Event._make(event) for result in results for event in result.events]
+        return sum(event.end - event.start for event in events if event.kind == COMPUTE and not event.what.startswith("optimizer"))
+
+    totals = {name: busy(name) for name in names(LESSON)[2:]}
+    assert all(total == pytest.approx(totals["GPipe"], rel=1e-9) for total in totals.values())
+
+
+def test_the_order_of_speedups_at_the_defaults():
+    rows = {name: measured(LESSON, name, DEFAULT, 4) for name in names(LESSON)}
+    seconds = {name: row.step_seconds for name, row in rows.items()}
+    assert seconds["ZB-V"] < seconds["ZB-H1"] < seconds["interleaved"] < seconds["1F1B"] < seconds["naive"]
+    assert seconds["GPipe"] == pytest.approx(seconds["1F1B"], rel=1e-9), "the last stage, which has the head, sets the pace of both"
+    assert seconds["naive"] >= reference(Job()).end_seconds
+    held = {name: row.peak_memory_bytes["activations"] for name, row in rows.items()}
+    assert held["1F1B"] < 0.5 * held["GPipe"]
+
+
+def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweeps["overhead"](runner, Job(model=replace(SMALL, layers=4)))
+    shares = [row["bubble share"] for row in sweep.rows]
+    assert shares == sorted(shares, reverse=True)
+    best = min(sweep.rows, key=lambda row: row["step_seconds"])
+    assert best["microbatches"] < 32 and f"microbatches {best['microbatches']}" in sweep.sentence
