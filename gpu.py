@@ -112,7 +112,8 @@ CLASSROOM = Hardware(
 
 
 class Message(NamedTuple):
-    """An array on its way. `call` says which collective it belongs to, so that a mismatch can name both sides."""
+    """An array on its way: GPUs pass plain tuples of this shape. `call` is the collective it belongs to, so that a mismatch can name
+    both sides."""
 
     call: tuple | None
     departed: float
@@ -150,16 +151,17 @@ class Mailbox(NamedTuple):
     boxes: dict[tuple, deque[Message]]
     rank: int
 
-    def post(self, target: int, what: Any, message: Message) -> None:
+    def post(self, target: int, what: Any, message: tuple) -> None:
+        message = Message(*message)
         self.boxes[target, self.rank, what].append(message._replace(array=snapshot(message.array)))
 
-    def wait(self, source: int, what: Any) -> Message:
+    def wait(self, source: int, what: Any) -> tuple:
         return self.boxes[self.rank, source, what].popleft()
 
 
 def is_size_only(array: np.ndarray) -> bool:
     """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0), shape) makes it."""
-    return not any(array.strides) and array.size > 0 and not array.flags.writeable
+    return not array.flags.writeable and not any(array.strides)
 
 
 def snapshot(array: np.ndarray) -> np.ndarray:
@@ -195,6 +197,7 @@ class Stream:
     name: str
     now: float = 0.0
     incoming_free: float = 0.0  # when its incoming line has taken in the last message
+    incoming_departed: float = 0.0  # when that message left
 
 
 @dataclass
@@ -231,8 +234,9 @@ class Pending(Handle):
 
     def wait(self) -> Any:
         if not self.waited:
-            with self.gpu.on(self.stream, waits=False):
-                self.array, self.start, self.end = self.gpu._take(self.source, self.what, self.into, None)
+            with self.gpu.on(self.stream, waits=False) as line:
+                self.array = self.gpu.receive(self.source, self.what, self.into)
+                self.start, self.end = line.incoming_departed, line.incoming_free
         return super().wait()
 
 
@@ -254,6 +258,7 @@ class GPU:
         self.current = Stream(COMPUTE)
         self.streams = {COMPUTE: self.current}
         self._prices: dict[Operation, float] = {}
+        self._links: dict[int, Link] = {}
 
     # ---- the clock
 
@@ -303,12 +308,14 @@ class GPU:
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits for the receiver."""
-        stream, link = self.current, self.hardware.link(self.rank, target)
-        wire_seconds = array.nbytes / link.bandwidth_bytes_per_second
+        link = self._links.get(target) or self._links.setdefault(target, self.hardware.link(self.rank, target))
+        stream = self.current
         start = stream.now
-        stream.now = start + wire_seconds
-        self.transport.post(target, what, Message(self.call, start, start + link.latency_seconds, wire_seconds, array))
-        self.record(SEND, what, start, stream.now, array.nbytes, 0, target)
+        wire_seconds = array.nbytes / link.bandwidth_bytes_per_second
+        stream.now = end = start + wire_seconds
+        self.transport.post(target, what, (self.call, start, start + link.latency_seconds, wire_seconds, array, None))
+        if self.keep_events:
+            self.events.append((self.rank, stream.name, SEND, what, start, end, array.nbytes, 0, target))
 
     def receive(self, source: int, what: Any, into: np.ndarray | None = None, combine: Callable | None = None) -> np.ndarray:
         """Wait for the message `what` of `source` and return its array.
@@ -316,7 +323,21 @@ class GPU:
         With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add, np.maximum) too it is
         combined with what is there, free of charge. Raises MismatchError where sender and receiver do not mean the same thing.
         """
-        return self._take(source, what, into, combine)[0]
+        call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
+        if call != self.call or (into is not None and (array.shape != into.shape or array.dtype != into.dtype)):
+            raise MismatchError(self._mismatch(source, what, call, array, into))
+        stream = self.current
+        free, now = stream.incoming_free, stream.now
+        stream.incoming_departed = departed
+        stream.incoming_free = done = (first_byte if first_byte > free else free) + wire_seconds
+        if done > now:
+            stream.now = done
+        if self.keep_events:
+            end = stream.now
+            self.events.append((self.rank, stream.name, RECEIVE, what, min(max(now, departed), end), end, array.nbytes, 0, source))
+        if into is None and release is None:
+            return array
+        return _unpack(array, release, into, combine)
 
     def isend(self, target: int, array: np.ndarray, what: Any, stream: str = "p2p") -> Handle:
         """Send on another stream; the handle's wait waits until the array has left."""
@@ -329,21 +350,9 @@ class GPU:
         """Announce a receive on another stream; the handle's wait returns the array."""
         return Pending(self, source, what, into, stream)
 
-    def _take(self, source: int, what: Any, into: np.ndarray | None, combine: Callable | None) -> tuple[np.ndarray, float, float]:
-        message = self.transport.wait(source, what)
-        if message.call != self.call or (into is not None and (message.array.shape != into.shape or message.array.dtype != into.dtype)):
-            raise MismatchError(self._mismatch(source, what, message, into))
-        stream = self.current
-        done = max(stream.incoming_free, message.first_byte) + message.wire_seconds
-        end = max(stream.now, done)
-        start = min(max(stream.now, message.departed), end)
-        stream.incoming_free, stream.now = done, end
-        self.record(RECEIVE, what, start, end, message.array.nbytes, 0, source)
-        return _unpack(message, into, combine), message.departed, done
-
-    def _mismatch(self, source: int, what: Any, message: Message, into: np.ndarray | None) -> str:
+    def _mismatch(self, source: int, what: Any, call: tuple | None, array: np.ndarray, into: np.ndarray | None) -> str:
         here = _describe(self.call, into)
-        there = _describe(message.call, message.array)
+        there = _describe(call, array)
         return f"rank {self.rank} and rank {source} disagree about {say(what)}: rank {self.rank} is in {here}, rank {source} sent {there}"
 
     # ---- memory
@@ -368,18 +377,17 @@ class GPU:
         return f"GPU {self.rank} has {limit} of memory and needs {si(total, 'B')}, for {more} more of {kind}. It holds: {held}"
 
 
-def _unpack(message: Message, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
-    array = message.array
+def _unpack(array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
     if into is None:
-        into = array if message.release is None else array.copy()
+        into = array.copy()
     elif not into.flags.writeable:
         pass  # only a size: no content to write
     elif combine is None:
         into[...] = array
     else:
         combine(into, array, out=into)
-    if message.release is not None:
-        message.release()
+    if release is not None:
+        release()
     return into
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.engines.failures import DeadlockError, RankError
-from ndparallel.engines.job import Job, Program, RankResult
+from ndparallel.engines.task import Program, RankResult, Task
 from ndparallel.errors import UserError, unknown
 
 __all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "launch"]
@@ -34,7 +34,7 @@ class Ranks:
         Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or its process was
         killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. In every case all ranks have ended then.
         """
-        return self.engine.run(program, Job(hardware, arguments, keep_events))
+        return self.engine.run(program, Task(hardware, arguments, keep_events))
 
     def close(self) -> None:
         self.engine.close()

@@ -9,7 +9,7 @@ Glossary
     frame     length, then the pickled (run, source, what, call, departed, first byte, wire seconds, dtype, shape, payload)
     payload   what `_pack` returns: bytearray = the content, bytes = one element that stands for all, int = start of a block
     outbox    frames that found a pipe full, by target
-    run       number of the job: ranks are kept between jobs, and what a job left unread must not reach the next
+    run       number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
 """
 
 import os
@@ -173,7 +173,7 @@ class Channel:
         unread = [named(source, what) for (run, source, what), box in self.boxes.items() if run == self.run for _ in box]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
 
-    # ---- from one job to the next
+    # ---- from one task to the next
 
     def begin(self, run: int) -> None:
         for key in [key for key in self.boxes if key[0] < run]:

@@ -2,25 +2,27 @@
 
 Idea   A rank runs until it waits for a message that is not there; then the next rank that can run goes on, from where it stood. A
        message wakes exactly the rank that waits for it, so a switch costs the same among 4 ranks and 8,192.
-Cost   One switch of stacks (greenlet) a wait that finds nothing.
+Cost   One switch of stacks (greenlet) for every wait that finds nothing.
 Limit  One core. A debugger works: `breakpoint()` in a program stops every rank.
 
 Glossary
     stack   a greenlet: a function under way, which can be left in the middle and gone on with later
-    seat    one rank's place: its mailbox, its stack, and the message it waits for
-    ready   the seats that can go on, in the order in which they became able to
+    main    the stack that started them all; it goes on when a rank has ended, or when none can go on
+    seat    one rank's place: its inboxes, its stack, and the message it waits for
+    inbox   messages from one rank to another, in the order in which they were sent, as (what, message)
+    ready   the stacks that can go on, in the order in which they became able to
 """
 
 import importlib
 import pickle
-from collections import deque
+from collections import defaultdict, deque
 from types import ModuleType
 from typing import Any
 
-from gpu import Message, say, snapshot
+from gpu import say
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
-from ndparallel.engines.job import Job, Program, RankResult, run_rank
-from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
+from ndparallel.engines.task import Program, RankResult, Task, run_rank
+from ndparallel.engines.waiting import Waiting, deadlocked, named, no_such_rank, place, report
 from ndparallel.errors import UserError
 
 
@@ -31,89 +33,108 @@ class Inline:
         self.world_size = world_size
         self.greenlet = _import_greenlet()
 
-    def run(self, program: Program, job: Job) -> list[RankResult]:
-        return Round(self.world_size, program, job, self.greenlet).run()
+    def run(self, program: Program, task: Task) -> list[RankResult]:
+        return Round(self.world_size, program, task, self.greenlet).run()
 
     def close(self) -> None:
         pass
 
 
 class Round:
-    """One job on all ranks, from start to end."""
+    """One task on all ranks, from start to end."""
 
-    def __init__(self, world_size: int, program: Program, job: Job, greenlet: ModuleType) -> None:
+    def __init__(self, world_size: int, program: Program, task: Task, greenlet: ModuleType) -> None:
+        self.program, self.task, self.arguments = program, task, pickle.dumps(task.arguments)
         self.main = greenlet.getcurrent()
+        self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
         self.failure: Failure | None = None
-        self.program, self.job, self.arguments = program, job, pickle.dumps(job.arguments)
-        self.ready: deque[Any] = deque()
-        self.seats = {rank: Seat(self, rank, greenlet.greenlet(self._run_rank)) for rank in range(world_size)}
+        self.seats: dict[int, Seat] = {}
+        for rank in range(world_size):
+            self.seats[rank] = Seat(self, rank, greenlet.greenlet(self._run_rank))
 
     def run(self) -> list[RankResult]:
-        self.ready.extend(self.seats.values())
         try:
-            while self.ready and not self.failure:
-                seat = self.ready.popleft()
-                seat.stack.switch(seat)
-            if self.failure:
-                raise self.failure.error()
+            for seat in self.seats.values():  # started from here and not by one another: a stack starts as deep as its starter
+                self._go_on(seat.stack, seat)
+            while self.ready:
+                self._go_on(self.ready.popleft())
             if len(self.results) < len(self.seats):
                 raise DeadlockError(self._explain())
             return [self.results[rank] for rank in self.seats]
         finally:
-            for seat in self.seats.values():
-                seat.stack.throw()  # unwinds what an error left standing; a rank that has ended does not notice
+            self._unwind()
+
+    def _go_on(self, stack: Any, *first_arguments: Any) -> None:
+        stack.switch(*first_arguments)
+        if self.failure:
+            raise self.failure.error()
 
     def _run_rank(self, seat: "Seat") -> None:
-        job = self.job._replace(arguments=pickle.loads(self.arguments))  # its own, as in a process of its own
+        task = self.task._replace(arguments=pickle.loads(self.arguments))  # its own, as in a process of its own
         try:
-            self.results[seat.rank] = run_rank(seat.rank, self.program, job, seat)
+            self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
         except Exception as error:
             self.failure = failure_of(seat.rank, error)
-
-    def pause(self) -> None:
-        """Leave this stack for one that can go on, or for the one that started them all."""
-        if self.ready:
-            seat = self.ready.popleft()
-            seat.stack.switch(seat)
-        else:
-            self.main.switch()
 
     def _explain(self) -> str:
         waits_for = {seat.rank: seat.awaits[0] for seat in self.seats.values() if seat.awaits}
         return report([self.seats[rank].explain() for rank in deadlocked(waits_for, self.results.__contains__)])
+
+    def _unwind(self) -> None:
+        """Leave the stacks that an error left standing, by way of their `finally`s; those that have ended do not notice."""
+        self.ready.clear()
+        for seat in self.seats.values():
+            seat.stack.throw()
+        self.seats.clear()
 
 
 class Seat:
     """One rank's transport."""
 
     def __init__(self, round: Round, rank: int, stack: Any) -> None:
-        self.round, self.rank, self.stack = round, rank, stack
-        self.boxes: dict[tuple, deque[Message]] = {}
-        self.awaits: tuple | None = None
+        self.rank, self.stack = rank, stack
+        self.seats, self.ready, self.main = round.seats, round.ready, round.main
+        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.awaits: tuple[int, Any] | None = None
+        self.arrived: tuple = ()
 
-    def post(self, target: int, what: Any, message: Message) -> None:
-        seat, key = self.round.seats[target], (self.rank, what)
-        seat.boxes.setdefault(key, deque()).append(message._replace(array=snapshot(message.array)))
-        if seat.awaits == key:
-            seat.awaits = None
-            self.round.ready.append(seat)
+    def post(self, target: int, what: Any, message: tuple) -> None:
+        array = message[4]
+        if array.flags.writeable or any(array.strides):  # not only a size
+            message = (*message[:4], array.copy(), None)
+        seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
+        if seat.awaits is not None and seat.awaits == (self.rank, what):
+            seat.awaits, seat.arrived = None, message
+            self.ready.append(seat.stack)
+        else:
+            seat.inboxes[self.rank].append((what, message))
 
-    def wait(self, source: int, what: Any) -> Message:
-        key = (source, what)
-        if key not in self.boxes:
-            self.awaits = key
-            self.round.pause()
-        box = self.boxes[key]
-        message = box.popleft()
-        if not box:
-            del self.boxes[key]
-        return message
+    def wait(self, source: int, what: Any) -> tuple:
+        inbox = self.inboxes[source]
+        if inbox and inbox[0][0] == what:
+            return inbox.popleft()[1]
+        return self._search(inbox, what) or self._pause(source, what)
+
+    def _search(self, inbox: deque, what: Any) -> tuple | None:
+        for index, (name, message) in enumerate(inbox):
+            if name == what:
+                del inbox[index]
+                return message
+        return None
+
+    def _pause(self, source: int, what: Any) -> tuple:
+        """Leave this stack for one that can go on, until the message has arrived."""
+        if source not in self.seats:
+            no_such_rank(self.rank, source, len(self.seats))
+        self.awaits = (source, what)
+        (self.ready.popleft() if self.ready else self.main).switch()
+        return self.arrived
 
     def explain(self) -> Waiting:
         assert self.awaits
         source, what = self.awaits
-        unread = [named(*key) for key, box in self.boxes.items() for _ in box]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
         return Waiting(self.rank, source, say(what), place(self.stack.gr_frame), unread)
 
 

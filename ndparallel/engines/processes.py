@@ -1,6 +1,6 @@
 """One process per rank.
 
-Idea   The launcher starts the ranks, hands each its job, and then only watches: results and errors come through one connection per
+Idea   The launcher starts the ranks, hands each its task, and then only watches: results and errors come through one connection per
        rank, the death of a process through its sentinel, and a deadlock shows in the table that all ranks share.
 Cost   Starting: about 1.5 ms a rank with fork, 60 ms with spawn.
 Limit  Fork copies only the calling thread: start ranks before threads that they would have to share locks with.
@@ -8,7 +8,7 @@ Limit  Fork copies only the calling thread: start ranks before threads that they
 Glossary
     fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python (elsewhere)
     sentinel      becomes readable when its process ends
-    crew          the processes of one Ranks, kept between jobs of the same size
+    crew          the processes of one Ranks, kept between tasks of the same size
 """
 
 import multiprocessing
@@ -26,8 +26,8 @@ from typing import Any
 
 from ndparallel.engines.channel import LAUNCHER, LENGTH, Channel, Wiring
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of, killed
-from ndparallel.engines.job import Job, Program, RankResult, load, reference_to, run_rank
 from ndparallel.engines.shared import ENDED, SharedFile, Table
+from ndparallel.engines.task import Program, RankResult, Task, load, reference_to, run_rank
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 
 TICK_SECONDS = 0.02  # how often the table is looked at; a deadlock is what two looks find unchanged
@@ -35,18 +35,18 @@ SPINS = 50
 
 
 class Processes:
-    """The engine. Its processes start with the first job, and anew after a job that failed."""
+    """The engine. Its processes start with the first task, and anew after a task that failed."""
 
     def __init__(self, world_size: int, start_method: str | None = None) -> None:
         self.world_size = world_size
         self.start_method = start_method or ("fork" if sys.platform == "linux" else "spawn")
         self.crew: Crew | None = None
 
-    def run(self, program: Program, job: Job) -> list[RankResult]:
+    def run(self, program: Program, task: Task) -> list[RankResult]:
         reference = reference_to(program)
         self.crew = self.crew or Crew(self.world_size, self.start_method)
         try:
-            return self.crew.run((reference, pickle.dumps(job)))
+            return self.crew.run((reference, pickle.dumps(task)))
         except BaseException:
             self.close()
             raise
@@ -81,12 +81,12 @@ class Crew:
         self.processes.append(process)
         self.connections.append(here)
 
-    def run(self, job: tuple) -> list[RankResult]:
+    def run(self, task: tuple) -> list[RankResult]:
         self.runs += 1
         for rank in range(len(self.processes)):
             self.table.begin(rank)
         for here in self.connections:
-            here.send((self.runs, *job))
+            here.send((self.runs, *task))
         return Watch(self).results()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Crew:
 
 
 class Watch:
-    """The launcher's view of one job."""
+    """The launcher's view of one task."""
 
     def __init__(self, crew: Crew) -> None:
         self.crew, self.table = crew, crew.table
@@ -175,15 +175,15 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def live(rank: int, wiring: Wiring, launcher: Connection, spins: int) -> None:
-    """Run jobs until the launcher ends this process."""
+    """Run tasks until the launcher ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     channel = Channel(rank, wiring, launcher, spins)
     while True:
-        run, reference, job = _next_job(channel, launcher)
+        run, reference, task = _next_task(channel, launcher)
         channel.begin(run)
-        launcher.send_bytes(_outcome(channel, reference, job))
+        launcher.send_bytes(_outcome(channel, reference, task))
 
 
 def _end_with_launcher() -> None:
@@ -193,18 +193,18 @@ def _end_with_launcher() -> None:
     os._exit(1)
 
 
-def _next_job(channel: Channel, launcher: Connection) -> tuple:
-    """Wait for a job, and meanwhile take in what comes, so that a rank that has ended never blocks another's outbox."""
+def _next_task(channel: Channel, launcher: Connection) -> tuple:
+    """Wait for a task, and meanwhile take in what comes, so that a rank that has ended never blocks another's outbox."""
     while not launcher.poll():
         channel.sleep(also=launcher.fileno())
         channel.read()
     return launcher.recv()
 
 
-def _outcome(channel: Channel, reference: Any, pickled_job: bytes) -> bytes:
+def _outcome(channel: Channel, reference: Any, pickled_task: bytes) -> bytes:
     try:
         program = load(reference)  # first: the arguments may be of kinds that its file defines
-        result = pickle.dumps(run_rank(channel.rank, program, pickle.loads(pickled_job), channel))
+        result = pickle.dumps(run_rank(channel.rank, program, pickle.loads(pickled_task), channel))
         channel.end(failed=False)
     except BaseException as error:
         result = pickle.dumps(failure_of(channel.rank, error))

@@ -19,7 +19,7 @@ from ndparallel.errors import UserError
 Program = Callable[..., Any]
 
 
-class Job(NamedTuple):
+class Task(NamedTuple):
     """What every rank calls its program with: `program(gpu, *arguments)`, on a GPU of this hardware."""
 
     hardware: Hardware
@@ -38,9 +38,9 @@ class RankResult(NamedTuple):
     held_bytes: dict[str, float]
 
 
-def run_rank(rank: int, program: Program, job: Job, transport: Any) -> RankResult:
-    gpu = GPU(rank, job.hardware, transport, job.keep_events)
-    value = program(gpu, *job.arguments)
+def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankResult:
+    gpu = GPU(rank, task.hardware, transport, task.keep_events)
+    value = program(gpu, *task.arguments)
     return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes)
 
 
