@@ -1,29 +1,34 @@
 """Collectives: what a group of GPUs does together, on nothing but `gpu.send` and `gpu.receive`.
 
 Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is busy at every step, and no
-       rank ever sends more than about twice what it holds, however many ranks there are.
-Cost   Beside each algorithm stands its closed form, for p ranks that start together on one tier of links, pieces of equal size,
-       a = latency, b = n / bandwidth. ndparallel/lockstep.py has what holds for mixed links, uneven pieces and different starts.
+       rank ever sends more than about twice what it holds, however many ranks there are. ndparallel/more_collectives.py has other
+       ways: trees, for when latency counts more than bytes, and hierarchies, for nodes of several GPUs.
+Cost   Above each algorithm stands its closed form, of numbers or numpy arrays, for p ranks that start together on one tier of links and
+       pieces of equal size: a = latency, b = n / bandwidth. ndparallel/lockstep.py has what holds for mixed links, uneven pieces and
+       different starts.
 Limit  An asynchronous collective exchanges its messages when it is called (its seconds pass on the group's own stream, its result appears
-       at `wait`): the members of a group must call their collectives in the same order between their other messages.
+       at `wait`): the members of a group must call their collectives in the same order between their other messages. Adding up, and
+       copying within a GPU, cost no time.
 
 Glossary
     p, n       ranks in the group, bytes of the whole array
     piece      the part of the array that one rank of the group owns in the end (or from the start)
     reduce     combine the arrays of all ranks, element by element: sum, average or max
+    root       the member that a collective starts from or ends at, by its number in the group
 
 Arrays have any shape and dtype; sizes that p does not divide are cut as np.array_split cuts. All raise MismatchError where the ranks of
-the group do not call the same collective with the same shapes.
+the group do not call the same collective with the same shapes, and ValueError for what cannot be meant.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import COLLECTIVE, GPU, Handle, snapshot
+from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot
 
 REDUCTIONS: dict[str, Callable] = {"sum": np.add, "average": np.add, "max": np.maximum}
 
@@ -39,60 +44,88 @@ class Group:
     def size(self) -> int:
         return len(self.ranks)
 
+    @cached_property
+    def words(self) -> str:
+        return f"among ranks {', '.join(map(str, self.ranks))}" if self.size <= 8 else f"among {self.size} ranks from {self.ranks[0]} on"
+
     def index(self, rank: int) -> int:
+        if rank not in self.ranks:
+            raise ValueError(f"rank {rank} is not in group {self.name!r}, {self.words}.")
         return self.ranks.index(rank)
 
 
 @dataclass
 class Member:
-    """One rank's part in one collective call: members are numbered 0 .. p-1, and messages are named by call and step."""
+    """One rank's part in one collective call. Members are numbered 0 .. p-1; two of them count the messages between them."""
 
     gpu: GPU
     group: Group
-    number: int
+    number: int  # of the group's call
+    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    @cached_property
-    def size(self) -> int:
-        return self.group.size
+    def __post_init__(self) -> None:
+        self.name, self.ranks, self.size = (self.group.name, self.number), self.group.ranks, self.group.size
+        self.index = self.group.index(self.gpu.rank)
 
-    @cached_property
-    def index(self) -> int:
-        return self.group.index(self.gpu.rank)
+    def within(self, members: Sequence[int]) -> "Member":
+        """The same rank's part in a smaller group, of these members."""
+        group = Group(self.group.name, tuple(self.ranks[member] for member in members))
+        return Member(self.gpu, group, self.number, self.sent, self.received)
 
-    def send(self, to: int, array: np.ndarray, step: Any) -> None:
-        self.gpu.send(self.group.ranks[to % self.size], array, ((self.group.name, self.number), step))
+    def send(self, to: int, array: np.ndarray) -> None:
+        rank = self.ranks[to % self.size]
+        step = self.sent[rank]
+        self.sent[rank] = step + 1
+        self.gpu.send(rank, array, (self.name, step))
 
-    def receive(self, source: int, step: Any, into: np.ndarray, combine: Callable | None = None) -> None:
-        self.gpu.receive(self.group.ranks[source % self.size], ((self.group.name, self.number), step), into, combine)
+    def receive(self, source: int, into: np.ndarray, combine: Callable | None = None) -> None:
+        rank = self.ranks[source % self.size]
+        step = self.received[rank]
+        self.received[rank] = step + 1
+        self.gpu.receive(rank, (self.name, step), into, combine)
 
 
-# ------------------------------------------------------------------------------------------- what the algorithms do
+class Algorithm(NamedTuple):
+    run: Callable[..., None]
+    seconds: Callable[..., Any]
 
 
+ALGORITHMS: dict[str, dict[str, Algorithm]] = defaultdict(dict)
+
+
+def register(collective: str, name: str, seconds: Callable[..., Any]) -> Callable[[Callable], Callable]:
+    """Enter the function below this line into ALGORITHMS, beside its closed form."""
+
+    def enter(run: Callable[..., None]) -> Callable[..., None]:
+        ALGORITHMS[collective][name] = Algorithm(run, seconds)
+        return run
+
+    return enter
+
+
+# ----------------------------------------------------------------------------------------------------- rings
+
+
+@register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p))
 def ring_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable) -> None:
     """Pass on the piece combined last and add to the next: after p - 1 steps, rank r has the whole sum of piece r."""
     p, r = me.size, me.index
     for step in range(p - 1):
-        me.send(r + 1, pieces[(r - step - 1) % p], step)
-        me.receive(r - 1, step, pieces[(r - step - 2) % p], combine)
+        me.send(r + 1, pieces[(r - step - 1) % p])
+        me.receive(r - 1, pieces[(r - step - 2) % p], combine)
 
 
-def ring_reduce_scatter_seconds(p, a, b):
-    return (p - 1) * (a + b / p)
-
-
+@register("all_gather", "ring", lambda p, a, b: (p - 1) * (a + b / p))
 def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
     """Pass on the piece received last: after p - 1 steps everybody has all."""
     p, r = me.size, me.index
     for step in range(p - 1):
-        me.send(r + 1, pieces[(r - step) % p], ("gather", step))
-        me.receive(r - 1, ("gather", step), pieces[(r - step - 1) % p])
+        me.send(r + 1, pieces[(r - step) % p])
+        me.receive(r - 1, pieces[(r - step - 1) % p])
 
 
-def ring_all_gather_seconds(p, a, b):
-    return (p - 1) * (a + b / p)
-
-
+@register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p))
 def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     """Reduce-scatter, then all-gather: each rank sends 2 (p-1)/p n."""
     pieces = np.array_split(whole, me.size)
@@ -100,52 +133,73 @@ def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     ring_all_gather(me, pieces)
 
 
-def ring_all_reduce_seconds(p, a, b):
-    return 2 * (p - 1) * (a + b / p)
+# ---------------------------------------------------------------------------------- each message straight to where it belongs
 
 
-def naive_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
-    """All send to rank 0, whose door is the bottleneck; it adds up and sends the sum to each in turn."""
-    if me.index == 0:
-        for other in range(1, me.size):
-            me.receive(other, "gather", whole, combine)
-    else:
-        me.send(0, whole, "gather")
-    one_by_one_broadcast(me, whole, 0)
-
-
-def naive_all_reduce_seconds(p, a, b):
-    return 2 * a * (p > 1) + 2 * (p - 1) * b
-
-
+@register("broadcast", "one-by-one", lambda p, a, b: a * (p > 1) + (p - 1) * b)
 def one_by_one_broadcast(me: Member, whole: np.ndarray, root: int) -> None:
     """The root sends to each in turn."""
     if me.index == root:
         for other in range(1, me.size):
-            me.send(root + other, whole, "broadcast")
+            me.send(root + other, whole)
     else:
-        me.receive(root, "broadcast", whole)
+        me.receive(root, whole)
 
 
-def one_by_one_broadcast_seconds(p, a, b):
-    return a * (p > 1) + (p - 1) * b
+@register("reduce", "one-by-one", lambda p, a, b: a * (p > 1) + (p - 1) * b)
+def one_by_one_reduce(me: Member, whole: np.ndarray, root: int, combine: Callable) -> None:
+    """All send to the root, whose door is the bottleneck; it adds up."""
+    if me.index == root:
+        for other in range(1, me.size):
+            me.receive(root + other, whole, combine)
+    else:
+        me.send(root, whole)
 
 
+@register("all_reduce", "naive", lambda p, a, b: 2 * a * (p > 1) + 2 * (p - 1) * b)
+def naive_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
+    one_by_one_reduce(me, whole, 0, combine)
+    one_by_one_broadcast(me, whole, 0)
+
+
+@register("gather", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
+def direct_gather(me: Member, pieces: list[np.ndarray], root: int) -> None:
+    """All send to the root, which takes their pieces in one after another."""
+    if me.index == root:
+        for other in range(1, me.size):
+            me.receive(root + other, pieces[(root + other) % me.size])
+    else:
+        me.send(root, pieces[me.index])
+
+
+@register("scatter", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
+def direct_scatter(me: Member, pieces: list[np.ndarray], root: int) -> None:
+    """The root sends each its piece."""
+    if me.index == root:
+        for other in range(1, me.size):
+            me.send(root + other, pieces[(root + other) % me.size])
+    else:
+        me.receive(root, pieces[me.index])
+
+
+@register("all_to_all", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
+def direct_all_to_all(me: Member, outgoing: list[np.ndarray], incoming: list[np.ndarray]) -> None:
+    """Each sends a part to each, and sends all before it looks at what comes: no door is idle, and latency is paid once."""
+    p, r = me.size, me.index
+    for distance in range(1, p):
+        me.send(r + distance, outgoing[(r + distance) % p])
+    for distance in range(1, p):
+        me.receive(r - distance, incoming[(r - distance) % p])
+
+
+@register("barrier", "dissemination", lambda p, a, b=0: np.ceil(np.log2(p)) * a)
 def dissemination_barrier(me: Member) -> None:
     """In round k everybody tells the rank 2^k to its right: after ceil(log2 p) rounds all have heard of all."""
     nothing, distance = np.empty(0, np.uint8), 1
     while distance < me.size:
-        me.send(me.index + distance, nothing, distance)
-        me.receive(me.index - distance, distance, nothing)
+        me.send(me.index + distance, nothing)
+        me.receive(me.index - distance, nothing)
         distance *= 2
-
-
-def dissemination_barrier_seconds(p, a, b=0):
-    return np.ceil(np.log2(p)) * a
-
-
-ALL_REDUCE = {"ring": ring_all_reduce, "naive": naive_all_reduce}
-BROADCAST = {"one-by-one": one_by_one_broadcast}
 
 
 # -------------------------------------------------------------------------------------------------- what users call
@@ -153,69 +207,143 @@ BROADCAST = {"one-by-one": one_by_one_broadcast}
 
 def all_reduce(gpu: GPU, array: np.ndarray, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False):
     """Give every rank the combination of all ranks' arrays, in `array`. Returns it, or a Handle with `async_op`."""
-    work = _flat(array, copy=async_op)
+    run = _find("all_reduce", algorithm)
+    work, combine = _flat(array, copy=async_op), _reduction(op, array)
 
     def body(me: Member) -> None:
-        ALL_REDUCE[algorithm](me, work, REDUCTIONS[op])
+        run(me, work, combine)
         _average(work, op, group)
 
     return _call(gpu, group, ("all_reduce", algorithm, op, array.shape, array.dtype.str), body, array, work, async_op)
 
 
-def reduce_scatter(gpu: GPU, output: np.ndarray, array: np.ndarray, group: Group, op: str = "sum", async_op: bool = False):
-    """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's size)."""
-    work = _flat(array, copy=True)
-    pieces = np.array_split(work, group.size)
-    mine = pieces[group.index(gpu.rank)]
+def reduce(
+    gpu: GPU, array: np.ndarray, group: Group, root: int = 0, op: str = "sum", algorithm: str = "one-by-one", async_op: bool = False
+):
+    """Give the root the combination of all ranks' arrays, in its `array`; those of the others stay as they are."""
+    run = _find("reduce", algorithm)
+    is_root = group.index(gpu.rank) == _checked(root, group)
+    work, combine = _flat(array, copy=async_op or not is_root), _reduction(op, array)
 
     def body(me: Member) -> None:
-        ring_reduce_scatter(me, pieces, REDUCTIONS[op])
+        run(me, work, root, combine)
+        _average(work, op, group)
+
+    call = ("reduce", algorithm, root, op, array.shape, array.dtype.str)
+    return _call(gpu, group, call, body, array, work if is_root else array, async_op)
+
+
+def reduce_scatter(
+    gpu: GPU, output: np.ndarray, array: np.ndarray, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False
+):
+    """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's size)."""
+    run = _find("reduce_scatter", algorithm)
+    pieces, combine = np.array_split(_flat(array, copy=True), group.size), _reduction(op, array)
+    mine = pieces[group.index(gpu.rank)]
+    _check_size("output", output, mine.size)
+
+    def body(me: Member) -> None:
+        run(me, pieces, combine)
         _average(mine, op, group)
 
-    return _call(gpu, group, ("reduce_scatter", "ring", op, array.shape, array.dtype.str), body, output, mine, async_op)
+    return _call(gpu, group, ("reduce_scatter", algorithm, op, array.shape, array.dtype.str), body, output, mine, async_op)
 
 
-def all_gather(gpu: GPU, output: np.ndarray, piece: np.ndarray, group: Group, async_op: bool = False):
+def all_gather(gpu: GPU, output: np.ndarray, piece: np.ndarray, group: Group, algorithm: str = "ring", async_op: bool = False):
     """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split gives it."""
-    work = np.empty(output.size, output.dtype) if async_op or not output.flags.c_contiguous else _flat(output, copy=False)
+    run = _find("all_gather", algorithm)
+    work = _blank(output, async_op)
     pieces = np.array_split(work, group.size)
-    _write(pieces[group.index(gpu.rank)], piece)
-
-    def body(me: Member) -> None:
-        ring_all_gather(me, pieces)
-
-    return _call(gpu, group, ("all_gather", "ring", output.shape, output.dtype.str), body, output, work, async_op)
+    mine = pieces[group.index(gpu.rank)]
+    _check_size("piece", piece, mine.size)
+    write(mine, piece)
+    return _call(gpu, group, ("all_gather", algorithm, output.shape, output.dtype.str), lambda me: run(me, pieces), output, work, async_op)
 
 
 def broadcast(gpu: GPU, array: np.ndarray, group: Group, root: int = 0, algorithm: str = "one-by-one", async_op: bool = False):
-    """Give every rank the array of the group's member `root`, in `array`."""
+    """Give every rank the root's array, in `array`."""
+    run = _find("broadcast", algorithm)
     work = _flat(array, copy=async_op)
-
-    def body(me: Member) -> None:
-        BROADCAST[algorithm](me, work, root)
-
-    return _call(gpu, group, ("broadcast", algorithm, root, array.shape, array.dtype.str), body, array, work, async_op)
+    call = ("broadcast", algorithm, _checked(root, group), array.shape, array.dtype.str)
+    return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
 
 
-def barrier(gpu: GPU, group: Group) -> None:
+def gather(gpu: GPU, output: np.ndarray | None, piece: np.ndarray, group: Group, root: int = 0, async_op: bool = False):
+    """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes as in `all_gather`."""
+    index, pieces = group.index(gpu.rank), [piece.reshape(-1)] * group.size
+    work = output
+    if index == _checked(root, group):
+        work = _blank(_given("output", output), async_op)
+        pieces = np.array_split(work, group.size)
+        _check_size("piece", piece, pieces[index].size)
+        write(pieces[index], piece)
+    call = ("gather", "direct", root, piece.dtype.str)
+    return _call(gpu, group, call, lambda me: direct_gather(me, pieces, root), output, work, async_op)
+
+
+def scatter(gpu: GPU, output: np.ndarray, array: np.ndarray | None, group: Group, root: int = 0, async_op: bool = False):
+    """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
+    index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
+    if index == _checked(root, group):
+        pieces = np.array_split(_flat(_given("array", array), copy=async_op), group.size)
+        _check_size("output", output, pieces[index].size)
+    call = ("scatter", "direct", root, output.dtype.str)
+    return _call(gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op)
+
+
+def all_to_all(
+    gpu: GPU,
+    output: np.ndarray,
+    array: np.ndarray,
+    group: Group,
+    output_splits: Sequence[int] | None = None,
+    input_splits: Sequence[int] | None = None,
+    async_op: bool = False,
+):
+    """Give every rank a part of every rank's array: `output` is what comes, put together in the order of the ranks.
+
+    Parts are rows (axis 0): `input_splits[r]` of them go to rank r, `output_splits[r]` come from it. Without them all ranks have the same
+    shape, which is cut as np.array_split cuts.
+    """
+    index = group.index(gpu.rank)
+    even = split_sizes(len(array), group.size)
+    outgoing = cut(array, _check_splits("input_splits", input_splits or even, array, group))
+    in_place = not output.flags.writeable or not (async_op or np.may_share_memory(output, array))
+    work = output if in_place else np.empty_like(output)
+    incoming = cut(work, _check_splits("output_splits", output_splits or [even[index]] * group.size, output, group))
+    if incoming[index].shape != outgoing[index].shape:
+        raise ValueError(f"rank {gpu.rank} sends itself rows of shape {outgoing[index].shape} and expects {incoming[index].shape}.")
+    write(incoming[index], outgoing[index])
+    call = ("all_to_all", "direct", array.shape[1:], array.dtype.str)
+    return _call(gpu, group, call, lambda me: direct_all_to_all(me, outgoing, incoming), output, work, async_op)
+
+
+def barrier(gpu: GPU, group: Group, async_op: bool = False):
     """Wait until every rank of the group is here."""
-    nothing = np.empty(0, np.uint8)
-    _call(gpu, group, ("barrier", "dissemination"), dissemination_barrier, nothing, nothing, False)
+    return _call(gpu, group, ("barrier", "dissemination"), dissemination_barrier, None, None, async_op)
 
 
-def _call(gpu: GPU, group: Group, call: tuple, body: Callable[[Member], None], output: np.ndarray, work: np.ndarray, async_op: bool):
+def _call(gpu: GPU, group: Group, call: tuple, body: Callable, output: np.ndarray | None, work: np.ndarray | None, async_op: bool):
     """Run `body` on the group's stream; `work` becomes the content of `output` when the handle is waited for."""
+    if output is not None and not output.flags.writeable and not is_size_only(output) and output.size:
+        raise ValueError(f"the result of {call[0]} cannot be written: its array is read-only.")
     member = Member(gpu, group, gpu.collectives_started[group.name])
     gpu.collectives_started[group.name] += 1
     label = (group.name, member.number, *call[:2])
     with gpu.on(group.name) as stream:
-        start, outer, gpu.call = stream.now, gpu.call, call
+        start, outer, gpu.call = stream.now, gpu.call, (*call, group.words)
         body(member)
         gpu.call = outer
         if group.size > 1:
-            gpu.record(COLLECTIVE, label, start, stream.now, work.nbytes, 0, group.ranks)
-    handle = Handle(gpu, label, start, stream.now, lambda: _write(output, work))
+            gpu.record(COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks)
+    handle = Handle(gpu, label, start, stream.now, lambda: write(output, work))
     return handle if async_op else handle.wait()
+
+
+def _find(collective: str, name: str) -> Callable[..., None]:
+    if name not in ALGORITHMS[collective]:
+        raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(ALGORITHMS[collective])}.")
+    return ALGORITHMS[collective][name].run
 
 
 def _flat(array: np.ndarray, copy: bool) -> np.ndarray:
@@ -223,12 +351,63 @@ def _flat(array: np.ndarray, copy: bool) -> np.ndarray:
     return snapshot(array).reshape(-1) if copy else array.reshape(-1)
 
 
-def _write(output: np.ndarray, work: np.ndarray) -> np.ndarray:
-    if output.flags.writeable and not np.may_share_memory(output, work):
+def _blank(output: np.ndarray, async_op: bool) -> np.ndarray:
+    """Where to put together, in one dimension, what will be in `output`: there, if that is possible and may be."""
+    in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
+    return output.reshape(-1) if in_place else np.empty(output.size, output.dtype)
+
+
+def write(output: np.ndarray | None, work: np.ndarray | None) -> np.ndarray | None:
+    if output is not None and work is not None and output.flags.writeable and not _same_memory(output, work):
         output[...] = work.reshape(output.shape)
     return output
+
+
+def _same_memory(one: np.ndarray, other: np.ndarray) -> bool:
+    contiguous = one.flags.c_contiguous and other.flags.c_contiguous
+    return contiguous and one.__array_interface__["data"] == other.__array_interface__["data"]
+
+
+def split_sizes(size: int, parts: int) -> list[int]:
+    """The sizes of the parts that np.array_split cuts."""
+    return [size // parts + (part < size % parts) for part in range(parts)]
+
+
+def cut(array: np.ndarray, rows: Sequence[int]) -> list[np.ndarray]:
+    return np.split(array, np.cumsum(rows)[:-1])
+
+
+def _reduction(op: str, array: np.ndarray) -> Callable:
+    if op not in REDUCTIONS:
+        raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.")
+    if op == "average" and not np.issubdtype(array.dtype, np.inexact):
+        raise ValueError(f"an average of {array.dtype} would not be {array.dtype}: reduce with 'sum', or floating-point numbers.")
+    return REDUCTIONS[op]
 
 
 def _average(array: np.ndarray, op: str, group: Group) -> None:
     if op == "average" and array.flags.writeable:
         array /= group.size
+
+
+def _checked(root: int, group: Group) -> int:
+    if not 0 <= root < group.size:
+        raise ValueError(f"group {group.name!r} has members 0 to {group.size - 1}, and no root {root}.")
+    return root
+
+
+def _given(name: str, array: np.ndarray | None) -> np.ndarray:
+    if array is None:
+        raise ValueError(f"the root needs an array as `{name}`; only the others may give None.")
+    return array
+
+
+def _check_size(name: str, array: np.ndarray, size: int) -> None:
+    if array.size != size:
+        raise ValueError(f"`{name}` has {array.size} elements; this rank's piece has {size}.")
+
+
+def _check_splits(name: str, splits: Sequence[int], array: np.ndarray, group: Group) -> Sequence[int]:
+    if len(splits) != group.size or sum(splits) != len(array) or min(splits) < 0:
+        raise ValueError(f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not {[*map(int, splits)]}.")
+    return splits

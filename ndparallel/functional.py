@@ -59,20 +59,44 @@ def causal_mask(queries: tuple[int, ...], keys: tuple[int, ...]) -> np.ndarray:
     return np.asarray(queries)[:, None] >= np.asarray(keys)[None, :]
 
 
-def attention_probabilities(q: np.ndarray, k: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Softmax over the keys of q k / sqrt(d): (b, K, H/K, queries, keys)."""
+def attention_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """q k / sqrt(d), minus infinity where the mask is False: (b, K, H/K, queries, keys)."""
     scores = grouped(q, k.shape[2]) @ heads_first(k)[:, :, None].swapaxes(-1, -2)
     scores *= q.shape[-1] ** -0.5
-    scores[..., ~mask] = -np.inf
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    if mask is not None:
+        scores[..., ~mask] = -np.inf
     return scores
+
+
+def softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turn scores into probabilities, in their own memory, and return them with the logarithm of each row's sum of exponentials."""
+    top = scores.max(axis=-1, keepdims=True)
+    scores -= top
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    scores /= total
+    return scores, top + np.log(total)
 
 
 def attention_values(probabilities: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Mix the values (s, b, K, d) by their probabilities: (s, b, H, d)."""
     return ungrouped(probabilities @ heads_first(v)[:, :, None])
+
+
+def attention_merge(mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, block_logsum: np.ndarray) -> None:
+    """Add, in place, what the same queries (s, b, H, d) found in another block of keys: the online softmax.
+
+    `logsum` (b, K, H/K, s, 1) is the logarithm of the sum of exponentials seen so far; each side weighs as much as its own sum.
+    """
+    total = np.logaddexp(logsum, block_logsum)
+    mixed *= per_query(np.exp(logsum - total))
+    mixed += block * per_query(np.exp(block_logsum - total))
+    logsum[...] = total
+
+
+def per_query(x: np.ndarray) -> np.ndarray:
+    """(b, K, H/K, s, 1) to (s, b, H, 1)."""
+    return ungrouped(x)
 
 
 def attention_values_backward(dy: np.ndarray, probabilities: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

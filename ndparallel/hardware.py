@@ -1,9 +1,11 @@
 """GPUs that exist: presets from data sheets, files of one's own, and a physical price for a matrix multiplication.
 
 Idea   A data sheet gives peaks. A matmul reaches a fraction of the peak, the share that the best one was measured to reach, times how
-       well its tiles fill the multiprocessors; all else is bound by the bytes that it reads and writes. Links and memory deliver a fraction
-       of their nominal bandwidth too. `hardware_presets.toml` holds the data sheets' numbers, with their sources.
-Cost   matmul: flops / (peak * matmul_fraction * tile fill).   others: bytes / (nominal bandwidth * MEMORY_FRACTION).
+       well its tiles fill the multiprocessors, and never more than the board's power sustains; all else is bound by the bytes that it
+       reads and writes. Links and memory deliver a fraction of their nominal bandwidth too. `hardware_presets.toml` holds the data
+       sheets' numbers, with their sources.
+Cost   matmul: flops / (peak * min(matmul_fraction, power / (joules_per_flop * peak)) * tile fill).
+       others: bytes / (nominal bandwidth * MEMORY_FRACTION).
 Limit  One tile for all matmuls; caches are not modelled.
 
 The type of number. Hardware prices the dtype that an operation asks for. The lessons' arrays are float32, so on these GPUs they multiply
@@ -33,12 +35,12 @@ from ndparallel.errors import UserError, unknown
 from ndparallel.quantities import parse_quantity
 
 TILE = (128, 256)  # rows and columns: the largest tile of CUTLASS's default kernels, from the A100 to the B200 (cutlass/media/docs)
-MEMORY_FRACTION = 0.9  # of the data sheet's bandwidth that a large copy reaches: 0.90 to 0.92 on A100, H100 and H200
+MEMORY_FRACTION = 0.75  # of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
 INSIDE_FRACTION = 0.8  # NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100, 40.1 of 50 on B200): src/graph/topo.h
 ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and between switches
-KERNEL_OVERHEAD_SECONDS = 3e-6  # from the end of one kernel to the start of the next
-LATENCY_INSIDE_SECONDS = 3.4e-6  # one hop of NCCL's rings, protocol Simple: src/graph/tuning.cc, hwLat, NVLink
-LATENCY_ACROSS_SECONDS = 14e-6  # the same, network
+KERNEL_OVERHEAD_SECONDS = 5e-6  # from the end of one kernel to the start of the next, ramps included: fitted with it
+LATENCY_INSIDE_SECONDS = 8e-6  # one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
 
 DTYPES = {
     "float64": "fp32",
@@ -63,12 +65,18 @@ class Accelerator(Hardware):
     peak_flops_per_second: Mapping[str, float] = field(hash=False)
     matmul_fraction: float
     multiprocessors: int
+    attention_fractions: Mapping[str, float] = field(default_factory=dict, hash=False)  # by kind of operation: "flash2 forward"
     description: str = ""
 
     def rate(self, operation: Operation):
         """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles use of the SMs."""
         achieved = self.peak(operation.dtype) * self.matmul_fraction
-        return achieved * tile_fill(operation.shape, self.multiprocessors) if operation.kind == "matmul" else achieved
+        if operation.kind in self.attention_fractions:
+            return np.minimum(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
+        if operation.kind != "matmul":
+            return achieved
+        m, n, k = operation.shape
+        return achieved * tile_fill(operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k))
 
     def peak(self, dtype: str) -> float:
         """FLOP/s on the data sheet. Raises UserError for a dtype that this GPU cannot multiply."""
@@ -80,20 +88,20 @@ class Accelerator(Hardware):
         return self.peak_flops_per_second[name]
 
 
-def tile_fill(shape: tuple, multiprocessors: int):
-    """Share of the SMs' work that is asked for when (m, n, k) is cut into tiles, the better way round; takes numpy arrays too.
+def tile_fill(shape: tuple, multiprocessors: int, batch=1):
+    """Share of the SMs' work that is asked for when `batch` results (m, n) are cut into tiles, the better way round; takes arrays too.
 
     A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its tiles is lost.
     """
     m, n, _ = shape
-    return np.maximum(_fill(m, n, multiprocessors), _fill(n, m, multiprocessors))
+    return np.maximum(_fill(m, n, multiprocessors, batch), _fill(n, m, multiprocessors, batch))
 
 
-def _fill(m, n, multiprocessors: int):
-    tiles = np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
+def _fill(m, n, multiprocessors: int, batch):
+    tiles = batch * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
     waves = np.ceil(tiles / multiprocessors)
     used = np.where(tiles < multiprocessors, tiles, waves * multiprocessors)
-    return m * n / (used * TILE[0] * TILE[1])
+    return batch * m * n / (used * TILE[0] * TILE[1])
 
 
 # ------------------------------------------------------------------------------------------------------ finding hardware
@@ -148,11 +156,13 @@ QUANTITIES = {
     "power_limit": "watts",
 }
 COUNTS, FRACTIONS = ("gpus_per_node", "multiprocessors"), ("matmul_fraction",)
-OPTIONAL = {
+OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
     "kernel_overhead": KERNEL_OVERHEAD_SECONDS,
     "power_limit": None,
+    "joules_per_flop": None,
+    "attention": {},
     "description": "",
     "source": "",
 }
@@ -162,7 +172,7 @@ KEYS = ("peak", *FRACTIONS, *COUNTS, *(key for key in QUANTITIES if key not in O
 def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
     """Build hardware from a data sheet's numbers. Raises UserError naming every unknown or missing key, and a wrong value."""
     value = {key: _value(name, key, given) for key, given in _complete(name, table).items()}
-    limited = value["matmul_fraction"] * min(1.0, (value["power_limit"] or value["power"]) / value["power"])
+    limited = sustained_fraction(value)
     return Accelerator(
         name=name,
         description=value["description"],
@@ -171,6 +181,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         peak_flops_per_second=value["peak"],
         matmul_fraction=limited,
         multiprocessors=value["multiprocessors"],
+        attention_fractions=value["attention"],
         memory_bandwidth_bytes_per_second=value["memory_bandwidth"] * MEMORY_FRACTION,
         memory_bytes=value["memory"],
         kernel_overhead_seconds=value["kernel_overhead"],
@@ -178,6 +189,14 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         inside=Link(value["latency_inside"], value["bandwidth_inside"] * INSIDE_FRACTION),
         across=Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION),
     )
+
+
+def sustained_fraction(value: Mapping[str, Any]) -> float:
+    """The fraction of the peak that matmuls keep up: what the kernels reach, or what the power allows."""
+    power, joules = value["power_limit"] or value["power"], value["joules_per_flop"]
+    if joules is None:
+        return value["matmul_fraction"] * min(1.0, power / value["power"])
+    return min(value["matmul_fraction"], power / (joules * value["peak"]["bf16"]))
 
 
 def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,6 +221,10 @@ def _value(name: str, key: str, given: Any):
         return _count(subject, given)
     if key in FRACTIONS:
         return _fraction(subject, given)
+    if key == "joules_per_flop":
+        return None if given is None else _positive(subject, float(given))
+    if key == "attention":
+        return {kind: _fraction(f"{subject}.{kind}", value) for kind, value in given.items()}
     return _peaks(subject, given) if key == "peak" else str(given)
 
 

@@ -1,0 +1,293 @@
+"""The lists of one layer, written out: attention, the MLP or the mixture of experts, and the two ends of the model.
+
+Idea   Forward and backward of each half stand next to each other, its collectives where the software has them.
+Limit  Experts are in balance, and whole: ep ranks hold them, tp ranks route their own shard. Biases and norms' weights are not priced.
+
+Glossary: see `ndparallel.planner.operations`.
+"""
+
+import math
+from dataclasses import dataclass
+
+from gpu import Operation
+from ndparallel.planner.operations import HALF, PASSES, ROUTING_LAUNCHES, SCORE_DROPOUT, Exchange, Layer, Share, elementwise, matmul
+from ndparallel.planner.shape import Experts, Linear, ModelShape
+from ndparallel.planner.stack import Stack
+
+
+@dataclass(frozen=True)
+class LayerLists:
+    """Writes the lists of one kind of layer for one share and one stack."""
+
+    shape: ModelShape
+    share: Share
+    stack: Stack
+
+    def layer(self, experts: bool, recompute: str) -> Layer:
+        """The four lists; `recompute` is none, selective or full."""
+        last = self.experts_forward() if experts else self.mlp_forward()
+        first = self.attention_forward()
+        backward = [*(self.experts_backward() if experts else self.mlp_backward()), *self.attention_backward()]
+        second = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
+        return Layer(first + last, self.again(first, last, recompute), backward, self.weights(self.shape.attention()) + second)
+
+    def again(self, first: list, last: list, recompute: str) -> list:
+        """What runs again before the backward pass."""
+        if recompute == "full":
+            return first + (last[: _last_matmul(last)] if self.stack.early_stop else last)
+        if recompute == "selective":
+            return self.core_forward() if self.stack.selective == "attention" else half_of_matrices(first + last)
+        return []
+
+    # ---- pieces that both halves of a layer share
+
+    def passes(self, kernel: str, backward: bool) -> float:
+        return PASSES[self.stack.fusion][kernel][backward]
+
+    def norm(self, backward: bool) -> Operation:
+        return elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))
+
+    def residual(self, backward: bool) -> Operation:
+        """Dropout, and the sum with what bypassed the half."""
+        dropout = self.passes("dropout", backward) if self.stack.dropout else 0
+        return elementwise("residual", self.share.shard * self.shape.hidden, self.passes("residual", backward) + dropout)
+
+    def activation(self, elements, backward: bool) -> Operation:
+        kind = "gated" if self.shape.gated else "plain"
+        return elementwise(self.shape.activation, elements, self.passes(kind, backward))
+
+    def product(self, matrix: Linear, side: str, rows=None) -> Operation:
+        """The matmul of one matrix: forward, dgrad or wgrad."""
+        rows = self.share.rows if rows is None else rows
+        inputs = matrix.inputs / (self.share.tp if matrix.split == "rows" else 1)
+        outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
+        m, n, k = {"forward": (rows, outputs, inputs), "dgrad": (rows, inputs, outputs), "wgrad": (outputs, inputs, rows)}[side]
+        return matmul(f"{matrix.name} {side}", m, n, k, self.share.dtype, accumulate=side == "wgrad" and self.stack.accumulates)
+
+    def weights(self, matrices) -> list:
+        return [self.product(matrix, "wgrad") for matrix in matrices]
+
+    # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
+
+    def gather(self, beside: Operation) -> list[Exchange]:
+        """Before a column matrix: without sequence parallelism every rank has all rows already."""
+        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] if self.share.sequence_parallel else []
+
+    def sum_parts(self, beside: Operation, backward: bool = False) -> list[Exchange]:
+        """After a row matrix, and after a column matrix's dgrad."""
+        collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
+        whole = backward and self.stack.tp_overlap != "none"
+        return [self.exchange(collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp)]
+
+    def gather_again(self, beside: Operation) -> list[Exchange]:
+        """The input of a column matrix, for its wgrad: only the shard was kept."""
+        kept = self.stack.tp_overlap == "none" or not self.share.sequence_parallel
+        return [] if kept else [self.exchange("all_gather", beside, True, math.inf)]
+
+    def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> Exchange:
+        size = self.share.rows * self.shape.hidden * HALF
+        return Exchange(f"tp {collective}", collective, "tp", size, beside if hidden else None, self.share.tp if chunks is None else chunks)
+
+    # ---- attention
+
+    def attention_forward(self) -> list:
+        *into, out = self.shape.attention()
+        products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
+        core = self.core_forward()
+        return [self.norm(False), *self.gather(products[-1]), *products, *self.rotary(False), *self.ring(core, 1), *core, result] + [
+            *self.sum_parts(result),
+            self.residual(False),
+        ]
+
+    def attention_backward(self) -> list:
+        *into, out = self.shape.attention()
+        back, products = self.product(out, "dgrad"), [self.product(matrix, "dgrad") for matrix in reversed(into)]
+        core = self.core_backward()
+        return [self.residual(True), *self.gather(back), back, *self.ring(core, 2), *core, *self.rotary(True)] + [
+            *self.gather_again(products[0]),
+            *products,
+            *self.sum_parts(self.product(into[-1], "wgrad"), True),
+            self.norm(True),
+        ]
+
+    def rotary(self, backward: bool) -> list[Operation]:
+        if self.shape.position != "rotary":
+            return []
+        elements = self.share.rows * (self.shape.heads + self.shape.kv_heads) / self.share.tp * self.shape.head_dim
+        return [elementwise("rotary", elements, self.passes("rotary", backward))]
+
+    def ring(self, core: list[Operation], times: int) -> list[Exchange]:
+        """Keys and values go round the cp ring beside attention, their gradients too (Liu et al. 2310.01889)."""
+        kv = 2 * self.shape.kv_heads / self.share.tp * self.shape.head_dim
+        size = self.share.micro_batch * self.share.sequence * kv * HALF * times
+        return [Exchange("cp ring", "all_gather", "cp", size, max(core, key=lambda op: op.kind != "elementwise"), self.share.cp)]
+
+    @property
+    def pairs(self):
+        """Query-key pairs under the causal mask, over the rank's heads; cp ranks share them evenly."""
+        heads, length = self.shape.heads / self.share.tp, self.share.sequence
+        return self.share.micro_batch * heads * length * (length + 1) / 2 / self.share.cp
+
+    def core_forward(self) -> list[Operation]:
+        """Scores, softmax, values."""
+        if self.stack.flash:
+            return [self.flash("forward", 1, 1, 1)]
+        scores, unmasked = self.scores, self.unmasked
+        return [
+            unmasked("scores", "qk", self.shape.head_dim),
+            elementwise("softmax", scores, 2),
+            *self.score_dropout(),
+            unmasked("values", "pv", self.shape.value_dim),
+            elementwise("heads to rows", self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim, 2),
+        ]
+
+    def core_backward(self) -> list[Operation]:
+        if self.stack.flash:
+            return [self.flash("backward", 3, 2, 2)]
+        unmasked = self.unmasked
+        return [
+            unmasked("values dgrad", "qk", self.shape.value_dim),
+            unmasked("values wgrad", "pv", self.shape.value_dim),
+            *self.score_dropout(),
+            elementwise("softmax", self.scores, 3),
+            unmasked("queries", "pv", self.shape.head_dim),
+            unmasked("keys", "pv", self.shape.head_dim),
+            elementwise("rows to heads", self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim, 4),
+        ]
+
+    def flash(self, direction: str, query_products: int, value_products: int, times: int) -> Operation:
+        """One fused kernel: (pairs x head_dim) products of queries and keys, and of probabilities and values."""
+        heads, kv_heads = self.shape.heads / self.share.tp, self.shape.kv_heads / self.share.tp
+        flops = 2.0 * self.pairs * (query_products * self.shape.head_dim + value_products * self.shape.value_dim)
+        arrays = times * self.share.rows * (heads + kv_heads) * (self.shape.head_dim + self.shape.value_dim)
+        kind = f"{self.stack.attention} {direction}"
+        return Operation("attention", kind, (self.pairs,), self.share.dtype, flops, arrays * HALF, times)
+
+    @property
+    def scores(self):
+        return self.share.micro_batch * self.shape.heads / self.share.tp * self.share.sequence * self.share.sequence / self.share.cp
+
+    def unmasked(self, name: str, side: str, width: int) -> Operation:
+        """A product over all pairs: into scores (qk), or from them (pv)."""
+        length, mine = self.share.sequence, self.share.sequence / self.share.cp
+        n, k = (length, width) if side == "qk" else (width, length)
+        return matmul(name, mine, n, k, self.share.dtype, self.share.micro_batch * self.shape.heads / self.share.tp)
+
+    def score_dropout(self) -> list[Operation]:
+        return [elementwise("score dropout", self.scores, SCORE_DROPOUT)] if self.stack.dropout else []
+
+    # ---- the MLP
+
+    def mlp_forward(self) -> list:
+        up, down = (self.product(matrix, "forward") for matrix in self.shape.mlp(self.shape.ffn))
+        middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, False)
+        return [self.norm(False), *self.gather(up), up, middle, down, *self.sum_parts(down), self.residual(False)]
+
+    def mlp_backward(self) -> list:
+        up, down = self.shape.mlp(self.shape.ffn)
+        down_back, up_back = self.product(down, "dgrad"), self.product(up, "dgrad")
+        middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, True)
+        return [self.residual(True), *self.gather(down_back), down_back, middle, *self.gather_again(up_back), up_back] + [
+            *self.sum_parts(self.product(up, "wgrad"), True),
+            self.norm(True),
+        ]
+
+    @property
+    def moe(self) -> Experts:
+        if self.shape.experts is None:
+            raise ValueError(f"{self.shape.name} has no experts.")
+        return self.shape.experts
+
+    # ---- the mixture of experts: experts are whole, on ep ranks; tp ranks route their own shard
+
+    @property
+    def routed(self):
+        """Rows that the rank's experts multiply: each of its own goes to top_k experts, and as many come from others."""
+        return self.share.shard * self.moe.top_k
+
+    def experts_forward(self) -> list:
+        experts = self.moe
+        routers = [self.product(matrix, "forward", self.share.shard) for matrix in experts.router(self.shape.hidden)]
+        inner = [self.grouped("up", "forward"), self.activation(self.routed * experts.ffn, False), self.grouped("down", "forward")]
+        return [self.norm(False), *routers, *self.routing(), self.to_experts("dispatch"), *inner, self.to_experts("combine")] + [
+            *self.shared(False),
+            self.residual(False),
+        ]
+
+    def experts_backward(self) -> list:
+        experts = self.moe
+        routers = [self.product(matrix, "dgrad", self.share.shard) for matrix in experts.router(self.shape.hidden)]
+        inner = [self.grouped("down", "dgrad"), self.activation(self.routed * experts.ffn, True), self.grouped("up", "dgrad")]
+        return [self.residual(True), *self.shared(True), self.to_experts("combine"), *inner, self.to_experts("dispatch")] + [
+            *self.routing(),
+            *routers,
+            self.norm(True),
+        ]
+
+    def experts_weights(self) -> list:
+        return [self.grouped("up", "wgrad"), self.grouped("down", "wgrad"), *self.weights(self.shared_matrices())]
+
+    def routing(self) -> list[Operation]:
+        """Permute rows by expert, and back: read and write each routed row twice."""
+        return [elementwise("permute", self.routed * self.shape.hidden, 8, ROUTING_LAUNCHES)]
+
+    def to_experts(self, name: str) -> Exchange:
+        size, choices = self.routed * self.shape.hidden * HALF, self.moe.top_k if self.stack.deduplicates else 0
+        return Exchange(f"ep {name}", "all_to_all", "ep", size, choices=choices)
+
+    def grouped(self, which: str, side: str) -> Operation:
+        """One matrix of all the rank's experts: as many products, and launches, as there are experts on the rank."""
+        experts = self.moe.experts / self.share.ep
+        up, down = self.shape.mlp(self.moe.ffn)
+        matrix, rows = up if which == "up" else down, self.routed / experts
+        m, n, k = {
+            "forward": (rows, matrix.outputs, matrix.inputs),
+            "dgrad": (rows, matrix.inputs, matrix.outputs),
+            "wgrad": (matrix.outputs, matrix.inputs, rows),
+        }[side]
+        one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.dtype, experts, side == "wgrad" and self.stack.accumulates)
+        return one._replace(kernels=experts)
+
+    def shared_matrices(self):
+        experts = self.moe
+        return self.shape.mlp(experts.shared_experts * experts.shared_ffn) if experts.shared_experts else ()
+
+    def shared(self, backward: bool) -> list:
+        """The experts that serve every row, cut by tp like an MLP."""
+        matrices = self.shared_matrices()
+        return [self.product(matrix, "dgrad" if backward else "forward") for matrix in (reversed(matrices) if backward else matrices)]
+
+    # ---- the two ends of the model
+
+    def embedding(self) -> list[Operation]:
+        """Look up, and add the gradient: both passes."""
+        return [elementwise("embedding", self.share.rows * self.shape.hidden, 6)]
+
+    def head(self) -> tuple[list, list, list]:
+        """Final norm, logits and loss: forward, backward for inputs, backward for weights."""
+        logits = Linear("logits", self.shape.hidden, self.shape.vocab, False, "columns")
+        forward, back, weight = (self.product(logits, side) for side in ("forward", "dgrad", "wgrad"))
+        elements = self.share.rows * self.shape.vocab
+        loss = elementwise("loss", elements / self.share.tp if self.stack.parallel_loss else elements, self.stack.logit_bytes / 2 / HALF)
+        whole = [] if self.stack.parallel_loss else [Exchange("tp logits", "all_gather", "tp", elements * HALF)]
+        return (
+            [self.norm(False), *self.gather(forward), forward, *whole, loss],
+            [loss, back, *self.sum_parts(weight, True), self.norm(True)],
+            [weight],
+        )
+
+
+def _last_matmul(items: list) -> int:
+    return max(place for place, item in enumerate(items) if isinstance(item, Operation) and item.kind == "matmul")
+
+
+def half_of_matrices(items: list) -> list:
+    """torchtitan's selective recomputation: every second matmul runs again, everything small too, attention never (2410.06511)."""
+    small = [item for item in items if isinstance(item, Operation) and item.kind == "elementwise"]
+    matmuls = [item for item in items if isinstance(item, Operation) and item.kind == "matmul"]
+    return small + [item._replace(flops=item.flops / 2, bytes=item.bytes / 2, shape=_half(item.shape)) for item in matmuls]
+
+
+def _half(shape: tuple) -> tuple:
+    m, n, k = shape
+    return m, n, k / 2

@@ -1,0 +1,170 @@
+"""Bytes on every pipeline stage's GPUs, by kind.
+
+Idea   Weights, gradients and optimizer follow from the parameters that a rank holds; activations from the tensors that a layer keeps until
+       its backward pass, times the microbatches that the schedule keeps in flight.
+Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two moments in float32).
+       Activations of one layer, unfused and with dropout: s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 1).
+Limit  What the allocator rounds up and the libraries hold is one constant, CONTEXT_BYTES.
+
+Glossary
+    kept        tensors that a layer keeps from its forward to its backward pass
+    in flight   chunks of one microbatch that a rank keeps at the same time
+    unit        what FSDP gathers at once: a layer, or the two ends of the model together
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ndparallel.pipeline.timing import peak_activations
+from ndparallel.planner.layer_lists import LayerLists
+from ndparallel.planner.layer_time import Pricing
+from ndparallel.planner.operations import HALF, SINGLE
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.step import layers_by_stage, schedule_of, stages_of
+
+MASTER_AND_MOMENTS = 3 * SINGLE
+CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
+KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes by kind on one GPU of one pipeline rank."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any
+    activations: Any
+    logits: Any
+    buffers: Any
+
+    @property
+    def total(self):
+        return sum(getattr(self, kind) for kind in KINDS)
+
+
+def memory_by_rank(job: Job, plan: Plan) -> list[StageMemory]:
+    """The memory of every pipeline rank at its peak."""
+    return [_rank_memory(job, plan, rank, chunks) for rank, chunks in enumerate(in_flight(job, plan))]
+
+
+def peak_memory(job: Job, plan: Plan) -> StageMemory:
+    """The memory of the fullest rank."""
+    return max(memory_by_rank(job, plan), key=lambda memory: memory.total)
+
+
+def in_flight(job: Job, plan: Plan) -> list[float]:
+    """Chunks that each pipeline rank keeps at the most."""
+    if plan.pp == 1:
+        return [1.0]
+    pricing = Pricing(job, plan)
+    return peak_activations(schedule_of(pricing, stages_of(pricing), plan.microbatches(job)))
+
+
+def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
+    counts = layers_by_stage(job.shape.layers, plan.stages)
+    layers, last = sum(counts[rank :: plan.pp]), rank == plan.pp - 1
+    shared, experts = parameters_of(job, plan, layers, rank)
+    states = _fsdp_states(job, plan, shared) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
+    kept = kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), plan.recompute)
+    once = kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none") if plan.recompute == "full" else 0.0
+    return StageMemory(
+        **states,
+        activations=kept * chunks * layers / plan.chunks + once,
+        logits=logits_bytes(job, plan) if last else 0.0,
+    )
+
+
+def parameters_of(job: Job, plan: Plan, layers: int, rank: int) -> tuple[Any, Any]:
+    """Parameters on a GPU of one pipeline rank: (all but experts, experts)."""
+    counted, shape = job.shape.parameters(), job.shape
+    moe = counted.moe_layers / shape.layers
+    cut = counted.attention + (1 - moe) * counted.dense_mlp + moe * counted.shared_experts
+    layer = cut / plan.tp + counted.layer_norms + moe * counted.router
+    tables = (rank == 0) + (rank == plan.pp - 1) * (plan.pp > 1 or not shape.tied_embeddings)
+    ends = tables * counted.token_embedding / plan.tp + (rank == 0) * counted.position_embedding
+    return layers * layer + ends, layers * moe * counted.experts * counted.expert / plan.ep
+
+
+def _states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
+    ranks, expert_ranks = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp / plan.ep
+    sharded = shared / ranks + experts / expert_ranks
+    optimizer, gradient = (2 * HALF, HALF) if job.half else (MASTER_AND_MOMENTS, job.stack.gradient_bytes)
+    return {
+        "weights": (shared + experts) * HALF,
+        "gradients": (sharded if plan.zero >= 2 else shared + experts) * gradient,
+        "optimizer": (sharded if plan.zero >= 1 else shared + experts) * optimizer,
+        "buffers": CONTEXT_BYTES,
+    }
+
+
+def _fsdp_states(job: Job, plan: Plan, shared) -> dict[str, Any]:
+    """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be scattered."""
+    mine, number = shared / (plan.dp * plan.cp), HALF if job.half else SINGLE
+    counted = job.shape.parameters()
+    unit, ends = counted.dense_layer / plan.tp, (counted.embedding + counted.head) / plan.tp
+    gathered = (2 * unit + ends) * HALF + unit * job.stack.gradient_bytes
+    return {"weights": mine * number, "gradients": mine * number, "optimizer": mine * 2 * number, "buffers": gathered + CONTEXT_BYTES}
+
+
+def logits_bytes(job: Job, plan: Plan):
+    cut = plan.tp if job.stack.parallel_loss else 1
+    return plan.share(job).rows * job.shape.vocab / cut * job.stack.logits_kept
+
+
+# ------------------------------------------------------------------------------------------------------------ activations
+
+
+def kept_bytes(lists: LayerLists, recompute: str):
+    """Bytes that one layer keeps of one microbatch."""
+    shape, share, stack = lists.shape, lists.share, lists.stack
+    start = share.shard * shape.hidden * HALF
+    if recompute == "full":
+        return start
+    if recompute == "selective" and stack.selective == "half":
+        return start + half_of_outputs(lists)
+    scores = 0 if stack.flash or recompute == "selective" else lists.scores * (HALF + (1 + HALF if stack.dropout else 0))
+    moe_share = shape.moe_layers / shape.layers
+    return attention_bytes(lists) + scores + (1 - moe_share) * mlp_bytes(lists) + (moe_share * experts_bytes(lists) if moe_share else 0)
+
+
+def normed_bytes(lists: LayerLists):
+    """A half's input and its norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps the gathered ones."""
+    gathered = lists.share.rows if lists.stack.tp_overlap == "none" else lists.share.shard
+    return (lists.share.shard + gathered) * lists.shape.hidden * HALF
+
+
+def mask_bytes(lists: LayerLists):
+    return lists.share.shard * lists.shape.hidden if lists.stack.dropout else 0
+
+
+def attention_bytes(lists: LayerLists):
+    """Queries, keys, values, and what attention gives."""
+    shape, tp = lists.shape, lists.share.tp
+    widths = shape.heads * (shape.head_dim + shape.value_dim) + shape.kv_heads * (shape.head_dim + shape.value_dim)
+    return normed_bytes(lists) + lists.share.rows * widths / tp * HALF + mask_bytes(lists)
+
+
+def mlp_bytes(lists: LayerLists):
+    widths = (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
+    return normed_bytes(lists) + lists.share.rows * widths * HALF + mask_bytes(lists)
+
+
+def experts_bytes(lists: LayerLists):
+    """Routed rows before and after the experts, and between their matrices."""
+    assert lists.shape.experts
+    widths = 2 * lists.shape.hidden + (2 + lists.shape.gated) * lists.shape.experts.ffn
+    return normed_bytes(lists) + lists.routed * widths * HALF
+
+
+def half_of_outputs(lists: LayerLists):
+    """Every second matrix's output, and attention's (torchtitan, 2410.06511)."""
+    shape, tp = lists.shape, lists.share.tp
+    outputs = sum(matrix.outputs for matrix in (*shape.attention(), *shape.mlp(shape.ffn)))
+    return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * HALF
+
+
+def fits(job: Job, plan: Plan) -> bool:
+    return bool(np.all(peak_memory(job, plan).total <= job.hardware.memory_bytes))

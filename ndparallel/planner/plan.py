@@ -1,0 +1,105 @@
+"""A training job, and one way to lay it out on GPUs.
+
+Idea   The job is given: model, machine, software, batch. The plan is chosen: degrees, microbatch, schedule. What follows from both (dp, the
+       number of microbatches) is derived. Numbers of a plan may be numpy arrays: then it stands for that many plans.
+Limit  The three choices that are words (schedule, recompute, sequence parallelism) are the same for all plans of one array.
+
+Glossary
+    tp, pp, dp, ep, cp   degrees of tensor, pipeline, data, expert and context parallelism; ep divides tp * cp * dp and adds no ranks
+    chunks               parts of the model on one pipeline rank
+    zero                 what data parallelism shards: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP)
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ndparallel.hardware import Accelerator
+from ndparallel.planner.network import GroupLinks
+from ndparallel.planner.operations import Share
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.stack import Stack
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and optimizer in 16 bits."""
+
+    shape: ModelShape
+    hardware: Accelerator
+    stack: Stack
+    sequence: int
+    global_batch: int
+    half: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One layout, or as many as its arrays have elements."""
+
+    tp: Any = 1
+    pp: Any = 1
+    dp: Any = 1
+    ep: Any = 1
+    cp: Any = 1
+    chunks: Any = 1
+    micro_batch: Any = 1
+    zero: int = 0
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    schedule: str = "1f1b"
+
+    @property
+    def gpus(self):
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def stages(self):
+        return self.pp * self.chunks
+
+    def microbatches(self, job: Job):
+        return job.global_batch // (self.dp * self.micro_batch)
+
+    def share(self, job: Job) -> Share:
+        return Share(self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that a rank is in, on the machine: tp ranks are neighbours, then cp, dp and pp."""
+
+    plan: Plan
+    job: Job
+
+    def links(self, name: str) -> GroupLinks:
+        return getattr(self, name)
+
+    def _links(self, ranks, stride) -> GroupLinks:
+        return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rails)
+
+    @cached_property
+    def tp(self) -> GroupLinks:
+        return self._links(self.plan.tp, 1)
+
+    @cached_property
+    def cp(self) -> GroupLinks:
+        return self._links(self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def dp(self) -> GroupLinks:
+        """Ranks with the same weights: data-parallel and context-parallel ones."""
+        return self._links(self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def ep(self) -> GroupLinks:
+        return self._links(self.plan.ep, 1)
+
+    @cached_property
+    def experts_dp(self) -> GroupLinks:
+        """Ranks with the same experts."""
+        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
+
+    @property
+    def stage_stride(self):
+        """Ranks between neighbours in the pipeline."""
+        return self.plan.tp * self.plan.cp * self.plan.dp

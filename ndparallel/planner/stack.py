@@ -1,0 +1,80 @@
+"""Software stacks: what the kernels of a training framework fuse, overlap and keep, because a 2021 Megatron is not a 2025 one.
+
+Idea   Everything that depends on software, and not on the GPU, the model or the plan, is a field here.
+Cost   none.
+Limit  A stack stands for a framework's common settings in one year, not for every switch that it has.
+
+Glossary
+    fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in float32), "fused"
+                (hand-written ones for norms, activations, dropout), "compiled" (torch.compile: whole chains in one kernel)
+    attention   the kernel: "unfused" (scores go through memory), "flash1" (and Triton's of its time), "flash2", "cudnn" (and flash 3)
+    early stop  torch's recomputation ends when it has all that the backward pass needs: not with the block's last matrix
+"""
+
+from dataclasses import dataclass, replace
+
+from ndparallel.errors import unknown
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One framework in one year."""
+
+    name: str
+    fusion: str
+    attention: str
+    dropout: bool = False
+    accumulates: bool = True  # weight gradients are added to one that stays, in float32, by the matmul itself
+    gradient_bytes: int = 4  # of a gradient as it is kept and reduced
+    tp_overlap: str = "backward"  # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
+    sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
+    dp_overlap: bool = True
+    pp_overlap: bool = True  # messages between stages beside compute; else a rank stands still while it sends and receives
+    rails: float = 1.0  # share of a node's rails that one collective uses
+    collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
+    early_stop: bool = False
+    selective: str = "attention"  # what selective recomputation runs again: attention's core, or "half" of all matrices
+    logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
+    logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
+    parallel_loss: bool = True  # the loss is computed on tp shards of the logits
+    optimizer_bytes: int = 36  # moved for each parameter of the rank's share
+    deduplicates: bool = False  # a token crosses to a node once, however many of its experts are there (DeepEP)
+    host_seconds: float = 0.0  # of the CPU to launch one kernel, where routing makes it wait for the GPU
+
+    @property
+    def flash(self) -> bool:
+        return self.attention != "unfused"
+
+
+MEGATRON_2021 = Stack(
+    "megatron-2021",
+    "fused",
+    "unfused",
+    dropout=True,
+    gradient_bytes=2,
+    tp_overlap="none",
+    sequence_parallel=False,
+    dp_overlap=False,
+    pp_overlap=False,
+    logit_bytes=44,
+    optimizer_bytes=60,
+)
+MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
+MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6)
+NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
+DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4)
+FSDP_2023 = Stack("fsdp-2023", "fused", "flash1", accumulates=False, tp_overlap="none", logits_kept=10)
+TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective="half")
+TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
+PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False)
+PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
+_MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
+_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED)
+STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
+
+
+def find_stack(name: str) -> Stack:
+    """The stack of that name. Raises UserError with the nearest."""
+    if name not in STACKS:
+        raise unknown("software", name, STACKS)
+    return STACKS[name]
