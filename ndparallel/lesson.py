@@ -79,18 +79,18 @@ def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: S
     entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
     if lesson.gpus > 1 and not names:
         entries = [baseline(job), *entries]
-    return run_entries(lesson.name, entries, job, hardware, engine, announce)
+    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce))
 
 
-def run_entries(name: str, entries: Sequence[Entry], job: Job, hardware: Hardware, engine: str, announce) -> Run:
+def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
     """Run all entries on the same ranks, each held against the single GPU."""
     rows, results = [], {}
-    with Runner(hardware, engine, announce) as runner:
+    with runner:
         reference = runner.reference(job)
         for entry in entries:
             row, results[entry.strategy.name] = runner.measured(entry)
             rows.append(row)
-    return Run(make_report(name, job, hardware, rows, reference), hardware, results)
+    return Run(make_report(name, job, runner.hardware, rows, reference), runner.hardware, results)
 
 
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
