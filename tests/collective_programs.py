@@ -11,6 +11,8 @@ from gpu import SEND, Hardware, Link, Operation
 from ndparallel.launch import launch
 from ndparallel.more_collectives import nodes_of
 
+FLOATING = ["float16", "float32", "float64", "complex128"]
+
 PAIRS = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 REDUCING, ROOTED = ("all_reduce", "reduce", "reduce_scatter"), ("reduce", "broadcast", "gather", "scatter")
 
@@ -151,7 +153,7 @@ def one_case(draw, ranks, pairs):
         *draw(st.sampled_from(pairs)),
         ranks,
         size=draw(st.integers(0, 40)),
-        dtype=draw(st.sampled_from(["float16", "float32", "float64", "complex128"] if floating else ["uint8", "int32", "int64", "float32"])),
+        dtype=draw(st.sampled_from(FLOATING if floating else ["uint8", "int32", "int64", "float32"])),
         op=draw(st.sampled_from(["sum", "average"] if floating else ["sum", "max"])),
         root=draw(st.integers(0, len(ranks) - 1)),
         starts=tuple(draw(st.lists(st.floats(0, 1e-2), min_size=len(ranks), max_size=len(ranks)))),

@@ -66,7 +66,8 @@ def test_loss_and_every_gradient_shard_equal_the_single_gpus(number, mesh):
 @pytest.mark.parametrize("zero", range(4))
 def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
     mesh = Mesh(tp=2, pp=2, dp=2, ep=2 if model.experts else 1)
-    job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=2 if schedule == "interleaved" else None)
+    chunks = 2 if schedule == "interleaved" else None
+    job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=chunks)
     loss, gradient = loss_and_gradient_difference(run(on(mesh), job, 8), job.on(schedule="1f1b", stage_chunks=None, zero=0))
     assert loss <= 1e-12 and gradient <= 1e-12
 
