@@ -70,10 +70,11 @@ def compare() -> None:
                 mine.append(slowest(here.run(ours, CLASSROOM, size, repetitions, keep_events=False)))
                 if with_torch:
                     theirs.append(slowest(there.run(gloo, CLASSROOM, size, repetitions, os.path.join(folder, "gloo"))))
-            beside = (
-                f"   gloo {1e3 * min(theirs):8.3f} ms   ratio {min(mine) / min(theirs):.2f}" if theirs else "   (torch is not installed)"
-            )
-            print(f"ring all-reduce of {name:>5} on {RANKS} ranks: {1e3 * min(mine):8.3f} ms{beside}")
+            print(f"ring all-reduce of {name:>5} on {RANKS} ranks: {1e3 * min(mine):8.3f} ms{beside(mine, theirs)}")
+
+
+def beside(mine: list[float], theirs: list[float]) -> str:
+    return f"   gloo {1e3 * min(theirs):8.3f} ms   ratio {min(mine) / min(theirs):.2f}" if theirs else "   (torch is not installed)"
 
 
 if __name__ == "__main__":

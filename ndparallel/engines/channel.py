@@ -11,6 +11,7 @@ Glossary
     outbox    frames that found a pipe full, by target
     run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
     early     frames of the next run, from a rank that has begun it before this one
+    special   frames that belong to no run: a question from the launcher, or the place of a frame too long for a pipe
 """
 
 import os
@@ -30,7 +31,8 @@ from ndparallel.engines.waiting import Waiting, named, place
 
 CONTENT_BYTES = select.PIPE_BUF // 2  # arrays up to this size travel inside the frame
 LENGTH_BYTES = 4
-QUESTION = None  # what the launcher writes into the pipes of ranks that are stuck: whom do you wait for?
+LAUNCHER = -1
+QUESTION = (None, LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
 
 
 class Wiring(NamedTuple):
@@ -52,8 +54,9 @@ class Channel:
     def __init__(self, rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
         self.rank, self.launcher, self.looks = rank, launcher, looks
         self.inlet = wiring.readers[rank].fileno()
-        self.outlets = [writer.fileno() for writer in wiring.writers]
+        self.outlets = {target: writer.fileno() for target, writer in enumerate(wiring.writers)}
         self.table = Table(wiring.file)
+        self.sent = self.table.sent(rank)
         self.arena = Arena(wiring.file, rank)
         self.regions = [Region(wiring.file, source) for source in range(len(self.outlets))]
         self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
@@ -68,11 +71,13 @@ class Channel:
     # ---- sending
 
     def post(self, target: int, what: Any, message: tuple) -> None:
-        if not 0 <= target < len(self.outlets):
-            no_such_rank(self.rank, target, len(self.outlets))
+        outlet = self.outlets.get(target) or no_such_rank(self.rank, target, len(self.outlets))
         call, departed, first_byte, wire_seconds, array, _ = message
-        self.table.count_sent(self.rank, target)
-        self._write(target, self._frame((self.run, self.rank, what, call, departed, first_byte, wire_seconds, *self._pack(array))))
+        frame = self._frame((self.run, self.rank, what, call, departed, first_byte, wire_seconds, *self._pack(array)))
+        self.sent[target] += 1
+        if self.outbox or not written(outlet, frame):
+            self.outbox.setdefault(target, deque()).append(frame)
+            self.flush()
 
     def _pack(self, array: np.ndarray) -> tuple[Any, tuple[int, ...], bytes | int, bool]:
         """(dtype, shape, payload, is the payload one element, repeated?)"""
@@ -89,12 +94,7 @@ class Channel:
         if len(frame) <= select.PIPE_BUF:
             return frame
         array = np.frombuffer(frame, np.uint8)  # a very long name: the whole frame travels as an array
-        return frame_of((self.rank, self.arena.put(array), array.size))
-
-    def _write(self, target: int, frame: bytes) -> None:
-        if self.outbox or not written(self.outlets[target], frame):
-            self.outbox.setdefault(target, deque()).append(frame)
-            self.flush()
+        return frame_of((None, self.rank, (self.arena.put(array), array.size)))
 
     def flush(self) -> None:
         for target, frames in list(self.outbox.items()):
@@ -122,7 +122,7 @@ class Channel:
         return False
 
     def _sleep(self, source: int, what: Any) -> None:
-        if not 0 <= source < len(self.outlets):
+        if source not in self.outlets:
             no_such_rank(self.rank, source, len(self.outlets))
         self.flush()
         self.awaits = (source, what)
@@ -142,9 +142,11 @@ class Channel:
     def read(self) -> None:
         """Take in whatever has come."""
         try:
-            data = self.rest + os.read(self.inlet, 1 << 16)
+            data = os.read(self.inlet, 1 << 16)
         except BlockingIOError:
             return
+        if self.rest:
+            data = self.rest + data
         start, view = 0, memoryview(data)
         while (body := start + LENGTH_BYTES) <= len(data):
             end = body + int.from_bytes(view[start:body], "little")
@@ -154,25 +156,26 @@ class Channel:
             start = end
         self.rest = data[start:]
 
-    def _take_in(self, header: tuple | None) -> None:
-        if header is QUESTION:
-            self.launcher.send_bytes(pickle.dumps(self.explain()))
+    def _take_in(self, header: tuple) -> None:
+        if header[0] != self.run:
+            self._take_in_special(header)
             return
-        if len(header) == 3:
-            header = self._long_header(*header)
-        run, source, what, call, departed, first_byte, wire_seconds, *packed = header
-        if run > self.run:
-            self.early.append(header)
-            return
+        _, source, what, call, departed, first_byte, wire_seconds, dtype, shape, payload, repeated = header
+        array, release = self._unpack(source, dtype, shape, payload, repeated)
         self.received[source] += 1
-        array, release = self._unpack(source, *packed)
         self.inboxes[source].append((what, (call, departed, first_byte, wire_seconds, array, release)))
 
-    def _long_header(self, source: int, start: int, length: int) -> tuple:
-        array, release = self.regions[source].array_at(start, np.uint8, (length,))
-        header = pickle.loads(array.data[LENGTH_BYTES:])
-        release()
-        return header
+    def _take_in_special(self, header: tuple) -> None:
+        run, source, content = header[:3]
+        if run is not None:
+            self.early.append(header)
+        elif source == LAUNCHER:
+            self.launcher.send_bytes(pickle.dumps(self.explain()))
+        else:
+            start, length = content
+            array, release = self.regions[source].array_at(start, np.uint8, (length,))
+            self._take_in(pickle.loads(array.data[LENGTH_BYTES:]))
+            release()
 
     def _unpack(self, source: int, dtype: Any, shape: tuple[int, ...], payload: Any, repeated: bool) -> tuple:
         """(the array, the function to call when it has been read, or None)"""
@@ -216,7 +219,7 @@ class Channel:
             inbox.clear()
 
 
-def frame_of(header: tuple | None) -> bytes:
+def frame_of(header: tuple) -> bytes:
     body = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 

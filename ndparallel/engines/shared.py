@@ -75,8 +75,10 @@ class Table:
     def set_state(self, rank: int, state: int) -> None:
         self.words[rank * self.width] = state
 
-    def count_sent(self, rank: int, target: int) -> None:
-        self.words[rank * self.width + self.COLUMNS + target] += 1
+    def sent(self, rank: int) -> memoryview:
+        """The numbers of messages that a rank has sent, by target."""
+        start = rank * self.width + self.COLUMNS
+        return self.words[start : start + self.width - self.COLUMNS]
 
     def set_waiting(self, rank: int, source: int, received: int) -> None:
         row = rank * self.width
