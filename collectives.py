@@ -21,9 +21,10 @@ the group do not call the same collective with the same shapes, and ValueError f
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import count, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,36 +55,31 @@ class Group:
         return self.ranks.index(rank)
 
 
-@dataclass
 class Member:
-    """One rank's part in one collective call. Members are numbered 0 .. p-1; two of them count the messages between them."""
+    """One rank's part in one collective call. Members are numbered 0 .. p-1; what passes from one to another is named by call and step."""
 
-    gpu: GPU
-    group: Group
-    number: int  # of the group's call
-    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, gpu: GPU, group: Group, number: int) -> None:
+        self.gpu, self.group, self.number = gpu, group, number
+        self.ranks, self.size, self.index = group.ranks, group.size, group.index(gpu.rank)
+        self.outgoing: dict[int, Iterator] = defaultdict(self._names)  # of the messages still to come, by rank
+        self.incoming: dict[int, Iterator] = defaultdict(self._names)
 
-    def __post_init__(self) -> None:
-        self.name, self.ranks, self.size = (self.group.name, self.number), self.group.ranks, self.group.size
-        self.index = self.group.index(self.gpu.rank)
+    def _names(self) -> Iterator:
+        return zip(repeat((self.group.name, self.number)), count())
 
     def within(self, members: Sequence[int]) -> "Member":
         """The same rank's part in a smaller group, of these members."""
-        group = Group(self.group.name, tuple(self.ranks[member] for member in members))
-        return Member(self.gpu, group, self.number, self.sent, self.received)
+        part = Member(self.gpu, Group(self.group.name, tuple(self.ranks[member] for member in members)), self.number)
+        part.outgoing, part.incoming = self.outgoing, self.incoming
+        return part
 
     def send(self, to: int, array: np.ndarray) -> None:
         rank = self.ranks[to % self.size]
-        step = self.sent[rank]
-        self.sent[rank] = step + 1
-        self.gpu.send(rank, array, (self.name, step))
+        self.gpu.send(rank, array, next(self.outgoing[rank]))
 
     def receive(self, source: int, into: np.ndarray, combine: Callable | None = None) -> None:
         rank = self.ranks[source % self.size]
-        step = self.received[rank]
-        self.received[rank] = step + 1
-        self.gpu.receive(rank, (self.name, step), into, combine)
+        self.gpu.receive(rank, next(self.incoming[rank]), into, combine)
 
 
 class Algorithm(NamedTuple):
@@ -158,6 +154,7 @@ def one_by_one_reduce(me: Member, whole: np.ndarray, root: int, combine: Callabl
 
 @register("all_reduce", "naive", lambda p, a, b: 2 * a * (p > 1) + 2 * (p - 1) * b)
 def naive_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
+    """All send to rank 0, whose door is the bottleneck; it adds up, and sends the sum to each in turn."""
     one_by_one_reduce(me, whole, 0, combine)
     one_by_one_broadcast(me, whole, 0)
 

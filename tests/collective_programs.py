@@ -11,8 +11,6 @@ from gpu import SEND, Hardware, Link, Operation
 from ndparallel.launch import launch
 from ndparallel.more_collectives import nodes_of
 
-FLOATING = ["float16", "float32", "float64", "complex128"]
-
 PAIRS = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 REDUCING, ROOTED = ("all_reduce", "reduce", "reduce_scatter"), ("reduce", "broadcast", "gather", "scatter")
 
@@ -125,6 +123,10 @@ def messages_sent(result) -> int:
 
 # ------------------------------------------------------------------------------------------------------ for hypothesis
 
+KINDS = [
+    (["float16", "float32", "float64", "complex128"], ["sum", "average"]),
+    (["uint8", "int32", "int64", "float32"], ["sum", "max"]),
+]
 LINKS = st.tuples(st.floats(0, 1e-3), st.floats(1e3, 1e12))
 
 
@@ -148,13 +150,13 @@ def sequences(draw, pairs=tuple(PAIRS), most=1):
 
 @st.composite
 def one_case(draw, ranks, pairs):
-    floating = draw(st.booleans())
+    dtypes, ops = draw(st.sampled_from(KINDS))
     return Case(
         *draw(st.sampled_from(pairs)),
         ranks,
         size=draw(st.integers(0, 40)),
-        dtype=draw(st.sampled_from(FLOATING if floating else ["uint8", "int32", "int64", "float32"])),
-        op=draw(st.sampled_from(["sum", "average"] if floating else ["sum", "max"])),
+        dtype=draw(st.sampled_from(dtypes)),
+        op=draw(st.sampled_from(ops)),
         root=draw(st.integers(0, len(ranks) - 1)),
         starts=tuple(draw(st.lists(st.floats(0, 1e-2), min_size=len(ranks), max_size=len(ranks)))),
         async_op=draw(st.booleans()),
