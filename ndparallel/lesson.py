@@ -11,7 +11,7 @@ Glossary
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu import Hardware
@@ -40,6 +40,7 @@ class Sweep:
 @dataclass(frozen=True)
 class Lesson:
     """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson;
+    `chosen` picks strategies by the lesson's own options; `hierarchy` is the strategy whose communication is told axis by axis;
     `defaults` are the job's fields where no option says otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
     """
 
@@ -51,6 +52,8 @@ class Lesson:
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     compare: tuple[str, ...] = ()
+    chosen: Callable[[argparse.Namespace], Sequence[Strategy]] | None = None
+    hierarchy: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
 
@@ -130,7 +133,9 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
             show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
         return 0
+    if lesson.chosen:
+        lesson = replace(lesson, strategies=lesson.chosen(arguments))
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
-    show(lesson.title, run, arguments, lesson.contrast, lesson.notice)
+    show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())

@@ -41,7 +41,8 @@ LAYOUT = (
 class Strategy:
     """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
 
-    `reference` is the single GPU's program where it is not the lesson's model that is trained.
+    Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's program where it is not the
+    lesson's model that is trained.
     """
 
     name: str
@@ -52,7 +53,9 @@ class Strategy:
     reference: Callable[..., Any] | None = None
 
     def job(self, job: Job, gpus: int) -> Job:
-        return job.on(mesh=self.mesh(gpus), **self.changes)
+        mesh = self.mesh(gpus)
+        changes = {name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()}
+        return job.on(mesh=mesh, **changes)
 
 
 class Entry(NamedTuple):

@@ -1,3 +1,8 @@
-"""Before any test imports numpy: one BLAS thread a GPU, as in every run."""
+"""No test depends on how fast the machine is; and each has one BLAS thread a GPU, as every run has."""
 
-import gpu  # noqa: F401
+from hypothesis import settings
+
+import gpu  # noqa: F401  before any test imports numpy
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
