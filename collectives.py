@@ -24,12 +24,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, repeat
+from itertools import accumulate, count, repeat
 from typing import Any, NamedTuple
 
-import numpy as np
+from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot  # before numpy: it sets one BLAS thread a GPU
 
-from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot
+# isort: split
+import numpy as np
 
 REDUCTIONS: dict[str, Callable] = {"sum": np.add, "average": np.add, "max": np.maximum}
 
@@ -124,7 +125,7 @@ def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
 @register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p))
 def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     """Reduce-scatter, then all-gather: each rank sends 2 (p-1)/p n."""
-    pieces = np.array_split(whole, me.size)
+    pieces = split(whole, me.size)
     ring_reduce_scatter(me, pieces, combine)
     ring_all_gather(me, pieces)
 
@@ -235,7 +236,7 @@ def reduce_scatter(
 ):
     """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's size)."""
     run = _find("reduce_scatter", algorithm)
-    pieces, combine = np.array_split(_flat(array, copy=True), group.size), _reduction(op, array)
+    pieces, combine = split(_flat(array, copy=True), group.size), _reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
     _check_size("output", output, mine.size)
 
@@ -250,7 +251,7 @@ def all_gather(gpu: GPU, output: np.ndarray, piece: np.ndarray, group: Group, al
     """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split gives it."""
     run = _find("all_gather", algorithm)
     work = _blank(output, async_op)
-    pieces = np.array_split(work, group.size)
+    pieces = split(work, group.size)
     mine = pieces[group.index(gpu.rank)]
     _check_size("piece", piece, mine.size)
     write(mine, piece)
@@ -271,7 +272,7 @@ def gather(gpu: GPU, output: np.ndarray | None, piece: np.ndarray, group: Group,
     work = output
     if index == _checked(root, group):
         work = _blank(_given("output", output), async_op)
-        pieces = np.array_split(work, group.size)
+        pieces = split(work, group.size)
         _check_size("piece", piece, pieces[index].size)
         write(pieces[index], piece)
     call = ("gather", "direct", root, piece.dtype.str)
@@ -282,7 +283,7 @@ def scatter(gpu: GPU, output: np.ndarray, array: np.ndarray | None, group: Group
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
     index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
     if index == _checked(root, group):
-        pieces = np.array_split(_flat(_given("array", array), copy=async_op), group.size)
+        pieces = split(_flat(_given("array", array), copy=async_op), group.size)
         _check_size("output", output, pieces[index].size)
     call = ("scatter", "direct", root, output.dtype.str)
     return _call(gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op)
@@ -371,7 +372,12 @@ def split_sizes(size: int, parts: int) -> list[int]:
 
 
 def cut(array: np.ndarray, rows: Sequence[int]) -> list[np.ndarray]:
-    return np.split(array, np.cumsum(rows)[:-1])
+    return [array[end - size : end] for size, end in zip(rows, accumulate(rows))]
+
+
+def split(array: np.ndarray, parts: int) -> list[np.ndarray]:
+    """What np.array_split does, in a quarter of its time."""
+    return cut(array, split_sizes(len(array), parts))
 
 
 def _reduction(op: str, array: np.ndarray) -> Callable:

@@ -258,7 +258,7 @@ class GPU:
     def __post_init__(self) -> None:
         self.current = Stream(COMPUTE)
         self.streams = {COMPUTE: self.current}
-        self._prices: dict[Operation, float] = {}
+        self._prices: dict[tuple, float] = {}
         self._links: dict[int, Link] = {}
 
     # ---- the clock
@@ -300,9 +300,10 @@ class GPU:
 
     def compute(self, operation: Operation) -> None:
         """Move the current stream on by the operation's price."""
-        seconds = self._prices.get(operation)
+        priced = operation[1:]  # all but its name
+        seconds = self._prices.get(priced)
         if seconds is None:
-            seconds = self._prices[operation] = float(self.hardware.seconds(operation))
+            seconds = self._prices[priced] = float(self.hardware.seconds(operation))
         start = self.current.now
         self.current.now = start + seconds
         self.record(COMPUTE, operation.name, start, self.current.now, operation.bytes, operation.flops)

@@ -14,7 +14,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 from rich import box
@@ -139,6 +138,8 @@ class Report:
             yield f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is longer."
 
     def _repr_html_(self) -> str:
+        from html import escape  # only where a notebook asks for it
+
         head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows())
         notes = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
