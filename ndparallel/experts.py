@@ -86,7 +86,7 @@ class Experts(Branch):
 
     def backward_weight(self, microbatch: int) -> None:
         super().backward_weight(microbatch)
-        self.experts.rows_weight(self.itineraries.pop(microbatch), self.saved(microbatch))
+        self.experts.rows_weight(self.itineraries.pop(microbatch), self.saved(microbatch), "weight")
 
     # ---- the router: which experts, and how busy they are
 
@@ -135,7 +135,7 @@ class Experts(Branch):
         itinerary = self.itineraries[microbatch]
         returning = itinerary.from_experts(self.experts.backward_rows(dispatched.wait(), itinerary, saved))
         if not self.block.defers:
-            self.experts.rows_weight(self.itineraries.pop(microbatch), saved)
+            self.experts.rows_weight(self.itineraries.pop(microbatch), saved, "backward")
         return returning
 
     def permute_backward(self, returning: Handle, saved: Saved, shape: tuple[int, ...]) -> np.ndarray:
@@ -234,11 +234,11 @@ class LocalExperts(Unit):
         self.sort(dout, itinerary, "backward")
         return drows
 
-    def rows_weight(self, itinerary: Itinerary, saved: Saved) -> None:
+    def rows_weight(self, itinerary: Itinerary, saved: Saved, phase: str) -> None:
         """Add up the weights' gradients; those of an expert without rows stay as they are."""
         for name, inputs in {"down": saved.take("expert activated"), "gate_up": saved.take("rows")}.items():
             dy = saved.take(f"d expert {name}")
-            for expert, its, charge in self.busy(itinerary, "backward", costs.expert_backward):
+            for expert, its, charge in self.busy(itinerary, phase, costs.expert_backward):
                 self.g[name][expert] += charge.matmul(f"{name} weight", dy[its].T, inputs[its]) / self.context.ep.size
 
     def busy(self, itinerary: Itinerary, phase: str, operations: Callable) -> Iterator[tuple[int, slice, Charge]]:
