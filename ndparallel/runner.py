@@ -62,7 +62,7 @@ def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
 
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
-    return enter(alone, job.on(microbatches=1, chunks=1, schedule=Job.schedule, stage_chunks=None), 1)
+    return enter(alone, job.work, 1)
 
 
 @dataclass(frozen=True)
