@@ -336,7 +336,7 @@ def _call(gpu: GPU, group: Group, call: tuple, body: Callable, output: np.ndarra
         gpu.call = outer
         if group.size > 1:
             gpu.record(COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks)
-    handle = Handle(gpu, label, start, stream.now, lambda: write(output, work))
+    handle = Handle(gpu, label, start, stream.now, lambda: write(output, work), stream.name)
     return handle if async_op else handle.wait()
 
 

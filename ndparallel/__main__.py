@@ -7,6 +7,7 @@ import sys
 from ndparallel.errors import guarded, unknown
 
 COMMANDS = {
+    "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 

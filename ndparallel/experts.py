@@ -11,7 +11,7 @@ Limit  Experts are multiplied one after another, a kernel each; the counts of ro
 Glossary
     rows        tokens at their experts: a token that goes to two experts is two rows
     routed      the tokens that this rank routes: its tp share
-    dispatch    the way to the experts;  combine: the weighed sum of what they return
+    permute     copy tokens to rows that are sorted by expert;  combine: the weighed sum of what the experts return
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ import numpy as np
 from gpu import Handle
 from ndparallel import costs, functional, routing
 from ndparallel.expert_parallel import Itinerary
-from ndparallel.layers import Block, Branch, gated_mlp_parameters, norm_parameter, small_deviation
+from ndparallel.layers import Block, Gated, gated_parameters, norm_parameter, small_deviation
 from ndparallel.parameters import Parameter, part
 from ndparallel.units import Charge, Context, Routed, Saved, Unit, rows
 
 
-class Experts(Branch):
+class Experts(Gated):
     """Router, experts, and shared experts that every token goes to; tp cuts every expert, and ep shares them out."""
 
     norm = "norm2"
@@ -49,7 +49,7 @@ class Experts(Branch):
         config = context.config
         h = config.hidden
         router = (slice(0, config.experts), slice(0, h))
-        shared = gated_mlp_parameters(name, context, config.shared_experts * config.expert_ffn) if config.shared_experts else []
+        shared = gated_parameters(name, context, config.shared_experts * config.expert_ffn) if config.shared_experts else []
         return [
             norm_parameter(f"{name}.norm2", context),
             Parameter(f"{name}.router", (config.experts, h), router, h**-0.5, shared_by=context.tp.size),
@@ -63,18 +63,23 @@ class Experts(Branch):
         saved.keep(x=x)
         routed = self.tp.share(normed)
         counted = self.route(routed, saved, charge)
-        dispatched = self.dispatch(routed, microbatch, saved, phase)
+        itinerary, arriving = self.permute(routed, saved, phase)
+        self.itineraries[microbatch] = itinerary
         y = x + self.shared_experts(normed, saved, charge)
-        mixed = self.combine(dispatched, microbatch, saved, phase)
+        out = self.experts.forward_rows(arriving.wait(), itinerary, saved, phase)
+        mixed = self.combine(itinerary.from_experts(out), saved, phase)
         self.note(counted, microbatch, saved)
         charge("add2")
         return y + self.tp.unshare(mixed)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
-        dispatched, dgates = self.combine_backward(self.tp.share(dy), microbatch, saved)
+        itinerary = self.itineraries[microbatch]
+        arriving, dgates = self.combine_backward(self.tp.share(dy), itinerary, saved)
         dnormed = self.shared_experts_backward(dy, saved, charge)
-        returning = self.dispatch_backward(dispatched, microbatch, saved)
+        returning = itinerary.from_experts(self.experts.backward_rows(arriving.wait(), itinerary, saved))
+        if not self.block.defers:
+            self.experts.rows_weight(self.itineraries.pop(microbatch), saved, "backward")
         drouted = self.route_backward(dgates, microbatch, saved, charge)
         drouted += self.permute_backward(returning, saved, drouted.shape)
         dnormed = dnormed + self.tp.unshare(drouted)
@@ -118,46 +123,36 @@ class Experts(Branch):
         dropped = saved["chosen"].size - saved["order"].size
         self.context.routed[self.block.name, microbatch] = Routed(tuple(self.itineraries[microbatch].by_expert), dropped, balance_loss)
 
-    # ---- the ways there and back, each forward above its backward
+    # ---- from tokens to rows and back, each forward above its backward
 
-    def dispatch(self, routed: np.ndarray, microbatch: int, saved: Saved, phase: str) -> Handle:
+    def permute(self, routed: np.ndarray, saved: Saved, phase: str) -> tuple[Itinerary, Handle]:
         """Send the routed tokens (s, b, h) to their experts."""
         config, chosen = self.config, saved["chosen"]
         limit = routing.capacity(config.capacity_factor, len(chosen), config.top_k, config.experts)
         order, counts = routing.assign(chosen, config.experts, limit)
         saved.keep(order=order)
-        itinerary = self.itineraries[microbatch] = self.ep.itinerary(counts)
+        itinerary = self.ep.itinerary(counts)
         self.charge_rows(phase, order, routed.shape[1])("permute")
-        return itinerary.to_experts(routing.permute(rows(routed), order, config.top_k))
-
-    def dispatch_backward(self, dispatched: Handle, microbatch: int, saved: Saved) -> Handle:
-        """Through the experts, and on the way back; meanwhile the weights' gradients, unless they are put off."""
-        itinerary = self.itineraries[microbatch]
-        returning = itinerary.from_experts(self.experts.backward_rows(dispatched.wait(), itinerary, saved))
-        if not self.block.defers:
-            self.experts.rows_weight(self.itineraries.pop(microbatch), saved, "backward")
-        return returning
+        return itinerary, itinerary.to_experts(routing.permute(rows(routed), order, config.top_k))
 
     def permute_backward(self, returning: Handle, saved: Saved, shape: tuple[int, ...]) -> np.ndarray:
         drows, order = returning.wait(), saved.take("order")
         self.charge_rows("backward", order, shape[1])("permute")
         return routing.permute_backward(drows, order, shape[0] * shape[1], self.config.top_k).reshape(shape)
 
-    def combine(self, dispatched: Handle, microbatch: int, saved: Saved, phase: str) -> np.ndarray:
-        """Through the experts and back, to the weighed sum of what they say of every routed token (s, b, h)."""
-        itinerary = self.itineraries[microbatch]
-        returned = itinerary.from_experts(self.experts.forward_rows(dispatched.wait(), itinerary, saved, phase)).wait()
+    def combine(self, returning: Handle, saved: Saved, phase: str) -> np.ndarray:
+        """The weighed sum of what the experts say of every routed token, (s, b, h)."""
+        returned, routed, order = returning.wait(), saved["routed"], saved["order"]
         saved.keep(returned=returned)
-        routed, order = saved["routed"], saved["order"]
         self.charge_rows(phase, order, routed.shape[1])("combine")
         return routing.combine(returned, self.gates(saved), order).reshape(routed.shape)
 
-    def combine_backward(self, dmixed: np.ndarray, microbatch: int, saved: Saved) -> tuple[Handle, np.ndarray]:
+    def combine_backward(self, dmixed: np.ndarray, itinerary: Itinerary, saved: Saved) -> tuple[Handle, np.ndarray]:
         """Send the experts their outputs' gradients; return the gates'."""
         order = saved["order"]
         self.charge_rows("backward", order, dmixed.shape[1])("combine")
         dreturned, dgates = routing.combine_backward(rows(dmixed), saved.take("returned"), self.gates(saved), order)
-        return self.itineraries[microbatch].to_experts(dreturned), dgates
+        return itinerary.to_experts(dreturned), dgates
 
     def gates(self, saved: Saved) -> np.ndarray:
         return routing.gates(rows(saved["probabilities"]), saved["chosen"], self.config.renormalise)
@@ -171,18 +166,13 @@ class Experts(Branch):
         if not self.config.shared_experts:
             return 0.0
         gathered = self.tp.enter(normed)
-        gate_up = self.linear("gate_up", gathered, self.block.w["gate_up"], charge)
-        charge("swiglu")
-        activated = functional.swiglu(gate_up)
-        saved.keep(normed=normed if self.tp.regathers else gathered, gate_up=gate_up, activated=activated)
-        return self.linear_and_talk("down", activated, self.block.w["down"], charge, self.tp.leave)
+        saved.keep(normed=normed if self.tp.regathers else gathered)
+        return self.linear_and_talk("down", self.activate(gathered, saved, charge), self.block.w["down"], charge, self.tp.leave)
 
     def shared_experts_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray | float:
         if not self.config.shared_experts:
             return 0.0
-        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
-        charge("swiglu")
-        dgate_up = functional.swiglu_backward(dactivated, saved.take("gate_up"))
+        dgate_up = self.activate_backward(dy, saved, charge)
         return self.linear_backward("gate_up", dgate_up, saved, charge, self.tp.enter_backward)
 
 

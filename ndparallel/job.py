@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from ndparallel.context_parallel import VARIANTS
 from ndparallel.errors import UserError, unknown
 from ndparallel.mesh import Mesh
+from ndparallel.model import layers_per_stage
+from ndparallel.pipeline.stages import schedule_of
 from ndparallel.units import RECOMPUTE, ModelConfig
 
 MODEL_SIZES = {
@@ -38,6 +40,7 @@ class Job:
     context_parallel: str = "ring"
     schedule: str = "1f1b"
     stage_chunks: int | None = None
+    zero: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -50,6 +53,7 @@ class Job:
         check_tensor_parallel(self)
         check_context_parallel(self)
         check_experts(self)
+        check_pipeline(self)
         parts = self.mesh.dp * self.microbatches
         if self.batch % parts:
             near = min(range(parts, self.batch + parts, parts), key=lambda size: abs(size - self.batch))
@@ -124,3 +128,10 @@ def check_experts(job: Job) -> None:
     for what, size in {"experts of width": model.expert_ffn, "the tokens of a sequence,": model.sequence // mesh.cp}.items():
         if size % mesh.tp:
             raise UserError(f"tp={mesh.tp} cannot cut {what} {size}; choose one that divides it.")
+
+
+def check_pipeline(job: Job) -> None:
+    """Raise UserError where the schedule or the layers cannot be cut to this pipeline."""
+    if job.mesh.pp > 1:
+        schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
+        layers_per_stage(job.model, schedule.layout.stages)

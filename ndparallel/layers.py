@@ -164,8 +164,26 @@ class Attention(Branch):
         return [x.reshape(*x.shape[:2], -1, head_dim) for x in np.split(qkv, np.cumsum(sizes)[:2], axis=-1)]
 
 
-class Mlp(Branch):
-    """SwiGLU; tp cuts gate and up by columns, down by rows."""
+class Gated(Branch):
+    """SwiGLU between two matmuls; tp cuts gate and up by columns, down by rows."""
+
+    def activate(self, gathered: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """What down is multiplied with, for a gathered input."""
+        gate_up = self.linear("gate_up", gathered, self.block.w["gate_up"], charge)
+        charge("swiglu")
+        activated = functional.swiglu(gate_up)
+        saved.keep(gate_up=gate_up, activated=activated)
+        return activated
+
+    def activate_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """From the gradient of what leaves down to that of gate and up."""
+        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
+        charge("swiglu")
+        return functional.swiglu_backward(dactivated, saved.take("gate_up"))
+
+
+class Mlp(Gated):
+    """The dense block's second branch."""
 
     norm = "norm2"
     linears = {"down": "activated", "gate_up": "normed"}
@@ -173,22 +191,15 @@ class Mlp(Branch):
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
-        return [norm_parameter(f"{name}.norm2", context), *gated_mlp_parameters(name, context, context.config.ffn)]
+        return [norm_parameter(f"{name}.norm2", context), *gated_parameters(name, context, context.config.ffn)]
 
     def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge(phase, x)
-        gate_up = self.linear("gate_up", self.enter(x, saved, charge), self.block.w["gate_up"], charge)
-        charge("swiglu")
-        activated = functional.swiglu(gate_up)
-        saved.keep(gate_up=gate_up, activated=activated)
-        return self.leave("down", activated, x, charge)
+        return self.leave("down", self.activate(self.enter(x, saved, charge), saved, charge), x, charge)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
-        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
-        charge("swiglu")
-        dgate_up = functional.swiglu_backward(dactivated, saved.take("gate_up"))
-        return self.enter_backward("gate_up", dgate_up, dy, saved, charge)
+        return self.enter_backward("gate_up", self.activate_backward(dy, saved, charge), dy, saved, charge)
 
 
 class Block(Unit):
@@ -233,7 +244,7 @@ class Block(Unit):
         return x
 
 
-def gated_mlp_parameters(name: str, context: Context, ffn: int) -> list[Parameter]:
+def gated_parameters(name: str, context: Context, ffn: int) -> list[Parameter]:
     """SwiGLU's: gate and up are cut by rows (outputs), down by columns (inputs)."""
     h, mine = context.config.hidden, part(ffn, context.tp.size, context.tp.index)
     everything = slice(0, h)
