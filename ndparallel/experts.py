@@ -237,5 +237,5 @@ class LocalExperts(Unit):
             yield expert, its, self.charge(phase, operations, 1, its.stop - its.start)
 
     def sort(self, rows: np.ndarray, itinerary: Itinerary, phase: str) -> None:
-        if itinerary.needs_sorting:
+        if itinerary.needs_sorting and len(rows):
             self.charge(phase, costs.sort_rows, 1, len(rows))("sort")
