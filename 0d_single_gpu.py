@@ -34,8 +34,13 @@ def single_gpu(gpu: GPU, job: Job) -> Outcome:
 
 
 def notice(run: Run) -> str:
-    if "single GPU" not in run or "4 microbatches" not in run:
+    failed = [row.name for row in run.report.strategies if row.error]
+    if failed == ["single GPU"]:
+        return "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the same."
+    if failed:
         return "This model does not fit on one GPU: sharding it over several is what the other lessons are about."
+    if "single GPU" not in run or "4 microbatches" not in run:
+        return ""
     whole, parts = run["single GPU"], run["4 microbatches"]
     ratio = parts.peak_memory_bytes["activations"] / whole.peak_memory_bytes["activations"]
     slower = parts.step_seconds / whole.step_seconds - 1
