@@ -40,8 +40,12 @@ def single_gpu(gpu: GPU, job: Job) -> Outcome:
 
 def notice(run: Run) -> str:
     """What is saved, what it costs, and what cannot be saved this way."""
-    if "single GPU" not in run:
+    if "single GPU" not in run and "4 microbatches" in run:
+        return "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the same."
+    if any(row.error for row in run.report.strategies):
         return "This model does not fit on one GPU: sharding it over several is what the other lessons are about."
+    if "single GPU" not in run:
+        return ""
     return " ".join([*about_saving(run), *about_states(run)])
 
 
