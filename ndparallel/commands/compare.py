@@ -15,11 +15,12 @@ from typing import Any
 from gpu import si
 from ndparallel.errors import UserError
 from ndparallel.job import Job
-from ndparallel.lesson import Entry, Lesson, Run, Strategy, baseline, choose, enter, run_entries
+from ndparallel.lesson import Lesson, Run, choose, run_entries
 from ndparallel.lessons import available, load
 from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, hardware_from, job_from
 from ndparallel.report import Report
+from ndparallel.runner import Entry, Runner, Strategy, baseline, enter
 from ndparallel.show import progress, show
 from ndparallel.words import listed
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.strategy:
         entries = [baseline(job), *entries]
     with progress() as announce:
-        run = run_entries("compare", entries, job, hardware, arguments.engine, announce)
+        run = run_entries("compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True))
     run.report = replace(run.report, lessons=dimensions(lessons))
     show(title(lessons), run, arguments, contrast(run), closing)
     return int(not run.report.equal())
