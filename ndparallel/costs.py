@@ -25,11 +25,19 @@ import numpy as np
 
 from gpu import Operation
 
+BEYOND_NUMPY = {"bfloat16": 2, "float8": 1}
 
-def matmul(name: str, m, n, k, dtype: str = "float32", batch=1) -> Operation:
-    """Price `batch` products of (m, k) and (k, n)."""
-    size = np.dtype(dtype).itemsize
-    return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * (m * k + k * n + m * n) * size)
+
+def itemsize(dtype: str) -> int:
+    """Bytes of a number, of the types that numpy lacks too."""
+    return BEYOND_NUMPY.get(dtype) or np.dtype(dtype).itemsize
+
+
+def matmul(name: str, m, n, k, dtype: str = "float32", batch=1, result_bytes: int | None = None) -> Operation:
+    """Price `batch` products of (m, k) and (k, n); `result_bytes` are moved for each number of the result, by default one number's."""
+    size = itemsize(dtype)
+    moved = (m * k + k * n) * size + m * n * (size if result_bytes is None else result_bytes)
+    return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * moved)
 
 
 def chunk(operation: Operation, chunks: int) -> Operation:
@@ -38,14 +46,14 @@ def chunk(operation: Operation, chunks: int) -> Operation:
     return matmul(operation.name, m // chunks, n, k, operation.dtype)
 
 
-def elementwise(name: str, elements, passes: int, dtype: str = "float32") -> Operation:
-    """Price a kernel that moves `passes` arrays of `elements` through memory, with few FLOPs for each."""
-    return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * np.dtype(dtype).itemsize)
+def elementwise(name: str, elements, passes: float, dtype: str = "float32", kernels: int = 1) -> Operation:
+    """Price kernels that move `passes` arrays of `elements` through memory, with few FLOPs for each."""
+    return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * itemsize(dtype), kernels)
 
 
 def attention(name: str, pairs, head_dim, tensors: int, elements, dtype: str = "float32", products: int = 1) -> Operation:
     """Price `products` matmuls over query-key pairs that also move the scores and `tensors` arrays of `elements`."""
-    size = np.dtype(dtype).itemsize
+    size = itemsize(dtype)
     return Operation(name, "attention", (pairs, head_dim), dtype, 2 * products * pairs * head_dim, (pairs + tensors * elements) * size)
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from ndparallel.context_parallel import VARIANTS
 from ndparallel.errors import UserError, unknown
 from ndparallel.mesh import Mesh
+from ndparallel.model import layers_per_stage
+from ndparallel.pipeline.stages import schedule_of
 from ndparallel.units import RECOMPUTE, ModelConfig
 
 MODEL_SIZES = {
@@ -12,6 +14,7 @@ MODEL_SIZES = {
     "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
 }
 DTYPES = ("float32", "float64")
+WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Job:
     context_parallel: str = "ring"
     schedule: str = "1f1b"
     stage_chunks: int | None = None
+    zero: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -49,6 +53,7 @@ class Job:
         check_tensor_parallel(self)
         check_context_parallel(self)
         check_experts(self)
+        check_pipeline(self)
         parts = self.mesh.dp * self.microbatches
         if self.batch % parts:
             near = min(range(parts, self.batch + parts, parts), key=lambda size: abs(size - self.batch))
@@ -61,6 +66,11 @@ class Job:
     def microbatch(self) -> int:
         """Sequences in a microbatch of one data-parallel rank."""
         return self.batch // (self.mesh.dp * self.microbatches)
+
+    @property
+    def work(self) -> "Job":
+        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and forgets nothing."""
+        return Job(**{name: getattr(self, name) for name in WORK})
 
     def on(self, **changes) -> "Job":
         return replace(self, **changes)
@@ -118,3 +128,10 @@ def check_experts(job: Job) -> None:
     for what, size in {"experts of width": model.expert_ffn, "the tokens of a sequence,": model.sequence // mesh.cp}.items():
         if size % mesh.tp:
             raise UserError(f"tp={mesh.tp} cannot cut {what} {size}; choose one that divides it.")
+
+
+def check_pipeline(job: Job) -> None:
+    """Raise UserError where the schedule or the layers cannot be cut to this pipeline."""
+    if job.mesh.pp > 1:
+        schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
+        layers_per_stage(job.model, schedule.layout.stages)

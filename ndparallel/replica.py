@@ -7,6 +7,7 @@ Idea   A lesson's loops are about order: what is computed, what is sent, who wai
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ndparallel.mesh import Mesh
 from ndparallel.model import stage_units
 from ndparallel.optimizer import OPTIMIZERS
 from ndparallel.parameters import Parameter
+from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.stages import Stages, schedule_of
 from ndparallel.sharding import Bucket, BucketPair, ShardedOptimizer, make_bucket, wrap
 from ndparallel.tensor_parallel import TensorParallel
@@ -59,6 +61,7 @@ class Replica:
             raise UserError("tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP.")
         groups = averaging_groups(job.mesh, gpu.rank)
         self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)]
+        self.on_their_way: dict[Bucket | BucketPair, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
         sizes = [part.owned_weights.size for part in self.parts]
         self.optimizer = OPTIMIZERS[job.optimizer](gpu, sizes, job.dtype, job.learning_rate)
@@ -126,6 +129,23 @@ class Replica:
     def filled_by(self, unit) -> list[Bucket | BucketPair]:
         """The buckets whose gradients are complete once this unit's backward pass is."""
         return [bucket for bucket in self.buckets if bucket.filled_by(unit)]
+
+    def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketPair]:
+        """The buckets that an action has passed through whole once it has passed this unit."""
+        end = -1 if action.op == "F" else 0
+        return [bucket for bucket in self.buckets if bucket.units[end] is unit]
+
+    def buckets_of(self, stage: int) -> list[Bucket | BucketPair]:
+        """The buckets of one of this rank's stages, the last first."""
+        units = self.stages.units[stage]
+        return [bucket for bucket in self.buckets if bucket.units[0] in units]
+
+    def wait_for_gradients(self, bucket: Bucket | BucketPair | None = None) -> None:
+        """Wait until a bucket's gradients, or all, have been reduced."""
+        for each in [bucket] if bucket else list(self.on_their_way):
+            handle = self.on_their_way.pop(each, None)
+            if handle:
+                handle.wait()
 
     def optimizer_step(self) -> None:
         """Step what this rank owns."""

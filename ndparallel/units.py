@@ -9,7 +9,7 @@ Glossary
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -54,6 +54,9 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
+
+    def on(self, **changes) -> "ModelConfig":
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,21 @@
 """A pipeline schedule as data: for every rank, what it does, in order.
 
-The idea: a schedule is lists of actions, and nothing else: no clock, no queue, no GPU inside. The checker says whether the lists can run,
-the timing says how long they take, the executor runs them with real numbers, the picture draws them.
-The cost: a list names every action of a step: 2 to 3 per stage and microbatch.
-The limit: the order on each rank is fixed before the step begins; a rank that waits does not take the next action in the meantime.
+Idea   A schedule is lists of actions, and nothing else: no clock, no queue, no GPU inside. The checker says whether the lists can run, the
+       timing says how long they take, the executor runs them with real numbers, the picture draws them.
+Cost   A list names every action of a step: 2 to 3 per stage and microbatch.
+Limit  The order on each rank is fixed before the step begins; a rank that waits does not take the next action in the meantime.
 
 Glossary
-  rank        one GPU of the pipeline, 0 to P-1
-  microbatch  one of the M equal parts of the batch, 0 to M-1
-  chunk       one of the V parts of the model that a rank holds, 0 to V-1
-  stage       a chunk's place in the model, 0 (embedding) to P*V-1 (head)
-  F           forward of one microbatch through one stage
-  B           full backward: I and W at once
-  I           the gradient of the stage's input, which the stage before waits for
-  W           the gradient of the stage's weights, which nobody waits for until the step ends
-  loop        layout in which stage s is on rank s mod P: the microbatch goes round and round
-  v           layout in which every second chunk runs backwards through the ranks: the microbatch turns round at each end
+    rank        one GPU of the pipeline, 0 to P-1
+    microbatch  one of the M equal parts of the batch, 0 to M-1
+    chunk       one of the V parts of the model that a rank holds, 0 to V-1
+    stage       a chunk's place in the model, 0 (embedding) to P*V-1 (head)
+    F           forward of one microbatch through one stage
+    B           full backward: I and W at once
+    I           the gradient of the stage's input, which the stage before waits for
+    W           the gradient of the stage's weights, which nobody waits for until the step ends
+    loop        layout in which stage s is on rank s mod P: the microbatch goes round and round
+    v           layout in which every second chunk runs backwards through the ranks: the microbatch turns round at each end
 """
 
 from dataclasses import dataclass
@@ -47,6 +47,9 @@ class Layout:
 
     def stage(self, rank: int, chunk: int) -> int:
         return chunk * self.ranks + self._mirrored(rank, chunk)
+
+    def stages_of(self, rank: int) -> list[int]:
+        return [self.stage(rank, chunk) for chunk in range(self.chunks)]
 
     def rank(self, stage: int) -> int:
         return self._mirrored(stage % self.ranks, self.chunk(stage))

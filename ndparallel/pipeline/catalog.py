@@ -1,8 +1,8 @@
 """All schedules by name: where each comes from, what it can do, and `build`, which writes its lists.
 
-The idea: what a schedule cannot do is said here, once, in one sentence with the nearest choice that it can.
-The cost: about a microsecond for every action; `searched` tries many orders (see `ndparallel.pipeline.search`).
-The limit: `searched` alone looks at times and memory; the others are the same for every work.
+Idea   What a schedule cannot do is said here, once, in one sentence with the nearest choice that it can.
+Cost   About a microsecond for every action; `searched` tries many orders (see `ndparallel.pipeline.search`).
+Limit  `searched` alone looks at times and memory; the others are the same for every work.
 
 Glossary: see `ndparallel.pipeline.actions`.
 """
@@ -16,6 +16,7 @@ from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.schedules import Program, RankSide
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
+from ndparallel.words import count
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
             raise UserError(f"a schedule needs at least 1 {what}, not {number}.")
     only = RECIPES[name].chunks if name in RECIPES else 1
     if only and chunks not in (None, only):
-        raise UserError(f"{name} keeps {only} chunk{'s'[: only - 1]} per rank, not {chunks}: take {only}, or interleaved with {chunks}.")
+        raise UserError(f"{name} keeps {count(only, 'chunk')} per rank, not {chunks}: take {only}, or interleaved with {chunks}.")
     if name in RECIPES and RECIPES[name].groups and microbatches % ranks:
         below = microbatches // ranks * ranks
         near = f"{below} or {below + ranks}" if below else f"{ranks}"

@@ -1,9 +1,9 @@
 """How time moves while the lists of a schedule run.
 
-The idea: every rank runs its list in order, each step at once when its inputs are there. That fixes all times; nothing is estimated.
-The cost: about two microseconds for every action.
-The limit: messages do not slow compute down. Every rank has four lines, to send and to receive, forward and backward; messages on
-one line follow one another, those on different lines do not slow one another, even where they share a cable.
+Idea   Every rank runs its list in order, each step at once when its inputs are there. That fixes all times; nothing is estimated.
+Cost   A few microseconds of the computer that runs this, for every action.
+Limit  Messages do not slow compute down. Every rank has four lines, to send and to receive, forward and backward; messages on one line
+       follow one another, those on different lines do not slow one another, even where they share a cable.
 
 Glossary: see `ndparallel.pipeline.actions`, and `ndparallel.pipeline.work` for latency and wire.
 """
@@ -35,20 +35,27 @@ class Line:
 
 
 class Incoming(NamedTuple):
-    """Where the message for an op on a stage comes from."""
+    """How the message for an op on a stage comes in: from which stage, on which line."""
 
     kind: str
     sender_stage: int
     line: Line
     wire: float
 
+    def receive(self, first_byte: float) -> float:
+        return self.line.reserve(first_byte, self.wire) + self.wire
+
 
 class Outgoing(NamedTuple):
-    """The way that the message of an op on a stage takes."""
+    """How the message of an op on a stage leaves."""
 
     line: Line
     latency: float
     wire: float
+
+    def send(self, end: float) -> float:
+        """Return the moment at which the first byte is there."""
+        return self.line.reserve(end, self.wire) + self.latency
 
 
 class Clock:
@@ -79,22 +86,21 @@ class Clock:
 
     def arrival(self, action: Action) -> float:
         """Take in the message that `action` needs, which has been sent; return when it is there, 0 where there is none."""
-        op, stage, microbatch = action
-        incoming = self._incoming[op][stage]
+        incoming = self._incoming[action.op][action.stage]
         if incoming is None:
             return 0.0
-        kind, sender_stage, line, wire = incoming
-        return line.reserve(self.done[kind, sender_stage, microbatch], wire) + wire
+        return incoming.receive(self.done[incoming.kind, incoming.sender_stage, action.microbatch])
 
     def run(self, rank: int, step: list[Action], start: float) -> None:
         """Do `step` on `rank` from `start` on, and let its messages leave."""
         seconds = self.seconds_of_step(step)
         end = self.now[rank] = start + seconds
         self.busy[rank] += seconds
-        for action in step:
+        for op, stage, microbatch in step:
             self.start[rank].append(start)
             self.end[rank].append(end)
-            self._finish(action, end)
+            outgoing = self._outgoing[op][stage]
+            self.done[GIVES[op], stage, microbatch] = outgoing.send(end) if outgoing else end
 
     def seconds_of_step(self, step: list[Action]) -> float:
         if len(step) == 1:
@@ -102,15 +108,6 @@ class Clock:
             return self.seconds[op][stage]
         fused = self.work.fused_seconds(step[0].stage, step[1].stage)
         return sum(self.seconds[op][stage] for op, stage, _ in step) if fused is None else fused
-
-    def _finish(self, action: Action, end: float) -> None:
-        op, stage, microbatch = action
-        outgoing = self._outgoing[op][stage]
-        if outgoing is None:
-            self.done[GIVES[op], stage, microbatch] = end
-        else:
-            line, latency, wire = outgoing
-            self.done[GIVES[op], stage, microbatch] = line.reserve(end, wire) + latency
 
     def _way_in(self, op: str, stage: int) -> Incoming | None:
         sender_stage = stage - ONWARD[op]

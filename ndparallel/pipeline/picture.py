@@ -1,12 +1,12 @@
 """Draw timed schedules: one row per rank, time to the right, the number of the microbatch in every action.
 
-The idea: a column shows what the rank does at the middle of that column's time, so that actions of the same length look the same.
-The cost: one pass over the actions.
-The limit: a long step is drawn small: an action narrower than its number shows the last digits, narrower than a column perhaps nothing.
+Idea   A column shows what the rank does at the middle of that column's time, so that actions of the same length look the same.
+Cost   One pass over the actions.
+Limit  A long step is drawn small: an action narrower than its number shows the last digits, narrower than a column perhaps nothing.
 
 Glossary
-  colour  blue F, orange B, green I, purple W; of several chunks the first is the darkest. Underlined: a fused pair, half each
-  plain   no colours: a letter says the op, in lower case for every second chunk of the rank, and & joins a fused pair
+    colour  blue F, orange B, green I, purple W; of several chunks the first is the darkest. Underlined: a fused pair, half each
+    plain   no colours: a letter says the op, in lower case for every second chunk of the rank, and & joins a fused pair
 """
 
 import math
@@ -18,17 +18,19 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from rich.text import Text
 
+from ndparallel.history import ticks
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
 
-COLOURS = {
-    "F": ColorTriplet(38, 92, 170),
-    "B": ColorTriplet(196, 98, 16),
-    "I": ColorTriplet(24, 122, 76),
-    "W": ColorTriplet(120, 70, 160),
+COLOURS = {  # of the rank's first chunk and of its last; chosen so that the colour-blind can tell all of them apart
+    "F": (ColorTriplet(28, 68, 208), ColorTriplet(137, 159, 245)),
+    "B": (ColorTriplet(182, 93, 18), ColorTriplet(242, 198, 142)),
+    "I": (ColorTriplet(23, 118, 78), ColorTriplet(198, 246, 237)),
+    "W": (ColorTriplet(148, 52, 154), ColorTriplet(225, 130, 186)),
 }
 WHITE, BLACK = ColorTriplet(255, 255, 255), ColorTriplet(0, 0, 0)
 IDLE = "·"
+NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
 
 
@@ -105,7 +107,7 @@ def column(seconds: float, scale: float) -> int:
 
 
 def coloured(cell: Cell) -> tuple[str, Style]:
-    background = Color.from_triplet(blend_rgb(COLOURS[cell.action.op], WHITE, 0.6 * cell.shade))
+    background = Color.from_triplet(blend_rgb(*COLOURS[cell.action.op], cell.shade))
     ink = Color.from_triplet(WHITE if cell.shade < 0.5 else BLACK)
     return number(cell)[0].center(cell.columns), Style(color=ink, bgcolor=background, underline=bool(cell.fused), bold=bool(cell.fused))
 
@@ -127,23 +129,24 @@ def letter_and_number(cell: Cell) -> tuple[str, str]:
 
 
 def axis(makespan: float, scale: float) -> str:
-    """Numbers at round times: 1, 2 or 5 times a power of ten apart, and never touching."""
-    line, step = "", tick_seconds(makespan, scale)
-    for tick in range(int(makespan / step * (1 + 1e-9)) + 1):
-        line = line.ljust(column(tick * step, scale)) + f"{tick * step:g}"
+    """As many round times as there is room for."""
+    line, room = "", len(f"{makespan:g}") + 4
+    for tick in ticks(makespan, most=max(int(makespan * scale / room), 1)):
+        line = line.ljust(column(tick, scale)) + f"{tick:g}"
     return line
 
 
-def tick_seconds(makespan: float, scale: float) -> float:
-    room = (len(f"{makespan:g}") + 3) / scale
-    power = 10.0 ** math.floor(math.log10(room))
-    return next(times * power for times in (1, 2, 5, 10) if times * power >= room)
-
-
-def legend(ops: str, plain: bool) -> Text:
-    names = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+def legend(timings: Sequence[Timing], plain: bool = False) -> Text:
+    """What occurs in the pictures of `timings`, and how it is drawn."""
+    schedules = [timing.schedule for timing in timings]
+    ops = {action.op for schedule in schedules for action in schedule.actions[0]}
     text = Text()
-    for op in (op for op in "FBIW" if op in ops):
-        text.append(f" {op} ", "bold" if plain else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op])))
-        text.append(f" {names[op]}   ")
-    return text
+    for op in (op for op in NAMES if op in ops):
+        text.append(f" {op} ", "bold" if plain else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op][0])))
+        text.append(f" {NAMES[op]}   ")
+    notes = []
+    if any(schedule.chunks > 1 for schedule in schedules):
+        notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
+    if any(any(schedule.fused) for schedule in schedules):
+        notes.append("&: two run as one" if plain else "underlined: two run as one")
+    return text.append("\n " + ", ".join(notes), "dim") if notes else text

@@ -1,10 +1,10 @@
 """The published schedules, each as the few lines that its figure shows.
 
-The idea: up to 2023 all schedules are one sentence, "some forwards, then one forward and one backward by turns, then the backwards
-that are left", and differ in how many forwards come first and in the order of the chunks. Zero-bubble schedules split the backward
-into I and W, and put W, which nobody waits for, where a rank would wait.
-The cost: of keeping more microbatches in flight, memory; of more chunks, messages.
-The limit: the orders are drawn for even stages, and W no longer than I; `search` makes an order for the times that there are.
+Idea   The classic schedules are one sentence, "some forwards, then one forward and one backward by turns, then the backwards that are
+       left", and differ in how many forwards come first and in the order of the chunks. Zero-bubble schedules split the backward into I
+       and W, and put W, which nobody waits for, where a rank would wait.
+Cost   More microbatches in flight cost memory, more chunks cost messages.
+Limit  The orders are drawn for even stages, and W no longer than I; `search` makes an order for the times that there are.
 
 Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the schedule. P ranks, V chunks, M microbatches, r the rank.
 """
@@ -119,24 +119,24 @@ def zb_h1(at: RankSide) -> Program:
 
 
 def zb_h2(at: RankSide) -> Program:
-    """Zero bubble with about twice 1F1B's memory, 2P - 1: no rank waits between its first action and its last."""
+    """Zero bubble with about twice 1F1B's memory, 2P - 1: when F, I and W take the same time, nobody waits once it has begun."""
     return zero_bubble(at, depth=2)
 
 
 def zb_v(at: RankSide) -> Program:
     """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the first backward itself."""
-    for _ in range(2 * at.below + 1):
+    for _ in range(2 * at.below + 1):  # until the first microbatch comes back up the other side of the V
         yield at.F(0)
     for _ in range(at.rank):
         yield from (at.F(1), at.F(0))
-    for _ in range(at.below + 1):
+    for _ in range(at.below + 1):  # until its gradient comes up in turn
         yield from (at.F(1), at.I(1), at.W())
     turns = at.microbatches - at.ranks
     for turn in range(turns):
         if turn < turns - at.below:
             yield at.F(0)
         yield from (at.I(0), at.W(), at.F(1), at.I(1), at.W())
-    for _ in range(at.rank):
+    for _ in range(at.rank):  # the gradients that others wait for, before the weights
         yield from (at.I(0), at.I(1))
     for _ in range(at.below + 1):
         yield from (at.I(0), at.W())
@@ -151,13 +151,13 @@ def dualpipev(at: RankSide) -> Program:
         yield at.F(0)
     for _ in range(at.rank + 1):
         yield from (at.F(0), at.F(1))
-    for _ in range(at.below):
+    for _ in range(at.below):  # W at once: there is nothing to run beside it yet
         yield from (at.I(1), at.W(), at.F(1))
     for turn in range(at.microbatches - 2 * at.ranks + at.rank + 1):
         apart = turn == 0 and at.below == 0  # nothing runs on the last rank yet, and its first forward should leave soon
         yield from (at.F(0), at.B(1)) if apart else at.fused(at.F(0), at.B(1))
         yield from at.fused(at.F(1), at.B(0))
-    for _ in range(at.below):
+    for _ in range(at.below):  # no microbatch is left for the first chunk
         yield at.B(1)
         yield from at.fused(at.F(1), at.B(0))
     yield from _dualpipev_end(at)

@@ -1,15 +1,15 @@
 """Search an order for the times and the memory that there are: the idea of ZB-1p and ZB-2p (arXiv 2401.10241, section 3.1).
 
-The idea: every rank does F and I by turns, after a head start of some F. Once it is known when the next of them can begin, W fills the
-wait until then, and W makes room where memory does not allow the next F. How long the head start is, and how late W may make what comes
-next, are a few numbers; all their combinations are tried, and the order with the shortest span wins.
-The cost: about 50 attempts of 5 microseconds for every action: a second or two for 16 ranks and 64 microbatches.
-The limit: one chunk per rank, and greedy: an attempt takes no choice back, so a better order may exist.
+Idea   Every rank does F and I by turns, after a head start of some F. Once it is known when the next of them can begin, W fills the wait
+       until then, and W makes room where memory does not allow the next F. How long the head start is, and how late W may make what comes
+       next, are a few numbers; all their combinations are tried, and the order with the shortest span wins.
+Cost   About 50 attempts of 5 microseconds for every action: a second or two for 16 ranks and 64 microbatches.
+Limit  One chunk per rank, and greedy: an attempt takes no choice back, so a better order may exist.
 
 Glossary
-  head start  how many F a rank does before F and I go by turns
-  span        seconds from a rank's first start to its own last end: what a step costs when steps follow one another without a stop
-  held        activations kept, in those of one microbatch on one stage
+    head start  how many F a rank does before F and I go by turns
+    span        seconds from a rank's first start to its own last end: what a step costs when steps follow one another without a stop
+    held        activations kept, in those of one microbatch on one stage
 """
 
 import itertools

@@ -1,13 +1,13 @@
 """How long a schedule takes, how much of that its ranks stand idle, and how many activations they keep.
 
 Three bubble figures are in use, and people mix them up
-  bubble_ratio        the idle share of all ranks' time until the last one ends: 1 - busy / (P * makespan)
-  bubble_over_ideal   what waiting adds to the time of a pipeline that never waits: makespan / (busy / P) - 1
-  span_bubble_ratio   1 - busy / span of the rank whose own span is longest: what is lost when steps follow one another without a stop
+    bubble_ratio        the idle share of all ranks' time until the last one ends: 1 - busy / (P * makespan)
+    bubble_over_ideal   what waiting adds to the time of a pipeline that never waits: makespan / (busy / P) - 1
+    span_bubble_ratio   1 - busy / span of the rank whose own span is longest: what is lost when steps follow one another without a stop
 
 Two memory figures, in activations of one microbatch in one chunk, the most that a rank keeps at any time
-  held   kept from F until B or W, because W still needs them
-  live   kept from F until B or I, as if I freed everything
+    held   kept from F until B or W, because W still needs them
+    live   kept from F until B or I, as if I freed everything
 
 Glossary: see `ndparallel.pipeline.actions`; busy is the seconds that ranks compute, all ranks together unless said otherwise.
 """
@@ -64,7 +64,10 @@ class Timing:
 
 
 def time_schedule(schedule: Schedule, work: Work) -> Timing:
-    """Run the lists of `schedule` with the seconds of `work`. Raise UserError, with the reason, if they cannot run."""
+    """Run the lists of `schedule` with the seconds of `work`. Raise UserError, with the reason, if ranks get stuck.
+
+    Lists that run are timed as they are; whether they also do everything once, `checker.explain` says.
+    """
     clock = Clock(schedule.layout, work)
     waits = run_ranks([clock.program(rank, schedule.steps(rank)) for rank in range(schedule.ranks)], clock.done)
     if any(waits):

@@ -1,13 +1,13 @@
 """What a schedule is timed on: the seconds of every stage and message; and how layers make stages.
 
-The idea: a schedule is an order and knows no durations; they come from here, as they come from the planner or from a measured run.
-The cost: nothing is computed here but sums.
-The limit: all microbatches take the same time on a stage, and all messages between two ranks are the same size.
+Idea   A schedule is an order and knows no durations; they come from here, as they come from the planner or from a measured run.
+Cost   Next to nothing.
+Limit  All microbatches take the same time on a stage, and all messages between two ranks are the same size.
 
 Glossary
-  latency  seconds from the start of a message until its first byte arrives
-  wire     seconds that the message then takes on its line: bytes / bandwidth
-  p2p      the delay of a message between two idle ranks: latency + wire
+    latency  seconds from the start of a message until its first byte arrives
+    wire     seconds that the message then takes on its line: bytes / bandwidth
+    p2p      the delay of a message between two idle ranks: latency + wire
 """
 
 from collections.abc import Mapping
@@ -75,6 +75,8 @@ def spread_layers(layers: int, stages: int, embedding_cost: float = 0.0, head_co
     embedding_cost, head_cost: what the first and the last stage do besides, in layers. Among equals a later stage takes one more:
     earlier stages keep more microbatches in memory. Raise UserError if a stage would have nothing to do.
     """
+    if stages < 1:
+        raise UserError(f"layers need at least 1 stage, not {stages}.")
     counts, besides = [0] * stages, [0.0] * stages
     besides[0] += embedding_cost
     besides[-1] += head_cost

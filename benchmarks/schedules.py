@@ -1,0 +1,44 @@
+"""How long it takes to write, time, check and search schedules: `python benchmarks/schedules.py`. Wall-clock seconds of this machine."""
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from ndparallel.pipeline.actions import Schedule
+from ndparallel.pipeline.catalog import RECIPES, build
+from ndparallel.pipeline.checker import explain
+from ndparallel.pipeline.search import search
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
+
+RANKS, MICROBATCHES = 64, 1024
+
+
+def seconds(work: Callable[[], object], times: int = 3) -> float:
+    """The best of a few runs."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(times))
+
+
+def main() -> None:
+    console = Console(width=100)
+    table = Table("schedule", "actions", "write", "time", "check", title=f"{RANKS} ranks, {MICROBATCHES} microbatches: seconds")
+    for name in RECIPES:
+        schedule: Schedule = build(name, RANKS, MICROBATCHES)
+        steps = [lambda: build(name, RANKS, MICROBATCHES), lambda: time_schedule(schedule, Work()), lambda: explain(schedule)]  # noqa: B023
+        table.add_row(name, f"{sum(map(len, schedule.actions)):,}", *(f"{seconds(step):.2f}" for step in steps))
+    console.print(table)
+    for limit in (16, 32):
+        taken = seconds(lambda: search(16, 64, Work(1.0, 1.0, 0.7, latency=0.03), limit), times=1)  # noqa: B023
+        console.print(f"search, 16 ranks, 64 microbatches, at most {limit} activations: {taken:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

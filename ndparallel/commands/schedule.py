@@ -1,0 +1,121 @@
+"""Time and draw pipeline schedules; several at once are compared under the same work.
+
+Idea   The times given are those of all of a rank's layers; of V chunks each takes 1/V. A message takes as long for a chunk.
+Limit  All ranks have the same work, and all messages the same delay.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ndparallel.pipeline import picture
+from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
+from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
+from ndparallel.pipeline.work import Work
+from ndparallel.report import WIDTH, quiet_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("names", nargs="+", metavar="NAME", help=", ".join(SCHEDULES))
+    add("--stages", type=int, required=True, metavar="P", help="ranks of the pipeline")
+    add("--microbatches", type=int, required=True, metavar="M", help="parts that the batch is cut into")
+    add("--chunks", type=int, metavar="V", help="chunks of the model per rank (default: 2 where the schedule has a choice)")
+    add("--forward", type=float, default=1.0, metavar="T", help="time of F (default 1)")
+    add("--backward-input", type=float, default=1.0, metavar="T", help="time of I (default 1)")
+    add("--backward-weight", type=float, default=1.0, metavar="T", help="time of W (default 1); B takes I + W")
+    add("--p2p", type=float, default=0.0, metavar="T", help="delay of a message between ranks (default 0)")
+    add("--fused", type=float, metavar="T", help="time of an overlapped F and B together (default F + B)")
+    add(
+        "--memory-limit", type=float, metavar="X", help="most activations per rank, in those of one chunk; searched keeps to it (default P)"
+    )
+    add("--released-by-input", type=float, default=0.0, metavar="R", help="share of the activations that I frees (default 0)")
+    add("--json", action="store_true", help="print JSON: one object, or a list of them for several names")
+
+
+def run(args: argparse.Namespace) -> None:
+    timings = [timed(name, args) for name in args.names]
+    if args.json:
+        described = [describe(timing) for timing in timings]
+        print(json.dumps(described if len(described) > 1 else described[0]))
+    else:
+        show(timings, args)
+
+
+def timed(name: str, args: argparse.Namespace) -> Timing:
+    """Of several schedules, --chunks is for those that have a choice."""
+    fixed = name not in RECIPES or RECIPES[name].chunks
+    chunks = None if fixed and len(args.names) > 1 else args.chunks
+    given = (args.forward, args.backward_input, args.backward_weight, args.p2p, args.fused)
+    one_chunk = Work.of_whole_stages(1, *given)
+    schedule = build(name, args.stages, args.microbatches, chunks, one_chunk, args.memory_limit, args.released_by_input)
+    return time_schedule(schedule, Work.of_whole_stages(schedule.chunks, *given))
+
+
+def describe(timing: Timing) -> dict[str, object]:
+    schedule = timing.schedule
+    figures = ("makespan", "busy", "bubble_ratio", "bubble_over_ideal", "span_bubble_ratio", "peak_held", "peak_live")
+    lists = {"actions": schedule.actions, "fused": schedule.fused}
+    return {"name": schedule.name, "layout": schedule.layout.kind, **lists, **{name: getattr(timing, name) for name in figures}}
+
+
+def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    plain = console.no_color or console.color_system is None
+    scale = picture.columns_per_second(timings, console.width)
+    for timing in timings:
+        console.print(heading(timing))
+        console.print(picture.draw(timing, scale, plain), no_wrap=True)
+        console.print()
+    console.print(picture.legend(timings, plain))
+    console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
+
+
+def heading(timing: Timing) -> Text:
+    schedule = timing.schedule
+    recipe = RECIPES.get(schedule.name)
+    about = f"{recipe.summary} ({recipe.source})" if recipe else "The order found for these times and this memory."
+    return Text.assemble((schedule.name, "bold"), "  ", (about, "dim"))
+
+
+def numbers(timing: Timing, args: argparse.Namespace) -> str:
+    over = "" if fits(timing, args) else f", over the limit of {args.memory_limit:g}"
+    return (
+        f"makespan {timing.makespan:g}, bubble {percent(timing.bubble_ratio)} ({percent(timing.bubble_over_ideal)} over ideal, "
+        f"{percent(timing.span_bubble_ratio)} of the span), peak held {peaks(timing.peak_held)}, live {peaks(timing.peak_live)}{over}"
+    )
+
+
+def table(timings: Sequence[Timing], args: argparse.Namespace, width: int) -> Table:
+    """The figures side by side. Memory is also given in whole microbatches, held / V: chunks of different schedules differ in size."""
+    columns = ["schedule", "makespan", "bubble", "over ideal", "of span", "peak held", "peak live", "held / V"]
+    limit = [] if args.memory_limit is None else [f"limit {args.memory_limit:g}"]
+    return quiet_table(columns + limit, [cells(timing, args)[: len(columns + limit)] for timing in timings], width)
+
+
+def cells(timing: Timing, args: argparse.Namespace) -> list[str]:
+    ratios = map(percent, (timing.bubble_ratio, timing.bubble_over_ideal, timing.span_bubble_ratio))
+    memory = [peaks(timing.peak_held), peaks(timing.peak_live), f"{max(timing.peak_held) / timing.schedule.chunks:g}"]
+    return [timing.schedule.name, f"{timing.makespan:g}", *ratios, *memory, "fits" if fits(timing, args) else "over"]
+
+
+def fits(timing: Timing, args: argparse.Namespace) -> bool:
+    limit = math.inf if args.memory_limit is None else args.memory_limit
+    return max(peak_activations(timing.schedule, args.released_by_input)) <= limit + 1e-6
+
+
+def percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"
+
+
+def peaks(by_rank: Sequence[int]) -> str:
+    """Rank by rank where that is short."""
+    if len(set(by_rank)) == 1:
+        return f"{by_rank[0]} each"
+    return " ".join(map(str, by_rank)) if len(by_rank) <= 4 else f"{min(by_rank)} to {max(by_rank)}"
