@@ -21,8 +21,6 @@ import argparse
 import sys
 from itertools import pairwise
 
-import numpy as np
-
 from collectives import all_gather, all_reduce, reduce_scatter
 from gpu import GPU
 from ndparallel.job import Job
@@ -32,6 +30,9 @@ from ndparallel.parameters import part
 from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import FullyShardedUnit
 from ndparallel.two_layers import TwoLayers
+
+# isort: split
+import numpy as np
 
 
 def columns_then_rows(gpu: GPU, job: Job) -> Outcome:

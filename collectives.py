@@ -21,14 +21,16 @@ the group do not call the same collective with the same shapes, and ValueError f
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, count, repeat
 from typing import Any, NamedTuple
 
-import numpy as np
+from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot  # before numpy: it sets one BLAS thread a GPU
 
-from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot
+# isort: split
+import numpy as np
 
 REDUCTIONS: dict[str, Callable] = {"sum": np.add, "average": np.add, "max": np.maximum}
 
@@ -54,36 +56,31 @@ class Group:
         return self.ranks.index(rank)
 
 
-@dataclass
 class Member:
-    """One rank's part in one collective call. Members are numbered 0 .. p-1; two of them count the messages between them."""
+    """One rank's part in one collective call. Members are numbered 0 .. p-1; what passes from one to another is named by call and step."""
 
-    gpu: GPU
-    group: Group
-    number: int  # of the group's call
-    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, gpu: GPU, group: Group, number: int) -> None:
+        self.gpu, self.group, self.number = gpu, group, number
+        self.ranks, self.size, self.index = group.ranks, group.size, group.index(gpu.rank)
+        self.outgoing: dict[int, Iterator] = defaultdict(self._names)  # of the messages still to come, by rank
+        self.incoming: dict[int, Iterator] = defaultdict(self._names)
 
-    def __post_init__(self) -> None:
-        self.name, self.ranks, self.size = (self.group.name, self.number), self.group.ranks, self.group.size
-        self.index = self.group.index(self.gpu.rank)
+    def _names(self) -> Iterator:
+        return zip(repeat((self.group.name, self.number)), count())
 
     def within(self, members: Sequence[int]) -> "Member":
         """The same rank's part in a smaller group, of these members."""
-        group = Group(self.group.name, tuple(self.ranks[member] for member in members))
-        return Member(self.gpu, group, self.number, self.sent, self.received)
+        part = Member(self.gpu, Group(self.group.name, tuple(self.ranks[member] for member in members)), self.number)
+        part.outgoing, part.incoming = self.outgoing, self.incoming
+        return part
 
     def send(self, to: int, array: np.ndarray) -> None:
         rank = self.ranks[to % self.size]
-        step = self.sent[rank]
-        self.sent[rank] = step + 1
-        self.gpu.send(rank, array, (self.name, step))
+        self.gpu.send(rank, array, next(self.outgoing[rank]))
 
     def receive(self, source: int, into: np.ndarray, combine: Callable | None = None) -> None:
         rank = self.ranks[source % self.size]
-        step = self.received[rank]
-        self.received[rank] = step + 1
-        self.gpu.receive(rank, (self.name, step), into, combine)
+        self.gpu.receive(rank, next(self.incoming[rank]), into, combine)
 
 
 class Algorithm(NamedTuple):
@@ -128,7 +125,7 @@ def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
 @register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p))
 def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     """Reduce-scatter, then all-gather: each rank sends 2 (p-1)/p n."""
-    pieces = np.array_split(whole, me.size)
+    pieces = split(whole, me.size)
     ring_reduce_scatter(me, pieces, combine)
     ring_all_gather(me, pieces)
 
@@ -158,6 +155,7 @@ def one_by_one_reduce(me: Member, whole: np.ndarray, root: int, combine: Callabl
 
 @register("all_reduce", "naive", lambda p, a, b: 2 * a * (p > 1) + 2 * (p - 1) * b)
 def naive_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
+    """All send to rank 0, whose door is the bottleneck; it adds up, and sends the sum to each in turn."""
     one_by_one_reduce(me, whole, 0, combine)
     one_by_one_broadcast(me, whole, 0)
 
@@ -238,7 +236,7 @@ def reduce_scatter(
 ):
     """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's size)."""
     run = _find("reduce_scatter", algorithm)
-    pieces, combine = np.array_split(_flat(array, copy=True), group.size), _reduction(op, array)
+    pieces, combine = split(_flat(array, copy=True), group.size), _reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
     _check_size("output", output, mine.size)
 
@@ -253,7 +251,7 @@ def all_gather(gpu: GPU, output: np.ndarray, piece: np.ndarray, group: Group, al
     """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split gives it."""
     run = _find("all_gather", algorithm)
     work = _blank(output, async_op)
-    pieces = np.array_split(work, group.size)
+    pieces = split(work, group.size)
     mine = pieces[group.index(gpu.rank)]
     _check_size("piece", piece, mine.size)
     write(mine, piece)
@@ -274,7 +272,7 @@ def gather(gpu: GPU, output: np.ndarray | None, piece: np.ndarray, group: Group,
     work = output
     if index == _checked(root, group):
         work = _blank(_given("output", output), async_op)
-        pieces = np.array_split(work, group.size)
+        pieces = split(work, group.size)
         _check_size("piece", piece, pieces[index].size)
         write(pieces[index], piece)
     call = ("gather", "direct", root, piece.dtype.str)
@@ -285,7 +283,7 @@ def scatter(gpu: GPU, output: np.ndarray, array: np.ndarray | None, group: Group
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
     index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
     if index == _checked(root, group):
-        pieces = np.array_split(_flat(_given("array", array), copy=async_op), group.size)
+        pieces = split(_flat(_given("array", array), copy=async_op), group.size)
         _check_size("output", output, pieces[index].size)
     call = ("scatter", "direct", root, output.dtype.str)
     return _call(gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op)
@@ -336,7 +334,7 @@ def _call(gpu: GPU, group: Group, call: tuple, body: Callable, output: np.ndarra
         gpu.call = outer
         if group.size > 1:
             gpu.record(COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks)
-    handle = Handle(gpu, label, start, stream.now, lambda: write(output, work))
+    handle = Handle(gpu, label, start, stream.now, lambda: write(output, work), stream.name)
     return handle if async_op else handle.wait()
 
 
@@ -374,7 +372,12 @@ def split_sizes(size: int, parts: int) -> list[int]:
 
 
 def cut(array: np.ndarray, rows: Sequence[int]) -> list[np.ndarray]:
-    return np.split(array, np.cumsum(rows)[:-1])
+    return [array[end - size : end] for size, end in zip(rows, accumulate(rows))]
+
+
+def split(array: np.ndarray, parts: int) -> list[np.ndarray]:
+    """What np.array_split does, in a quarter of its time."""
+    return cut(array, split_sizes(len(array), parts))
 
 
 def _reduction(op: str, array: np.ndarray) -> Callable:

@@ -134,7 +134,7 @@ class Event(NamedTuple):
     end: float
     bytes: float = 0
     flops: float = 0
-    peer: Any = None  # the other rank of a message, the ranks of a collective
+    peer: Any = None  # the other rank of a message, the ranks of a collective, the stream that was waited for
 
 
 class Mailboxes:
@@ -209,12 +209,13 @@ class Handle:
     start: float
     end: float
     deliver: Callable[[], Any]
+    stream: str = ""
     waited: bool = False
 
     def wait(self) -> Any:
         """Move the current stream on to the end of the work, and let its result appear."""
         if not self.waited:
-            self.gpu.wait_until(self.start, self.end, self.what)
+            self.gpu.wait_for(self)
             self.waited, self.result = True, self.deliver()
         return self.result
 
@@ -229,8 +230,8 @@ class Pending(Handle):
     """A receive that was announced; the message is looked for only when somebody waits for it."""
 
     def __init__(self, gpu: "GPU", source: int, what: Any, into: np.ndarray | None, stream: str) -> None:
-        super().__init__(gpu, what, 0, 0, lambda: self.array)
-        self.source, self.into, self.stream = source, into, stream
+        super().__init__(gpu, what, 0, 0, lambda: self.array, stream)
+        self.source, self.into = source, into
 
     def wait(self) -> Any:
         if not self.waited:
@@ -257,7 +258,7 @@ class GPU:
     def __post_init__(self) -> None:
         self.current = Stream(COMPUTE)
         self.streams = {COMPUTE: self.current}
-        self._prices: dict[Operation, float] = {}
+        self._prices: dict[tuple, float] = {}
         self._links: dict[int, Link] = {}
 
     # ---- the clock
@@ -284,12 +285,12 @@ class GPU:
         finally:
             self.current = caller
 
-    def wait_until(self, start: float, end: float, what: Any) -> None:
-        """Let the current stream wait for work that lasts from `start` to `end`."""
+    def wait_for(self, handle: Handle) -> None:
+        """Let the current stream wait for work on another, which the event names as its peer."""
         now = self.current.now
-        if end > now:
-            self.record(WAIT, what, max(now, start), end)
-            self.current.now = end
+        if handle.end > now:
+            self.record(WAIT, handle.what, max(now, handle.start), handle.end, peer=handle.stream)
+            self.current.now = handle.end
 
     def record(self, kind: str, what: Any, start: float, end: float, bytes: float = 0, flops: float = 0, peer: Any = None) -> None:
         if self.keep_events:
@@ -299,9 +300,10 @@ class GPU:
 
     def compute(self, operation: Operation) -> None:
         """Move the current stream on by the operation's price."""
-        seconds = self._prices.get(operation)
+        priced = operation[1:]  # all but its name
+        seconds = self._prices.get(priced)
         if seconds is None:
-            seconds = self._prices[operation] = float(self.hardware.seconds(operation))
+            seconds = self._prices[priced] = float(self.hardware.seconds(operation))
         start = self.current.now
         self.current.now = start + seconds
         self.record(COMPUTE, operation.name, start, self.current.now, operation.bytes, operation.flops)
@@ -344,7 +346,7 @@ class GPU:
         with self.on(stream) as other:
             start = other.now
             self.send(target, array, what)
-        return Handle(self, what, start, other.now, lambda: None)
+        return Handle(self, what, start, other.now, lambda: None, stream)
 
     def irecv(self, source: int, what: Any, into: np.ndarray | None = None, stream: str = "p2p") -> Handle:
         """Announce a receive on another stream; the handle's wait returns the array."""

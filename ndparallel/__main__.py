@@ -8,6 +8,7 @@ from ndparallel.errors import guarded, unknown
 
 COMMANDS = {
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
+    "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 

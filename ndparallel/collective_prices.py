@@ -87,13 +87,15 @@ def choose_algorithm(collective: str, group: Group, hardware: Hardware, nbytes: 
 
 def fastest(collective: str, names: list[str], group: Group, hardware: Hardware, nbytes: np.ndarray) -> np.ndarray:
     """Which of the named algorithms is fastest, by its place in `names`, for each size."""
-    prices = np.stack([price(collective, name, group, hardware, nbytes) for name in names])
+    prices = np.stack([np.broadcast_to(price(collective, name, group, hardware, nbytes), nbytes.shape) for name in names])
     return np.argmax(prices <= prices.min(axis=0) * (1 + TIE), axis=0)
 
 
 def envelope(collective: str, group: Group, hardware: Hardware) -> list[tuple[int, str]]:
     """From how many bytes on which algorithm is the fastest, from 1 B to 1 TB: the first entry is that of a byte."""
     names = candidates(collective, group, hardware)
+    if len(names) == 1:
+        return [(1, names[0])]
     sizes = np.unique(np.geomspace(1, 1e12, 61).astype(np.int64))
     best = [names[place] for place in fastest(collective, names, group, hardware, sizes)]
     changes = [number for number in range(1, len(sizes)) if best[number] != best[number - 1]]

@@ -11,20 +11,33 @@ Glossary
     kept_tokens    tokens of a matmul's normed input that stay until the backward pass: all, or the shard where it is gathered again
     pairs          query-key pairs that the causal mask keeps, over batch and heads
     scores         query-key pairs that numpy holds: masked ones too
+    blocks         ring attention meets the keys in so many blocks; block_pairs are the pairs of one that is not the rank's own
+    routed_tokens  tokens whose experts this rank chooses: tokens / tp
+    senders        ranks whose tokens come to this rank's experts: ep * tp
+    sent, received rows that a rank sends to experts, and that its own experts work on: known only when the router has spoken
     input, weight  the two halves of a backward pass: gradients of inputs (I), gradients of weights (W)
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpu import Operation
 
+BEYOND_NUMPY = {"bfloat16": 2, "float8": 1}
 
-def matmul(name: str, m, n, k, dtype: str = "float32", batch=1) -> Operation:
-    """Price `batch` products of (m, k) and (k, n)."""
-    size = np.dtype(dtype).itemsize
-    return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * (m * k + k * n + m * n) * size)
+
+def itemsize(dtype: str) -> int:
+    """Bytes of a number, of the types that numpy lacks too."""
+    return BEYOND_NUMPY.get(dtype) or np.dtype(dtype).itemsize
+
+
+def matmul(name: str, m, n, k, dtype: str = "float32", batch=1, result_bytes: int | None = None) -> Operation:
+    """Price `batch` products of (m, k) and (k, n); `result_bytes` are moved for each number of the result, by default one number's."""
+    size = itemsize(dtype)
+    moved = (m * k + k * n) * size + m * n * (size if result_bytes is None else result_bytes)
+    return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * moved)
 
 
 def chunk(operation: Operation, chunks: int) -> Operation:
@@ -33,20 +46,20 @@ def chunk(operation: Operation, chunks: int) -> Operation:
     return matmul(operation.name, m // chunks, n, k, operation.dtype)
 
 
-def elementwise(name: str, elements, passes: int, dtype: str = "float32") -> Operation:
-    """Price a kernel that moves `passes` arrays of `elements` through memory, with few FLOPs for each."""
-    return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * np.dtype(dtype).itemsize)
+def elementwise(name: str, elements, passes: float, dtype: str = "float32", kernels: int = 1) -> Operation:
+    """Price kernels that move `passes` arrays of `elements` through memory, with few FLOPs for each."""
+    return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * itemsize(dtype), kernels)
 
 
 def attention(name: str, pairs, head_dim, tensors: int, elements, dtype: str = "float32", products: int = 1) -> Operation:
     """Price `products` matmuls over query-key pairs that also move the scores and `tensors` arrays of `elements`."""
-    size = np.dtype(dtype).itemsize
+    size = itemsize(dtype)
     return Operation(name, "attention", (pairs, head_dim), dtype, 2 * products * pairs * head_dim, (pairs + tensors * elements) * size)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of one layer on one rank: heads, kv_heads, ffn and vocab are the rank's own share."""
+    """The sizes of one layer on one rank: heads, kv_heads, vocab and every ffn are the rank's own share."""
 
     tokens: int
     shard_tokens: int
@@ -60,6 +73,15 @@ class Sizes:
     ffn: int
     vocab: int = 0
     dtype: str = "float32"
+    blocks: int = 1
+    block_pairs: int = 0
+    routed_tokens: int = 0
+    experts: int = 0
+    local_experts: int = 0
+    senders: int = 1
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
 
     @property
     def qkv(self):
@@ -70,47 +92,74 @@ class Sizes:
 
 
 def block_forward(z: Sizes) -> list[Operation]:
-    return attention_forward(z) + mlp_forward(z)
+    """A block's, with equally busy experts where it has experts."""
+    return attention_forward(z) + (experts_forward(z, *balanced(z)) if z.experts else mlp_forward(z))
 
 
 def block_backward(z: Sizes) -> list[Operation]:
-    return mlp_backward(z) + attention_backward(z)
+    return block_backward_input(z) + block_backward_weight(z)
 
 
 def block_backward_input(z: Sizes) -> list[Operation]:
-    return mlp_backward_input(z) + attention_backward_input(z)
+    return (experts_backward_input(z, *balanced(z)) if z.experts else mlp_backward_input(z)) + attention_backward_input(z)
 
 
 def block_backward_weight(z: Sizes) -> list[Operation]:
-    return mlp_backward_weight(z) + attention_backward_weight(z)
+    return (experts_backward_weight(z, *balanced(z)) if z.experts else mlp_backward_weight(z)) + attention_backward_weight(z)
 
 
-def attention_forward(z: Sizes) -> list[Operation]:
+def attention_forward(z: Sizes, selective: bool = False) -> list[Operation]:
     return [
         norm_forward("norm1", z),
         matmul("qkv", z.tokens, z.qkv, z.hidden, z.dtype),
         elementwise("rotary", z.tokens * (z.heads + z.kv_heads) * z.head_dim, 2, z.dtype),
-        *core_forward(z),
+        *core_forward(z, selective),
         matmul("out", z.tokens, z.hidden, z.heads * z.head_dim, z.dtype),
         elementwise("add1", z.shard_tokens * z.hidden, 3, z.dtype),
     ]
 
 
-def core_forward(z: Sizes) -> list[Operation]:
-    """Scores, softmax, values: what selective recomputation runs again."""
+def core_forward(z: Sizes, selective: bool = False) -> list[Operation]:
+    """Scores, softmax, values; over a ring, once for the rank's own block of keys, the diagonal, and once for each that comes round."""
+    if z.blocks == 1:
+        return meeting_forward("", z.pairs, z)
+    merge = elementwise("block merge", z.tokens * z.heads * z.head_dim, 3, z.dtype)
+    blocks = [*meeting_forward("block ", z.block_pairs, z), merge] * (z.blocks - 1)
+    rescales = [elementwise("rescale", diagonal_pairs(z), 2, z.dtype)]
+    rescales += [elementwise("block rescale", z.block_pairs, 2, z.dtype)] * (z.blocks - 1)
+    return [*meeting_forward("", diagonal_pairs(z), z), *blocks, *([] if selective else rescales)]
+
+
+def diagonal_pairs(z: Sizes):
+    return z.pairs - (z.blocks - 1) * z.block_pairs
+
+
+def meeting_forward(prefix: str, pairs, z: Sizes) -> list[Operation]:
+    elements = z.tokens * z.heads * z.head_dim
     return [
-        attention("scores", z.pairs, z.head_dim, 2, z.tokens * z.heads * z.head_dim, z.dtype),
-        elementwise("softmax", z.pairs, 2, z.dtype),
-        attention("values", z.pairs, z.head_dim, 2, z.tokens * z.heads * z.head_dim, z.dtype),
+        attention(f"{prefix}scores", pairs, z.head_dim, 2, elements, z.dtype),
+        elementwise(f"{prefix}softmax", pairs, 2, z.dtype),
+        attention(f"{prefix}values", pairs, z.head_dim, 2, elements, z.dtype),
+    ]
+
+
+def core_backward(z: Sizes) -> list[Operation]:
+    return [*meeting_backward("", diagonal_pairs(z), z), *meeting_backward("block ", z.block_pairs, z) * (z.blocks - 1)]
+
+
+def meeting_backward(prefix: str, pairs, z: Sizes) -> list[Operation]:
+    elements = z.tokens * z.heads * z.head_dim
+    return [
+        attention(f"{prefix}values", pairs, z.head_dim, 3, elements, z.dtype, products=2),
+        elementwise(f"{prefix}softmax", pairs, 3, z.dtype),
+        attention(f"{prefix}scores", pairs, z.head_dim, 4, elements, z.dtype, products=2),
     ]
 
 
 def attention_backward_input(z: Sizes) -> list[Operation]:
     return [
         matmul("out", z.tokens, z.heads * z.head_dim, z.hidden, z.dtype),
-        attention("values", z.pairs, z.head_dim, 3, z.tokens * z.heads * z.head_dim, z.dtype, products=2),
-        elementwise("softmax", z.pairs, 3, z.dtype),
-        attention("scores", z.pairs, z.head_dim, 4, z.tokens * z.heads * z.head_dim, z.dtype, products=2),
+        *core_backward(z),
         elementwise("rotary", z.tokens * (z.heads + z.kv_heads) * z.head_dim, 2, z.dtype),
         matmul("qkv", z.tokens, z.hidden, z.qkv, z.dtype),
         norm_backward("norm1", z),
@@ -130,22 +179,27 @@ def attention_backward(z: Sizes) -> list[Operation]:
 
 
 def mlp_forward(z: Sizes) -> list[Operation]:
+    return [norm_forward("norm2", z), *gated_forward(z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
+
+
+def gated_forward(z: Sizes) -> list[Operation]:
+    """SwiGLU and its matmuls: an MLP's, or one expert's for its `tokens` rows."""
     return [
-        norm_forward("norm2", z),
         matmul("gate_up", z.tokens, 2 * z.ffn, z.hidden, z.dtype),
         elementwise("swiglu", z.tokens * z.ffn, 3, z.dtype),
         matmul("down", z.tokens, z.hidden, z.ffn, z.dtype),
-        elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype),
     ]
 
 
 def mlp_backward_input(z: Sizes) -> list[Operation]:
+    return [*gated_backward_input(z), norm_backward("norm2", z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
+
+
+def gated_backward_input(z: Sizes) -> list[Operation]:
     return [
         matmul("down", z.tokens, z.ffn, z.hidden, z.dtype),
         elementwise("swiglu", z.tokens * z.ffn, 5, z.dtype),
         matmul("gate_up", z.tokens, z.hidden, 2 * z.ffn, z.dtype),
-        norm_backward("norm2", z),
-        elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype),
     ]
 
 
@@ -170,7 +224,7 @@ def norm_backward(name: str, z: Sizes) -> Operation:
 
 def core_recompute(z: Sizes) -> list[Operation]:
     """What selective recomputation runs again: the probabilities. What they gave (the mixed values) was kept."""
-    return core_forward(z)[:2]
+    return [operation for operation in core_forward(z, selective=True) if operation.name.endswith(("scores", "softmax"))]
 
 
 def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
@@ -180,7 +234,9 @@ def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
     """
     heads, kv_heads = z.tokens * z.heads * z.head_dim, z.tokens * z.kv_heads * z.head_dim
     saved = {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "q": heads, "k": kv_heads, "v": kv_heads, "mixed": heads}
-    return saved if selective else saved | {"probabilities": z.scores}
+    if not selective:
+        return saved | {"probabilities": z.scores}
+    return saved if z.blocks == 1 else saved | {"logsum": z.tokens * z.heads}
 
 
 def mlp_saved(z: Sizes) -> dict[str, int]:
@@ -188,12 +244,131 @@ def mlp_saved(z: Sizes) -> dict[str, int]:
     return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
 
 
-def block_saved(z: Sizes, recompute: str = "none") -> dict[str, int]:
+def block_saved(z: Sizes, recompute: str = "none") -> Mapping[str, float]:
     """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
     if recompute == "full":
         return {"x": z.shard_tokens * z.hidden}
     attention = {f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()}
-    return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
+    if not z.experts:
+        return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
+    sent, rows = balanced(z)
+    return attention | {f"experts {name}": size for name, size in experts_saved(z, sent, sum(rows)).items()}
+
+
+# ------------------------------------------------------------------------------------------------ mixture of experts
+
+
+def router_forward(z: Sizes) -> list[Operation]:
+    """What every token pays for: norm, router and shared experts."""
+    return [
+        norm_forward("norm2", z),
+        matmul("router", z.routed_tokens, z.experts, z.hidden, z.dtype),
+        elementwise("route", z.routed_tokens * z.experts, 2, z.dtype),
+        *(gated_forward(shared(z)) if z.shared_ffn else []),
+        elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype),
+    ]
+
+
+def router_backward_input(z: Sizes) -> list[Operation]:
+    return [
+        *(gated_backward_input(shared(z)) if z.shared_ffn else []),
+        elementwise("route", z.routed_tokens * z.experts, 3, z.dtype),
+        matmul("router", z.routed_tokens, z.hidden, z.experts, z.dtype),
+        norm_backward("norm2", z),
+        elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype),
+    ]
+
+
+def router_backward_weight(z: Sizes) -> list[Operation]:
+    router = matmul("router weight", z.experts, z.hidden, z.routed_tokens, z.dtype)
+    return [router, *(mlp_backward_weight(shared(z)) if z.shared_ffn else [])]
+
+
+def router_backward(z: Sizes) -> list[Operation]:
+    return router_backward_input(z) + router_backward_weight(z)
+
+
+def shared(z: Sizes) -> Sizes:
+    return replace(z, ffn=z.shared_ffn)
+
+
+def rows_forward(z: Sizes, sent) -> list[Operation]:
+    """Copy tokens to rows that are sorted by expert, and add up what comes back."""
+    tokens, dispatched = z.routed_tokens * z.hidden, sent * z.hidden
+    return [elementwise("permute", dispatched, 2, z.dtype), elementwise("combine", tokens + dispatched, 1, z.dtype)]
+
+
+def rows_backward(z: Sizes, sent) -> list[Operation]:
+    tokens, dispatched = z.routed_tokens * z.hidden, sent * z.hidden
+    return [elementwise("combine", tokens + 2 * dispatched, 1, z.dtype), elementwise("permute", tokens + dispatched, 1, z.dtype)]
+
+
+def sort_rows(z: Sizes, received) -> list[Operation]:
+    """Bring together what several senders have for one expert, or part it again."""
+    return [elementwise("sort", received * z.hidden, 2, z.dtype)]
+
+
+def expert_forward(z: Sizes, rows) -> list[Operation]:
+    """One expert on its rows."""
+    return gated_forward(replace(z, ffn=z.expert_ffn, tokens=rows))
+
+
+def expert_backward_input(z: Sizes, rows) -> list[Operation]:
+    return gated_backward_input(replace(z, ffn=z.expert_ffn, tokens=rows))
+
+
+def expert_backward_weight(z: Sizes, rows) -> list[Operation]:
+    return mlp_backward_weight(replace(z, ffn=z.expert_ffn, tokens=rows))
+
+
+def expert_backward(z: Sizes, rows) -> list[Operation]:
+    return expert_backward_input(z, rows) + expert_backward_weight(z, rows)
+
+
+def experts_forward(z: Sizes, sent, rows: Sequence) -> list[Operation]:
+    """The whole branch on a rank that sends `sent` rows and whose experts work on `rows` each."""
+    return router_forward(z) + rows_forward(z, sent) + both_sorts(z, rows) + each(expert_forward, z, rows)
+
+
+def experts_backward_input(z: Sizes, sent, rows: Sequence) -> list[Operation]:
+    return router_backward_input(z) + rows_backward(z, sent) + both_sorts(z, rows) + each(expert_backward_input, z, rows)
+
+
+def experts_backward_weight(z: Sizes, sent, rows: Sequence) -> list[Operation]:
+    return router_backward_weight(z) + each(expert_backward_weight, z, rows)
+
+
+def each(operations: Callable[..., list[Operation]], z: Sizes, rows: Sequence) -> list[Operation]:
+    """An expert without rows costs nothing."""
+    return [operation for count in rows if count for operation in operations(z, count)]
+
+
+def both_sorts(z: Sizes, rows: Sequence) -> list[Operation]:
+    return 2 * sort_rows(z, sum(rows)) if z.senders > 1 and any(rows) else []
+
+
+def balanced(z: Sizes) -> tuple[int, list[int]]:
+    """Rows that a rank sends, and that each of its experts gets, where all experts are equally busy and none is full."""
+    return z.routed_tokens * z.top_k, [z.tokens * z.top_k // z.local_experts] * z.local_experts
+
+
+def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
+    """Elements kept where a rank sends `sent` rows and its experts work on `received`; choices are integers of 4 bytes."""
+    integer = 4 / np.dtype(z.dtype).itemsize
+    saved = {
+        "x": z.shard_tokens * z.hidden,
+        "routed": z.routed_tokens * z.hidden,
+        "probabilities": z.routed_tokens * z.experts,
+        "chosen": z.routed_tokens * z.top_k * integer,
+        "order": sent * integer,
+        "returned": sent * z.hidden,
+        "rows": received * z.hidden,
+        "expert gate_up": received * 2 * z.expert_ffn,
+        "expert activated": received * z.expert_ffn,
+    }
+    if not z.shared_ffn:
+        return saved
+    return saved | {name: size for name, size in mlp_saved(shared(z)).items() if name != "x"}
 
 
 # ------------------------------------------------------------------------------------- embedding, head and optimizer

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.random import default_rng
 
 from ndparallel.errors import UserError
 
@@ -34,6 +35,6 @@ def batches(path: str | None, sequence: int, batch: int, steps: int, seed: int, 
         raise UserError(f"the text has {len(tokens)} bytes; a batch of {batch} sequences of {sequence} needs at least {need}.")
     for step in range(steps):
         epoch, first = divmod(step, windows // batch)
-        order = np.random.default_rng([seed, epoch]).permutation(windows)
+        order = default_rng([seed, epoch]).permutation(windows)
         mine = order[first * batch : (first + 1) * batch][dp_rank::dp]
         yield np.stack([tokens[start : start + sequence + 1] for start in mine * sequence], axis=1)

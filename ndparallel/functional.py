@@ -25,26 +25,35 @@ def rms_norm_backward(dy: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tupl
     """Return the gradients of x and of weight."""
     inverse = _inverse_rms(x)
     normed, dnormed = x * inverse, dy * weight
-    dx = inverse * (dnormed - normed * np.mean(dnormed * normed, axis=-1, keepdims=True))
+    dx = inverse * (dnormed - normed * _row_mean(dnormed * normed))
     return dx, np.sum(dy * normed, axis=tuple(range(x.ndim - 1)))
 
 
 def _inverse_rms(x: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + EPSILON)
+    return 1 / np.sqrt(_row_mean(x * x) + EPSILON)
+
+
+def _row_mean(x: np.ndarray) -> np.ndarray:
+    return x.sum(axis=-1, keepdims=True) / x.shape[-1]  # np.mean, in half its time
 
 
 def rotary(x: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
     """Turn the pairs (i, i + d/2) of each head of x (s, b, heads, d) by angles that grow with the token's position."""
     cos, sin = _angles(positions, x.shape[-1], x.dtype.str)
-    first, second = np.split(x, 2, axis=-1)
+    first, second = _halves(x)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def rotary_backward(dy: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
     """Turn back: a rotation's transpose is its inverse."""
     cos, sin = _angles(positions, dy.shape[-1], dy.dtype.str)
-    first, second = np.split(dy, 2, axis=-1)
+    first, second = _halves(dy)
     return np.concatenate([first * cos + second * sin, second * cos - first * sin], axis=-1)
+
+
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    half = x.shape[-1] // 2
+    return x[..., :half], x[..., half:]
 
 
 @lru_cache
@@ -59,20 +68,44 @@ def causal_mask(queries: tuple[int, ...], keys: tuple[int, ...]) -> np.ndarray:
     return np.asarray(queries)[:, None] >= np.asarray(keys)[None, :]
 
 
-def attention_probabilities(q: np.ndarray, k: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Softmax over the keys of q k / sqrt(d): (b, K, H/K, queries, keys)."""
+def attention_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """q k / sqrt(d), minus infinity where the mask is False: (b, K, H/K, queries, keys)."""
     scores = grouped(q, k.shape[2]) @ heads_first(k)[:, :, None].swapaxes(-1, -2)
     scores *= q.shape[-1] ** -0.5
-    scores[..., ~mask] = -np.inf
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    if mask is not None:
+        np.copyto(scores, -np.inf, where=~mask)
     return scores
+
+
+def softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turn scores into probabilities, in their own memory, and return them with the logarithm of each row's sum of exponentials."""
+    top = scores.max(axis=-1, keepdims=True)
+    scores -= top
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    scores /= total
+    return scores, top + np.log(total)
 
 
 def attention_values(probabilities: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Mix the values (s, b, K, d) by their probabilities: (s, b, H, d)."""
     return ungrouped(probabilities @ heads_first(v)[:, :, None])
+
+
+def attention_merge(mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, block_logsum: np.ndarray) -> None:
+    """Add, in place, what the same queries (s, b, H, d) found in another block of keys: the online softmax.
+
+    `logsum` (b, K, H/K, s, 1) is the logarithm of the sum of exponentials seen so far; each side weighs as much as its own sum.
+    """
+    total = np.logaddexp(logsum, block_logsum)
+    mixed *= per_query(np.exp(logsum - total))
+    mixed += block * per_query(np.exp(block_logsum - total))
+    logsum[...] = total
+
+
+def per_query(x: np.ndarray) -> np.ndarray:
+    """(b, K, H/K, s, 1) to (s, b, H, 1)."""
+    return ungrouped(x)
 
 
 def attention_values_backward(dy: np.ndarray, probabilities: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -118,12 +151,12 @@ def ungrouped(x: np.ndarray) -> np.ndarray:
 
 def swiglu(gate_up: np.ndarray) -> np.ndarray:
     """silu(gate) * up, for gate and up side by side on the last axis."""
-    gate, up = np.split(gate_up, 2, axis=-1)
+    gate, up = _halves(gate_up)
     return gate * _sigmoid(gate) * up
 
 
 def swiglu_backward(dy: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
-    gate, up = np.split(gate_up, 2, axis=-1)
+    gate, up = _halves(gate_up)
     sigmoid = _sigmoid(gate)
     dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
     return np.concatenate([dgate, dy * gate * sigmoid], axis=-1)

@@ -20,11 +20,10 @@ Glossary
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -127,17 +126,24 @@ def hardware_names() -> list[str]:
 @cache
 def data_sheets() -> dict[str, dict[str, Any]]:
     """The presets' tables as they stand in `hardware_presets.toml`."""
-    return tomllib.loads((resources.files("ndparallel") / "hardware_presets.toml").read_text("utf-8"))
+    return read_toml(Path(__file__).with_name("hardware_presets.toml").read_text("utf-8"))
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError where it is none."""
+    import tomllib  # the lessons' own hardware needs no file
+
+    return tomllib.loads(text)
 
 
 def read_hardware(path: Path) -> Accelerator:
     """Hardware from a file: the keys of a preset, and `based_on = "h100"` to name only what differs from one."""
     try:
         text = path.read_text("utf-8")
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        table = json.loads(text) if path.suffix == ".json" else read_toml(text)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}; presets are {', '.join(hardware_names())}.") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # json's, tomllib's and Unicode's errors
         raise UserError(f"{path} cannot be read: {error}.") from None
     if not isinstance(table, dict):
         raise UserError(f"{path} must hold one table of keys and values, not a {type(table).__name__}.")

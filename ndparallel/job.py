@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 
+from ndparallel.context_parallel import VARIANTS
 from ndparallel.errors import UserError, unknown
 from ndparallel.mesh import Mesh
+from ndparallel.model import layers_per_stage
+from ndparallel.pipeline.stages import schedule_of
 from ndparallel.units import RECOMPUTE, ModelConfig
 
 MODEL_SIZES = {
@@ -11,6 +14,7 @@ MODEL_SIZES = {
     "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
 }
 DTYPES = ("float32", "float64")
+WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,10 @@ class Job:
     recompute: str = "none"
     sequence_parallel: str = "none"
     chunks: int = 1
+    context_parallel: str = "ring"
     schedule: str = "1f1b"
     stage_chunks: int | None = None
+    zero: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -45,6 +51,9 @@ class Job:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         check_tensor_parallel(self)
+        check_context_parallel(self)
+        check_experts(self)
+        check_pipeline(self)
         parts = self.mesh.dp * self.microbatches
         if self.batch % parts:
             near = min(range(parts, self.batch + parts, parts), key=lambda size: abs(size - self.batch))
@@ -57,6 +66,11 @@ class Job:
     def microbatch(self) -> int:
         """Sequences in a microbatch of one data-parallel rank."""
         return self.batch // (self.mesh.dp * self.microbatches)
+
+    @property
+    def work(self) -> "Job":
+        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and forgets nothing."""
+        return Job(**{name: getattr(self, name) for name in WORK})
 
     def on(self, **changes) -> "Job":
         return replace(self, **changes)
@@ -81,3 +95,43 @@ def check_tensor_parallel(job: Job) -> None:
     if model.sequence % job.chunks:
         near = [chunks for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0]
         raise UserError(f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into {near}.")
+
+
+def check_context_parallel(job: Job) -> None:
+    """Raise UserError where the ranks of a sequence cannot have an early and a late chunk each, and cut them further over tp."""
+    cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
+    if job.context_parallel not in VARIANTS:
+        raise unknown("context_parallel", job.context_parallel, VARIANTS)
+    if cp > 1 and sequence % (2 * cp):
+        near = [degree for degree in range(1, sequence) if degree == 1 or sequence % (2 * degree) == 0]
+        raise UserError(f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} chunks; cp can be {', '.join(map(str, near))}.")
+    if job.sequence_parallel != "none" and sequence // cp % tp:
+        raise UserError(f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has.")
+    if sequence // cp % job.chunks:
+        raise UserError(f"the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has cannot be cut into {job.chunks} chunks.")
+
+
+def check_experts(job: Job) -> None:
+    """Raise UserError where tokens cannot choose their experts, or ranks cannot share the experts out."""
+    model, mesh = job.model, job.mesh
+    if model.experts == 0:
+        if mesh.ep > 1:
+            raise UserError(f"ep={mesh.ep} shares out experts, and this model has none: choose ep=1 or a model with experts.")
+        return
+    if not 1 <= model.top_k <= model.experts:
+        raise UserError(f"a token cannot go to {model.top_k} of {model.experts} experts; top_k can be 1 to {model.experts}.")
+    if model.capacity_factor is not None and model.capacity_factor <= 0:
+        raise UserError(f"the capacity factor is {model.capacity_factor}; it must be above 0, or None for no limit.")
+    if model.experts % mesh.ep:
+        near = [degree for degree in range(1, model.experts + 1) if model.experts % degree == 0]
+        raise UserError(f"ep={mesh.ep} cannot share out {model.experts} experts evenly; ep can be {', '.join(map(str, near))}.")
+    for what, size in {"experts of width": model.expert_ffn, "the tokens of a sequence,": model.sequence // mesh.cp}.items():
+        if size % mesh.tp:
+            raise UserError(f"tp={mesh.tp} cannot cut {what} {size}; choose one that divides it.")
+
+
+def check_pipeline(job: Job) -> None:
+    """Raise UserError where the schedule or the layers cannot be cut to this pipeline."""
+    if job.mesh.pp > 1:
+        schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
+        layers_per_stage(job.model, schedule.layout.stages)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ndparallel import costs, functional
+from ndparallel.attention import attention_core
 from ndparallel.parameters import Parameter, part, whole
 from ndparallel.units import Charge, Context, Saved, Unit, rows
 
@@ -29,6 +30,17 @@ class Branch:
 
     def __init__(self, block: "Block") -> None:
         self.block, self.context, self.gpu, self.tp = block, block.context, block.gpu, block.context.tp
+
+    @staticmethod
+    def parameters(name: str, context: Context) -> list[Parameter]:
+        """The branch's parameters in a block of this name, its norm first."""
+        raise NotImplementedError
+
+    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+        raise NotImplementedError
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        raise NotImplementedError
 
     def saved(self, microbatch: int) -> Saved:
         return self.block.keep((self.norm, microbatch))
@@ -89,69 +101,61 @@ class Branch:
         saved = self.saved(microbatch)
         for name in self.linears:
             dy = saved.take(f"d {name}")
-            self.linear_weight(name, dy, saved, self.charge("backward", dy))
+            self.linear_weight(name, dy, saved, self.block.charge("weight", self.prices["backward"], dy.shape[1]))
 
     def charge(self, phase: str, x: np.ndarray) -> Charge:
         return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
 
 
 class Attention(Branch):
-    """Causal self-attention with rotary positions; tp cuts it by heads."""
+    """Causal self-attention with rotary positions; tp cuts it by heads, cp by tokens."""
 
     norm = "norm1"
     linears = {"out": "mixed", "qkv": "normed"}
     prices = {"forward": costs.attention_forward, "recompute": costs.attention_forward, "backward": costs.attention_backward}
+
+    def __init__(self, block: "Block") -> None:
+        super().__init__(block)
+        self.core = attention_core(self.context)
+
+    @staticmethod
+    def parameters(name: str, context: Context) -> list[Parameter]:
+        """q is cut by rows (outputs), out by columns (inputs); k and v by heads, and where there are fewer of them than tp ranks, several
+        ranks hold the same one."""
+        config, tp, i = context.config, context.tp.size, context.tp.index
+        h, d = config.hidden, config.head_dim
+        q, kv, kv_shared = part(config.heads * d, tp, i), kv_rows(config.kv_heads, d, tp, i), max(1, tp // config.kv_heads)
+        everything, deviation = slice(0, h), h**-0.5
+        return [
+            norm_parameter(f"{name}.norm1", context),
+            Parameter(f"{name}.q", (config.heads * d, h), (q, everything), deviation),
+            Parameter(f"{name}.k", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+            Parameter(f"{name}.v", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+            Parameter(f"{name}.out", (h, config.heads * d), (everything, q), small_deviation(context)),
+        ]
 
     def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge(phase, x)
         qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
         charge("rotary")
         q, k, v = self.heads(qkv)
-        q, k = functional.rotary(q, self.positions), functional.rotary(k, self.positions)
-        mixed = self.mix(q, k, v, saved, charge)
+        q, k = functional.rotary(q, self.context.positions), functional.rotary(k, self.context.positions)
+        mixed = self.core.mix(q, k, v, saved, charge)
+        mixed = mixed.reshape(*mixed.shape[:2], -1)
+        saved.keep(q=q, k=k, v=v, mixed=mixed)
         return self.leave("out", mixed, x, charge)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
+        mixed = saved["mixed"]
         dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved, charge)
-        dq, dk, dv = self.mix_backward(dmixed, saved, charge)
+        q, k, v = saved.take("q"), saved.take("k"), saved.take("v")
+        heads = dmixed.reshape(q.shape), mixed.reshape(q.shape)
+        dq, dk, dv = self.core.mix_backward(*heads, (q, k, v), saved, charge, self.charge("recompute", dy))
         charge("rotary")
-        dq, dk = functional.rotary_backward(dq, self.positions), functional.rotary_backward(dk, self.positions)
+        dq, dk = functional.rotary_backward(dq, self.context.positions), functional.rotary_backward(dk, self.context.positions)
         dqkv = np.concatenate([d.reshape(*d.shape[:2], -1) for d in (dq, dk, dv)], axis=-1)
         return self.enter_backward("qkv", dqkv, dy, saved, charge)
-
-    def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
-        """Let every token look at the tokens before it: (s, b, heads, d) to (s, b, heads * d)."""
-        probabilities = self.probabilities(q, k, charge)
-        charge("values")
-        mixed = functional.attention_values(probabilities, v)
-        mixed = mixed.reshape(*mixed.shape[:2], -1)
-        saved.keep(q=q, k=k, v=v, mixed=mixed)
-        if self.context.recompute != "selective":
-            saved.keep(probabilities=probabilities)
-        return mixed
-
-    def mix_backward(self, dmixed: np.ndarray, saved: Saved, charge: Charge) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        q, k, v = saved.take("q"), saved.take("k"), saved.take("v")
-        if self.context.recompute == "selective":
-            probabilities = self.probabilities(q, k, self.charge("recompute", dmixed))
-        else:
-            probabilities = saved.take("probabilities")
-        charge("values")
-        dprobabilities, dv = functional.attention_values_backward(dmixed.reshape(q.shape), probabilities, v)
-        charge("softmax")
-        dscores = functional.softmax_backward(dprobabilities, probabilities)
-        charge("scores")
-        return *functional.attention_scores_backward(dscores, q, k), dv
-
-    def probabilities(self, q: np.ndarray, k: np.ndarray, charge: Charge) -> np.ndarray:
-        charge("scores")
-        charge("softmax")
-        return functional.attention_probabilities(q, k, functional.causal_mask(self.positions, self.positions))
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        return tuple(range(self.context.config.sequence))
 
     def heads(self, qkv: np.ndarray) -> list[np.ndarray]:
         """Part (s, b, (heads + 2 kv_heads) d) into the heads of q, k and v."""
@@ -160,45 +164,60 @@ class Attention(Branch):
         return [x.reshape(*x.shape[:2], -1, head_dim) for x in np.split(qkv, np.cumsum(sizes)[:2], axis=-1)]
 
 
-class Mlp(Branch):
-    """SwiGLU; tp cuts gate and up by columns, down by rows."""
+class Gated(Branch):
+    """SwiGLU between two matmuls; tp cuts gate and up by columns, down by rows."""
+
+    def activate(self, gathered: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """What down is multiplied with, for a gathered input."""
+        gate_up = self.linear("gate_up", gathered, self.block.w["gate_up"], charge)
+        charge("swiglu")
+        activated = functional.swiglu(gate_up)
+        saved.keep(gate_up=gate_up, activated=activated)
+        return activated
+
+    def activate_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """From the gradient of what leaves down to that of gate and up."""
+        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
+        charge("swiglu")
+        return functional.swiglu_backward(dactivated, saved.take("gate_up"))
+
+
+class Mlp(Gated):
+    """The dense block's second branch."""
 
     norm = "norm2"
     linears = {"down": "activated", "gate_up": "normed"}
     prices = {"forward": costs.mlp_forward, "recompute": costs.mlp_forward, "backward": costs.mlp_backward}
 
+    @staticmethod
+    def parameters(name: str, context: Context) -> list[Parameter]:
+        return [norm_parameter(f"{name}.norm2", context), *gated_parameters(name, context, context.config.ffn)]
+
     def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge(phase, x)
-        gate_up = self.linear("gate_up", self.enter(x, saved, charge), self.block.w["gate_up"], charge)
-        charge("swiglu")
-        activated = functional.swiglu(gate_up)
-        saved.keep(gate_up=gate_up, activated=activated)
-        return self.leave("down", activated, x, charge)
+        return self.leave("down", self.activate(self.enter(x, saved, charge), saved, charge), x, charge)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
-        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
-        charge("swiglu")
-        dgate_up = functional.swiglu_backward(dactivated, saved.take("gate_up"))
-        return self.enter_backward("gate_up", dgate_up, dy, saved, charge)
+        return self.enter_backward("gate_up", self.activate_backward(dy, saved, charge), dy, saved, charge)
 
 
 class Block(Unit):
-    """A transformer block: attention, then MLP."""
+    """A transformer block: attention, then an MLP or experts."""
 
-    def __init__(self, name: str, context: Context) -> None:
-        super().__init__(name, context, block_parameters(name, context))
-        self.branches: tuple[Attention, Mlp] = (Attention(self), Mlp(self))
+    def __init__(self, name: str, context: Context, feed_forward: type[Branch] = Mlp) -> None:
+        super().__init__(name, context, [*Attention.parameters(name, context), *feed_forward.parameters(name, context)])
+        self.branches: tuple[Branch, Branch] = (Attention(self), feed_forward(self))
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """q, k, v lie side by side and are one matmul; so are gate and up."""
+        """q, k, v lie side by side and are one matmul; so are gate and up, before down at the end."""
         start, hidden = len(named["norm1"]), self.context.config.hidden
         qkv = sum(len(named[name]) for name in "qkv")
-        down = named["down"].size
-        return {
-            "qkv": flat[start : start + qkv * hidden].reshape(qkv, hidden),
-            "gate_up": flat[-3 * down : -down].reshape(-1, hidden),
-        }
+        fused = {"qkv": flat[start : start + qkv * hidden].reshape(qkv, hidden)}
+        if "down" in named:
+            down = named["down"].size
+            fused["gate_up"] = flat[-3 * down : -down].reshape(-1, hidden)
+        return fused
 
     def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
         y = self.run(x, microbatch, "forward")
@@ -225,26 +244,25 @@ class Block(Unit):
         return x
 
 
-def block_parameters(name: str, context: Context) -> list[Parameter]:
-    """Norms are whole on every tp rank; q, gate, up are cut by rows (outputs), out and down by columns (inputs); k and v by heads, and
-    where there are fewer heads than ranks, several ranks hold the same one."""
-    config, tp, i = context.config, context.tp.size, context.tp.index
-    h, d, ffn = config.hidden, config.head_dim, part(config.ffn, tp, i)
-    q, kv = part(config.heads * d, tp, i), kv_rows(config.kv_heads, d, tp, i)
-    norms, kv_shared = norm_sharers(context), max(1, tp // config.kv_heads)
-    everything, deviation = slice(0, h), h**-0.5
-    small = deviation / (2 * config.layers) ** 0.5  # what writes to the residual starts smaller, as in GPT-2
+def gated_parameters(name: str, context: Context, ffn: int) -> list[Parameter]:
+    """SwiGLU's: gate and up are cut by rows (outputs), down by columns (inputs)."""
+    h, mine = context.config.hidden, part(ffn, context.tp.size, context.tp.index)
+    everything = slice(0, h)
     return [
-        Parameter(f"{name}.norm1", (h,), (everything,), shared_by=norms),
-        Parameter(f"{name}.q", (config.heads * d, h), (q, everything), deviation),
-        Parameter(f"{name}.k", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
-        Parameter(f"{name}.v", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
-        Parameter(f"{name}.out", (h, config.heads * d), (everything, q), small),
-        Parameter(f"{name}.norm2", (h,), (everything,), shared_by=norms),
-        Parameter(f"{name}.gate", (config.ffn, h), (ffn, everything), deviation),
-        Parameter(f"{name}.up", (config.ffn, h), (ffn, everything), deviation),
-        Parameter(f"{name}.down", (h, config.ffn), (everything, ffn), small),
+        Parameter(f"{name}.gate", (ffn, h), (mine, everything), h**-0.5),
+        Parameter(f"{name}.up", (ffn, h), (mine, everything), h**-0.5),
+        Parameter(f"{name}.down", (h, ffn), (everything, mine), small_deviation(context)),
     ]
+
+
+def small_deviation(context: Context) -> float:
+    """What writes to the residual starts smaller, as in GPT-2."""
+    return context.config.hidden**-0.5 / (2 * context.config.layers) ** 0.5
+
+
+def norm_parameter(name: str, context: Context) -> Parameter:
+    h = context.config.hidden
+    return Parameter(name, (h,), whole(h), shared_by=norm_sharers(context))
 
 
 def norm_sharers(context: Context) -> int:
@@ -287,14 +305,14 @@ class Embedding(Unit):
         if self.defers:
             self.keep(microbatch).keep(dy=dy)
         else:
-            self.add_rows(dy, microbatch)
+            self.add_rows(dy, microbatch, "backward")
 
     def backward_weight(self, microbatch: int) -> None:
-        self.add_rows(self.keep(microbatch).take("dy"), microbatch)
+        self.add_rows(self.keep(microbatch).take("dy"), microbatch, "weight")
 
-    def add_rows(self, dy: np.ndarray, microbatch: int) -> None:
+    def add_rows(self, dy: np.ndarray, microbatch: int, phase: str) -> None:
         dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
-        self.charge("backward", costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
+        self.charge(phase, costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
         mine = self.mine(tokens)
         np.add.at(self.g["table"], tokens[mine] - self.rows.start, dy[mine])
 
@@ -310,8 +328,7 @@ class Head(Unit):
         self.rows = part(vocab, context.tp.size, context.tp.index)
         index = (self.rows, slice(0, h))
         logits = table(context, index) if context.config.tied else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
-        norm = Parameter(f"{name}.norm", (h,), whole(h), shared_by=norm_sharers(context))
-        super().__init__(name, context, [norm, logits])
+        super().__init__(name, context, [norm_parameter(f"{name}.norm", context), logits])
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"logits": named["table"]} if self.context.config.tied else {}
@@ -357,7 +374,7 @@ class Head(Unit):
     def backward_weight(self, microbatch: int) -> None:
         saved = self.keep(microbatch)
         dlogits = saved.take("dlogits")
-        self.add_weight(dlogits, saved, self.charge("backward", costs.head_backward, dlogits.shape[1]))
+        self.add_weight(dlogits, saved, self.charge("weight", costs.head_backward, dlogits.shape[1]))
 
     def add_weight(self, dlogits: np.ndarray, saved: Saved, charge: Charge) -> None:
         normed = saved.take("normed")

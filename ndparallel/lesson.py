@@ -11,7 +11,7 @@ Glossary
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu import Hardware
@@ -40,6 +40,7 @@ class Sweep:
 @dataclass(frozen=True)
 class Lesson:
     """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson;
+    `chosen` picks strategies by the lesson's own options; `hierarchy` is the strategy whose communication is told axis by axis;
     `defaults` are the job's fields where no option says otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
     """
 
@@ -51,6 +52,8 @@ class Lesson:
     gpus: int = 4
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     compare: tuple[str, ...] = ()
+    chosen: Callable[[argparse.Namespace], Sequence[Strategy]] | None = None
+    hierarchy: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
 
@@ -76,18 +79,18 @@ def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: S
     entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
     if lesson.gpus > 1 and not names:
         entries = [baseline(job), *entries]
-    return run_entries(lesson.name, entries, job, hardware, engine, announce)
+    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce))
 
 
-def run_entries(name: str, entries: Sequence[Entry], job: Job, hardware: Hardware, engine: str, announce) -> Run:
+def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
     """Run all entries on the same ranks, each held against the single GPU."""
     rows, results = [], {}
-    with Runner(hardware, engine, announce) as runner:
+    with runner:
         reference = runner.reference(job)
         for entry in entries:
             row, results[entry.strategy.name] = runner.measured(entry)
             rows.append(row)
-    return Run(make_report(name, job, hardware, rows, reference), hardware, results)
+    return Run(make_report(name, job, runner.hardware, rows, reference), runner.hardware, results)
 
 
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
@@ -130,7 +133,9 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
             show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
         return 0
+    if lesson.chosen:
+        lesson = replace(lesson, strategies=lesson.chosen(arguments))
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
-    show(lesson.title, run, arguments, lesson.contrast, lesson.notice)
+    show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())

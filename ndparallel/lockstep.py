@@ -168,18 +168,18 @@ TWINS: dict[str, dict[str, Callable[..., None]]] = {
 }
 
 
-def advance(clocks: Clocks, collective: str, algorithm: str, nbytes=0) -> None:
-    """Move the clocks on by a collective of `nbytes` in all, from or to member 0, cut as np.array_split cuts."""
+def advance(clocks: Clocks, collective: str, algorithm: str, nbytes=0, root: int = 0) -> None:
+    """Move the clocks on by a collective of `nbytes` in all, cut as np.array_split cuts."""
     run = TWINS[collective][algorithm]
     match collective:
         case "all_reduce":
             run(clocks, nbytes)
         case "broadcast" | "reduce":
-            run(clocks, nbytes, 0)
+            run(clocks, nbytes, root)
         case "reduce_scatter" | "all_gather":
             run(clocks, clocks.split(nbytes, clocks.p))
         case "gather" | "scatter":
-            run(clocks, clocks.split(nbytes, clocks.p), 0)
+            run(clocks, clocks.split(nbytes, clocks.p), root)
         case "all_to_all":
             pieces = clocks.split(nbytes, clocks.p)
             run(clocks, np.broadcast_to(pieces[..., None, :], (*pieces.shape, clocks.p)))

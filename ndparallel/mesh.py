@@ -18,7 +18,17 @@ from ndparallel.errors import UserError
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
-SPANS = {"tp": ("tp",), "cp": ("cp",), "dp": ("ep", "dp"), "pp": ("pp",), "ep": ("ep",), "expert_dp": ("dp",), "dp_cp": ("cp", "ep", "dp")}
+SPANS = {
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "dp": ("ep", "dp"),
+    "pp": ("pp",),
+    "ep": ("ep",),
+    "expert_dp": ("dp",),
+    "dp_cp": ("cp", "ep", "dp"),  # who averages gradients
+    "expert_dp_cp": ("cp", "dp"),  # who averages the gradients of the same experts
+    "tp_cp": ("tp", "cp"),  # who has the tokens of the same sequences
+}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from ndparallel import costs
-from ndparallel.layers import Block, Embedding, Head
+from ndparallel.experts import Experts
+from ndparallel.layers import Block, Branch, Embedding, Head, Mlp
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.units import Context, ModelConfig, Unit, local_sizes
 
@@ -16,7 +17,8 @@ def stage_units(context: Context, stages: int, mine: list[int]) -> dict[int, lis
 
 def _units(context: Context, stage: int, counts: tuple[int, ...]) -> list[Unit]:
     first = sum(counts[:stage])
-    units: list[Unit] = [Block(f"layers.{index}", context) for index in range(first, first + counts[stage])]
+    feed_forward: type[Branch] = Experts if context.config.experts else Mlp
+    units: list[Unit] = [Block(f"layers.{index}", context, feed_forward) for index in range(first, first + counts[stage])]
     if stage == 0:
         units.insert(0, Embedding("embedding", context))
     if stage == len(counts) - 1:

@@ -74,6 +74,7 @@ def binomial_reduce(me: Member, whole: np.ndarray, root: int, combine: Callable)
 
 @register("all_reduce", "tree", lambda p, a, b: 2 * binomial_seconds(p, a, b))
 def tree_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
+    """Up a binomial tree to its root, which then has the sum, and down again."""
     binomial_reduce(me, whole, 0, combine)
     binomial_broadcast(me, whole, 0)
 
@@ -86,7 +87,7 @@ def halving_doubling_seconds(p, a, b):
 
 @register("all_reduce", "halving-doubling", halving_doubling_seconds)
 def halving_doubling_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
-    """Among the largest power of two of members; those beyond hand their array to one of them, and are handed the result."""
+    """Swap halves with a partner, then quarters, eighths, ..., and back. Members beyond a power of two let another do it for them."""
     core = 1 << me.size.bit_length() - 1
     if me.index >= core:
         me.send(me.index - core, whole)
@@ -100,7 +101,7 @@ def halving_doubling_all_reduce(me: Member, whole: np.ndarray, combine: Callable
 
 
 def halve_and_double(me: Member, whole: np.ndarray, combine: Callable) -> None:
-    """Swap halves with the partner in the other half of the members, let each half reduce its own, and swap back."""
+    """Swap halves of the array with the partner in the other half of the members, let each half do its own, and swap back."""
     if me.size == 1:
         return
     half = me.size // 2

@@ -4,11 +4,13 @@ Idea   A unit (embedding, block, head) keeps all its parameters in one flat arra
        and FSDP gathers are slices of flat arrays. Weights are drawn by name and then sliced, so that no layout changes them.
 """
 
+import math
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.random import default_rng  # numpy loads it late: once here, and not in every rank
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,13 @@ class Parameter:
     deviation: float | None = None
     shared_by: int = 1
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(part.stop - part.start for part in self.index)
 
-    @property
+    @cached_property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     def draw(self, seed: int, dtype: str) -> np.ndarray:
         """Return this rank's slice of the initial weights."""
@@ -41,7 +43,7 @@ class Parameter:
 def drawn(name: str, shape: tuple[int, ...], deviation: float | None, seed: int, dtype: str) -> np.ndarray:
     if deviation is None:
         return np.ones(shape, dtype)
-    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    generator = default_rng([seed, zlib.crc32(name.encode())])
     return (deviation * generator.standard_normal(shape)).astype(dtype)
 
 

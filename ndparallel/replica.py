@@ -7,21 +7,26 @@ Idea   A lesson's loops are about order: what is computed, what is sent, who wai
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel import data
+from ndparallel.context_parallel import ContextParallel
 from ndparallel.errors import UserError
+from ndparallel.expert_parallel import ExpertParallel
 from ndparallel.job import Job
+from ndparallel.mesh import Mesh
 from ndparallel.model import stage_units
 from ndparallel.optimizer import OPTIMIZERS
 from ndparallel.parameters import Parameter
+from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.stages import Stages, schedule_of
-from ndparallel.sharding import Bucket, ShardedOptimizer, wrap
+from ndparallel.sharding import Bucket, BucketPair, ShardedOptimizer, make_bucket, wrap
 from ndparallel.tensor_parallel import TensorParallel
-from ndparallel.units import Context, Unit
+from ndparallel.units import Context, Routed, Unit
 
 
 @dataclass
@@ -35,9 +40,11 @@ class Holding:
 
 @dataclass
 class Outcome:
-    """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights after the last."""
+    """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights after the last, and of each
+    step what its experts did, by layer and microbatch."""
 
     losses: list[float] = field(default_factory=list)
+    routed: list[dict[tuple[str, int], Routed]] = field(default_factory=list)
     gradients: list[Holding] = field(default_factory=list)
     weights: list[Holding] = field(default_factory=list)
 
@@ -47,21 +54,24 @@ class Replica:
 
     def __init__(self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf) -> None:
         self.gpu, self.job, self.outcome = gpu, job, Outcome()
-        mesh = job.mesh
-        self.dp = mesh.group("dp", gpu.rank)
         self.context = self.make_context()
         self.stages = self.make_stages()
         self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
         if job.model.tied and issubclass(bucket, ShardedOptimizer):
             raise UserError("tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP.")
-        self.buckets = [bucket(gpu, run, self.dp, job.seed) for run in self.runs(bucket_mb * 1e6)]
-        sizes = [bucket.owned_weights.size for bucket in self.buckets]
+        groups = averaging_groups(job.mesh, gpu.rank)
+        self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)]
+        self.on_their_way: dict[Bucket | BucketPair, Any] = {}
+        self.parts = [part for bucket in self.buckets for part in bucket.parts]
+        sizes = [part.owned_weights.size for part in self.parts]
         self.optimizer = OPTIMIZERS[job.optimizer](gpu, sizes, job.dtype, job.learning_rate)
 
     def make_context(self) -> Context:
         job, gpu = self.job, self.gpu
         tp = TensorParallel(gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.chunks)
-        return Context(gpu, job.model, tp, job.dtype, job.recompute, loss_scale=1 / job.microbatches)
+        cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
+        ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
+        return Context(gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches)
 
     def make_stages(self) -> Stages:
         """The stages on this rank; without a pipeline, the whole model is the one stage."""
@@ -80,15 +90,17 @@ class Replica:
         job = self.job
         index = self.job.mesh.coordinates(self.gpu.rank)["dp"]
         for windows in data.batches(job.text, job.model.sequence, job.batch, job.steps, job.seed, index, job.mesh.dp):
-            self.tokens = self.stages.tokens = np.split(windows[:-1], job.microbatches, axis=1)
-            self.context.targets = dict(enumerate(np.split(windows[1:], job.microbatches, axis=1)))
-            self.context.losses = {}
-            for bucket in self.buckets:
-                bucket.clear_gradients()
+            positions = list(self.context.positions)
+            self.tokens = self.stages.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
+            self.context.targets = dict(enumerate(np.split(windows[1:][positions], job.microbatches, axis=1)))
+            self.context.losses, self.context.routed = {}, {}
+            for part in self.parts:
+                part.clear_gradients()
             yield range(job.microbatches)
             if self.context.losses:
                 self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
-        self.outcome.weights = [self.holding(bucket, bucket.owned_weights) for bucket in self.buckets]
+            self.outcome.routed.append(self.context.routed)
+        self.outcome.weights = [self.holding(part, part.owned_weights) for part in self.parts]
 
     def forward(self, microbatch: int) -> None:
         x = self.tokens[microbatch]
@@ -114,18 +126,41 @@ class Replica:
             ends = (self.stages.rank_of(0), self.stages.rank_of(self.stages.schedule.layout.stages - 1))
             all_reduce(self.gpu, tables[0], Group("tied", ends))
 
-    def filled_by(self, unit) -> list[Bucket]:
+    def filled_by(self, unit) -> list[Bucket | BucketPair]:
         """The buckets whose gradients are complete once this unit's backward pass is."""
         return [bucket for bucket in self.buckets if bucket.filled_by(unit)]
+
+    def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketPair]:
+        """The buckets that an action has passed through whole once it has passed this unit."""
+        end = -1 if action.op == "F" else 0
+        return [bucket for bucket in self.buckets if bucket.units[end] is unit]
+
+    def buckets_of(self, stage: int) -> list[Bucket | BucketPair]:
+        """The buckets of one of this rank's stages, the last first."""
+        units = self.stages.units[stage]
+        return [bucket for bucket in self.buckets if bucket.units[0] in units]
+
+    def wait_for_gradients(self, bucket: Bucket | BucketPair | None = None) -> None:
+        """Wait until a bucket's gradients, or all, have been reduced."""
+        for each in [bucket] if bucket else list(self.on_their_way):
+            handle = self.on_their_way.pop(each, None)
+            if handle:
+                handle.wait()
 
     def optimizer_step(self) -> None:
         """Step what this rank owns."""
         if self.job.model.tied:
             self.sum_tied()
         if not self.outcome.gradients:
-            self.outcome.gradients = [self.holding(bucket, bucket.owned_gradients) for bucket in self.buckets]
-        self.optimizer.step([bucket.owned_weights for bucket in self.buckets], [bucket.owned_gradients for bucket in self.buckets])
+            self.outcome.gradients = [self.holding(part, part.owned_gradients) for part in self.parts]
+        self.optimizer.step([part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts])
 
     def holding(self, bucket: Bucket, array: np.ndarray) -> Holding:
         parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
         return Holding(parameters, bucket.owned.start, array.copy())
+
+
+def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:
+    """The ranks that average their gradients, and those that average their experts': all that hold the same."""
+    axes = ("dp_cp", "expert_dp_cp") if mesh.cp > 1 else ("dp", "expert_dp")
+    return mesh.group(axes[0], rank), mesh.group(axes[1], rank)

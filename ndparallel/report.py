@@ -14,7 +14,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 from rich import box
@@ -26,6 +25,7 @@ from ndparallel.measure import Measurement
 
 WIDTH = 100
 COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
+FOLDED = 12  # the first column is folded to no less, where shorter heads help
 SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # heads for where there is little room
 JSON_SECONDS = ("compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds")
 JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error")
@@ -138,6 +138,8 @@ class Report:
             yield f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is longer."
 
     def _repr_html_(self) -> str:
+        from html import escape  # only where a notebook asks for it
+
         head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows())
         notes = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
@@ -162,23 +164,29 @@ def cell_style(column: str, cell: str) -> str:
 
 def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
     """A rich table with one rule under its head: the first column to the left and folded where it must be, the numbers to the right."""
-    roomy = fits(columns, rows, width, gap=2)
-    heads = columns if roomy or fits(columns, rows, width, gap=1) else [SHORT.get(column, column) for column in columns]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(roomy), 0, 0), header_style="bold")
+    heads, gap = layout(columns, rows, width)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold")
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
-    table.columns[0].max_width = max(width - sum(widths(heads, rows)[1:]) - (1 + roomy) * (len(heads) - 1), 1)
+    table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
     for cells in rows:
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
     return table
 
 
-def widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(heads, *rows)]
+def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
+    """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little as need be."""
+    short = [SHORT.get(column, column) for column in columns]
+    longest = max(len(cells[0]) for cells in (columns, *rows))
+    for heads, gap, need in ((columns, 2, longest), (columns, 1, longest), (short, 1, longest), (columns, 1, FOLDED)):
+        if room(heads, gap, rows, width) >= need:
+            return heads, gap
+    return short, 1
 
 
-def fits(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, gap: int) -> bool:
-    return sum(widths(heads, rows)) + gap * (len(heads) - 1) <= width
+def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
+    """What is left of the width for the first column."""
+    return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])
 
 
 def plain(value: Any) -> Any:

@@ -27,7 +27,8 @@ from ndparallel.oracle import Tensors, gradient_difference, whole_tensors
 class Strategy:
     """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
 
-    `reference` is the single GPU's program where it is not the lesson's model that is trained.
+    Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's program where it is not the
+    lesson's model that is trained.
     """
 
     name: str
@@ -38,7 +39,9 @@ class Strategy:
     reference: Callable[..., Any] | None = None
 
     def job(self, job: Job, gpus: int) -> Job:
-        return job.on(mesh=self.mesh(gpus), **self.changes)
+        mesh = self.mesh(gpus)
+        changes = {name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()}
+        return job.on(mesh=mesh, **changes)
 
 
 class Entry(NamedTuple):
@@ -62,7 +65,7 @@ def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
 
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
-    return enter(alone, job.on(microbatches=1, chunks=1, schedule=Job.schedule, stage_chunks=None), 1)
+    return enter(alone, job.work, 1)
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,16 @@ class Reference:
 
 
 class Runner:
-    """Runs strategies one after another; ranks are kept between those of the same size, references between those of the same job."""
+    """Runs strategies one after another; ranks are kept between those of the same size, references between those of the same job.
 
-    def __init__(self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None) -> None:
+    A strategy that does not fit into memory is a row that says so; with `keep_going`, so is one that these sizes cannot be cut to.
+    """
+
+    def __init__(
+        self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None, keep_going: bool = False
+    ) -> None:
         self.hardware, self.engine, self.announce = hardware, engine, announce
+        self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
         self.ranks: dict[int, Ranks] = {}
         self.references: dict[tuple, Reference] = {}
 
@@ -121,7 +130,7 @@ class Runner:
         return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
-        """Run one strategy and measure it; one that cannot run, or does not fit into memory, is a row that says so."""
+        """Run one strategy and measure it."""
         strategy, gpus, job, refusal = entry
         if job is None:
             return failed(strategy.name, gpus, refusal), []
@@ -131,7 +140,7 @@ class Runner:
         hardware = replace(self.hardware, **strategy.hardware)
         try:
             results = self.run(strategy, job, hardware)
-        except OutOfMemoryError as error:
+        except self.told_in_rows as error:
             self.ranks.pop(gpus).close()
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)

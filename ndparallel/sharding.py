@@ -12,6 +12,8 @@ Glossary
     reshard          give a gathered bucket's whole weights back
 """
 
+from typing import Any
+
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
@@ -57,6 +59,10 @@ class Bucket:
             stop = start + unit.size
             unit.attach(None if weights is None else weights[start:stop], None if gradients is None else gradients[start:stop])
             start = stop
+
+    @property
+    def parts(self) -> list["Bucket"]:
+        return [self]
 
     def filled_by(self, unit: Unit) -> bool:
         """Whether the backward pass of this unit is the bucket's last."""
@@ -174,11 +180,68 @@ class FullyShardedUnit(ShardedGradients):
         self.give_back("buffers", self.weights)
         self.gathered = None
 
+
+class BucketPair:
+    """A bucket of units that have experts inside. Fewer ranks hold the same experts than the same everything else, so the experts are a
+    bucket of their own, over another group; it goes wherever the first one goes."""
+
+    def __init__(self, outer: Bucket, experts: Bucket) -> None:
+        self.parts: list[Any] = [outer, experts]
+        self.units = outer.units
+        self.filled_by, self.forward, self.backward, self.sum_shared = outer.filled_by, outer.forward, outer.backward, outer.sum_shared
+
+    def both(self, verb: str, *arguments: Any, async_op: bool = False):
+        """Start a verb on both, then wait, unless the caller does."""
+        handles = Handles([getattr(part, verb)(*arguments, async_op=True) for part in self.parts])
+        return handles if async_op else handles.wait()
+
+    def all_reduce(self, algorithm: str = "ring", async_op: bool = False):
+        return self.both("all_reduce", algorithm, async_op=async_op)
+
+    def reduce_scatter(self, async_op: bool = False):
+        return self.both("reduce_scatter", async_op=async_op)
+
+    def all_gather(self, async_op: bool = False):
+        return self.both("all_gather", async_op=async_op)
+
+    def gather(self, async_op: bool = False):
+        return self.both("gather", async_op=async_op)
+
+    def stage(self) -> None:
+        for bucket in self.parts:
+            bucket.stage()
+
+    def reshard(self) -> None:
+        for bucket in self.parts:
+            bucket.reshard()
+
+
+class Handles(list[Handle]):
+    """Several, waited for one after another."""
+
+    def wait(self) -> None:
+        for handle in self:
+            handle.wait()
+
+
+def make_bucket(
+    kind: type[Bucket], gpu: GPU, units: list[Unit], group: Group, expert_group: Group, seed: int
+) -> Bucket | BucketPair:
+    """A bucket over `group`, and over `expert_group` the experts inside its units, where there are any."""
+    bucket = kind(gpu, units, group, seed)
+    inner = [inner for unit in units for inner in unit.inner]
+    return BucketPair(bucket, kind(gpu, inner, expert_group, seed)) if inner else bucket
+
+
 def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
     """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills them; the last run first."""
     runs: list[list[Unit]] = [[]]
     for unit in reversed(units):
-        if sum(member.size * np.dtype(member.context.dtype).itemsize for member in runs[-1]) >= minimum_bytes and runs[-1]:
+        if sum(nbytes(member) for member in runs[-1]) >= minimum_bytes and runs[-1]:
             runs.append([])
         runs[-1].insert(0, unit)
     return runs
+
+
+def nbytes(unit: Unit) -> int:
+    return sum(member.size for member in (unit, *unit.inner)) * np.dtype(unit.context.dtype).itemsize

@@ -5,10 +5,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+from ndparallel.hierarchy import hierarchy
 from ndparallel.history import timeline
 from ndparallel.lesson import Run, Sweep
 from ndparallel.report import plain, quantity, quiet_table
@@ -28,8 +31,16 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda name: status.update(f"running {name}")
 
 
-def show(title: str, run: Run, arguments: argparse.Namespace, contrast: Sequence[str], notice: Callable[[Run], str]) -> None:
-    """Print a run as the options ask: the table, the timelines of the strategies in `contrast`, what there is to notice."""
+def show(
+    title: str,
+    run: Run,
+    arguments: argparse.Namespace,
+    contrast: Sequence[str],
+    notice: Callable[[Run], str],
+    talker: str | None = None,
+) -> None:
+    """Print a run as the options ask: the table, who talks how much in the strategy `talker`, the timelines of the strategies in
+    `contrast`, what there is to notice."""
     if arguments.json:
         print(run.report.json())
         return
@@ -43,6 +54,9 @@ def show(title: str, run: Run, arguments: argparse.Namespace, contrast: Sequence
     for remark in run.report.remarks():
         console.print()
         console.print(prose(remark, width))
+    if talker:
+        for name in [name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1]:
+            show_hierarchy(console, width, name, run)
     shown = [name for name in timelines_shown(run, contrast, arguments.timeline) if name in run]
     if shown:
         console.print()
@@ -71,6 +85,20 @@ def timelines_shown(run: Run, contrast: Sequence[str], choice: str) -> Sequence[
     return {"auto": contrast, "all": list(run.results), "none": ()}[choice]
 
 
+def show_hierarchy(console: Console, width: int, name: str, run: Run) -> None:
+    """Who talks how often, how much, over which link, in one strategy."""
+    rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
+    console.print()
+    console.print(prose(f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs", width), end="\n\n")
+    console.print(table_of(rows, width))
+
+
+def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:
+    """Rows of values by name as a table."""
+    cells = [[cell(*item) for item in row.items()] for row in rows]
+    return quiet_table([heading(key) for key in rows[0]], cells, width)
+
+
 # ---------------------------------------------------------------------------------------------------------------- sweeps
 
 UNITS = {"_seconds": "s", "_bytes": "B"}
@@ -84,8 +112,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     width = min(console.width, WIDTH)
     console.print(prose(sweep.title, width, bold=sweep.title), end="\n\n")
-    cells = [[cell(*item) for item in row.items()] for row in sweep.rows]
-    console.print(quiet_table([heading(key) for key in sweep.rows[0]], cells, width))
+    console.print(table_of(sweep.rows, width))
     console.print()
     console.print(prose(f"Notice: {sweep.sentence}", width, bold="Notice:"))
 
@@ -97,10 +124,14 @@ def heading(key: str) -> str:
 
 
 def cell(key: str, value: float | str | None) -> str:
-    """A value as its key's unit says: seconds and bytes with prefixes, ratios in percent."""
-    if value is None or isinstance(value, str | int):
-        return "-" if value is None else str(value)
+    """A value as its key says: seconds and bytes with prefixes, shares in percent, calls with one decimal, other floats as factors."""
+    if value is None or isinstance(value, str):
+        return value or "-"
     for suffix, unit in UNITS.items():
         if key.endswith(suffix):
             return quantity(value, unit)
+    if isinstance(value, int):
+        return str(value)
+    if key == "calls":
+        return f"{value:.1f}"
     return f"{value:.1%}" if key.endswith(("share", "ratio", "efficiency")) else f"{value:.2f}x"

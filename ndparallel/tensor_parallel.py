@@ -76,6 +76,14 @@ class TensorParallel:
         shard = np.empty((x.shape[0] // self.size, *x.shape[1:]), x.dtype)
         return reduce_scatter(self.gpu, shard, x, self.group)
 
+    def share(self, x: np.ndarray) -> np.ndarray:
+        """This rank's part of the sequence, of an activation that all ranks have whole, or of which it has just that part."""
+        return x if self.shards else np.split(x, self.size)[self.index]
+
+    def unshare(self, x: np.ndarray) -> np.ndarray:
+        """The activation of which this is the rank's part, as the ranks have it; backward, each of the two is the other."""
+        return x if self.shards or self.size == 1 else self.gather(x)
+
     def sum_shared(self, gradients: Iterable[tuple[Parameter, np.ndarray]]) -> None:
         """Sum the gradients of shared parameters over the ranks that share them, in one all-reduce for each number of sharers."""
         by_sharers: dict[int, list[np.ndarray]] = {}

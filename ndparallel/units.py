@@ -9,7 +9,7 @@ Glossary
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,9 @@ import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel import costs
+from ndparallel.context_parallel import ContextParallel
 from ndparallel.costs import Sizes
+from ndparallel.expert_parallel import ExpertParallel
 from ndparallel.parameters import Parameter, part, views
 from ndparallel.tensor_parallel import TensorParallel
 
@@ -26,7 +28,12 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A Llama-style transformer. Weights are (outputs, inputs), as in torch."""
+    """A Llama-style transformer. Weights are (outputs, inputs), as in torch.
+
+    With `experts` above 0 every block has a router and that many experts of width `expert_ffn` in place of its MLP. A token goes to `top_k`
+    of them, weighed by their probabilities (which `renormalise` makes add up to 1), and to all `shared_experts`. `capacity_factor` bounds
+    what an expert takes (None: it takes all); `balance_loss` weighs the loss that keeps the experts equally busy.
+    """
 
     layers: int = 8
     hidden: int = 32
@@ -35,11 +42,30 @@ class ModelConfig:
     ffn: int = 88
     vocab: int = 256
     sequence: int = 64
+    experts: int = 0
+    top_k: int = 2
+    expert_ffn: int = 44
+    shared_experts: int = 0
+    capacity_factor: float | None = None
+    renormalise: bool = True
+    balance_loss: float = 0.01
     tied: bool = False  # embedding and head share their table
 
     @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
+
+    def on(self, **changes) -> "ModelConfig":
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What became of one microbatch's tokens at one layer's experts, on one rank."""
+
+    expert_rows: tuple[int, ...]  # rows that each of the rank's experts worked on
+    dropped: int = 0  # of the rank's own tokens' choices, those that were over an expert's capacity
+    balance_loss: float = 0.0  # of whole sequences, already weighed
 
 
 @dataclass
@@ -49,27 +75,47 @@ class Context:
     gpu: GPU
     config: ModelConfig
     tp: TensorParallel
+    cp: ContextParallel
+    ep: ExpertParallel
     dtype: str = "float32"
     recompute: str = "none"
     loss_scale: float = 1.0
     targets: dict[int, np.ndarray] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
+    routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Where in the sequence this rank's tokens stand."""
+        return self.cp.positions(self.config.sequence)
 
     def sizes(self, batch: int) -> Sizes:
-        return local_sizes(self.config, batch, self.tp.size, self.tp.index, self.tp.sequence_parallel, self.dtype)
+        tp, cp = self.tp, self.cp
+        return local_sizes(self.config, batch, tp.size, tp.index, tp.sequence_parallel, self.dtype, cp.size, cp.variant, self.ep.size)
 
 
 @lru_cache(maxsize=256)
-def local_sizes(config: ModelConfig, batch: int, tp: int, index: int, sequence_parallel: str, dtype: str) -> Sizes:
-    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences."""
-    tokens, heads = config.sequence * batch, config.heads // tp
+def local_sizes(
+    config: ModelConfig,
+    batch: int,
+    tp: int,
+    index: int,
+    sequence_parallel: str,
+    dtype: str,
+    cp: int = 1,
+    variant: str = "ring",
+    ep: int = 1,
+) -> Sizes:
+    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks, and experts shared out over `ep`."""
+    sequence, heads = config.sequence // cp, config.heads // tp
+    tokens = sequence * batch
     shard = tokens if sequence_parallel == "none" else tokens // tp
     return Sizes(
         tokens=tokens,
         shard_tokens=shard,
         kept_tokens=shard if sequence_parallel == "sp-regather" else tokens,
-        pairs=batch * heads * config.sequence * (config.sequence + 1) // 2,
-        scores=batch * heads * config.sequence**2,
+        pairs=batch * heads * config.sequence * (config.sequence + 1) // (2 * cp),
+        scores=batch * heads * sequence * (sequence * (cp + 1) // 2 if variant == "ring" else config.sequence),
         hidden=config.hidden,
         heads=heads,
         kv_heads=max(1, config.kv_heads // tp),
@@ -77,6 +123,15 @@ def local_sizes(config: ModelConfig, batch: int, tp: int, index: int, sequence_p
         ffn=config.ffn // tp,
         vocab=part(config.vocab, tp, index).stop - part(config.vocab, tp, index).start,
         dtype=dtype,
+        blocks=cp if variant == "ring" else 1,
+        block_pairs=batch * heads * sequence**2 // 2,
+        routed_tokens=tokens // tp,
+        experts=config.experts,
+        local_experts=config.experts // ep,
+        senders=ep * tp,
+        top_k=config.top_k,
+        expert_ffn=config.expert_ffn // tp,
+        shared_ffn=config.shared_experts * config.expert_ffn // tp,
     )
 
 
@@ -121,8 +176,8 @@ class Charge:
 
 
 @lru_cache(maxsize=4096)
-def price_list(prefix: str, operations: Callable[[Sizes], list[Operation]], sizes: Sizes) -> dict[str, Operation]:
-    return {operation.name: operation._replace(name=f"{prefix} {operation.name}") for operation in operations(sizes)}
+def price_list(prefix: str, operations: Callable[..., list[Operation]], sizes: Sizes, *counts: int) -> dict[str, Operation]:
+    return {operation.name: operation._replace(name=f"{prefix} {operation.name}") for operation in operations(sizes, *counts)}
 
 
 def rows(x: np.ndarray) -> np.ndarray:
@@ -143,6 +198,7 @@ class Unit:
         self.w: dict[str, np.ndarray] = {}
         self.g: dict[str, np.ndarray] = {}
         self.saved: dict[Any, Saved] = {}
+        self.inner: list[Unit] = []  # units inside, whose gradients are averaged over other ranks
         self.defers = True
 
     def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
@@ -166,8 +222,9 @@ class Unit:
     def keep(self, key: Any) -> Saved:
         return self.saved.setdefault(key, Saved(self.gpu))
 
-    def charge(self, phase: str, operations: Callable[[Sizes], list[Operation]], batch: int) -> Charge:
-        return Charge(self.gpu, price_list(f"{phase} {self.name}", operations, self.context.sizes(batch)))
+    def charge(self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int) -> Charge:
+        """The price list for `batch` sequences, and for counts that the sizes do not tell."""
+        return Charge(self.gpu, price_list(f"{phase} {self.name}", operations, self.context.sizes(batch), *counts))
 
     forward: Callable[[Any, int], Any]
     backward_input: Callable[[Any, int], Any]

@@ -1,5 +1,6 @@
 """What many tests share: a small model, and a way to run a lesson's strategy and the single GPU's."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 from gpu import Hardware
@@ -31,8 +32,8 @@ def run(strategy: Strategy, job: Job, gpus: int, hardware: Hardware = POCKET, en
 
 @lru_cache(maxsize=64)
 def reference(job: Job) -> RankResult:
-    """The single GPU's run of the same job, in one piece."""
-    return run(single_gpu(), job.on(microbatches=1), 1)[0]
+    """The single GPU's run of the same job, in one piece, with all the memory it needs."""
+    return run(single_gpu(), job.on(microbatches=1), 1, replace(POCKET, memory_bytes=float("inf")))[0]
 
 
 def loss_and_gradient_difference(results: list[RankResult], job: Job) -> tuple[float, float]:

@@ -1,13 +1,16 @@
 """Programs that tests run on ranks: at the top level of a file, so that every engine and start method finds them."""
 
 import os
+import signal
+import sys
 
 import numpy as np
 
-from gpu import Operation
+from gpu import CLASSROOM, GPU, Operation
+from ndparallel.errors import UserError
 
 
-def ring_all_reduce(gpu, world_size, array, name=("ring", 0), pieces=None):
+def ring_all_reduce(gpu, world_size, array, name=("ring", 0)):
     """Sum `array` over all ranks, in place, by a ring written out over send and receive. Returns it."""
     pieces = np.array_split(array, world_size)
     right, left = (gpu.rank + 1) % world_size, (gpu.rank - 1) % world_size
@@ -25,24 +28,192 @@ def ring_of(gpu, world_size, size, dtype):
     return ring_all_reduce(gpu, world_size, array), gpu.now
 
 
+def rings_without_end(gpu, world_size, file):
+    """Say which process this is, and all-reduce until somebody ends it."""
+    with open(file, "a") as processes:
+        print(gpu.rank, os.getpid(), file=processes)
+    array = np.zeros(1_000_000, np.float32)
+    for number in range(10**9):
+        ring_all_reduce(gpu, world_size, array, ("ring", number))
+
+
 def echo(gpu, arrays):
     """Rank 0 sends arrays and overwrites them at once; rank 1 returns what came."""
     if gpu.rank == 0:
         for number, array in enumerate(arrays):
             gpu.send(1, array, number)
             if array.flags.writeable:
-                array[...] = 0
+                array[...] = np.zeros_like(array)
         return None
     return [gpu.receive(0, number) for number in range(len(arrays))]
+
+
+def odd_arrays():
+    """Arrays of every kind that is easily forgotten. Made where they are sent: pickling would straighten them."""
+    return {
+        "no dimension": np.array(3.5),
+        "nothing": np.zeros((3, 0, 2)),
+        "every other": np.arange(100_000)[::2],
+        "backwards": np.arange(100)[::-1],
+        "transposed": np.arange(100_000.0).reshape(2, 50_000).T,
+        "Fortran order": np.asfortranarray(np.arange(12).reshape(3, 4)),
+        "read-only": np.frombuffer(b"abcd", np.uint8),
+        "booleans": np.arange(50_000) % 3 == 0,
+        "complex": np.arange(10) * (1 + 2j),
+        "half": np.arange(10, dtype=np.float16),
+        "big-endian": np.arange(50_000, dtype=">i4"),
+        "days": np.array(["2020-01-01", "2021-02-03"], "datetime64[D]"),
+        "text": np.array(["a", "bcd"]),
+        "records": np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]),
+    }
+
+
+def echo_odd(gpu, name):
+    return echo(gpu, [odd_arrays()[name]])
+
+
+def flood(gpu, messages, size):
+    """Everybody sends everything before anybody receives. Returns the sum of what came."""
+    other = 1 - gpu.rank
+    for number in range(messages):
+        gpu.send(other, np.full(size, number, np.float32), number)
+    return sum(float(gpu.receive(other, number)[0]) for number in range(messages))
+
+
+def leave_unread(gpu, messages, size):
+    """Rank 0 sends more than any pipe holds to rank 1, which ends without reading it."""
+    if gpu.rank == 0:
+        for _ in range(messages):
+            gpu.send(1, np.zeros(size, np.uint8), "unread")
+
+
+def last_first(gpu, messages):
+    """Rank 1 asks for the messages of rank 0 in the opposite order."""
+    if gpu.rank == 0:
+        for number in range(messages):
+            gpu.send(1, np.array(number), number)
+        return None
+    return [int(gpu.receive(0, number)) for number in reversed(range(messages))]
+
+
+def equal_names(gpu):
+    """Messages of one name come in the order in which they were sent."""
+    if gpu.rank == 0:
+        for number in range(5):
+            gpu.send(1, np.array(number), "same")
+        return None
+    return [int(gpu.receive(0, "same")) for _ in range(5)]
+
+
+def long_name(gpu):
+    name = "a very long name, " * 1000
+    gpu.send(gpu.rank, np.arange(3), name)
+    return gpu.receive(gpu.rank, name).tolist()
+
+
+def circle(gpu, world_size):
+    """Everybody waits for the next one, and nobody sends; but rank 0 got something that nobody asked for."""
+    if gpu.rank == 1:
+        gpu.send(0, np.zeros(3), ("F", 1, 5))
+    gpu.receive((gpu.rank + 1) % world_size, ("B", 2, gpu.rank))
+
+
+def circle_of_two_among_three(gpu):
+    """Ranks 0 and 1 wait for each other, and rank 2 works on."""
+    while gpu.rank == 2:
+        gpu.compute(Operation("work", flops=1))
+    gpu.receive(1 - gpu.rank, ("F", 0, gpu.rank))
+
+
+def one_has_ended(gpu):
+    if gpu.rank == 1:
+        gpu.receive(0, "goodbye")
+
+
+def ended_but_not_the_third(gpu):
+    """Rank 0 ends at once; ranks 1 and 2 still talk for a long while."""
+    if gpu.rank == 0:
+        return 0
+    other = 3 - gpu.rank
+    for number in range(200):
+        gpu.send(other, np.array(number), number)
+        gpu.receive(other, number)
+    return number
+
+
+def play(gpu, scripts):
+    """Send and receive as written: scripts[rank] is a list of ("send" or "receive", other rank, name)."""
+    for action, other, name in scripts[gpu.rank]:
+        if action == "send":
+            gpu.send(other, np.array(gpu.rank), name)
+        else:
+            assert gpu.receive(other, name) == other
+    return gpu.now
+
+
+def raise_in(gpu, culprit, kind):
+    """One rank raises, while the others wait for it."""
+    if gpu.rank == culprit:
+        if kind == "out of memory":
+            gpu.allocate("weights", 2 * CLASSROOM.memory_bytes)
+        if kind == "user":
+            raise UserError("the batch does not fit.")
+        if kind == "exit":
+            sys.exit(3)
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "leave":
+            os._exit(7)
+        raise KeyError("nonsense")
+    gpu.receive(culprit, "never sent")
+
+
+def mismatch(gpu):
+    if gpu.rank == 0:
+        gpu.send(1, np.zeros(3), "x")
+    else:
+        gpu.receive(0, "x", into=np.zeros(4))
+
+
+def to_nobody(gpu):
+    gpu.send(5, np.zeros(3), "x")
+
+
+def from_nobody(gpu):
+    gpu.receive(5, "x")
+
+
+def unpicklable(gpu):
+    return lambda: None
+
+
+def send_objects(gpu):
+    gpu.send(0, np.array([object()]), "x")
+
+
+class Argument:
+    """A kind of argument that is defined where the program is."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+def change_argument(gpu, argument, numbers):
+    numbers.append(gpu.rank)
+    return argument.number, numbers
 
 
 def rank_number(gpu):
     return gpu.rank
 
 
-def which_module(gpu):
+def process_number(gpu):
+    return os.getpid()
+
+
+def module_name(gpu):
     return __name__
 
 
-def process_number(gpu):
-    return os.getpid()
+def gpu_on_its_own(transport):
+    return GPU(0, CLASSROOM, transport)

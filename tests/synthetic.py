@@ -87,7 +87,7 @@ def ring_all_reduce(gpus: list[GPU], number: int) -> list[Handle]:
 def ended(gpu: GPU, label: tuple, start: float, ranks: tuple[int, ...]) -> Handle:
     with gpu.on("dp", waits=False) as stream:
         gpu.record(COLLECTIVE, label, start, stream.now, 4 * GRADIENT / len(UNITS), 0, ranks)
-    return Handle(gpu, label, start, stream.now, lambda: None)
+    return Handle(gpu, label, start, stream.now, lambda: None, stream.name)
 
 
 def pipeline(microbatches: int = 3, hardware: Hardware = HARDWARE) -> list[Run]:

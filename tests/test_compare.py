@@ -7,9 +7,10 @@ import pytest
 from ndparallel.__main__ import main
 from ndparallel.commands.compare import COMMUNICATION, EXTRA, WORK, bound, bounds, closing, contrast, fastest, losses
 from ndparallel.job import Job
-from ndparallel.lesson import baseline, choose, enter, run_entries
+from ndparallel.lesson import choose, run_entries
 from ndparallel.lessons import available, load
 from ndparallel.pocket import POCKET
+from ndparallel.runner import Runner, baseline, enter
 
 KEYS = {
     "name",
@@ -104,7 +105,7 @@ def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus():
     job = Job()
     strategies = choose(LESSONS[1].strategies, ["DDP naive", "FSDP", "FSDP prefetch"])
     entries = [baseline(job), *(enter(strategy, job, 4) for strategy in strategies)]
-    run = run_entries("compare", entries, job, POCKET, "inline", lambda name: None)
+    run = run_entries("compare", entries, job, Runner(POCKET, "inline"))
     assert contrast(run) == ("DDP naive", "FSDP prefetch")
     assert closing(run).startswith("On 4 GPUs FSDP prefetch is fastest")
 
@@ -129,7 +130,7 @@ def test_any_strategy_of_any_lesson_can_be_asked_for(capsys):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--gpus", "5"], "a batch of 8 sequences cannot be cut into 5"),
+        (["--gpus", "5", "--strategy", "DDP ring"], "a batch of 8 sequences cannot be cut into 5"),
         (["--gpus", "0"], "0 GPUs cannot train anything"),
         (["--strategy", "DPD ring"], "Did you mean 'DDP ring'?"),
         (["--text", "nowhere.txt"], "'nowhere.txt' cannot be read"),
@@ -142,9 +143,10 @@ def test_what_cannot_be_run_is_one_sentence_and_exit_code_2(capsys, options, sen
 
 
 def test_a_strategy_that_cannot_run_stays_in_the_table_and_says_why(capsys):
-    rows = compare_json(capsys, "--gpus", "3", "--strategy", "DDP ring", "--strategy", "single GPU")["strategies"]
-    assert [row["step_seconds"] is None for row in rows] == [True, False]
-    assert "the nearest batch that can is 9" in rows[0]["error"]
+    rows = {row["name"]: row for row in compare_json(capsys, "--gpus", "5")["strategies"]}
+    assert "the nearest batch that can is 10" in rows["DDP ring"]["error"]  # found before anything runs
+    assert "8 layers cannot fill 10 stages" in rows["ZB-V"]["error"]  # found by a rank
+    assert rows["1F1B"]["speedup"] > 1 and rows["1F1B"]["error"] is None
 
 
 def test_where_the_model_does_not_fit_the_row_says_so_and_what_shards_it_runs(capsys):
@@ -152,3 +154,11 @@ def test_where_the_model_does_not_fit_the_row_says_so_and_what_shards_it_runs(ca
     assert code == 0
     assert "single GPU has no numbers" in out and "Speedups are against a single GPU that has all the memory it needs (126 MB)." in out
     assert "On 4 GPUs FSDP prefetch is fastest" in out
+
+
+def test_a_slower_network_changes_the_winner(capsys):
+    argv = ["compare", "--what-if", "--json", "--engine", "inline", "--strategy", "DP only", "--strategy", "TP2 x PP2 x DP2"]
+    assert main(argv) == 0
+    winners = {row["what if"]: row["fastest on 8"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert winners["as it is"] == winners["network across nodes as fast as inside"] == "DP only"
+    assert winners["network across nodes 10x slower"] == "TP2 x PP2 x DP2"

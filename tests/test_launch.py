@@ -1,12 +1,15 @@
 """Programs run on ranks, on each engine, and give the same clocks, bytes and numbers there."""
 
+import shutil
+
 import numpy as np
 import pytest
 import rank_programs
 
 from gpu import CLASSROOM, Hardware, Link
+from ndparallel.engines.task import load, reference_to
 from ndparallel.errors import UserError
-from ndparallel.launch import Ranks, launch
+from ndparallel.launch import RankError, Ranks, launch
 
 HARDWARE = Hardware("test", 1e3, 1e12, 0, 1e12, 4, Link(1e-6, 1e9), Link(7e-6, 1e8))
 ENGINES = ("inline", "processes")
@@ -30,11 +33,50 @@ def test_both_engines_give_the_same_clocks_bytes_and_numbers(world_size, size):
         assert one._replace(value=one.value[1]) == other._replace(value=other.value[1])
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_ring_of_four_takes_two_times_three_hops_of_a_quarter(engine):
+    results = launch(rank_programs.ring_all_reduce, 4, CLASSROOM, 4, np.ones(500, np.float32), engine=engine)
+    assert [result.end_seconds for result in results] == pytest.approx([6 * (0.05 + 1.25)] * 4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_events_are_kept_only_where_they_are_asked_for(engine):
+    for keep_events, count in ((True, 2 * 6), (False, 0)):
+        results = launch(rank_programs.ring_all_reduce, 4, CLASSROOM, 4, np.ones(8), engine=engine, keep_events=keep_events)
+        assert [len(result.events) for result in results] == [count] * 4
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_program_is_found_under_fork_and_under_spawn(method):
     with Ranks(2, "processes", method) as ranks:
         values = [result.value for result in ranks.run(rank_programs.ring_of, CLASSROOM, 2, 10, "float32")]
     np.testing.assert_array_equal(values[0][0], 2 * np.arange(10) + 1)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_program_in_a_file_that_cannot_be_imported_is_loaded_by_its_path(method, tmp_path):
+    lesson = tmp_path / "1d_lesson.py"
+    shutil.copy(rank_programs.__file__, lesson)
+    program = load(reference_to(rank_programs.module_name)._replace(file=str(lesson), module="1d_lesson"))
+    with Ranks(2, "processes", method) as ranks:
+        assert [result.value for result in ranks.run(program, CLASSROOM)] == ["1d_lesson"] * 2
+
+
+def test_a_module_that_is_loaded_already_is_used_as_it_is():
+    assert load(reference_to(rank_programs.rank_number)) is rank_programs.rank_number
+
+
+def test_a_program_that_no_process_could_find_is_one_sentence():
+    with pytest.raises(UserError, match="at the top level of a file, or choose engine='inline'"):
+        launch(lambda gpu: gpu.rank, 2, CLASSROOM, engine="processes")
+    assert [result.value for result in launch(lambda gpu: gpu.rank, 2, CLASSROOM, engine="inline")] == [0, 1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_rank_has_a_copy_of_the_arguments_of_its_own(engine):
+    numbers = []
+    results = launch(rank_programs.change_argument, 3, CLASSROOM, rank_programs.Argument(7), numbers, engine=engine)
+    assert [result.value for result in results] == [(7, [rank]) for rank in range(3)] and numbers == []
 
 
 def test_processes_are_kept_between_runs():
@@ -43,9 +85,35 @@ def test_processes_are_kept_between_runs():
     assert first == second and len(set(first)) == 3
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_run_again_after_a_run_that_failed(engine):
+    with Ranks(2, engine) as ranks:
+        with pytest.raises(RankError):
+            ranks.run(rank_programs.raise_in, CLASSROOM, 1, "nonsense")
+        assert [result.value for result in ranks.run(rank_programs.rank_number, CLASSROOM)] == [0, 1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_one_run_left_unread_does_not_reach_the_next(engine):
+    with Ranks(2, engine) as ranks:
+        ranks.run(rank_programs.leave_unread, CLASSROOM, 3, 100)
+        with pytest.raises(Exception, match="rank 1 waits for 'unread' from rank 0 .*, which has ended"):
+            ranks.run(read_unread, CLASSROOM)
+
+
+def read_unread(gpu):
+    if gpu.rank == 1:
+        gpu.receive(0, "unread")
+
+
 def test_an_unknown_engine_is_one_sentence_with_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'processes'"):
         launch(rank_programs.rank_number, 2, CLASSROOM, engine="process")
+
+
+def test_an_unknown_start_method_is_one_sentence_with_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'spawn'"):
+        Ranks(2, start_method="spwan")
 
 
 def test_no_ranks_at_all_is_an_error_for_people():

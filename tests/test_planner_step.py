@@ -11,8 +11,9 @@ from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import layers_by_stage, predict, slowest
+from ndparallel.planner.step import predict, slowest
 from ndparallel.planner.validate import summary, validate
+from ndparallel.planner.workload import layers_by_stage
 
 LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)
 
@@ -94,13 +95,3 @@ def test_a_step_of_a_published_run_is_explained_by_its_parts():
     case = express(run)
     step = predict(case.job, case.plan)
     assert step.breakdown["dp"] > 3 * step.breakdown["compute"]  # 144 TFLOP/s at 384 GPUs, 44 at 1536: communication bounds it
-
-
-def test_overlapped_gradients_cost_what_a_microbatch_does_not_hide_and_at_least_one_layers():
-    plan, short = Plan(dp=8, zero=1, micro_batch=4), Plan(dp=64, tp=1, zero=1, micro_batch=1)
-    beside, after = (predict(job(stack=replace(find_stack("megatron-core"), dp_overlap=overlap)), plan) for overlap in (True, False))
-    assert beside.breakdown["dp"] == pytest.approx(after.breakdown["dp"] / LLAMA.layers)
-    slow = replace(find_hardware("h100"), across=replace(find_hardware("h100").across, bandwidth_bytes_per_second=1e8))
-    step = predict(job(hardware=slow), short)
-    alone = predict(job(hardware=slow, stack=replace(find_stack("megatron-core"), dp_overlap=False)), short)
-    assert step.breakdown["dp"] == pytest.approx(alone.breakdown["dp"] - step.breakdown["compute"] / 4)  # 4 microbatches a rank

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, names, reference, run, strategy
 
-from collectives import ring_all_reduce_seconds
+from collectives import ALGORITHMS
 from gpu import COLLECTIVE, COMPUTE, Event
 from ndparallel import costs
 from ndparallel.errors import UserError
@@ -103,7 +103,7 @@ def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
     forward = [next(event.start for event in block if event.what.startswith("forward")) for block in blocks]
     sizes = local_sizes(job.model, job.batch, tp, 0, "none", job.dtype)
     n = job.batch * job.model.sequence * job.model.hidden * 4
-    sums = 2 * ring_all_reduce_seconds(tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second)
+    sums = 2 * ALGORITHMS["all_reduce"]["ring"].seconds(tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second)
     once = sum(POCKET.seconds(operation) for operation in [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)])
     assert forward[1] - forward[0] == pytest.approx(sums + once, rel=1e-9)
     backward = [next(event.start for event in block if event.what.startswith("backward")) for block in blocks]

@@ -2,35 +2,37 @@
 
 Idea   Every rank owns one pipe, into which all others write. A frame is written whole or not at all (PIPE_BUF), so the pipe needs
        no lock; what cannot be written now waits in an outbox that every later call tries to empty, so that a send never blocks.
-Cost   A system call to send and one or two to receive; one copy of the array.
+Cost   A system call to send, two to receive; one copy of the array to send, none to receive it into another.
 Limit  A frame holds small arrays itself; larger ones lie in the sender's region of shared memory, and the frame says where.
 
 Glossary
-    frame     length, then the pickled (run, source, what, call, departed, first byte, wire seconds, dtype, shape, payload)
-    payload   what `_pack` returns: bytearray = the content, bytes = one element that stands for all, int = start of a block
+    frame     its length, then what `_frame` pickles: the run, the source, and the message
+    payload   bytes: the array's content (or its one element, where it is repeated over the shape); int: the start of a block
     outbox    frames that found a pipe full, by target
-    run       number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
+    run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
+    early     frames of the next run, from a rank that has begun it before this one
+    special   frames that belong to no run: a question from the launcher, or the place of a frame too long for a pipe
 """
 
 import os
 import pickle
 import select
-import struct
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import Message, is_size_only, say
+from gpu import is_size_only, say
+from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, named, place
 
-LENGTH = struct.Struct("=H")
-FRAME_BYTES = select.PIPE_BUF - LENGTH.size
-INLINE_BYTES = FRAME_BYTES // 2
-LAUNCHER = -1  # the source of the launcher's own frames
+CONTENT_BYTES = select.PIPE_BUF // 2  # arrays up to this size travel inside the frame
+LENGTH_BYTES = 4
+LAUNCHER = -1
+QUESTION = (None, LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
 
 
 class Wiring(NamedTuple):
@@ -40,20 +42,27 @@ class Wiring(NamedTuple):
     writers: list[Connection]
     file: SharedFile
 
+    def close(self) -> None:
+        for end in (*self.readers, *self.writers):
+            end.close()
+        self.file.close()
+
 
 class Channel:
     """One rank's transport."""
 
-    def __init__(self, rank: int, wiring: Wiring, launcher: Connection, spins: int) -> None:
-        self.rank, self.launcher, self.spins = rank, launcher, spins
+    def __init__(self, rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
+        self.rank, self.launcher, self.looks = rank, launcher, looks
         self.inlet = wiring.readers[rank].fileno()
-        self.outlets = [writer.fileno() for writer in wiring.writers]
+        self.outlets = {target: writer.fileno() for target, writer in enumerate(wiring.writers)}
         self.table = Table(wiring.file)
+        self.sent = self.table.sent(rank)
         self.arena = Arena(wiring.file, rank)
         self.regions = [Region(wiring.file, source) for source in range(len(self.outlets))]
+        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
         self.outbox: dict[int, deque[bytes]] = {}
+        self.early: list[tuple] = []
         self.received = [0] * len(self.outlets)
-        self.boxes: dict[tuple, deque[Message]] = {}
         self.rest = b""
         self.run = 0
         self.poll = select.poll()
@@ -61,71 +70,69 @@ class Channel:
 
     # ---- sending
 
-    def post(self, target: int, what: Any, message: Message) -> None:
+    def post(self, target: int, what: Any, message: tuple) -> None:
+        outlet = self.outlets.get(target) or no_such_rank(self.rank, target, len(self.outlets))
         call, departed, first_byte, wire_seconds, array, _ = message
-        dtype = array.dtype.str if array.dtype.isbuiltin == 1 else array.dtype
-        header = (self.run, self.rank, what, call, departed, first_byte, wire_seconds, dtype, array.shape, self._pack(array))
-        self.table.count_sent(self.rank, target)
-        self.write(target, self._frame(header))
-
-    def _pack(self, array: np.ndarray) -> bytearray | bytes | int:
-        if array.dtype.hasobject:
-            raise TypeError(f"arrays of dtype {array.dtype} cannot be sent: they hold Python objects")
-        if is_size_only(array):
-            return array[(0,) * array.ndim].tobytes()
-        return bytearray(array.tobytes()) if array.nbytes <= INLINE_BYTES else self.arena.put(array)
-
-    def _frame(self, header: Any) -> bytes:
-        body = pickle.dumps(header, 5)
-        if len(body) > FRAME_BYTES:  # a very long name: let the whole frame travel as an array
-            body = pickle.dumps((self.rank, self.arena.put(np.frombuffer(body, np.uint8)), len(body)), 5)
-        return LENGTH.pack(len(body)) + body
-
-    def write(self, target: int, frame: bytes) -> None:
-        waiting = self.outbox.get(target)
-        if waiting is not None or not _written(self.outlets[target], frame):
+        frame = self._frame((self.run, self.rank, what, call, departed, first_byte, wire_seconds, *self._pack(array)))
+        self.sent[target] += 1
+        if self.outbox or not written(outlet, frame):
             self.outbox.setdefault(target, deque()).append(frame)
             self.flush()
 
+    def _pack(self, array: np.ndarray) -> tuple[Any, tuple[int, ...], bytes | int, bool]:
+        """(dtype, shape, payload, is the payload one element, repeated?)"""
+        dtype = array.dtype
+        if dtype.hasobject:
+            raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
+        name = dtype.str if dtype.isbuiltin == 1 else dtype
+        if is_size_only(array) and array.size:
+            return name, array.shape, array[(0,) * array.ndim].tobytes(), True
+        return name, array.shape, array.tobytes() if array.nbytes <= CONTENT_BYTES else self.arena.put(array), False
+
+    def _frame(self, header: tuple) -> bytes:
+        frame = frame_of(header)
+        if len(frame) <= select.PIPE_BUF:
+            return frame
+        array = np.frombuffer(frame, np.uint8)  # a very long name: the whole frame travels as an array
+        return frame_of((None, self.rank, (self.arena.put(array), array.size)))
+
     def flush(self) -> None:
         for target, frames in list(self.outbox.items()):
-            while frames and _written(self.outlets[target], frames[0]):
+            while frames and written(self.outlets[target], frames[0]):
                 frames.popleft()
             if not frames:
                 del self.outbox[target]
 
     # ---- receiving
 
-    def wait(self, source: int, what: Any) -> Message:
-        key = (self.run, source, what)
-        if key not in self.boxes and not self._arrives(key, self.spins):
-            self._sleep_until_there(key)
-        box = self.boxes[key]
-        message = box.popleft()
-        if not box:
-            del self.boxes[key]
+    def wait(self, source: int, what: Any) -> tuple:
+        inbox = self.inboxes[source]
+        while (message := take(inbox, what)) is None:
+            if not self._comes_soon():
+                self._sleep(source, what)
+            self.read()
         return message
 
-    def _arrives(self, key: tuple, spins: int) -> bool:
-        for _ in range(1 + spins):
-            self.read()
-            if key in self.boxes:
+    def _comes_soon(self) -> bool:
+        """Look a few times, and let others have this core in between: waking up from sleep takes longer."""
+        for _ in range(self.looks):
+            if self.poll.poll(0):
                 return True
+            os.sched_yield()
         return False
 
-    def _sleep_until_there(self, key: tuple) -> None:
-        _, source, what = key
-        while key not in self.boxes:
-            self.awaits = (source, what)
-            self.table.set_waiting(self.rank, source, self.received[source])
-            self.sleep()
-            self.table.set_state(self.rank, RUNNING)
-            self.read()
-
-    def sleep(self, also: int | None = None) -> None:
-        """Wait until something can be read, or written that waits in the outbox; or, for an idle rank, until `also` can be read."""
+    def _sleep(self, source: int, what: Any) -> None:
+        if source not in self.outlets:
+            no_such_rank(self.rank, source, len(self.outlets))
         self.flush()
-        others = [(self.outlets[target], select.POLLOUT) for target in self.outbox] + ([(also, select.POLLIN)] if also is not None else [])
+        self.awaits = (source, what)
+        self.table.set_waiting(self.rank, source, self.received[source])
+        self.sleep()
+        self.table.set_state(self.rank, RUNNING)
+
+    def sleep(self, *also: int) -> None:
+        """Sleep until something can be read here (or from `also`), or until something in the outbox can be written."""
+        others = [(self.outlets[target], select.POLLOUT) for target in self.outbox] + [(descriptor, select.POLLIN) for descriptor in also]
         for descriptor, event in others:
             self.poll.register(descriptor, event)
         self.poll.poll()
@@ -135,64 +142,95 @@ class Channel:
     def read(self) -> None:
         """Take in whatever has come."""
         try:
-            data = self.rest + os.read(self.inlet, 1 << 16)
+            data = os.read(self.inlet, 1 << 16)
         except BlockingIOError:
             return
-        start = 0
-        while start + LENGTH.size <= len(data) and (end := start + LENGTH.size + LENGTH.unpack_from(data, start)[0]) <= len(data):
-            self._take_in(pickle.loads(memoryview(data)[start + LENGTH.size : end]))
+        if self.rest:
+            data = self.rest + data
+        start, view = 0, memoryview(data)
+        while (body := start + LENGTH_BYTES) <= len(data):
+            end = body + int.from_bytes(view[start:body], "little")
+            if end > len(data):
+                break
+            self._take_in(pickle.loads(view[body:end]))
             start = end
         self.rest = data[start:]
 
     def _take_in(self, header: tuple) -> None:
-        if len(header) == 3:
-            header = self._long_header(*header)
-        run, source, what, call, departed, first_byte, wire_seconds, dtype, shape, payload = header
-        if source == LAUNCHER:
-            self.launcher.send_bytes(pickle.dumps(self.explain()))
+        if header[0] != self.run:
+            self._take_in_special(header)
             return
-        array, release = self._unpack(source, dtype, shape, payload)
+        _, source, what, call, departed, first_byte, wire_seconds, dtype, shape, payload, repeated = header
+        array, release = self._unpack(source, dtype, shape, payload, repeated)
         self.received[source] += 1
-        message = Message(call, departed, first_byte, wire_seconds, array, release)
-        self.boxes.setdefault((run, source, what), deque()).append(message)
+        self.inboxes[source].append((what, (call, departed, first_byte, wire_seconds, array, release)))
 
-    def _long_header(self, source: int, start: int, length: int) -> tuple:
-        array, release = self.regions[source].array_at(start, np.uint8, (length,))
-        header = pickle.loads(array.data)
-        release()
-        return header
+    def _take_in_special(self, header: tuple) -> None:
+        run, source, content = header[:3]
+        if run is not None:
+            self.early.append(header)
+        elif source == LAUNCHER:
+            self.launcher.send_bytes(pickle.dumps(self.explain()))
+        else:
+            start, length = content
+            array, release = self.regions[source].array_at(start, np.uint8, (length,))
+            self._take_in(pickle.loads(array.data[LENGTH_BYTES:]))
+            release()
 
-    def _unpack(self, source: int, dtype: Any, shape: tuple[int, ...], payload: bytearray | bytes | int) -> tuple:
+    def _unpack(self, source: int, dtype: Any, shape: tuple[int, ...], payload: Any, repeated: bool) -> tuple:
+        """(the array, the function to call when it has been read, or None)"""
         if isinstance(payload, int):
             return self.regions[source].array_at(payload, dtype, shape)
-        strides = (0,) * len(shape) if isinstance(payload, bytes) else None
-        return np.ndarray(shape, dtype, payload, strides=strides), None
+        if repeated:
+            return np.ndarray(shape, dtype, payload, strides=(0,) * len(shape)), None
+        return np.ndarray(shape, dtype, payload), _nothing
 
     def explain(self) -> Waiting:
         source, what = self.awaits
-        unread = [named(source, what) for (run, source, what), box in self.boxes.items() if run == self.run for _ in box]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
 
     # ---- from one task to the next
 
     def begin(self, run: int) -> None:
-        for key in [key for key in self.boxes if key[0] < run]:
-            for message in self.boxes.pop(key):
-                if message.release:
-                    message.release()
+        self.read()
+        self.forget()
         self.run = run
         self.table.set_state(self.rank, RUNNING)
+        early, self.early = self.early, []
+        for header in early:
+            self._take_in(header)
 
     def end(self, failed: bool) -> None:
         """Send what still waits in the outbox, while taking in what comes."""
+        self.flush()
         while self.outbox and not failed:
             self.sleep()
             self.read()
+            self.flush()
         self.table.set_state(self.rank, FAILED if failed else ENDED)
 
+    def forget(self) -> None:
+        """Set the blocks free of messages that nobody has asked for."""
+        for inbox in self.inboxes.values():
+            for _, message in inbox:
+                if message[5]:
+                    message[5]()
+            inbox.clear()
 
-def _written(outlet: int, frame: bytes) -> bool:
+
+def frame_of(header: tuple) -> bytes:
+    body = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def written(outlet: int, frame: bytes) -> bool:
+    """Write a frame into a pipe, if there is room for it now."""
     try:
         return os.write(outlet, frame) > 0
     except BlockingIOError:
         return False
+
+
+def _nothing() -> None:
+    """A small array needs no release: it came with its frame. It is read-only, as all lent arrays should be taken to be."""

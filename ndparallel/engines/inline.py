@@ -9,7 +9,6 @@ Glossary
     stack   a greenlet: a function under way, which can be left in the middle and gone on with later
     main    the stack that started them all; it goes on when a rank has ended, or when none can go on
     seat    one rank's place: its inboxes, its stack, and the message it waits for
-    inbox   messages from one rank to another, in the order in which they were sent, as (what, message)
     ready   the stacks that can go on, in the order in which they became able to
 """
 
@@ -21,8 +20,9 @@ from typing import Any
 
 from gpu import say
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
+from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.task import Program, RankResult, Task, run_rank
-from ndparallel.engines.waiting import Waiting, deadlocked, named, no_such_rank, place, report
+from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
 from ndparallel.errors import UserError
 
 
@@ -44,7 +44,7 @@ class Round:
     """One task on all ranks, from start to end."""
 
     def __init__(self, world_size: int, program: Program, task: Task, greenlet: ModuleType) -> None:
-        self.program, self.task, self.arguments = program, task, pickle.dumps(task.arguments)
+        self.program, self.task, self.arguments = program, task, pickle.dumps(task.arguments, pickle.HIGHEST_PROTOCOL)
         self.main = greenlet.getcurrent()
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
@@ -74,7 +74,7 @@ class Round:
         task = self.task._replace(arguments=pickle.loads(self.arguments))  # its own, as in a process of its own
         try:
             self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.failure = failure_of(seat.rank, error)
 
     def _explain(self) -> str:
@@ -114,14 +114,7 @@ class Seat:
         inbox = self.inboxes[source]
         if inbox and inbox[0][0] == what:
             return inbox.popleft()[1]
-        return self._search(inbox, what) or self._pause(source, what)
-
-    def _search(self, inbox: deque, what: Any) -> tuple | None:
-        for index, (name, message) in enumerate(inbox):
-            if name == what:
-                del inbox[index]
-                return message
-        return None
+        return take(inbox, what) or self._pause(source, what)
 
     def _pause(self, source: int, what: Any) -> tuple:
         """Leave this stack for one that can go on, until the message has arrived."""

@@ -11,6 +11,7 @@ Glossary
     block    one message in a region: a flag (is it lent to a receiver?), then the array; its size is a power of two
 """
 
+import math
 import mmap
 import os
 import tempfile
@@ -71,15 +72,13 @@ class Table:
         self.words = memoryview(file.map(0, file.table_bytes)).cast("q")
         self.width = file.world_size + self.COLUMNS
 
-    def begin(self, rank: int) -> None:
-        row = rank * self.width
-        self.words[row] = RUNNING
-
     def set_state(self, rank: int, state: int) -> None:
         self.words[rank * self.width] = state
 
-    def count_sent(self, rank: int, target: int) -> None:
-        self.words[rank * self.width + self.COLUMNS + target] += 1
+    def sent(self, rank: int) -> memoryview:
+        """The numbers of messages that a rank has sent, by target."""
+        start = rank * self.width + self.COLUMNS
+        return self.words[start : start + self.width - self.COLUMNS]
 
     def set_waiting(self, rank: int, source: int, received: int) -> None:
         row = rank * self.width
@@ -116,7 +115,7 @@ class Region:
     def array_at(self, start: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
         """The array in a block, and the function that sets the block free again."""
         dtype = np.dtype(dtype)
-        block = self.bytes_at(start, HEADER_BYTES + dtype.itemsize * int(np.prod(shape)))
+        block = self.bytes_at(start, HEADER_BYTES + dtype.itemsize * math.prod(shape))
         return block[HEADER_BYTES:].view(dtype).reshape(shape), partial(block.__setitem__, 0, 0)
 
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import gpu
 from ndparallel import more_collectives
@@ -72,10 +72,6 @@ def _unread(wait: Waiting) -> str:
     shown = wait.unread[:MOST_NAMED]
     more = f" and {len(wait.unread) - len(shown)} more" if len(wait.unread) > len(shown) else ""
     return f"Rank {wait.rank} has not read: {'; '.join(shown)}{more}."
-
-
-def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:
-    raise ValueError(f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}.")
 
 
 def named(source: int, what: Any) -> str:

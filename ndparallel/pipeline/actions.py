@@ -48,6 +48,9 @@ class Layout:
     def stage(self, rank: int, chunk: int) -> int:
         return chunk * self.ranks + self._mirrored(rank, chunk)
 
+    def stages_of(self, rank: int) -> list[int]:
+        return [self.stage(rank, chunk) for chunk in range(self.chunks)]
+
     def rank(self, stage: int) -> int:
         return self._mirrored(stage % self.ranks, self.chunk(stage))
 

@@ -9,10 +9,9 @@ Glossary
     what       ("F", stage, microbatch) names activations for a stage, ("B", stage, microbatch) gradients for a stage
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,22 +63,20 @@ class Stages:
         source = action.stage - 1 if action.op == "F" else action.stage + 1
         return self.gpu.irecv(self.rank_of(source), what, stream=f"pp receive {direction}").wait()
 
-    def run(self, action: Action, x: Any) -> Any:
-        """Compute an action through all units of its stage."""
+    def run(self, action: Action, x: Any, after: Callable[[Action, Unit], None] = lambda action, unit: None) -> Any:
+        """Compute an action through all units of its stage, and call `after` with each unit that is done."""
         units = self.units[action.stage]
-        match action.op:
-            case "F":
-                for unit in units:
+        for unit in units if action.op == "F" else reversed(units):
+            match action.op:
+                case "F":
                     x = unit.forward(x, action.microbatch)
-            case "B":
-                for unit in reversed(units):
+                case "B":
                     x = unit.backward(x, action.microbatch)
-            case "I":
-                for unit in reversed(units):
+                case "I":
                     x = unit.backward_input(x, action.microbatch)
-            case "W":
-                for unit in reversed(units):
+                case "W":
                     unit.backward_weight(action.microbatch)
+            after(action, unit)
         return x
 
     def send(self, action: Action, y: Any) -> None:
@@ -97,13 +94,11 @@ class Stages:
     def rank_of(self, stage: int) -> int:
         return self.group.ranks[self.schedule.layout.rank(stage)]
 
-    def last_uses(self) -> dict[Action, int]:
-        """The actions after which the gradients of a stage are complete, and the stage."""
-        weights = [action for action in self.schedule.actions[self.rank] if action.op in "BW"]
-        left = Counter(action.stage for action in weights)
-        last = {}
-        for action in weights:
-            left[action.stage] -= 1
-            if not left[action.stage]:
-                last[action] = action.stage
-        return last
+    def completes(self, action: Action) -> bool:
+        """Whether the gradients of the action's stage are complete after it."""
+        return self.last[action.stage] == action
+
+    @cached_property
+    def last(self) -> dict[int, Action]:
+        """By stage, the last action that adds to its weights' gradients."""
+        return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}

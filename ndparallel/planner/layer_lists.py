@@ -23,6 +23,15 @@ class LayerLists:
     share: Share
     stack: Stack
 
+    def unit(self, kind: str, recompute: str) -> Layer:
+        """The four lists of an embedding, dense, experts or head unit."""
+        if kind == "embedding":
+            return Layer([self.lookup(False)], [], [self.lookup(True)], [])
+        if kind == "head":
+            forward, inputs, weights = self.head()
+            return Layer(forward, [], inputs, weights)
+        return self.layer(kind == "experts", recompute)
+
     def layer(self, experts: bool, recompute: str) -> Layer:
         """The four lists; `recompute` is none, selective or full."""
         last = self.experts_forward() if experts else self.mlp_forward()
@@ -259,9 +268,9 @@ class LayerLists:
 
     # ---- the two ends of the model
 
-    def embedding(self) -> list[Operation]:
-        """Look up, and add the gradient: both passes."""
-        return [elementwise("embedding", self.share.rows * self.shape.hidden, 6)]
+    def lookup(self, backward: bool) -> Operation:
+        """Copy rows of the table, or add up their gradients in it."""
+        return elementwise("lookup", self.share.rows * self.shape.hidden, 3 if backward else 2)
 
     def head(self) -> tuple[list, list, list]:
         """Final norm, logits and loss: forward, backward for inputs, backward for weights."""

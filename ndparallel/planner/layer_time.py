@@ -1,44 +1,30 @@
 """Seconds of one layer's passes on one machine: its list, priced, with the communication that nothing hides.
 
 Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when the matmul ends.
-Limit  A hidden collective does not slow the matmul beside it.
+Limit  A hidden collective does not slow the matmul beside it. All GPUs are alike: one number stands for them.
 
 Glossary
     exposed    seconds of a collective that the GPU's compute waits for
     host       the CPU that launches kernels: where routing makes it wait for the GPU, a pass takes no less than its launches
+    unit       embedding, dense layer, layer with experts, or head
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.network import collective_seconds, dispatch_seconds
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Groups, Job, Plan
+from ndparallel.planner.streams import Seconds
 
 
-class Seconds(NamedTuple):
-    """Seconds of a list: compute, and exposed communication by group."""
+class UnitSeconds(NamedTuple):
+    """One microbatch through one unit, by pass."""
 
-    compute: Any = 0.0
-    tp: Any = 0.0
-    cp: Any = 0.0
-    ep: Any = 0.0
-
-    @property
-    def total(self):
-        return self.compute + self.tp + self.cp + self.ep
-
-    def __add__(self, other):  # type: ignore[override]
-        return Seconds(*(a + b for a, b in zip(self, other)))
-
-    def times(self, factor) -> "Seconds":
-        return Seconds(*(factor * part for part in self))
-
-
-class LayerSeconds(NamedTuple):
     forward: Seconds
     recompute: Seconds
     backward_input: Seconds
@@ -55,11 +41,13 @@ class LayerSeconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Pricing:
-    """Prices lists for one job and one plan (or an array of plans)."""
+    """Prices lists for one job and one plan (or an array of plans); a `Machine` whose GPUs are all alike."""
 
     job: Job
     plan: Plan
     groups: Groups = field(init=False)
+    units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
+    alike = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", Groups(self.plan, self.job))
@@ -68,37 +56,42 @@ class Pricing:
     def lists(self) -> LayerLists:
         return LayerLists(self.job.shape, self.plan.share(self.job), self.job.stack)
 
-    def layer(self, experts: bool) -> LayerSeconds:
-        """All passes of one layer."""
-        lists = self.lists.layer(experts, self.plan.recompute)
-        return LayerSeconds(*(self.seconds(items, waits=experts) for items in lists))
+    def unit(self, kind: str) -> UnitSeconds:
+        """All passes of an embedding, dense, experts or head unit."""
+        if kind not in self.units:
+            lists = self.lists.unit(kind, self.plan.recompute)
+            self.units[kind] = UnitSeconds(*(self.price(items, waits=kind == "experts") for items in lists))
+        return self.units[kind]
 
-    def seconds(self, items: list, waits: bool = False) -> Seconds:
+    def price(self, items: list, waits: bool = False) -> Seconds:
         """Price a list; with `waits` its launches are a lower bound."""
-        parts: dict[str, Any] = dict.fromkeys(Seconds._fields, 0.0)
-        launches: Any = 0
+        parts, launches = Seconds(compute=0.0), 0.0
         for item in items:
             if isinstance(item, Exchange):
-                parts[item.group] = parts[item.group] + self.exposed(item)
+                parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
                 launches = launches + 1
             else:
-                parts["compute"] = parts["compute"] + self.job.hardware.seconds(item)
+                parts["compute"] = parts["compute"] + self.seconds(item)
                 launches = launches + item.kernels
-        priced = Seconds(**parts)
-        idle = np.maximum(0, launches * self.job.stack.host_seconds - priced.total) if waits else 0.0
-        return priced._replace(compute=priced.compute + idle)
+        if waits:
+            parts["compute"] = parts["compute"] + np.maximum(0, launches * self.job.stack.host_seconds - parts.total)
+        return parts
+
+    def seconds(self, operation: Operation):
+        return self.job.hardware.seconds(operation)
+
+    def arrival(self, exchange: Exchange, start):
+        return start + self.whole(exchange)
 
     def exposed(self, exchange: Exchange):
         """What is left of a collective beside its operation: at least one of its chunks."""
         whole = self.whole(exchange)
         if exchange.beside is None:
             return whole
-        return np.maximum(whole - self.job.hardware.seconds(exchange.beside), whole / exchange.chunks)
+        return np.maximum(whole - self.seconds(exchange.beside), whole / exchange.chunks)
 
     def whole(self, exchange: Exchange):
         links = self.groups.links(exchange.group)
         if exchange.choices:
             return dispatch_seconds(exchange.bytes, exchange.choices, links)
         return collective_seconds(exchange.collective, exchange.bytes, links)
-
-

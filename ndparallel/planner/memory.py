@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
+from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.layer_lists import LayerLists
-from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import layers_by_stage, schedule_of, stages_of
+from ndparallel.planner.step import one_stage, schedule_of, workload_of
+from ndparallel.planner.workload import elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
 CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
@@ -47,6 +48,8 @@ class StageMemory:
 
 def memory_by_rank(job: Job, plan: Plan) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
+    if job.stack.executed:
+        return executed_memory(job, plan)
     return [_rank_memory(job, plan, rank, chunks) for rank, chunks in enumerate(in_flight(job, plan))]
 
 
@@ -55,19 +58,31 @@ def peak_memory(job: Job, plan: Plan) -> StageMemory:
     return max(memory_by_rank(job, plan), key=lambda memory: memory.total)
 
 
+def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
+    """Counted as the GPUs of an executed run count it, allocation by allocation."""
+    work = ExecutedWorkload(job, plan)
+    if plan.pp == 1:
+        peaks = [one_stage(work).memory.peak]
+    else:
+        schedule = schedule_of(work)
+        peaks = [work.memory(rank, schedule) for rank in range(plan.pp)]
+    return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in KINDS}) for peak in peaks]
+
+
 def in_flight(job: Job, plan: Plan) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
     if plan.pp == 1:
         return [1.0]
-    pricing = Pricing(job, plan)
-    return peak_activations(schedule_of(pricing, stages_of(pricing), plan.microbatches(job)))
+    return peak_activations(schedule_of(workload_of(job, plan)))
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
-    counts = layers_by_stage(job.shape.layers, plan.stages)
-    layers, last = sum(counts[rank :: plan.pp]), rank == plan.pp - 1
-    shared, experts = parameters_of(job, plan, layers, rank)
-    states = _fsdp_states(job, plan, shared) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
+    stages = kinds_by_stage(job.shape, plan.stages)
+    kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
+    layers, last = sum(kind in ("dense", "experts") for kind in kinds), rank == plan.pp - 1
+    elements = [elements_of(job, plan, kind) for kind in kinds]
+    shared, experts = sum(each for each, _ in elements), sum(each for _, each in elements)
+    states = _fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
     kept = kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), plan.recompute)
     once = kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none") if plan.recompute == "full" else 0.0
     return StageMemory(
@@ -75,17 +90,6 @@ def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
         activations=kept * chunks * layers / plan.chunks + once,
         logits=logits_bytes(job, plan) if last else 0.0,
     )
-
-
-def parameters_of(job: Job, plan: Plan, layers: int, rank: int) -> tuple[Any, Any]:
-    """Parameters on a GPU of one pipeline rank: (all but experts, experts)."""
-    counted, shape = job.shape.parameters(), job.shape
-    moe = counted.moe_layers / shape.layers
-    cut = counted.attention + (1 - moe) * counted.dense_mlp + moe * counted.shared_experts
-    layer = cut / plan.tp + counted.layer_norms + moe * counted.router
-    tables = (rank == 0) + (rank == plan.pp - 1) * (plan.pp > 1 or not shape.tied_embeddings)
-    ends = tables * counted.token_embedding / plan.tp + (rank == 0) * counted.position_embedding
-    return layers * layer + ends, layers * moe * counted.experts * counted.expert / plan.ep
 
 
 def _states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
@@ -100,11 +104,11 @@ def _states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     }
 
 
-def _fsdp_states(job: Job, plan: Plan, shared) -> dict[str, Any]:
+def _fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be scattered."""
-    mine, number = shared / (plan.dp * plan.cp), HALF if job.half else SINGLE
-    counted = job.shape.parameters()
-    unit, ends = counted.dense_layer / plan.tp, (counted.embedding + counted.head) / plan.tp
+    mine, number = shared / (plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp), HALF if job.half else SINGLE
+    unit = max(sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)])
+    ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
     gathered = (2 * unit + ends) * HALF + unit * job.stack.gradient_bytes
     return {"weights": mine * number, "gradients": mine * number, "optimizer": mine * 2 * number, "buffers": gathered + CONTEXT_BYTES}
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpu import Operation
+from ndparallel import costs
 
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
@@ -42,6 +43,25 @@ class Exchange(NamedTuple):
     beside: Operation | None = None
     chunks: Any = math.inf
     choices: int = 0  # of an all_to_all that crosses to each node once: how many ranks a token chooses
+
+
+class Start(NamedTuple):
+    """Start a collective on its group's stream, and go on."""
+
+    exchange: Exchange
+
+
+class Wait(NamedTuple):
+    """Wait for a collective that was started."""
+
+    exchange: Exchange
+
+
+class Hold(NamedTuple):
+    """Keep so many bytes more of a kind of memory; below 0, give them back."""
+
+    kind: str
+    bytes: float
 
 
 @dataclass(frozen=True)
@@ -76,10 +96,9 @@ class Layer(NamedTuple):
 
 def matmul(name: str, m, n, k, dtype: str = "bfloat16", batch=1, accumulate: bool = False) -> Operation:
     """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes its result in float32."""
-    result = 2 * SINGLE if accumulate else HALF
-    return Operation(name, "matmul", (m, n, k), dtype, 2.0 * batch * m * n * k, batch * ((m * k + k * n) * HALF + m * n * result))
+    return costs.matmul(name, m, n, k, dtype, batch, 2 * SINGLE if accumulate else HALF)
 
 
-def elementwise(name: str, elements, passes: float, launches: int = 1) -> Operation:
-    """Price kernels that move `passes` arrays of `elements` through memory."""
-    return Operation(name, "elementwise", (elements,), "bfloat16", 0, passes * elements * HALF, launches)
+def elementwise(name: str, elements, passes: float, kernels: int = 1) -> Operation:
+    """Price kernels that move `passes` arrays of `elements` 16-bit numbers through memory."""
+    return costs.elementwise(name, elements, passes, "bfloat16", kernels)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ndparallel.hardware import Accelerator
+from gpu import Hardware
+from ndparallel.pipeline.actions import Layout
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.network import GroupLinks
 from ndparallel.planner.operations import Share
 from ndparallel.planner.shape import ModelShape
@@ -26,7 +28,7 @@ class Job:
     """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and optimizer in 16 bits."""
 
     shape: ModelShape
-    hardware: Accelerator
+    hardware: Hardware
     stack: Stack
     sequence: int
     global_batch: int
@@ -56,6 +58,11 @@ class Plan:
     @property
     def stages(self):
         return self.pp * self.chunks
+
+    @property
+    def layout(self) -> Layout:
+        """Which pipeline rank holds which stage."""
+        return Layout(RECIPES[self.schedule].layout if self.schedule in RECIPES else "loop", self.pp, self.chunks)
 
     def microbatches(self, job: Job):
         return job.global_batch // (self.dp * self.micro_batch)
@@ -89,6 +96,11 @@ class Groups:
     def dp(self) -> GroupLinks:
         """Ranks with the same weights: data-parallel and context-parallel ones."""
         return self._links(self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def pp(self) -> GroupLinks:
+        """Stages that follow one another."""
+        return self._links(self.plan.pp, self.stage_stride)
 
     @cached_property
     def ep(self) -> GroupLinks:

@@ -28,7 +28,10 @@ class Stack:
     gradient_bytes: int = 4  # of a gradient as it is kept and reduced
     tp_overlap: str = "backward"  # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
     sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
-    dp_overlap: bool = True
+    dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
+    prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
+    reshards: bool = True  # FSDP: weights are forgotten after the forward pass, and gathered again
+    gathers_first: bool = True  # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     pp_overlap: bool = True  # messages between stages beside compute; else a rank stands still while it sends and receives
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
@@ -39,6 +42,12 @@ class Stack:
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
     optimizer_bytes: int = 36  # moved for each parameter of the rank's share
     deduplicates: bool = False  # a token crosses to a node once, however many of its experts are there (DeepEP)
+    dtype: str = "bfloat16"
+    executed: bool = False  # the lessons' own layers, whose lists are ndparallel/costs.py's
+    regathers: bool = False  # of those: sequence parallelism keeps shards of the matmuls' inputs and gathers them again
+    tp_chunks: int = 1  # of those: parts of an activation, one all-reduced while the next is multiplied
+    bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
+    unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
     host_seconds: float = 0.0  # of the CPU to launch one kernel, where routing makes it wait for the GPU
 
     @property
@@ -55,6 +64,7 @@ MEGATRON_2021 = Stack(
     tp_overlap="none",
     sequence_parallel=False,
     dp_overlap=False,
+    gathers_first=False,
     pp_overlap=False,
     logit_bytes=44,
     optimizer_bytes=60,
@@ -68,8 +78,9 @@ TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
 PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False)
 PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
+POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, bucket_bytes=0.1e6)
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
-_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED)
+_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, POCKET)
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
 
 

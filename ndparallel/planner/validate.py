@@ -84,7 +84,7 @@ def predicted_seconds(case: Case) -> float:
     if not case.one_layer:
         return predict(case.job, case.plan).seconds
     job = replace(case.job, hardware=slowest(case.job.hardware, case.plan.gpus))
-    return Pricing(job, case.plan).layer(False).total.total
+    return Pricing(job, case.plan).unit("dense").total.total
 
 
 def summary(results: list[Result]) -> dict[str, Any]:

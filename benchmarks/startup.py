@@ -1,0 +1,43 @@
+"""How long a learner waits: the 1D lesson and `ndparallel compare`, against the time that importing numpy and rich takes anyway.
+
+Idea   Every round runs the floor and both commands one after another, so that what else the machine does slows all alike. The ratio of
+       the fastest of each is what the machine could do; the median ratio is what it did.
+
+Run    python benchmarks/startup.py [rounds]
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOOR = ("-c", "import numpy, rich.console, rich.table")
+COMMANDS = {
+    "python 1d_data_parallel.py": (("1d_data_parallel.py",), 8),
+    "ndparallel compare": (("-m", "ndparallel", "compare"), 16),
+}
+
+
+def seconds(arguments: tuple[str, ...]) -> float:
+    start = perf_counter()
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return perf_counter() - start
+
+
+def main(rounds: int) -> None:
+    floors, times = [], {name: [] for name in COMMANDS}
+    for _ in range(rounds):
+        floors.append(seconds(FLOOR))
+        for name, (arguments, _) in COMMANDS.items():
+            times[name].append(seconds(arguments))
+    print(f"floor: python -c '{FLOOR[1]}'  {min(floors):.3f} s, fastest of {rounds}\n")
+    for name, (_, target) in COMMANDS.items():
+        ratios = [here / floor for here, floor in zip(times[name], floors)]
+        best = min(times[name]) / min(floors)
+        print(f"{name:<28} {min(times[name]):.3f} s   {best:.1f}x the floor (median {median(ratios):.1f}x, at most {target}x wanted)")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7)

@@ -1,0 +1,258 @@
+"""Run one collective with each of its algorithms, or with one, and say how long it takes and what is sent.
+
+Idea   Every rank runs the algorithm over gpu.send and gpu.receive, with arrays that are only sizes; its closed form stands beside it.
+       Without --algorithm there is a table of all, and the sizes at which the fastest changes. --show draws every hop.
+Cost   Up to 64 ranks are executed, message by message. More advance in lockstep, one vector operation a step, which gives the same
+       seconds; --engine asks for the one or the other.
+Limit  A message costs its latency and its bytes, and nothing else.
+
+  ndparallel collective all_reduce --algorithm ring --ranks 8 --bytes 1e6 --latency 5e-6 --bandwidth 50e9
+  ndparallel collective all_reduce --ranks 4 --show
+  ndparallel collective all_reduce --ranks 4096
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+
+from collectives import ALGORITHMS, Group
+from gpu import Hardware, Link, si
+from ndparallel import hops
+from ndparallel.collective_prices import candidates, choose_algorithm, envelope, find
+from ndparallel.collective_runs import LOCKSTEP, Measured, measure
+from ndparallel.errors import UserError, unknown
+from ndparallel.hardware import find_hardware
+from ndparallel.launch import ENGINES
+from ndparallel.more_collectives import nodes_of
+from ndparallel.quantities import parse_quantity
+from ndparallel.report import quantity, quiet_table
+from ndparallel.show import WIDTH, prose
+from ndparallel.words import count
+
+MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
+MANY_MESSAGES = "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small arrays from one root."
+COLUMNS = ("algorithm", "time", "closed form", "most sent by a rank", "messages", "sent in all")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("collective", help=", ".join(ALGORITHMS))
+    option("--algorithm", metavar="NAME", help="only this one (default: all of them, in one table)")
+    option("--ranks", type=int, default=8, metavar="N", help="GPUs in the group (default 8)")
+    option("--bytes", default="1e6", metavar="SIZE", help="of the whole array: 1e6, 64MiB (default 1e6)")
+    option("--hardware", metavar="NAME|FILE", help="whose links they are (default h100)")
+    option("--latency", metavar="TIME", help="of a link inside a node: 5e-6, 5us (default: the hardware's)")
+    option("--bandwidth", metavar="RATE", help="of a link inside a node: 50e9, 50GB/s, 400Gb/s (default: the hardware's)")
+    option("--gpus-per-node", type=int, metavar="N", help="(default: the hardware's; all ranks, where only a link is given)")
+    option("--latency-across", metavar="TIME", help="of a link between nodes (default: the hardware's)")
+    option("--bandwidth-across", metavar="RATE", help="of a link between nodes (default: the hardware's)")
+    option("--engine", choices=(*ENGINES, LOCKSTEP), help=f"what runs the ranks (default: inline, for more than {MOST_EXECUTED} lockstep)")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--show", action="store_true", help="draw, hop by hop, what each rank holds and what moves")
+    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is to be run, and on what."""
+
+    collective: str
+    group: Group
+    hardware: Hardware
+    nbytes: int
+    engine: str
+
+    def measure(self, algorithm: str) -> Measured:
+        return measure(self.collective, algorithm, self.group, self.hardware, self.nbytes, self.engine)
+
+    def as_dict(self) -> dict[str, Any]:
+        node = min(self.hardware.gpus_per_node, self.group.size)
+        return {"collective": self.collective, "ranks": self.group.size, "gpus_per_node": node, "bytes": self.nbytes}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    collective, algorithm = names_from(arguments)
+    ranks = counted("--ranks", arguments.ranks, MOST_RANKS)
+    hardware, nbytes = hardware_from(arguments), bytes_from(arguments.bytes)
+    setting = Setting(collective, Group("collective", tuple(range(ranks))), hardware, nbytes, engine_from(arguments))
+    check_nodes(setting, algorithm)
+    if arguments.show:
+        show_hops(setting, algorithm or next(iter(ALGORITHMS[collective])))
+    elif algorithm:
+        show_one(setting, algorithm, arguments.json)
+    else:
+        show_all(setting, arguments.json)
+
+
+# ---------------------------------------------------------------------------------------------------- what is asked for
+
+
+def names_from(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    """The collective and the algorithm, with "-" and "_" alike. Raises UserError for names that do not exist."""
+    collective = arguments.collective.replace("-", "_")
+    if collective not in ALGORITHMS:
+        raise unknown("collective", arguments.collective, ALGORITHMS)
+    if arguments.algorithm is None:
+        return collective, None
+    algorithm = arguments.algorithm.replace("_", "-")
+    find(collective, algorithm)
+    return collective, algorithm
+
+
+def check_nodes(setting: Setting, algorithm: str | None) -> None:
+    """Raise UserError where the nodes do not suit the algorithm."""
+    sizes = [len(node) for node in nodes_of(setting.group, setting.hardware.gpus_per_node)]
+    if algorithm == "hierarchical" and len(set(sizes)) > 1:
+        p, full = setting.group.size, sizes[0]
+        raise UserError(f"{p} ranks on nodes of {full} leave the last node {sizes[-1]}: a hierarchy needs --ranks {p // full * full}, say.")
+
+
+def hardware_from(arguments: argparse.Namespace) -> Hardware:
+    """The hardware's links, but for what the options say of them."""
+    hardware = find_hardware(arguments.hardware or "h100")
+    own_link = not arguments.hardware and (arguments.latency or arguments.bandwidth)
+    gpus_per_node = arguments.gpus_per_node
+    if gpus_per_node is None:
+        gpus_per_node = arguments.ranks if own_link else hardware.gpus_per_node
+    return replace(
+        hardware,
+        gpus_per_node=counted("--gpus-per-node", gpus_per_node),
+        inside=link_from(arguments, "", hardware.inside),
+        across=link_from(arguments, "_across", hardware.across),
+    )
+
+
+def link_from(arguments: argparse.Namespace, where: str, link: Link) -> Link:
+    given = vars(arguments)
+    latency, bandwidth = given[f"latency{where}"], given[f"bandwidth{where}"]
+    option = where.replace("_", "-")
+    if latency is not None:
+        link = replace(link, latency_seconds=si_number(latency, "seconds", f"--latency{option}"))
+    if bandwidth is not None:
+        link = replace(link, bandwidth_bytes_per_second=si_number(bandwidth, "bytes per second", f"--bandwidth{option}"))
+    if not link.bandwidth_bytes_per_second:
+        raise UserError(f"--bandwidth{option} = {bandwidth!r} lets nothing through: it must be above 0.")
+    return link
+
+
+def si_number(text: str, quantity: str, option: str) -> float:
+    """A quantity with its unit, or a bare number, which is in SI: bytes, seconds."""
+    try:
+        value: str | float = float(text)
+    except ValueError:
+        value = text
+    return parse_quantity(value, quantity, option)
+
+
+def bytes_from(text: str) -> int:
+    value = si_number(text, "bytes", "--bytes")
+    if value != int(value) or value > MOST_BYTES:
+        raise UserError(f"--bytes = {text!r} must be a whole number of bytes, up to {MOST_BYTES:g}.")
+    return int(value)
+
+
+def counted(option: str, number: int, most: float = float("inf")) -> int:
+    if not 1 <= number <= most:
+        raise UserError(f"{option} {number} cannot be: choose 1 or more{f', up to {most}' if number > 1 else ''}.")
+    return number
+
+
+def engine_from(arguments: argparse.Namespace) -> str:
+    executed = "inline" if find_spec("greenlet") else "processes"
+    return arguments.engine or (executed if arguments.ranks <= MOST_EXECUTED else LOCKSTEP)
+
+
+# ------------------------------------------------------------------------------------------------------- what is shown
+
+
+def show_one(setting: Setting, algorithm: str, as_json: bool) -> None:
+    measured = setting.measure(algorithm)
+    if as_json:
+        print(json.dumps(setting.as_dict() | asdict(measured), indent=2, allow_nan=False))
+    else:
+        show_table(setting, [measured], [how(setting), *no_closed_form([measured])])
+
+
+def show_all(setting: Setting, as_json: bool) -> None:
+    names = candidates(setting.collective, setting.group, setting.hardware)
+    rows = [setting.measure(name) for name in names]
+    steps = envelope(setting.collective, setting.group, setting.hardware)
+    chosen = choose_algorithm(setting.collective, setting.group, setting.hardware, setting.nbytes)
+    if as_json:
+        fastest = [{"from_bytes": size, "algorithm": name} for size, name in steps]
+        whole = setting.as_dict() | {"chosen": chosen, "algorithms": [asdict(row) for row in rows], "fastest": fastest}
+        print(json.dumps(whole, indent=2, allow_nan=False))
+    else:
+        show_table(setting, rows, [*by_size(setting, names, chosen, steps), how(setting), *no_closed_form(rows)])
+
+
+def show_hops(setting: Setting, algorithm: str) -> None:
+    engine = "inline" if setting.engine == LOCKSTEP else setting.engine
+    show = hops.watch(setting.collective, algorithm, setting.group, setting.hardware, setting.nbytes, engine)
+    console = make_console()
+    console.print(prose(f"{algorithm} {title(setting)}", WIDTH, bold=f"{algorithm} {setting.collective}"), end="\n\n")
+    console.print(prose(f"{hops.idea(show)} {hops.legend(show)}", WIDTH), end="\n\n")
+    for line in hops.draw(show):
+        console.print(line, soft_wrap=True)
+    console.print(hops.conclusion(show))
+
+
+def show_table(setting: Setting, rows: Sequence[Measured], remarks: Sequence[str]) -> None:
+    console = make_console()
+    console.print(prose(title(setting), WIDTH, bold=setting.collective), end="\n\n")
+    console.print(quiet_table(COLUMNS, [cells(row) for row in rows], min(console.width, WIDTH)))
+    for remark in remarks:
+        console.print()
+        console.print(prose(remark, min(console.width, WIDTH)))
+
+
+def make_console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+
+def cells(row: Measured) -> tuple[str, ...]:
+    times = quantity(row.seconds, "s"), quantity(row.formula_seconds, "s")
+    return row.algorithm, *times, si(row.bytes_sent_per_rank, "B"), f"{row.messages_per_rank:,}", si(row.bytes_sent_total, "B")
+
+
+def title(setting: Setting) -> str:
+    """What is run: "all_reduce of 1.00 MB among 16 ranks, 8 a node: 3.40 us and 360 GB/s inside, 14.0 us and 45.0 GB/s across"."""
+    p, node = setting.group.size, setting.hardware.gpus_per_node
+    inside, across = (link_words(link) for link in (setting.hardware.inside, setting.hardware.across))
+    nodes = f"in one node: {inside}" if node >= p else f"one a node: {across}"
+    if 1 < node < p:
+        nodes = f"{node} a node: {inside} inside, {across} across"
+    return f"{setting.collective} of {si(setting.nbytes, 'B')} among {count(p, 'rank')}, {nodes}"
+
+
+def link_words(link: Link) -> str:
+    return f"{si(link.latency_seconds, 's')} and {si(link.bandwidth_bytes_per_second, 'B/s')}"
+
+
+def how(setting: Setting) -> str:
+    if setting.engine == LOCKSTEP:
+        return "Run in lockstep: all ranks' clocks move at once, one vector operation a step, to the same seconds as message by message."
+    return f"Executed message by message, on the engine {setting.engine}."
+
+
+def by_size(setting: Setting, names: Sequence[str], chosen: str, steps: Sequence[tuple[int, str]]) -> list[str]:
+    """Which is the fastest here, and at other sizes; nothing where there is no choice."""
+    if len(names) == 1:
+        return []
+    if len(steps) == 1:
+        return [f"Fastest at every size: {chosen}."]
+    ranges = [f"{name} up to {si(size, 'B')}" for (_, name), (size, _) in pairwise(steps)]
+    here = f"Fastest for {si(setting.nbytes, 'B')}: {chosen}. By size: {', '.join(ranges)}, {steps[-1][1]} from there on."
+    return [here, *(MANY_MESSAGES for _, name in steps[:1] if name in ("naive", "one-by-one"))]
+
+
+def no_closed_form(rows: Sequence[Measured]) -> list[str]:
+    names = [row.algorithm for row in rows if row.formula_seconds is None]
+    return [f"No closed form on links of two kinds: {', '.join(names)}."] if names else []

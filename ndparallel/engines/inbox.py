@@ -1,0 +1,23 @@
+"""An inbox: messages from one rank to another, in the order in which they were sent, as (what, message).
+
+Idea   Ranks mostly ask for messages in the order in which they were sent, so the first one is looked at first.
+Cost   Constant for the message sent first; otherwise in proportion to the unread messages of that one sender.
+"""
+
+from collections import deque
+from typing import Any, NoReturn
+
+
+def take(inbox: deque[tuple[Any, tuple]], what: Any) -> tuple | None:
+    """Take the oldest message of that name out, or return None."""
+    if inbox and inbox[0][0] == what:
+        return inbox.popleft()[1]
+    for index, (name, message) in enumerate(inbox):
+        if name == what:
+            del inbox[index]
+            return message
+    return None
+
+
+def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:
+    raise ValueError(f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}.")

@@ -1,0 +1,58 @@
+"""The life of one rank's process: run one task after another until the launcher ends it.
+
+Limit  Ctrl-C is the launcher's to handle. Should the launcher die, a thread that does nothing else ends this process.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+
+from ndparallel.engines.channel import Channel, Wiring
+from ndparallel.engines.failures import failure_of
+from ndparallel.engines.task import Reference, load, run_rank
+
+
+def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    channel = Channel(rank, wiring, launcher, looks)
+    while True:
+        run, reference, task = _next_task(channel, launcher)
+        channel.begin(run)
+        launcher.send_bytes(_outcome(channel, reference, task))
+
+
+def _end_with_launcher() -> None:
+    launcher = multiprocessing.parent_process()
+    assert launcher
+    connection.wait([launcher.sentinel])
+    os._exit(1)
+
+
+def _next_task(channel: Channel, launcher: Connection) -> tuple[int, Reference, bytes]:
+    """Wait for a task, and meanwhile take in what comes, so that a rank that has ended never keeps another from ending."""
+    while not launcher.poll():
+        channel.sleep(launcher.fileno())
+        channel.read()
+    return launcher.recv()
+
+
+def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes:
+    """Run the program: a pickled RankResult, or the pickled Failure."""
+    try:
+        program = load(reference)  # first: the arguments may be of kinds that its file defines
+        outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
+        channel.end(failed=False)
+    except BaseException as error:
+        outcome = pickle.dumps(failure_of(channel.rank, error))
+        channel.end(failed=True)
+    with suppress(OSError, ValueError):  # whoever read what the program prints may have gone
+        sys.stdout.flush()
+    return outcome

@@ -1,0 +1,173 @@
+"""How communication hides behind compute: one function for each pattern, the lessons' loops on the planner's streams.
+
+Idea   1d_data_parallel.py executes these loops with real numbers; here the same order is only timed, from prices and the collectives'
+       seconds. tests/test_rung3.py holds the two together.
+Cost   a few microseconds for every unit; microbatches that are alike are timed once.
+
+Glossary
+    unit      embedding, layer or head: its lists of the forward and the backward pass
+    bucket    a run of units whose gradients, or weights, travel together; a list of buckets has the model's last first
+    reduce    collectives that sum its gradients: whole, or to their owners
+    gather    collectives that make its weights whole again
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from ndparallel.planner.operations import Exchange
+from ndparallel.planner.streams import Item, Streams
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a rank does for one microbatch; `elements` are the parameters it holds: (shared by all of dp, its experts)."""
+
+    forward: Sequence[Item]
+    backward: Sequence[Item]
+    elements: tuple[Any, Any] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """`whole_bytes` are those of its weights when gathered, and of its gradients until they are reduced."""
+
+    units: Sequence[Unit]
+    reduce: Sequence[Exchange]
+    gather: Sequence[Exchange] = ()
+    shared: Sequence[Exchange] = ()  # over tp, before the gradients are reduced
+    whole_bytes: tuple[float, float] = (0, 0)
+
+    def forward(self, streams: Streams) -> None:
+        for unit in self.units:
+            streams.run(unit.forward)
+
+    def backward(self, streams: Streams) -> None:
+        for unit in reversed(self.units):
+            streams.run(unit.backward)
+
+
+def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """Forward and backward of a microbatch whose gradients stay where they are."""
+    for bucket in reversed(buckets):
+        bucket.forward(streams)
+    for bucket in buckets:
+        bucket.backward(streams)
+
+
+def replicated(streams: Streams, buckets: Sequence[Bucket], microbatches: int, overlap: bool, gathers_first: bool = False) -> None:
+    """DDP and ZeRO-1: gradients travel once a step. With `gathers_first` the weights that others have stepped come beside the first
+    forward pass."""
+    if gathers_first:
+        begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    streams.repeat(microbatches - 1, lambda: accumulate(streams, buckets))
+    for bucket in reversed(buckets):
+        if gathers_first:
+            finish(streams, bucket.gather)
+        bucket.forward(streams)
+    reduce_behind(streams, buckets, overlap)
+
+
+def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+    """The last backward pass: send each bucket as soon as it is filled, or all at the end, one after another."""
+    for bucket in buckets:
+        bucket.backward(streams)
+        if overlap:
+            begin(streams, bucket.reduce)
+    for bucket in buckets:
+        if overlap:
+            finish(streams, bucket.reduce)
+        else:
+            streams.run(bucket.reduce)
+
+
+def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
+    for bucket in reversed(buckets):
+        bucket.forward(streams)
+    on_its_way = None
+    for bucket in buckets:
+        streams.memory.hold("buffers", bucket.whole_bytes[1])
+        bucket.backward(streams)
+        on_its_way = send_next(streams, bucket, on_its_way)
+    finish_reduce(streams, on_its_way)
+
+
+def fully_sharded(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True) -> None:
+    """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with `overlap` the last one's
+    gradients go beside it."""
+    gathered: set[int] = set()
+    gathered_forward(streams, buckets, prefetch, reshard, gathered)
+    gathered_backward(streams, buckets, prefetch, overlap, gathered)
+
+
+def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, reshard: bool, gathered: set[int]) -> None:
+    for bucket, following in followed(reversed(buckets)):
+        fetch(streams, bucket, following if prefetch else None, gathered)
+        bucket.forward(streams)
+        if reshard:
+            forget(streams, bucket, gathered)
+
+
+def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathered: set[int]) -> None:
+    on_its_way = None
+    for bucket, following in followed(buckets):
+        fetch(streams, bucket, following if prefetch else None, gathered)
+        streams.memory.hold("buffers", bucket.whole_bytes[1])
+        bucket.backward(streams)
+        forget(streams, bucket, gathered)
+        streams.run(bucket.shared)
+        on_its_way = send_next(streams, bucket, on_its_way)
+        if not overlap:
+            finish_reduce(streams, on_its_way)
+            on_its_way = None
+    finish_reduce(streams, on_its_way)
+
+
+def fetch(streams: Streams, bucket: Bucket, following: Bucket | None, gathered: set[int]) -> None:
+    """Wait for a bucket's weights, and send for the next one's."""
+    start_gather(streams, bucket, gathered)
+    finish(streams, [exchange for exchange in bucket.gather if exchange.name in streams.ends])
+    if following:
+        start_gather(streams, following, gathered)
+
+
+def start_gather(streams: Streams, bucket: Bucket, gathered: set[int]) -> None:
+    if id(bucket) not in gathered:
+        gathered.add(id(bucket))
+        streams.memory.hold("buffers", bucket.whole_bytes[0])
+        begin(streams, bucket.gather)
+
+
+def forget(streams: Streams, bucket: Bucket, gathered: set[int]) -> None:
+    streams.memory.hold("buffers", -bucket.whole_bytes[0])
+    gathered.discard(id(bucket))
+
+
+def send_next(streams: Streams, bucket: Bucket, on_its_way: Bucket | None) -> Bucket:
+    finish_reduce(streams, on_its_way)
+    begin(streams, bucket.reduce)
+    return bucket
+
+
+def finish_reduce(streams: Streams, bucket: Bucket | None) -> None:
+    if bucket:
+        finish(streams, bucket.reduce)
+        streams.memory.hold("buffers", -bucket.whole_bytes[1])
+
+
+def followed(buckets: Iterable[Bucket]) -> Iterable[tuple[Bucket, Bucket | None]]:
+    """Each with the one after it."""
+    ordered = list(buckets)
+    return zip_longest(ordered, ordered[1:])
+
+
+def begin(streams: Streams, collectives: Sequence[Exchange]) -> None:
+    for exchange in collectives:
+        streams.start(exchange)
+
+
+def finish(streams: Streams, collectives: Sequence[Exchange]) -> None:
+    for exchange in collectives:
+        streams.wait(exchange)

@@ -1,0 +1,120 @@
+"""A GPU's compute stream, its communication streams and its memory, moved on by lists: the planner's twin of gpu.GPU.
+
+Idea   The patterns in which communication hides (ndparallel.planner.overlap) are loops over a Streams, as the lessons' are over a GPU. Time
+       is a number where all GPUs do the same, or an array: of many GPUs that do not, or of many plans.
+Cost   about a microsecond for every item of a list.
+Limit  As on the executed clock, streams do not slow one another.
+
+Glossary
+    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective
+    machine   prices operations, and says when a collective ends that starts at some time
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpu import Operation
+from ndparallel.planner.operations import Exchange, Hold, Start, Wait
+
+SAME_KIND = {"experts_dp": "dp"}  # groups whose waiting counts as another's
+
+
+class Seconds(dict[str, Any]):
+    """Seconds by what they are spent on, of a list that hides nothing beyond its own end."""
+
+    @property
+    def total(self) -> Any:
+        return sum(self.values())
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds({kind: self.get(kind, 0.0) + other.get(kind, 0.0) for kind in (*self, *(set(other) - set(self)))})
+
+    def times(self, factor) -> "Seconds":
+        return Seconds({kind: factor * seconds for kind, seconds in self.items()})
+
+
+Item = Operation | Exchange | Start | Wait | Hold | Seconds
+
+
+class Machine(Protocol):
+    alike: bool  # whether all GPUs do the same, and the time is one for all
+
+    def seconds(self, operation: Operation) -> Any: ...
+    def arrival(self, exchange: Exchange, start: Any) -> Any: ...
+
+
+class Ledger:
+    """Bytes held by kind, and what was held when it was most."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, float] = defaultdict(float)
+        self.total, self.most = 0.0, 0.0
+        self.peak: dict[str, float] = {}
+
+    def hold(self, kind: str, nbytes: float) -> None:
+        self.held[kind] += nbytes
+        self.total += nbytes
+        if self.total > self.most:
+            self.most, self.peak = self.total, dict(self.held)
+
+    def run(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if isinstance(item, Hold):
+                self.hold(*item)
+
+
+class Streams:
+    """One GPU, or all at once. `now` is the compute stream's time."""
+
+    def __init__(self, machine: Machine, now: Any = 0.0) -> None:
+        self.machine, self.now, self.memory = machine, now, Ledger()
+        self.spent = Seconds()
+        self.lines: dict[str, Any] = {}  # when each communication stream is free
+        self.ends: dict[str, Any] = {}  # of what was started and not yet waited for
+
+    def run(self, items: Iterable[Item], kind: str = "compute") -> None:
+        """Do what a list says; its operations count as `kind`."""
+        for item in items:
+            match item:
+                case Operation():
+                    self.spend(kind, self.machine.seconds(item))
+                case Exchange():
+                    self.start(item)
+                    self.wait(item)
+                case Start():
+                    self.start(item.exchange)
+                case Wait():
+                    self.wait(item.exchange)
+                case Hold():
+                    self.memory.hold(*item)
+                case Seconds():
+                    for part, seconds in item.items():
+                        self.spend(part, seconds)
+
+    def spend(self, kind: str, seconds: Any) -> None:
+        self.now = self.now + seconds
+        self.spent[kind] = self.spent.get(kind, 0.0) + seconds
+
+    def start(self, exchange: Exchange) -> None:
+        line = exchange.group.partition("/")[0]
+        self.lines[line] = self.machine.arrival(exchange, np.maximum(self.now, self.lines.get(line, 0.0)))
+        self.ends[exchange.name] = self.lines[line]
+
+    def wait(self, exchange: Exchange) -> None:
+        group = exchange.group.partition("/")[0]
+        self.spend(SAME_KIND.get(group, group), np.maximum(self.ends.pop(exchange.name) - self.now, 0.0))
+
+    def repeat(self, times: int, body: Callable[[], None]) -> None:
+        """Do `body` so many times. It leaves nothing under way, so where all GPUs are alike every time takes as long as the first."""
+        if not self.machine.alike:
+            for _ in range(times):
+                body()
+        elif times:
+            before, start = self.spent, self.now
+            self.spent = Seconds()
+            body()
+            self.now, self.spent = start + times * (self.now - start), before + self.spent.times(times)
+            self.lines = {}

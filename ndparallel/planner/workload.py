@@ -1,0 +1,167 @@
+"""What each pipeline rank has to do in a step: units in buckets, the seconds of its stages, its messages, its optimizer.
+
+Idea   A step is put together in ndparallel.planner.step, the same way for every job. This is what a real model on a real framework gives
+       it; ndparallel.planner.executed_workload gives the same of the lessons' own runs.
+Limit  All microbatches are alike, and so are the ranks of a stage.
+
+Glossary
+    kind       of a unit: embedding, dense, experts, head
+    bucket     one unit's gradients, or weights
+    elements   parameters: (those that all of a dp group's ranks hold, those of experts)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpu import Operation
+from ndparallel.pipeline.work import spread_layers
+from ndparallel.planner.layer_time import Pricing
+from ndparallel.planner.network import START_SECONDS, collective_seconds
+from ndparallel.planner.operations import HALF, Exchange
+from ndparallel.planner.overlap import Bucket, Unit, gathered_backward, gathered_forward
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.streams import Item, Seconds, Streams
+
+
+def layers_by_stage(layers: int, stages: int) -> list[int]:
+    """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3, 2407.21783, section 3.3.2)."""
+    return [layers // stages] * stages if layers % stages == 0 else spread_layers(layers, stages, 1, 1)
+
+
+def kinds_by_stage(shape: ModelShape, stages: int) -> list[list[str]]:
+    """The kinds of the units on every stage, in the order of the model."""
+    places = np.cumsum([0, *layers_by_stage(shape.layers, stages)])
+    kinds = [["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)] for a, b in zip(places, places[1:])]
+    kinds[0].insert(0, "embedding")
+    kinds[-1].append("head")
+    return kinds
+
+
+def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
+    """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a copy of the table."""
+    counted, tp = job.shape.parameters(), plan.tp
+    if kind == "embedding":
+        return counted.token_embedding / tp + counted.position_embedding, 0.0
+    if kind == "head":
+        copied = np.where((np.asarray(plan.pp) > 1) | (not job.shape.tied_embeddings), counted.token_embedding, 0)
+        return copied / tp + counted.final_norm, 0.0
+    cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
+    whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
+    return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Of one plan of a real framework's job."""
+
+    pricing: Pricing
+
+    @property
+    def machine(self) -> Pricing:
+        return self.pricing
+
+    @property
+    def job(self) -> Job:
+        return self.pricing.job
+
+    @property
+    def plan(self) -> Plan:
+        return self.pricing.plan
+
+    @cached_property
+    def kinds(self) -> list[list[str]]:
+        return kinds_by_stage(self.job.shape, self.plan.stages)
+
+    # ---- units and buckets
+
+    def buckets(self, stage: int) -> list[Bucket]:
+        """Of one stage, the last unit's first."""
+        return [self.bucket(kind, f"{stage}.{place}") for place, kind in reversed([*enumerate(self.kinds[stage])])]
+
+    def bucket(self, kind: str, place: str) -> Bucket:
+        seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
+        unit = Unit([seconds.forward], [seconds.backward], elements)
+        sharded = self.plan.zero > 0
+        reduce = self.exchanges(f"gradients {place}", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes)
+        return Bucket([unit], reduce, self.exchanges(f"weights {place}", "all_gather", elements, HALF) if sharded else [])
+
+    def exchanges(self, name: str, collective: str, elements: tuple[Any, Any], size: int) -> list[Exchange]:
+        """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""
+        shared, experts = elements
+        parts = self.job.stack.collectives_per_layer if self.plan.zero == 3 else 1
+        named = [Exchange(f"{name} part {part}", collective, "dp", shared * size / parts) for part in range(parts)]
+        return named + ([Exchange(f"{name} of experts", collective, "experts_dp", experts * size)] if np.any(experts) else [])
+
+    @property
+    def gradient_bytes(self) -> int:
+        return HALF if self.job.half else self.job.stack.gradient_bytes
+
+    # ---- the pipeline
+
+    def columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
+        """Seconds of F, I and W of every stage; what is recomputed counts as I."""
+        if self.plan.zero == 3:
+            return self.sharded_columns()
+        units = [[self.pricing.unit(kind) for kind in kinds] for kinds in self.kinds]
+        return (
+            [total(unit.forward for unit in stage) for stage in units],
+            [total(unit.recompute + unit.backward_input for unit in stage) for stage in units],
+            [total(unit.backward_weight for unit in stage) for stage in units],
+        )
+
+    def sharded_columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
+        """FSDP within stages: F and B take what they wait for weights."""
+        forward, backward, stack = [], [], self.job.stack
+        for stage in range(self.plan.stages):
+            buckets, gathered = self.buckets(stage), set[int]()
+            streams = Streams(self.pricing), Streams(self.pricing)
+            gathered_forward(streams[0], buckets, stack.prefetch, True, gathered)
+            gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap, gathered)
+            forward.append(streams[0].spent)
+            backward.append(streams[1].spent)
+        return forward, backward, [Seconds() for _ in backward]
+
+    def messages(self) -> tuple[Any, Any]:
+        """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and gather it (2104.04473, 4.1)."""
+        return message_seconds(self.pricing)
+
+    # ---- the end of a step, and memory that a step begins with
+
+    def states(self, rank: int) -> Sequence[Item]:
+        return ()
+
+    def shared(self, rank: int) -> Sequence[Item]:
+        return ()
+
+    def optimizer(self, rank: int) -> list[Item]:
+        """Of what the rank owns of all its stages."""
+        kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
+        elements = [elements_of(self.job, self.plan, kind) for kind in kinds]
+        return [optimizer_step(self.pricing, sum(shared for shared, _ in elements), sum(experts for _, experts in elements))]
+
+
+def total(parts) -> Seconds:
+    return sum(parts, Seconds())
+
+
+def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
+    """Price the step of these parameters, or of the rank's share of them."""
+    groups, sharded = pricing.groups, pricing.plan.zero > 0
+    mine = shared / (groups.dp.ranks if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
+    return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * pricing.job.stack.optimizer_bytes)
+
+
+def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
+    job, plan, hardware = pricing.job, pricing.plan, pricing.job.hardware
+    stride = pricing.groups.stage_stride
+    inside = stride * plan.pp <= hardware.gpus_per_node
+    latency = np.where(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
+    bandwidth = np.where(inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second)
+    part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
+    gathered = 0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
+    return START_SECONDS + latency + gathered, part / bandwidth

@@ -1,0 +1,101 @@
+"""Which experts a token goes to: the mathematics of a router in numpy, every backward below its forward.
+
+Idea   A softmax over the experts, the top k of which a token goes to, weighed by their probabilities. A second loss keeps the experts
+       equally busy: for each sequence, sum over experts of f P, where f is the share of the sequence's choices that fell on the expert,
+       times the number of experts, and P its mean probability (Fedus et al. 2101.03961, section 2.2; by sequence and for top k as in
+       DeepSeek-V3, 2412.19437, section 2.1.2). It is 1 at balance; its gradient flows through P alone.
+Limit  Choices are integers and have no gradient; near a tie a rounding error may change one.
+
+Glossary
+    t, E, k       tokens, experts, experts of one token
+    choice        one token's one expert: a token has k choices, and a row of the experts' matmuls belongs to a choice
+    chosen        (t, k): the experts of each token, the most probable first
+    gates         (t, k): what each expert's output is weighed by
+    order         the choices that experts take, sorted by expert and then by token; choice c is token c // k
+    slots         (t * k, h): one row for each choice
+"""
+
+import math
+
+import numpy as np
+
+
+def top_k(probabilities: np.ndarray, k: int) -> np.ndarray:
+    """The k most probable experts of each token (t, E); of equal ones the lower index."""
+    return np.argsort(-probabilities, axis=-1, kind="stable")[:, :k].astype(np.int32)
+
+
+def gates(probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> np.ndarray:
+    picked = np.take_along_axis(probabilities, chosen, axis=-1)
+    return picked / picked.sum(axis=-1, keepdims=True) if renormalise else picked
+
+
+def gates_backward(dgates: np.ndarray, probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> np.ndarray:
+    """The gradient of the probabilities (t, E)."""
+    if renormalise:
+        total = np.take_along_axis(probabilities, chosen, axis=-1).sum(axis=-1, keepdims=True)
+        weighed = gates(probabilities, chosen, True)
+        dgates = (dgates - np.sum(dgates * weighed, axis=-1, keepdims=True)) / total
+    dprobabilities = np.zeros_like(probabilities)
+    np.put_along_axis(dprobabilities, chosen, dgates, axis=-1)
+    return dprobabilities
+
+
+def capacity(factor: float | None, tokens: int, k: int, experts: int) -> int:
+    """Choices that one expert takes from the tokens of one rank: its even share, times the factor, rounded up."""
+    return tokens * k if factor is None else math.ceil(factor * tokens * k / experts)
+
+
+def assign(chosen: np.ndarray, experts: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The choices that are taken, in order, and how many each expert takes (E): of those over its limit the later tokens' are dropped."""
+    order = np.argsort(chosen.reshape(-1), kind="stable")
+    counts = np.bincount(chosen.reshape(-1), minlength=experts)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return order[place < limit].astype(np.int32), np.minimum(counts, limit).astype(np.int32)
+
+
+def permute(x: np.ndarray, order: np.ndarray, k: int) -> np.ndarray:
+    """The rows of the tokens x (t, h) that the choices in `order` need."""
+    return x[order // k]
+
+
+def permute_backward(drows: np.ndarray, order: np.ndarray, tokens: int, k: int) -> np.ndarray:
+    return slots(drows, order, tokens, k).sum(axis=1)
+
+
+def combine(rows: np.ndarray, weights: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The sum of each token's rows, weighed by its gates (t, k); a dropped choice adds nothing."""
+    return np.einsum("tk,tkh->th", weights, slots(rows, order, *weights.shape))
+
+
+def combine_backward(dy: np.ndarray, rows: np.ndarray, weights: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The gradients of the rows and of the gates."""
+    dchoices = permute(dy, order, weights.shape[1])
+    dweights = np.zeros_like(weights)
+    dweights.reshape(-1)[order] = np.sum(dchoices * rows, axis=-1)
+    return dchoices * weights.reshape(-1)[order, None], dweights
+
+
+def slots(rows: np.ndarray, order: np.ndarray, tokens: int, k: int) -> np.ndarray:
+    """Rows in the places of their choices, (t, k, h); zeros where a choice was dropped."""
+    placed = np.zeros((tokens * k, rows.shape[-1]), rows.dtype)
+    placed[order] = rows
+    return placed.reshape(tokens, k, -1)
+
+
+def balance_counts(chosen: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Choices that fell on each expert, and its summed probabilities, by sequence: (2, b, E), of probabilities (s, b, E).
+
+    Summed over the ranks that share a sequence they are the whole sequence's.
+    """
+    s, b, experts = probabilities.shape
+    hits = np.zeros((s * b, experts), probabilities.dtype)
+    np.put_along_axis(hits, chosen, 1, axis=-1)
+    return np.stack([hits.reshape(s, b, experts).sum(axis=0), probabilities.sum(axis=0)])
+
+
+def balance(counts: np.ndarray, sequence: int, k: int) -> tuple[float, np.ndarray]:
+    """The balance loss of whole sequences, their mean, and f (b, E), its gradient by P."""
+    hits, summed = counts
+    frequencies = hits * (hits.shape[-1] / (k * sequence))
+    return float(np.mean(np.sum(frequencies * summed / sequence, axis=-1))), frequencies

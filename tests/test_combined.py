@@ -1,0 +1,178 @@
+"""4D: every legal combination computes what one GPU computes, and the shape of the network decides the order."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from common import SMALL, loss_and_gradient_difference, measured, run, strategy
+
+from ndparallel.errors import UserError
+from ndparallel.hierarchy import hierarchy
+from ndparallel.job import Job
+from ndparallel.lesson import Runner
+from ndparallel.lessons import load
+from ndparallel.mesh import Mesh
+from ndparallel.pocket import POCKET
+
+LESSON = "4d_combined"
+DENSE = SMALL.on(layers=4)
+SPARSE = DENSE.on(experts=4, expert_ffn=8, shared_experts=1)
+SCHEDULES = ("1f1b", "interleaved", "zb-h1")
+
+
+def meshes() -> list[Mesh]:
+    """All combinations of tp, pp, dp, cp in 1, 2 on at most 8 ranks, and those with dp 2 again with ep 2."""
+    found = []
+    for tp, pp, dp, cp in product((1, 2), repeat=4):
+        if tp * pp * dp * cp <= 8:
+            found += [Mesh(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep) for ep in (1, 2) if ep <= dp]
+    return found
+
+
+def job_of(number: int, mesh: Mesh) -> Job:
+    """Each mesh with another schedule, ZeRO stage, kind of sequence parallelism, and model."""
+    model = SPARSE if mesh.ep > 1 or number % 3 == 0 else DENSE
+    return Job(
+        model=model,
+        dtype="float64",
+        batch=8,
+        microbatches=4 // mesh.dp if mesh.pp == 1 else 4,
+        schedule=SCHEDULES[number % 3] if mesh.pp > 1 else "1f1b",
+        stage_chunks=2 if mesh.pp > 1 and number % 3 == 1 else None,
+        zero=number % 4,
+        sequence_parallel=("none", "sp", "sp-regather")[number // 2 % 3],
+        context_parallel=("ring", "all-gather")[number % 2],
+    )
+
+
+def on(mesh: Mesh):
+    return replace(strategy(LESSON, "TP2 x PP2 x DP2"), mesh=lambda gpus: mesh, changes={})
+
+
+def test_there_are_at_least_twenty_distinct_combinations():
+    assert len(meshes()) == len(set(meshes())) >= 20
+
+
+@pytest.mark.parametrize(("number", "mesh"), list(enumerate(meshes())), ids=lambda value: value if isinstance(value, int) else repr(value))
+def test_loss_and_every_gradient_shard_equal_the_single_gpus(number, mesh):
+    job = job_of(number, mesh)
+    reference = job.on(schedule="1f1b", stage_chunks=None, zero=0, sequence_parallel="none")
+    loss, gradient = loss_and_gradient_difference(run(on(mesh), job, mesh.world_size), reference)
+    assert loss <= 1e-12 and gradient <= 1e-12
+
+
+@pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "experts"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("zero", range(4))
+def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
+    mesh = Mesh(tp=2, pp=2, dp=2, ep=2 if model.experts else 1)
+    chunks = 2 if schedule == "interleaved" else None
+    job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=chunks)
+    loss, gradient = loss_and_gradient_difference(run(on(mesh), job, 8), job.on(schedule="1f1b", stage_chunks=None, zero=0))
+    assert loss <= 1e-12 and gradient <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["TP2 x PP2 x DP2", "with FSDP", "with experts, EP", "CP2 x TP2 x DP2, 4x sequence"])
+def test_the_lessons_own_strategies_are_right_in_float32(name):
+    own = strategy(LESSON, name)
+    job = own.job(Job(), 8)
+    loss, gradient = loss_and_gradient_difference(run(own, Job(), 8), job.on(mesh=Mesh(), zero=0))
+    assert loss <= 1e-5 and gradient <= 1e-5
+
+
+def test_experts_run_on_sixteen_gpus_too():
+    own = strategy(LESSON, "with experts, EP")
+    job = own.job(Job(model=DENSE.on(heads=4)), 16)
+    assert job.mesh == Mesh(tp=2, pp=2, dp=4, ep=4)
+    loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job.on(mesh=Mesh()))
+    assert loss <= 1e-5 and gradient <= 1e-5
+
+
+def test_zero_2_and_fsdp_pay_for_every_microbatch():
+    """DDP and ZeRO-1 reduce once a step, ZeRO-2 once a microbatch, FSDP gathers twice a microbatch besides."""
+    sent = {}
+    for zero in range(4):
+        results = run(on(Mesh(pp=2, dp=2)), Job(model=DENSE, microbatches=4, zero=zero), 4)
+        sent[zero] = next(row["sent_bytes"] for row in hierarchy(results, POCKET) if row["axis"] == "dp")
+    assert sent[0] == sent[1]
+    assert sent[2] / sent[0] == pytest.approx((4 + 1) / 2)
+    assert sent[3] / sent[0] == pytest.approx(4 * 3 / 2)
+
+
+def test_the_order_of_all_layouts_at_the_defaults():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["layouts"](runner, Job()).rows
+    found = [(row["tp"], row["pp"], row["dp"]) for row in rows]
+    assert found == [(2, 1, 4), (1, 1, 8), (4, 1, 2), (2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 4, 1), (1, 4, 2), (1, 8, 1), (8, 1, 1)]
+    by_layout = dict(zip(found, rows))
+    assert by_layout[8, 1, 1]["waiting share"] > 0.5, "the link stops TP"
+    assert by_layout[1, 8, 1]["bubble share"] > 0.5, "the bubble stops PP"
+
+
+def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["orders"](runner, Job()).rows
+    seconds = {row["order"]: row["step_seconds"] for row in rows}
+    assert seconds["tp-dp-pp"] == min(seconds.values())
+    assert seconds["dp-pp-tp"] == max(seconds.values()) > 1.3 * min(seconds.values())
+
+
+def test_the_good_layout_beats_the_bad_one():
+    good, bad = (measured(LESSON, name, Job(), 8).step_seconds for name in ("TP2 x PP2 x DP2", "TP outermost"))
+    assert good < bad
+
+
+def test_a_fast_network_changes_the_winner():
+    fast = replace(POCKET, across=POCKET.inside)
+    seconds = {name: measured(LESSON, name, Job(), 8, fast).step_seconds for name in ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only")}
+    assert min(seconds, key=seconds.get) == "DP only"
+    assert seconds["TP only"] < seconds["PP only"], "with a fast network, TP on all 8 beats the pipeline"
+
+
+def test_memory_stops_data_parallelism():
+    from gpu import OutOfMemoryError
+    from ndparallel.job import MODEL_SIZES
+
+    job = Job(model=MODEL_SIZES["large"])
+    with pytest.raises(OutOfMemoryError):
+        run(strategy(LESSON, "DP only"), job, 8)
+    assert run(strategy(LESSON, "TP2 x PP2 x DP2"), job.on(steps=1), 8)
+
+
+def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
+    rows = hierarchy(run(strategy(LESSON, "TP2 x PP2 x DP2"), Job(), 8), POCKET)
+    assert [row["axis"] for row in rows] == ["tp", "pp", "dp"], "the most frequent first"
+    tp, pp, dp = rows
+    assert (tp["links"], pp["links"], dp["links"]) == ("inside", "across", "inside")
+    assert pp["calls"] == 4, "a message for every microbatch, on average over the two ends"
+    assert dp["calls"] == 1
+
+
+@pytest.mark.parametrize(("argv", "says"), [
+    (["--tp", "3"], "8 GPUs cannot be a grid of 3 times something"),
+    (["--tp", "2", "--dp", "2"], "tp * pp * cp * dp is 4, not the 8 GPUs"),
+    (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
+    (["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"], "interleaved sends microbatches round in groups of 8"),
+    (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
+    (["--schedule", "zb-h9"], "Did you mean"),
+    (["--order", "tp-dp"], "does not name each of"),
+    (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
+])
+def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
+    from ndparallel.lesson import main
+
+    assert main(load(LESSON), argv) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_any_legal_combination_runs_from_the_command_line(capsys):
+    from ndparallel.lesson import main
+
+    argv = ["--tp", "2", "--pp", "2", "--ep", "2", "--zero", "1", "--schedule", "zb-h1", "--engine", "inline", "--timeline", "none"]
+    assert main(load(LESSON), argv) == 0
+    assert "TP2 x PP2 x EP2 x DP2" in capsys.readouterr().out
+
+
+def test_a_pipeline_deeper_than_the_model_is_refused():
+    with pytest.raises(UserError, match="cannot fill"):
+        Job(mesh=Mesh(pp=16), microbatches=8)

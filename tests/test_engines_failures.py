@@ -1,0 +1,169 @@
+"""When a rank fails, all end; the user is told once which rank and why; and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import rank_programs
+
+from gpu import CLASSROOM, MismatchError, OutOfMemoryError
+from ndparallel.errors import UserError
+from ndparallel.launch import RankError, Ranks, launch
+
+ENGINES = ("inline", "processes")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_exception_names_the_rank_and_shows_its_traceback_from_the_program_on(engine):
+    with pytest.raises(RankError) as caught:
+        launch(rank_programs.raise_in, 4, CLASSROOM, 2, "nonsense", engine=engine)
+    text = str(caught.value)
+    assert (caught.value.rank, caught.value.kind) == (2, "KeyError")
+    assert text.startswith("rank 2 raised KeyError")
+    assert text.count("Traceback") == 1 and text.count("File ") == 1 and "in raise_in" in text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("what", "kind", "says"),
+    [("out of memory", OutOfMemoryError, "GPU 1 has 1.00 GB of memory"), ("user", UserError, "the batch does not fit.")],
+)
+def test_errors_that_mean_something_are_raised_as_what_they_are(engine, what, kind, says):
+    with pytest.raises(kind) as caught:
+        launch(rank_programs.raise_in, 3, CLASSROOM, 1, what, engine=engine)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+    assert "raised in rank 1" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_mismatch_names_both_sides(engine):
+    with pytest.raises(MismatchError, match="rank 1 and rank 0 disagree"):
+        launch(rank_programs.mismatch, 2, CLASSROOM, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_program_that_exits_is_a_failure_of_its_rank(engine):
+    with pytest.raises(RankError, match="rank 1 raised SystemExit"):
+        launch(rank_programs.raise_in, 2, CLASSROOM, 1, "exit", engine=engine)
+
+
+@pytest.mark.parametrize(("what", "says"), [("kill", "rank 1 was killed by SIGKILL"), ("leave", "rank 1 left with exit code 7")])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_that_ends_without_a_word_is_told_from_its_exit_code(method, what, says):
+    with Ranks(3, "processes", method) as ranks, pytest.raises(RankError, match=says):
+        ranks.run(rank_programs.raise_in, CLASSROOM, 1, what)
+
+
+def test_a_rank_killed_between_two_runs_is_replaced():
+    with Ranks(2) as ranks:
+        first = [result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)]
+        os.kill(first[1], signal.SIGKILL)
+        wait_until_gone(first[1:])
+        second = [result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)]
+    assert not set(first) & set(second)
+
+
+def test_a_value_that_cannot_travel_is_told():
+    with pytest.raises(RankError, match="rank 0 raised .*\n(.*\n)+.*pickle"):
+        launch(rank_programs.unpicklable, 1, CLASSROOM, engine="processes")
+
+
+def test_arrays_of_objects_are_refused():
+    with pytest.raises(RankError, match="cannot be sent: they hold Python objects"):
+        launch(rank_programs.send_objects, 1, CLASSROOM, engine="processes")
+
+
+# ---- a launcher of its own, so that it can be killed or interrupted
+
+
+SCRIPT = """
+import sys
+from gpu import CLASSROOM
+from ndparallel.launch import Ranks
+import rank_programs
+
+if __name__ == "__main__":
+    try:
+        with Ranks(4, "processes", sys.argv[2]) as ranks:
+            ranks.run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+"""
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def running(request, tmp_path):
+    """A launcher in the middle of all-reduces. Yields (its process, the process numbers of its ranks); then nothing may be left."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "TMPDIR": str(tmp_path / "temporary")}
+    arguments = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "ranks"), request.param]
+    shared_before = shared_memory()
+    launcher = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield launcher, ranks_of(launcher, tmp_path / "ranks")
+        assert list((tmp_path / "temporary").iterdir()) == []
+        assert shared_memory() <= shared_before
+    finally:
+        launcher.kill()
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def ranks_of(launcher, file):
+    """The process numbers of the ranks, by rank, as soon as all have written theirs into the file."""
+    while launcher.poll() is None:
+        lines = file.read_text().splitlines() if file.exists() else []
+        if len(lines) == 4:
+            return dict(tuple(map(int, line.split())) for line in lines)
+        time.sleep(0.01)
+    raise AssertionError(launcher.stderr.read())
+
+
+def wait_until_gone(processes):
+    """Return when none of these processes runs any more; the test's own time limit ends a wait in vain."""
+    while any(is_running(process) for process in processes):
+        time.sleep(0.01)
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+        status = Path(f"/proc/{process}/stat")
+        return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothing_is_left(running):
+    launcher, ranks = running
+    os.kill(ranks[2], signal.SIGKILL)
+    text = launcher.communicate()[1]
+    assert launcher.returncode == 1
+    assert text.count("Traceback") == 1
+    assert text.strip().splitlines()[-1] == (
+        "ndparallel.engines.failures.RankError: rank 2 was killed by SIGKILL, and the other ranks were ended."
+    )
+    wait_until_gone(ranks.values())
+
+
+def test_ctrl_c_ends_all_ranks_quietly(running):
+    launcher, ranks = running
+    os.killpg(launcher.pid, signal.SIGINT)  # as a terminal does: to the launcher and to every rank
+    assert launcher.communicate()[1] == "interrupted\n"
+    assert launcher.returncode == 1
+    wait_until_gone(ranks.values())
+
+
+def test_ranks_end_when_their_launcher_is_killed(running):
+    launcher, ranks = running
+    launcher.kill()
+    launcher.communicate()
+    wait_until_gone(ranks.values())

@@ -1,0 +1,82 @@
+"""Claims about how communication hides behind compute, with round numbers that can be followed by hand."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from ndparallel.planner.operations import Exchange
+from ndparallel.planner.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.streams import Seconds, Streams
+
+FORWARD, BACKWARD = 1.0, 2.0
+
+
+@dataclass
+class Round:
+    """A machine whose collectives take as many seconds as they have bytes."""
+
+    alike: bool = True
+
+    def seconds(self, operation):
+        return operation.flops
+
+    def arrival(self, exchange, start):
+        return start + exchange.bytes
+
+
+def buckets(units=4, reduce=1.0, gather=0.5):
+    unit = Unit([Seconds(compute=FORWARD)], [Seconds(compute=BACKWARD)])
+    sent = [(Exchange(f"r{n}", "reduce_scatter", "dp", reduce), Exchange(f"g{n}", "all_gather", "dp", gather)) for n in range(units)]
+    return [Bucket([unit], [to_owner], [to_all], whole_bytes=(10, 10)) for to_owner, to_all in sent]
+
+
+def dp_seconds(pattern, *arguments, alike=True):
+    streams = Streams(Round(alike))
+    pattern(streams, *arguments)
+    return streams.spent.get("dp", 0.0)
+
+
+def test_gradients_that_are_quicker_than_a_unit_cost_the_last_buckets_alone():
+    assert dp_seconds(replicated, buckets(reduce=1.0), 3, True) == 1.0
+    assert dp_seconds(replicated, buckets(reduce=1.0), 3, False) == 4.0
+
+
+def test_gradients_that_are_slower_cost_what_the_last_backward_pass_does_not_hide():
+    assert dp_seconds(replicated, buckets(reduce=5.0), 3, True) == 4 * 5.0 - 3 * BACKWARD
+
+
+def test_weights_before_the_first_forward_pass_cost_the_first_bucket_or_what_it_does_not_hide():
+    assert dp_seconds(replicated, buckets(reduce=0.0, gather=0.5), 1, True, True) == 0.5
+    assert dp_seconds(replicated, buckets(reduce=0.0, gather=3.0), 1, True, True) == 4 * 3.0 - 3 * FORWARD
+
+
+def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_first_and_the_last():
+    waits = 4 * 0.5 * 2 + 4 * 1.0
+    assert dp_seconds(fully_sharded, buckets(), False, False) == waits
+    assert dp_seconds(fully_sharded, buckets(), True, True) == 2 * 0.5 + 1.0
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_fsdp_holds_two_units_and_their_gradients_at_most_and_gives_all_back(prefetch):
+    streams = Streams(Round())
+    fully_sharded(streams, buckets(), prefetch, prefetch)
+    assert streams.memory.peak["buffers"] == (10 + 10 + 10 + 10 if prefetch else 10 + 10)
+    assert streams.memory.held["buffers"] == 0
+
+
+def test_zero_2_holds_the_gradients_of_one_bucket_and_of_the_one_on_its_way():
+    streams = Streams(Round())
+    sharded_gradients(streams, buckets())
+    assert streams.memory.peak["buffers"] == 20 and streams.memory.held["buffers"] == 0
+
+
+@pytest.mark.parametrize("pattern", [fully_sharded, replicated])
+def test_microbatches_that_are_alike_may_be_timed_once(pattern):
+    def step(streams):
+        if pattern is replicated:
+            return replicated(streams, buckets(reduce=5.0), 7, True)
+        return streams.repeat(7, lambda: fully_sharded(streams, buckets(reduce=5.0), True, True))
+
+    once, each = Streams(Round(alike=True)), Streams(Round(alike=False))
+    step(once), step(each)
+    assert once.now == pytest.approx(each.now) and once.spent == pytest.approx(each.spent)
