@@ -344,7 +344,7 @@ def each(operations: Callable[..., list[Operation]], z: Sizes, rows: Sequence) -
 
 
 def both_sorts(z: Sizes, rows: Sequence) -> list[Operation]:
-    return 2 * sort_rows(z, sum(rows)) if z.senders > 1 else []
+    return 2 * sort_rows(z, sum(rows)) if z.senders > 1 and any(rows) else []
 
 
 def balanced(z: Sizes) -> tuple[int, list[int]]:

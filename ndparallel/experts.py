@@ -79,7 +79,7 @@ class Experts(Gated):
         dnormed = self.shared_experts_backward(dy, saved, charge)
         returning = itinerary.from_experts(self.experts.backward_rows(arriving.wait(), itinerary, saved))
         if not self.block.defers:
-            self.experts.rows_weight(self.itineraries.pop(microbatch), saved)
+            self.experts.rows_weight(self.itineraries.pop(microbatch), saved, "backward")
         drouted = self.route_backward(dgates, microbatch, saved, charge)
         drouted += self.permute_backward(returning, saved, drouted.shape)
         dnormed = dnormed + self.tp.unshare(drouted)
@@ -91,7 +91,7 @@ class Experts(Gated):
 
     def backward_weight(self, microbatch: int) -> None:
         super().backward_weight(microbatch)
-        self.experts.rows_weight(self.itineraries.pop(microbatch), self.saved(microbatch))
+        self.experts.rows_weight(self.itineraries.pop(microbatch), self.saved(microbatch), "weight")
 
     # ---- the router: which experts, and how busy they are
 
@@ -224,11 +224,11 @@ class LocalExperts(Unit):
         self.sort(dout, itinerary, "backward")
         return drows
 
-    def rows_weight(self, itinerary: Itinerary, saved: Saved) -> None:
+    def rows_weight(self, itinerary: Itinerary, saved: Saved, phase: str) -> None:
         """Add up the weights' gradients; those of an expert without rows stay as they are."""
         for name, inputs in {"down": saved.take("expert activated"), "gate_up": saved.take("rows")}.items():
             dy = saved.take(f"d expert {name}")
-            for expert, its, charge in self.busy(itinerary, "backward", costs.expert_backward):
+            for expert, its, charge in self.busy(itinerary, phase, costs.expert_backward):
                 self.g[name][expert] += charge.matmul(f"{name} weight", dy[its].T, inputs[its]) / self.context.ep.size
 
     def busy(self, itinerary: Itinerary, phase: str, operations: Callable) -> Iterator[tuple[int, slice, Charge]]:
@@ -237,5 +237,5 @@ class LocalExperts(Unit):
             yield expert, its, self.charge(phase, operations, 1, its.stop - its.start)
 
     def sort(self, rows: np.ndarray, itinerary: Itinerary, phase: str) -> None:
-        if itinerary.needs_sorting:
+        if itinerary.needs_sorting and len(rows):
             self.charge(phase, costs.sort_rows, 1, len(rows))("sort")

@@ -14,6 +14,7 @@ MODEL_SIZES = {
     "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
 }
 DTYPES = ("float32", "float64")
+WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Job:
     def microbatch(self) -> int:
         """Sequences in a microbatch of one data-parallel rank."""
         return self.batch // (self.mesh.dp * self.microbatches)
+
+    @property
+    def work(self) -> "Job":
+        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and forgets nothing."""
+        return Job(**{name: getattr(self, name) for name in WORK})
 
     def on(self, **changes) -> "Job":
         return replace(self, **changes)

@@ -101,7 +101,7 @@ class Branch:
         saved = self.saved(microbatch)
         for name in self.linears:
             dy = saved.take(f"d {name}")
-            self.linear_weight(name, dy, saved, self.charge("backward", dy))
+            self.linear_weight(name, dy, saved, self.block.charge("weight", self.prices["backward"], dy.shape[1]))
 
     def charge(self, phase: str, x: np.ndarray) -> Charge:
         return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
@@ -305,14 +305,14 @@ class Embedding(Unit):
         if self.defers:
             self.keep(microbatch).keep(dy=dy)
         else:
-            self.add_rows(dy, microbatch)
+            self.add_rows(dy, microbatch, "backward")
 
     def backward_weight(self, microbatch: int) -> None:
-        self.add_rows(self.keep(microbatch).take("dy"), microbatch)
+        self.add_rows(self.keep(microbatch).take("dy"), microbatch, "weight")
 
-    def add_rows(self, dy: np.ndarray, microbatch: int) -> None:
+    def add_rows(self, dy: np.ndarray, microbatch: int, phase: str) -> None:
         dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
-        self.charge("backward", costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
+        self.charge(phase, costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
         mine = self.mine(tokens)
         np.add.at(self.g["table"], tokens[mine] - self.rows.start, dy[mine])
 
@@ -374,7 +374,7 @@ class Head(Unit):
     def backward_weight(self, microbatch: int) -> None:
         saved = self.keep(microbatch)
         dlogits = saved.take("dlogits")
-        self.add_weight(dlogits, saved, self.charge("backward", costs.head_backward, dlogits.shape[1]))
+        self.add_weight(dlogits, saved, self.charge("weight", costs.head_backward, dlogits.shape[1]))
 
     def add_weight(self, dlogits: np.ndarray, saved: Saved, charge: Charge) -> None:
         normed = saved.take("normed")

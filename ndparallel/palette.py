@@ -6,7 +6,8 @@ Limit  Few colours, because few can be told apart by everybody: hues in the mann
 
 Glossary
     light, dark   the colour on a light and on a dark ground
-    phase         the first word of an operation's name: forward, backward, recompute, optimizer
+    phase         the first word of an operation's name: forward, backward, weight, recompute, optimizer
+    weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it off
     waiting       communication that the compute stream waits for (exposed)
     idle          nothing to do and nothing to wait for: bubble
 """
@@ -20,20 +21,21 @@ class Paint(NamedTuple):
     dark: str
 
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = "forward", "backward", "recompute", "optimizer", "compute"
+FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = "forward", "backward", "weight", "recompute", "optimizer", "compute"
 COMMUNICATION, WAITING, IDLE = "communication", "waiting", "idle"
 
 ACTIVITIES = {
     FORWARD: Paint("F", "#8fc3ea", "#8cc2ec"),
     BACKWARD: Paint("B", "#3a6a9e", "#3f74b0"),
+    WEIGHT: Paint("W", "#1f3047", "#24476b"),
     RECOMPUTE: Paint("R", "#a876d6", "#6d46b2"),
     OPTIMIZER: Paint("O", "#53bb96", "#4fc39b"),
     OTHER: Paint("C", "#858f9c", "#868e98"),
     COMMUNICATION: Paint("=", "#dcc25a", "#d4ba52"),
-    WAITING: Paint("w", "#bd4a56", "#c0495a"),
+    WAITING: Paint("x", "#bd4a56", "#c0495a"),
     IDLE: Paint(".", "#eceff3", "#262c36"),
 }
-PHASES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER)
+PHASES = (FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER)
 
 MEMORY = {
     "weights": ACTIVITIES[BACKWARD],

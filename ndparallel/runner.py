@@ -22,20 +22,6 @@ from ndparallel.measure import Measurement, failed, measure
 from ndparallel.mesh import Mesh
 from ndparallel.oracle import Tensors, gradient_difference, whole_tensors
 
-# the job's fields that change how the work is laid out and not what is computed: the single GPU has them as they are by default
-LAYOUT = (
-    "microbatches",
-    "bucket_mb",
-    "unit_mb",
-    "reshard_after_forward",
-    "recompute",
-    "sequence_parallel",
-    "chunks",
-    "context_parallel",
-    "schedule",
-    "stage_chunks",
-)
-
 
 @dataclass(frozen=True)
 class Strategy:
@@ -79,7 +65,7 @@ def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
 
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
-    return enter(alone, job.on(**{name: getattr(Job, name) for name in LAYOUT}), 1)
+    return enter(alone, job.work, 1)
 
 
 @dataclass(frozen=True)

@@ -154,3 +154,11 @@ def test_where_the_model_does_not_fit_the_row_says_so_and_what_shards_it_runs(ca
     assert code == 0
     assert "single GPU has no numbers" in out and "Speedups are against a single GPU that has all the memory it needs (126 MB)." in out
     assert "On 4 GPUs FSDP prefetch is fastest" in out
+
+
+def test_a_slower_network_changes_the_winner(capsys):
+    argv = ["compare", "--what-if", "--json", "--engine", "inline", "--strategy", "DP only", "--strategy", "TP2 x PP2 x DP2"]
+    assert main(argv) == 0
+    winners = {row["what if"]: row["fastest on 8"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert winners["as it is"] == winners["network across nodes as fast as inside"] == "DP only"
+    assert winners["network across nodes 10x slower"] == "TP2 x PP2 x DP2"

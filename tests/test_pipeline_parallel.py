@@ -7,11 +7,13 @@ from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, nam
 
 from gpu import COMPUTE, MEMORY, Event
 from ndparallel import costs
+from ndparallel.history import activity
 from ndparallel.job import Job
 from ndparallel.lesson import Runner, enter
 from ndparallel.lessons import load
 from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
+from ndparallel.palette import WEIGHT
 from ndparallel.pipeline.stages import schedule_of
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
@@ -95,6 +97,19 @@ def test_the_executed_clock_equals_the_timing_of_the_schedules_list(schedule, ra
     for rank, result in enumerate(results):
         compute = [event for event in map(Event._make, result.events) if event.kind == COMPUTE and "optimizer" not in event.what]
         assert compute[-1].end == pytest.approx(timing.end[rank][-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v", "dualpipev"])
+def test_the_gradients_of_weights_that_a_schedule_puts_off_are_a_phase_of_their_own(schedule):
+    """As long as the W actions of its list, and none where every backward is whole."""
+    job = Job(model=EIGHT, microbatches=8, mesh=Mesh(pp=4))
+    listed = schedule_of(schedule, 4, 8, None)
+    weight = work_of(job, listed, POCKET).seconds_by_stage(listed.layout.stages)["W"]
+    for rank, result in enumerate(run(pipeline(schedule), job, 4)):
+        expected = sum(weight[action.stage] for action in listed.actions[rank] if action.op == "W")
+        spans = [event for event in map(Event._make, result.events) if event.kind == COMPUTE and activity(event) == WEIGHT]
+        assert sum(event.end - event.start for event in spans) == pytest.approx(expected, rel=1e-9)
+        assert bool(spans) == (schedule != "1f1b")
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])

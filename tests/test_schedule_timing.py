@@ -187,13 +187,13 @@ def test_messages_of_two_senders_to_one_rank_come_in_one_after_the_other():
 
 
 def test_messages_of_one_sender_to_two_ranks_leave_one_after_the_other():
-    """The same V: rank 1's line is taken until 22 by activations for rank 2; those for rank 0, ready at 20, leave then."""
+    """The same V: until 25 rank 1's line is taken by activations for rank 2; those for rank 0, ready at 23, leave only then."""
     first = [*(Action("F", 0, microbatch) for microbatch in range(3)), Action("F", 5, 0)]
     middle = [*(Action("F", 1, microbatch) for microbatch in range(3)), Action("F", 4, 0)]
     schedule = Schedule("forwards", Layout("v", 3, 2), 3, [first, middle, [Action("F", 2, 0), Action("F", 3, 0)]], [[], [], []])
-    timing = time_schedule(schedule, Work(wire=5.0))
-    assert timing.end[1] == [7, 12, 17, 20]
-    assert timing.start[0][-1] == 22 + 5
+    timing = time_schedule(schedule, Work([1, 4, 1, 1, 1, 1], wire=5.0))
+    assert timing.end[1] == [10, 15, 20, 23]
+    assert timing.start[0][-1] == 25 + 5
 
 
 def test_gradients_and_activations_do_not_wait_for_one_another_on_the_wire():

@@ -124,7 +124,7 @@ def test_the_picture_has_at_most_100_columns_and_reads_without_colours():
     lines = drawn(BLOCKING, OVERLAPPED)
     assert max(map(len, lines)) <= 100
     first = lines[1].split()[-1]
-    assert first.startswith("FFFF") and first.endswith("O") and "wBB" in first
+    assert first.startswith("FFFF") and first.endswith("O") and "xBB" in first
     assert "====" in lines[2]
 
 
@@ -137,14 +137,14 @@ def test_a_narrow_terminal_gets_a_narrow_picture(width):
 
 
 def test_all_timelines_share_one_scale():
-    blocking, overlapped = (sum(map(line.count, "FBwO.")) for line in (drawn(BLOCKING, OVERLAPPED)[at] for at in (1, 11)))
+    blocking, overlapped = (sum(map(line.count, "FBxO.")) for line in (drawn(BLOCKING, OVERLAPPED)[at] for at in (1, 11)))
     assert overlapped / blocking == pytest.approx(OVERLAPPED.seconds / BLOCKING.seconds, abs=0.01)
 
 
 def test_the_title_says_the_step_and_the_legend_only_what_occurs():
     lines = drawn(OVERLAPPED)
     assert lines[0] == f"overlapped  {si(OVERLAPPED.seconds, 's')}"
-    assert lines[-1].split() == ["F", "forward", "B", "backward", "O", "optimizer", "=", "communication", "w", "waiting", ".", "idle"]
+    assert lines[-1].split() == ["F", "forward", "B", "backward", "O", "optimizer", "=", "communication", "x", "waiting", ".", "idle"]
 
 
 def test_an_empty_run_is_drawn_without_complaint():

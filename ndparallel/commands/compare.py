@@ -8,11 +8,11 @@ Limit  Strategies run at their lesson's own settings; each lesson has more of th
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu import si
+from gpu import Hardware, si
 from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.lesson import Lesson, Run, choose, run_entries
@@ -21,7 +21,8 @@ from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, hardware_from, job_from
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Runner, Strategy, baseline, enter
-from ndparallel.show import progress, show
+from ndparallel.show import progress, show, show_sweep
+from ndparallel.what_if import SCENARIOS, what_if
 from ndparallel.words import listed
 
 COMMUNICATION, BUBBLE, EXTRA, WORK = "exposed communication", "bubble", "compute that more GPUs do not shorten", "the work itself"
@@ -31,20 +32,32 @@ NEGLIGIBLE = 0.01  # a loss below this share of the step bounds nobody
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, gpus=None)
+    parser.add_argument("--what-if", action="store_true", help="instead: who wins on other networks, models and batches")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    job, hardware = job_from(arguments), hardware_from(arguments)
+    hardware = hardware_from(arguments)
     lessons = [load(name) for name in available()]
-    jobs = {lesson.name: job_from(arguments, lesson.defaults) for lesson in lessons}
+    if arguments.what_if:
+        runs = [(scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware))) for scenario in SCENARIOS]
+        show_sweep(what_if(runs), arguments.json)
+        return int(not all(run.report.equal() for _, run in runs))
+    run = one_run(arguments, lessons, lambda job: job, hardware)
+    show(title(lessons), run, arguments, contrast(run), closing)
+    return int(not run.report.equal())
+
+
+def one_run(arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Callable[[Job], Job], hardware: Hardware) -> Run:
+    """Run all that is asked for, with changed jobs, beside the single GPU."""
+    job = change(job_from(arguments))
+    jobs = {lesson.name: change(job_from(arguments, lesson.defaults)) for lesson in lessons}
     entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
     if not arguments.strategy:
         entries = [baseline(job), *entries]
     with progress() as announce:
         run = run_entries("compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True))
     run.report = replace(run.report, lessons=dimensions(lessons))
-    show(title(lessons), run, arguments, contrast(run), closing)
-    return int(not run.report.equal())
+    return run
 
 
 # ------------------------------------------------------------------------------------------------------ what is run

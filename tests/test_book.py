@@ -1,0 +1,143 @@
+"""The book says what the commands print: every output and every number with a unit in README.md and docs/."""
+
+import json
+
+import pytest
+
+from ndparallel.book import documents, main, renewed, run, unexplained, written_like
+from ndparallel.errors import UserError
+
+PARAGRAPH = """
+<!-- numbers: python 1d_data_parallel.py
+3.85x     strategies["DDP ring"].speedup
+26.8 ms   strategies["DDP ring"].exposed
+-->
+<!-- numbers:
+30.3 s    6 * (0.05 + 500 * 0.01)
+3.35 TB/s source: a data sheet
+-->
+The ring has 3.85x and waits 26.8 ms. On paper it is 30.3 s,
+at 3.35 TB/s.
+"""
+
+
+def commands(speedup: float = 3.852, exposed: float = 0.02679):
+    """Stands for running: what any command's JSON would have."""
+    return lambda command: json.dumps({"strategies": [{"name": "DDP ring", "speedup": speedup, "exposed": exposed}]})
+
+
+# ------------------------------------------------------------------------------------------------- the documents
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_a_document_says_what_the_commands_print(path):
+    text = path.read_text("utf-8")
+    assert renewed(text).splitlines() == text.splitlines(), "renew it with `python -m ndparallel.book --write`"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_every_number_with_a_unit_is_explained(path):
+    assert unexplained(path.read_text("utf-8")) == []
+
+
+def test_readme_stays_a_chapter_book_of_at_most_700_lines():
+    assert len(documents()[0].read_text("utf-8").splitlines()) <= 700
+
+
+# ------------------------------------------------------------------------------------------------- numbers
+
+
+def test_numbers_that_are_right_stay():
+    assert renewed(PARAGRAPH, commands()) == PARAGRAPH
+
+
+def test_numbers_that_are_stale_are_renewed_in_the_comment_and_in_the_paragraph():
+    new = renewed(PARAGRAPH, commands(speedup=4.0, exposed=0.0301))
+    assert new == PARAGRAPH.replace("3.85x", "4.00x").replace("26.8 ms", "30.1 ms")
+
+
+def test_a_number_is_not_mistaken_for_a_part_of_another():
+    text = "<!-- numbers: any\n3.8x   strategies['DDP ring'].speedup\n-->\nNot 13.8x, nor 3.85x, but 3.8x.\n"
+    assert renewed(text, commands(4.0)).endswith("Not 13.8x, nor 3.85x, but 4.0x.\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "written"),
+    [
+        ("26.8 ms", 0.03, "30.0 ms"),
+        ("99%", 0.5, "50%"),
+        ("1.02x", 2.0, "2.00x"),
+        ("104,992", 1234567, "1,234,567"),
+        ("630 kB", 1e6, "1000 kB"),
+        ("48 MB", 48.4e6, "48 MB"),
+        ("32.0 s", 8, "8.0 s"),
+    ],
+)
+def test_a_value_is_written_in_the_unit_and_digits_of_what_stands_there(text, value, written):
+    assert written_like(text, value) == written
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("3.85x and", "3.9x and", "does not say '3.85x'"),
+        ('["DDP ring"].speedup', '["DDP"].speedup', "has no value: KeyError"),
+        ("26.8 ms   ", "much   ", "'much' is no number"),
+        ("6 * (0.05", "6 * (oops", "has no value: NameError"),
+    ],
+)
+def test_a_comment_that_explains_nothing_is_an_error_in_words(old, new, sentence):
+    with pytest.raises(UserError) as error:
+        renewed(PARAGRAPH.replace(old, new, 1), commands())
+    assert sentence in str(error.value)
+
+
+def test_a_number_with_a_unit_that_nobody_explains_is_found():
+    assert unexplained(PARAGRAPH) == []
+    assert unexplained(PARAGRAPH + "\nAnd 5.6 GB more, 12% of 3 s, but not 8 x 64, 4 GPUs, `9 ms` or TP2.\n") == ["5.6 GB", "12%", "3 s"]
+    assert unexplained(PARAGRAPH.replace("waits 26.8 ms", "waits 26.9 ms")) == ["26.9 ms"]
+
+
+# ------------------------------------------------------------------------------------------------- outputs
+
+CONSOLE = "Before.\n\n```console\n$ python gpu.py\nloss  5.972  1.05 s\n```\n\nAfter.\n"
+
+
+def test_output_that_is_stale_is_renewed_and_nothing_else():
+    new = renewed(CONSOLE, lambda command: f"{command} printed this\n")
+    assert new == "Before.\n\n```console\n$ python gpu.py\npython gpu.py printed this\n```\n\nAfter.\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "stays"),
+    [("loss  5.975  1.05 s\n", True), ("loss  5.990  1.05 s\n", False), ("loss  5.972  1.06 s\n", False)],
+)
+def test_losses_may_differ_in_the_third_digit_and_nothing_else_may(output, stays):
+    assert (renewed(CONSOLE, lambda command: output) == CONSOLE) is stays
+
+
+def test_commands_run_as_they_stand_and_end_as_head_and_tail_do():
+    whole = run("python gpu.py").splitlines()
+    assert whole[2].split() == ["one", "GPU", "32.0", "s", "1.00x"]
+    assert run("python gpu.py | head -2").splitlines() == whole[:2]
+    assert run("python gpu.py | tail -1").splitlines() == whole[-1:]
+
+
+def test_errors_for_people_are_output_too():
+    assert run("ndparallel compare --gpus 0") == "error: 0 GPUs cannot train anything; choose 1 or more.\n"
+
+
+@pytest.mark.parametrize("command", ["rm -rf docs", "python gpu.py; ls", "python gpu.py | sort", ""])
+def test_other_commands_are_refused(command):
+    with pytest.raises(UserError, match="no command of this project"):
+        run(command)
+
+
+def test_write_renews_a_file_and_a_second_run_finds_nothing(tmp_path, capsys):
+    path = tmp_path / "chapter.md"
+    path.write_text(CONSOLE)
+    assert main([str(path)]) == 1 and path.read_text() == CONSOLE
+    assert "-loss  5.972  1.05 s" in capsys.readouterr().out
+    assert main([str(path), "--write"]) == 0 and "32.0 s" in path.read_text()
+    assert main([str(path)]) == 0
