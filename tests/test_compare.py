@@ -161,4 +161,4 @@ def test_a_slower_network_changes_the_winner(capsys):
     assert main(argv) == 0
     winners = {row["what if"]: row["fastest on 8"] for row in json.loads(capsys.readouterr().out)["rows"]}
     assert winners["as it is"] == winners["network across nodes as fast as inside"] == "DP only"
-    assert winners["network across nodes 10x slower"] == "TP2 x PP2 x DP2"
+    assert winners["network across nodes 30x slower"] == "TP2 x PP2 x DP2"
