@@ -188,12 +188,12 @@ def smallest_margins(gpu, job: Job) -> list[float]:
     return [float(np.min(found[..., k - 1] - found[..., k])) for found in ordered]
 
 
-@pytest.mark.parametrize("name", names("1d_data_parallel"))
-@pytest.mark.parametrize("ep", [2, 4])
-def test_every_1d_strategy_trains_experts_that_ranks_share_out(name, ep):
+@pytest.mark.parametrize("strategy_name", names("1d_data_parallel"))
+@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=2), Mesh(dp=4, ep=4), Mesh(dp=2, cp=2, ep=2)], ids=name)
+def test_every_1d_strategy_trains_experts_that_ranks_share_out(strategy_name, mesh):
     job = JOBS["shared"].on(dtype="float64", optimizer="sgd", steps=3, microbatches=2)
-    strategy_ = strategy("1d_data_parallel", name)
-    results = run_strategy(replace(strategy_, mesh=lambda gpus: Mesh(dp=gpus, ep=ep)), job, 4)
+    on_mesh = replace(strategy("1d_data_parallel", strategy_name), mesh=lambda gpus: mesh)
+    results = run_strategy(on_mesh, job, 4)
     assert max(differences(job, results)) <= 1e-12
     assert difference_of_weights(results, alone(job)) <= 1e-12
 
