@@ -9,6 +9,9 @@ from ndparallel.errors import guarded, unknown
 COMMANDS = {
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
     "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
+    "plan": "a training step of a large model on a cluster: how long, what bounds it, does it fit, and how sure is that",
+    "explain": "a layer's operations, one by one, and what bounds each",
+    "validate": "the planner's predictions against measured training runs",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 

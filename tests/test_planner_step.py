@@ -4,17 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ndparallel.hardware import find_hardware
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
 from ndparallel.planner.cases import express, read_cases
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict, slowest
+from ndparallel.planner.step import ends_of, predict, schedule_of, slowest, workload_of
 from ndparallel.planner.validate import summary, validate
 from ndparallel.planner.workload import layers_by_stage
 
+TIMED = ["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipev"]
 LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)
 
 
@@ -95,3 +101,15 @@ def test_a_step_of_a_published_run_is_explained_by_its_parts():
     case = express(run)
     step = predict(case.job, case.plan)
     assert step.breakdown["dp"] > 3 * step.breakdown["compute"]  # 144 TFLOP/s at 384 GPUs, 44 at 1536: communication bounds it
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(TIMED), st.integers(2, 5), st.integers(0, 4), st.integers(0, 99))
+def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedule, pp, rest, seed):
+    chunks = 1 if RECIPES[schedule].chunks == 1 else 2
+    microbatches = 12 * pp + (0 if schedule == "interleaved" else rest % pp)
+    plan = Plan(pp=pp, chunks=chunks, schedule=schedule)
+    times = np.random.default_rng(seed).uniform(0.5, 1.5, (3, pp * chunks))
+    work = workload_of(job(global_batch=microbatches), plan)
+    durations = Work(*times.tolist(), latency=0.1, wire=0.05)
+    assert ends_of(work, durations) == pytest.approx([end[-1] for end in time_schedule(schedule_of(work), durations).end], rel=1e-9)

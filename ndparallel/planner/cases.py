@@ -25,6 +25,7 @@ from typing import Any
 
 from ndparallel.errors import UserError
 from ndparallel.hardware import Accelerator, accelerator, data_sheets
+from ndparallel.planner.flops import model_flops
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import Experts, ModelShape
 from ndparallel.planner.stack import STACKS, Stack
@@ -163,14 +164,6 @@ def measured_seconds(run: Mapping[str, Any], job: Job) -> tuple[float, bool]:
     if "tflops_per_gpu" in measured:
         return model_flops(job) / (run["gpus"] * measured["tflops_per_gpu"] * 1e12), False
     raise UserError(f"{run['id']} states no seconds and nothing from which they follow.")
-
-
-def model_flops(job: Job) -> float:
-    """FLOPs of one step without recomputation: matrices, and the attention that the mask keeps."""
-    counted, shape = job.shape.parameters(), job.shape
-    matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
-    attention = 3 * shape.layers * shape.heads * (shape.head_dim + shape.value_dim) * job.sequence
-    return float(job.global_batch * job.sequence * (6 * matrices + attention))
 
 
 def measured_bytes(measured: Mapping[str, Any]) -> float | None:

@@ -132,6 +132,7 @@ class ExecutedWorkload:
 
     # ---- the pipeline
 
+    @cached_property
     def columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
         return tuple([self.action_seconds(op, stage) for stage in range(self.plan.stages)] for op in "FIW")  # type: ignore[return-value]
 

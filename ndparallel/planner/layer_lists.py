@@ -14,6 +14,8 @@ from ndparallel.planner.operations import HALF, PASSES, ROUTING_LAUNCHES, SCORE_
 from ndparallel.planner.shape import Experts, Linear, ModelShape
 from ndparallel.planner.stack import Stack
 
+KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
+
 
 @dataclass(frozen=True)
 class LayerLists:
@@ -38,7 +40,8 @@ class LayerLists:
         first = self.attention_forward()
         backward = [*(self.experts_backward() if experts else self.mlp_backward()), *self.attention_backward()]
         second = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
-        return Layer(first + last, self.again(first, last, recompute), backward, self.weights(self.shape.attention()) + second)
+        lists = first + last, self.again(first, last, recompute), backward, self.weights(self.shape.attention()) + second
+        return Layer(*(with_casts(items) for items in lists))
 
     def again(self, first: list, last: list, recompute: str) -> list:
         """What runs again before the backward pass."""
@@ -71,7 +74,8 @@ class LayerLists:
         inputs = matrix.inputs / (self.share.tp if matrix.split == "rows" else 1)
         outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
         m, n, k = {"forward": (rows, outputs, inputs), "dgrad": (rows, inputs, outputs), "wgrad": (outputs, inputs, rows)}[side]
-        return matmul(f"{matrix.name} {side}", m, n, k, self.share.dtype, accumulate=side == "wgrad" and self.stack.accumulates)
+        dtype = self.share.dtype if matrix.name in KEEP_DTYPE else self.share.linear_dtype
+        return matmul(f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates)
 
     def weights(self, matrices) -> list:
         return [self.product(matrix, "wgrad") for matrix in matrices]
@@ -129,7 +133,8 @@ class LayerLists:
         """Keys and values go round the cp ring beside attention, their gradients too (Liu et al. 2310.01889)."""
         kv = 2 * self.shape.kv_heads / self.share.tp * self.shape.head_dim
         size = self.share.micro_batch * self.share.sequence * kv * HALF * times
-        return [Exchange("cp ring", "all_gather", "cp", size, max(core, key=lambda op: op.kind != "elementwise"), self.share.cp)]
+        beside = max(core, key=lambda op: op.kind != "elementwise") if self.stack.cp_overlap else None
+        return [Exchange("cp ring", "all_gather", "cp", size, beside, self.share.cp)]
 
     @property
     def pairs(self):
@@ -254,7 +259,7 @@ class LayerLists:
             "dgrad": (rows, matrix.inputs, matrix.outputs),
             "wgrad": (matrix.outputs, matrix.inputs, rows),
         }[side]
-        one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.dtype, experts, side == "wgrad" and self.stack.accumulates)
+        one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.linear_dtype, experts, side == "wgrad" and self.stack.accumulates)
         return one._replace(kernels=experts)
 
     def shared_matrices(self):
@@ -284,6 +289,16 @@ class LayerLists:
             [loss, back, *self.sum_parts(weight, True), self.norm(True)],
             [weight],
         )
+
+
+def with_casts(items: list) -> list:
+    """Before a matmul in fp8 its activations, or their gradients, are cast: read in 16 bits, written in 8, as they are and transposed."""
+    result = []
+    for item in items:
+        if isinstance(item, Operation) and item.dtype == "float8" and not item.name.endswith("wgrad"):
+            result.append(elementwise("cast to fp8", item.flops / (2 * item.shape[1]), 2))
+        result.append(item)
+    return result
 
 
 def _last_matmul(items: list) -> int:

@@ -10,7 +10,7 @@ Glossary
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Pricing:
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
+    wholes: dict[tuple, Any] = field(init=False, default_factory=dict)
     alike = True
 
     def __post_init__(self) -> None:
@@ -91,6 +92,15 @@ class Pricing:
         return np.maximum(whole - self.seconds(exchange.beside), whole / exchange.chunks)
 
     def whole(self, exchange: Exchange):
+        """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
+        key = exchange.collective, exchange.group, exchange.choices, exchange.bytes
+        if isinstance(exchange.bytes, np.ndarray):
+            return self.priced(exchange)
+        if key not in self.wholes:
+            self.wholes[key] = self.priced(exchange)
+        return self.wholes[key]
+
+    def priced(self, exchange: Exchange):
         links = self.groups.links(exchange.group)
         if exchange.choices:
             return dispatch_seconds(exchange.bytes, exchange.choices, links)

@@ -22,7 +22,7 @@ from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import one_stage, schedule_of, workload_of
+from ndparallel.planner.step import AUTOMATIC, one_stage, over_rounds, schedule_of, workload_of
 from ndparallel.planner.workload import elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
@@ -73,7 +73,8 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
     if plan.pp == 1:
         return [1.0]
-    return peak_activations(schedule_of(workload_of(job, plan)))
+    work = workload_of(job, plan)
+    return peak_activations(schedule_of(work)) if plan.schedule in AUTOMATIC else over_rounds(work, peak_activations)
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
@@ -106,7 +107,10 @@ def _states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
 
 def _fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be scattered."""
-    mine, number = shared / (plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp), HALF if job.half else SINGLE
+    mine, number = (
+        shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp),
+        HALF if job.half else SINGLE,
+    )
     unit = max(sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)])
     ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
     gathered = (2 * unit + ends) * HALF + unit * job.stack.gradient_bytes

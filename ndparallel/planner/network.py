@@ -12,6 +12,7 @@ Glossary
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,28 +31,28 @@ class GroupLinks:
     hardware: Hardware
     rails: Any = 1.0  # share of its rails that a collective uses
 
-    @property
+    @cached_property
     def per_node(self):
-        return np.clip(self.hardware.gpus_per_node // self.stride, 1, self.ranks)
+        return np.minimum(np.maximum(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
 
-    @property
+    @cached_property
     def nodes(self):
         return np.ceil(self.ranks / self.per_node)
 
-    @property
+    @cached_property
     def bandwidth(self):
         """Bytes a second that pass any point of the ring."""
         inside = self.hardware.inside.bandwidth_bytes_per_second
         across = self.hardware.across.bandwidth_bytes_per_second * np.maximum(1, self.per_node * self.rails)
         return np.where(self.nodes > 1, np.minimum(inside, across), inside)
 
-    @property
+    @cached_property
     def hops_seconds(self):
         """Latency once round the ring."""
         across = self.nodes - 1
         return (self.ranks - 1 - across) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
 
-    @property
+    @cached_property
     def tree_seconds(self):
         """Latency down a tree whose branches are chains inside the nodes."""
         inside = (self.per_node - 1) * self.hardware.inside.latency_seconds

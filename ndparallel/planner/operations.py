@@ -74,6 +74,7 @@ class Share:
     cp: Any = 1
     ep: Any = 1
     sequence_parallel: bool = False
+    linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
     dtype: str = "bfloat16"
 
     @property

@@ -40,10 +40,12 @@ class Bucket:
     whole_bytes: tuple[float, float] = (0, 0)
 
     def forward(self, streams: Streams) -> None:
+        streams.phase = "forward"
         for unit in self.units:
             streams.run(unit.forward)
 
     def backward(self, streams: Streams) -> None:
+        streams.phase = "backward"
         for unit in reversed(self.units):
             streams.run(unit.backward)
 

@@ -33,6 +33,7 @@ class Job:
     sequence: int
     global_batch: int
     half: bool = False
+    dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Plan:
     chunks: Any = 1
     micro_batch: Any = 1
     zero: int = 0
+    shards: Any = 0  # with zero 3: ranks that a layer's weights are sharded over, 0 for all of dp and cp; the others are replicas (HSDP)
     sequence_parallel: bool = False
     recompute: str = "none"
     schedule: str = "1f1b"
@@ -68,7 +70,8 @@ class Plan:
         return job.global_batch // (self.dp * self.micro_batch)
 
     def share(self, job: Job) -> Share:
-        return Share(self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel)
+        linear = "float8" if job.dtype == "fp8" else "bfloat16"
+        return Share(self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel, linear)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,16 @@ class Groups:
     @cached_property
     def ep(self) -> GroupLinks:
         return self._links(self.plan.ep, 1)
+
+    @cached_property
+    def shards(self) -> GroupLinks:
+        """Ranks that FSDP shards a layer over."""
+        return self._links(self.plan.shards or self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def replicas(self) -> GroupLinks:
+        """Ranks that hold the same shard (HSDP)."""
+        return self._links(self.plan.dp * self.plan.cp / self.shards.ranks, self.plan.tp * self.shards.ranks)
 
     @cached_property
     def experts_dp(self) -> GroupLinks:

@@ -14,6 +14,7 @@ rope = the parts of a head without and with rotary position.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ndparallel.errors import UserError
 from ndparallel.planner.parameters import Parameters
@@ -193,6 +194,10 @@ class ModelShape:
 
     def parameters(self) -> Parameters:
         """Count the parameters by kind."""
+        return self._parameters
+
+    @cached_property
+    def _parameters(self) -> Parameters:
         some = self.experts
         norm = self.hidden * (1 + ("norm" in self.biases))
         table = self.vocab * self.hidden

@@ -32,6 +32,7 @@ class Stack:
     prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
     reshards: bool = True  # FSDP: weights are forgotten after the forward pass, and gathered again
     gathers_first: bool = True  # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
+    cp_overlap: bool = True  # keys and values go round beside attention
     pp_overlap: bool = True  # messages between stages beside compute; else a rank stands still while it sends and receives
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix

@@ -23,7 +23,7 @@ from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.search import search
-from ndparallel.pipeline.timing import Timing, time_schedule
+from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.layer_time import Pricing
@@ -35,6 +35,7 @@ from ndparallel.planner.workload import Workload, total
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 AnyWorkload = Workload | ExecutedWorkload
+FULL_ROUNDS = 6  # rounds of microbatches after which a pipeline is in its stride
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer")
 
 
@@ -77,10 +78,11 @@ def step_of(work: AnyWorkload) -> Step:
 # ------------------------------------------------------------------------------------------------------- without pipeline
 
 
-def one_stage(work: AnyWorkload) -> Streams:
-    """All ranks have the whole depth of the model."""
+def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
+    """All ranks have the whole depth of the model; what happens when is noted in `trace`."""
     plan, stack = work.plan, work.job.stack
     streams, buckets, microbatches = Streams(work.machine), work.buckets(0), plan.microbatches(work.job)
+    streams.trace = trace
     streams.run(work.states(0))
     if plan.zero == 3:
         streams.repeat(microbatches, lambda: fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards))
@@ -101,18 +103,46 @@ def one_stage(work: AnyWorkload) -> Streams:
 
 def pipeline(work: AnyWorkload) -> Seconds:
     """The schedule's actions, then every rank's gradients and optimizer."""
-    columns, microbatches = work.columns(), work.plan.microbatches(work.job)
+    columns, microbatches = work.columns, work.plan.microbatches(work.job)
     stages = [work.plan.layout.stages_of(rank) for rank in ranks(work)]
     busy = [total(column[stage] for column in columns for stage in mine) for mine in stages]
     busiest = max(busy, key=lambda seconds: float(seconds.total)).times(microbatches)
-    schedule = schedule_of(work)
-    timing = time_schedule(schedule, work_of(work))
-    whole, silent = length(work.plan, timing), length(work.plan, time_schedule(schedule, work_of(work, messages=False)))
-    ends = [ending(work, rank) for rank in ranks(work)]
-    done = [end[-1] + float(last.total) for end, last in zip(timing.end, ends)]
+    whole, silent = ends_of(work, work_of(work)), ends_of(work, work_of(work, messages=False))
+    ends = endings(work)
+    done = [end + float(last.total) for end, last in zip(whole, ends)]
     last = ends[int(np.argmax(done))]
-    late = max(done) - timing.makespan - float(last.total)
-    return busiest + last + Seconds(pp=whole - silent, bubble=silent - float(busiest.total) + late)
+    late = max(done) - max(whole) - float(last.total)
+    return busiest + last + Seconds(pp=max(whole) - max(silent), bubble=max(silent) - float(busiest.total) + late)
+
+
+def ends_of(work: AnyWorkload, durations: Work) -> list[float]:
+    """Seconds until each rank ends its last action; where steps follow without a stop, those of its own span (2401.10241, section 4).
+
+    Many microbatches are not all timed: once the pipeline is full, every round of as many as it has ranks takes the same.
+    """
+    if work.plan.schedule in AUTOMATIC:
+        return [max(time_schedule(schedule_of(work), durations).spans)] * work.plan.pp
+    return over_rounds(work, lambda schedule: [end[-1] for end in time_schedule(schedule, durations).end])
+
+
+def over_rounds(work: AnyWorkload, of: Callable[[Schedule], list[float]]) -> list[float]:
+    """What `of` says of the schedule, from two that are one round apart."""
+    ranks, microbatches = work.plan.pp, work.plan.microbatches(work.job)
+    few = FULL_ROUNDS * ranks + microbatches % ranks
+    if microbatches <= few + ranks:
+        return of(schedule_of(work))
+    rounds, before = (microbatches - few) / ranks, of(schedule_of(work, few))
+    return [start + rounds * (end - start) for start, end in zip(before, of(schedule_of(work, few + ranks)))]
+
+
+def endings(work: AnyWorkload) -> list[Seconds]:
+    """Of every rank; those whose stages have the same units end alike."""
+    known: dict[tuple, Seconds] = {}
+    units = [tuple(tuple(work.kinds[stage]) for stage in work.plan.layout.stages_of(rank)) for rank in ranks(work)]
+    for rank, held in enumerate(units):
+        if held not in known:
+            known[held] = ending(work, rank)
+    return [known[held] for held in units]
 
 
 def ranks(work: AnyWorkload) -> range:
@@ -158,22 +188,18 @@ def buckets_of(work: AnyWorkload, rank: int) -> list[Bucket]:
     return [bucket for stage in reversed(work.plan.layout.stages_of(rank)) for bucket in work.buckets(stage)]
 
 
-def schedule_of(work: AnyWorkload) -> Schedule:
+def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
     """The plan's schedule by name; the automatic ones are searched for these very seconds (2401.10241, section 3.1)."""
-    plan, microbatches = work.plan, work.plan.microbatches(work.job)
+    plan = work.plan
+    microbatches = microbatches or plan.microbatches(work.job)
     if plan.schedule in AUTOMATIC:
         return search(plan.pp, microbatches, work_of(work), memory_limit=AUTOMATIC[plan.schedule] * plan.pp)
     return build(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
 
 
-def length(plan: Plan, timing: Timing) -> float:
-    """Seconds of a step: until the last rank ends; or a rank's own span, where steps follow without a stop (2401.10241, section 4)."""
-    return max(timing.spans) if plan.schedule in AUTOMATIC else timing.makespan
-
-
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:
     """Seconds of all actions. Without overlap a rank stands still while its messages pass."""
-    forward, inputs, weights = ([float(part.total) for part in column] for column in work.columns())
+    forward, inputs, weights = ([float(part.total) for part in column] for column in work.columns)
     if not messages:
         return Work(forward, inputs, weights)
     latency, wire = work.messages()

@@ -19,7 +19,7 @@ import numpy as np
 from gpu import Operation
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 
-SAME_KIND = {"experts_dp": "dp"}  # groups whose waiting counts as another's
+SAME_KIND = dict.fromkeys(("experts_dp", "shards", "replicas"), "dp")  # groups whose waiting counts as another's
 
 
 class Seconds(dict[str, Any]):
@@ -72,6 +72,8 @@ class Streams:
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
         self.machine, self.now, self.memory = machine, now, Ledger()
         self.spent = Seconds()
+        self.phase = "compute"  # what compute counts as in a picture: forward, backward
+        self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
         self.lines: dict[str, Any] = {}  # when each communication stream is free
         self.ends: dict[str, Any] = {}  # of what was started and not yet waited for
 
@@ -95,12 +97,19 @@ class Streams:
                         self.spend(part, seconds)
 
     def spend(self, kind: str, seconds: Any) -> None:
+        self.note("compute", self.now, self.now + seconds, self.phase if kind == "compute" else kind)
         self.now = self.now + seconds
         self.spent[kind] = self.spent.get(kind, 0.0) + seconds
 
+    def note(self, stream: str, start: Any, end: Any, what: str) -> None:
+        if self.trace is not None:
+            self.trace.append((stream, float(np.max(start)), float(np.max(end)), what))
+
     def start(self, exchange: Exchange) -> None:
         line = exchange.group.partition("/")[0]
-        self.lines[line] = self.machine.arrival(exchange, np.maximum(self.now, self.lines.get(line, 0.0)))
+        begin = np.maximum(self.now, self.lines.get(line, 0.0))
+        self.lines[line] = self.machine.arrival(exchange, begin)
+        self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
         self.ends[exchange.name] = self.lines[line]
 
     def wait(self, exchange: Exchange) -> None:

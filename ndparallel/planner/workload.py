@@ -93,8 +93,11 @@ class Workload:
     def exchanges(self, name: str, collective: str, elements: tuple[Any, Any], size: int) -> list[Exchange]:
         """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""
         shared, experts = elements
-        parts = self.job.stack.collectives_per_layer if self.plan.zero == 3 else 1
-        named = [Exchange(f"{name} part {part}", collective, "dp", shared * size / parts) for part in range(parts)]
+        group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
+        named = [Exchange(f"{name} part {part}", collective, group, shared * size / parts) for part in range(parts)]
+        if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
+            shard = shared * size / self.plan.shards
+            named.append(Exchange(f"{name} of replicas", "all_reduce", "replicas", shard))
         return named + ([Exchange(f"{name} of experts", collective, "experts_dp", experts * size)] if np.any(experts) else [])
 
     @property
@@ -103,6 +106,7 @@ class Workload:
 
     # ---- the pipeline
 
+    @cached_property
     def columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
         """Seconds of F, I and W of every stage; what is recomputed counts as I."""
         if self.plan.zero == 3:
@@ -152,7 +156,8 @@ def total(parts) -> Seconds:
 def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
     """Price the step of these parameters, or of the rank's share of them."""
     groups, sharded = pricing.groups, pricing.plan.zero > 0
-    mine = shared / (groups.dp.ranks if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
+    owners = groups.shards.ranks if pricing.plan.zero == 3 else groups.dp.ranks
+    mine = shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
     return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * pricing.job.stack.optimizer_bytes)
 
 

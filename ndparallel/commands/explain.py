@@ -1,0 +1,97 @@
+"""A layer's operations, one by one: how many FLOPs, how many bytes, how long, and what bounds each.
+
+Idea   The same lists that `ndparallel plan` adds up. An operation is bound by compute, by memory bandwidth or by the launch of its kernel
+       (latency), whichever takes longest; a collective by the network: beside the operation that is named, it takes what that does not
+       hide.
+"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from gpu import Operation, si
+from ndparallel.planner.operations import Exchange, Start
+from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
+from ndparallel.planner.step import AnyWorkload, workload_of
+from ndparallel.planner.streams import Item
+from ndparallel.planner.workload import Workload
+from ndparallel.report import quiet_table
+from ndparallel.show import WIDTH, prose
+
+COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
+UNITS = ("dense", "experts", "embedding", "head")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_options(parser)
+    add_plan_options(parser)
+    output = parser.add_argument_group("the answer")
+    output.add_argument("--unit", choices=UNITS, help="of the model (default: a layer, with experts where there are any)")
+    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    job, plan = job_and_plan(arguments)
+    unit = arguments.unit or ("experts" if job.shape.experts else "dense")
+    passes = explained(workload_of(job, plan), unit)
+    if arguments.json:
+        print(json.dumps({"unit": unit, "passes": passes}, indent=2, allow_nan=False))
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    width = min(console.width, WIDTH)
+    for name, rows in passes.items():
+        taken = sum(row["seconds"] for row in rows)
+        console.print(prose(f"{name}  one microbatch through a unit: {si(taken, 's')}", width, bold=name), end="\n\n")
+        console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
+        console.print()
+    return 0
+
+
+def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows by pass; what takes no time, and passes in which nothing happens, are left out."""
+    lists = {name: [row_of(work, item) for item in items] for name, items in passes_of(work, unit).items()}
+    return {name: shown for name, rows in lists.items() if (shown := [row for row in rows if row["seconds"] or row["beside"]])}
+
+
+def passes_of(work: AnyWorkload, unit: str) -> dict[str, list[Operation | Exchange]]:
+    """Operations and collectives by pass."""
+    if isinstance(work, Workload):
+        return work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
+    kind = unit if unit in ("embedding", "head") else "block"
+    lists = {name: work.passes(kind, name) for name in ("forward", "backward")}
+    return {name: [item for item in map(started, items) if isinstance(item, Operation | Exchange)] for name, items in lists.items()}
+
+
+def started(item: Item) -> Item:
+    return item.exchange if isinstance(item, Start) else item
+
+
+def row_of(work: AnyWorkload, item: Operation | Exchange) -> dict[str, Any]:
+    """One row: what the GPU's compute stream takes or waits."""
+    if isinstance(item, Operation):
+        bound, seconds = bound_of(work, item)
+        return {"name": item.name, "flops": float(item.flops), "bytes": float(item.bytes), "seconds": seconds, "bound": bound, "beside": ""}
+    whole = float(np.max(work.machine.arrival(item, 0.0)))
+    beside = item.beside.name if item.beside and whole else ""
+    exposed = float(work.machine.exposed(item)) if beside and isinstance(work, Workload) else whole
+    return {"name": item.name, "flops": 0.0, "bytes": float(item.bytes), "seconds": exposed, "bound": "network", "beside": beside}
+
+
+def bound_of(work: AnyWorkload, item: Operation) -> tuple[str, float]:
+    """What takes longest of an operation, and how long it takes in all."""
+    hardware = work.job.hardware
+    parts = {
+        "compute": float(item.flops / hardware.rate(item)),
+        "memory": float(item.bytes / hardware.memory_bandwidth_bytes_per_second),
+        "latency": float(item.kernels * hardware.kernel_overhead_seconds),
+    }
+    return max(parts, key=lambda name: parts[name]), float(work.machine.seconds(item))
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    bound = f"{row['bound']}, beside {row['beside']}" if row["beside"] else row["bound"]
+    return (row["name"], si(row["flops"], "FLOP") if row["flops"] else "-", si(row["bytes"], "B"), si(row["seconds"], "s"), bound)

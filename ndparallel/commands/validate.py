@@ -1,0 +1,87 @@
+"""Predictions held against measured training runs: the error of every run, of the mean, and of pairs that differ in one thing.
+
+Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some tables: the pairs show skill.
+Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/planner/cases.py); such runs are marked with *.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from gpu import si
+from ndparallel.planner.cases import express, read_cases
+from ndparallel.planner.error_bar import ERRORS, entry
+from ndparallel.planner.validate import Result, summary, validate
+from ndparallel.report import quiet_table
+from ndparallel.show import WIDTH, prose
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cases", type=Path, metavar="FILE", help="runs in the format of ndparallel/planner/measured_runs.json (default: those)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    runs = read_cases(arguments.cases)
+    results = validate(runs)
+    if arguments.write_errors:
+        entries = [entry(express(run), result.step_error) for run, result in zip(runs, results) if result.step_error is not None]
+        lines = ",\n".join(json.dumps(one) for one in entries)
+        Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
+    elif arguments.json:
+        print(json.dumps(summary(results), indent=2, allow_nan=False))
+    else:
+        show(results)
+    return 0
+
+
+def show(results: list[Result]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    width, found = min(console.width, WIDTH), summary(results)
+    console.print(quiet_table(("run", "measured", "predicted", "error", "memory", "error "), [cells(result) for result in results], width))
+    console.print()
+    rows = [
+        ("/".join(pair["pair"]), ratio(pair["measured_ratio"]), ratio(pair["predicted_ratio"]), relative(pair))
+        for pair in found["contrasts"]
+    ]
+    if rows:
+        console.print(quiet_table(("pair", "measured", "predicted", "error"), rows, width))
+        console.print()
+    for result in results:
+        if result.missed:
+            console.print(prose(f"{result.name} cannot be predicted: {result.missed}", width))
+    console.print(prose(means(found, len(results)), width))
+
+
+def means(found: dict, runs: int) -> str:
+    if not runs:
+        return "There are no runs in this file."
+    memory = found["mean_absolute_memory_error"]
+    said = "" if memory is None else f" Memory: {memory:.1%} in the mean."
+    mean, most = found["mean_absolute_step_error"], found["max_absolute_step_error"]
+    return f"{runs} runs. Step time: mean absolute error {mean:.1%}, largest {most:.1%}.{said}"
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    name = result.name + "*" * bool(result.unstated)
+    seconds = ["-" if value is None else si(value, "s") for value in (result.measured_seconds, result.predicted_seconds)]
+    memory = "-" if result.measured_bytes is None else si(result.measured_bytes, "B")
+    return (name, *seconds, percent(result.step_error), memory, percent(result.memory_error))
+
+
+def percent(error: float | None) -> str:
+    return "-" if error is None else f"{error:+.1%}"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def relative(pair: dict) -> str:
+    return percent(pair["predicted_ratio"] / pair["measured_ratio"] - 1)

@@ -1,0 +1,70 @@
+"""A plan's step as the lessons' picture: a lane for each pipeline rank, or for compute and communication where there is no pipeline.
+
+Idea   The same timings as the prediction's, as the spans that ndparallel.timeline draws.
+Limit  A few ranks stand for many, and few microbatches for many where all are alike; the title says which.
+"""
+
+from dataclasses import replace
+
+from ndparallel import palette
+from ndparallel.history import Lane, Span, Timeline
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.step import AnyWorkload, endings, one_stage, schedule_of, work_of, workload_of
+
+MOST_RANKS, MOST_MICROBATCHES = 8, 4
+ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
+PHASES = {"forward": palette.FORWARD, "backward": palette.BACKWARD, "compute": palette.OTHER, "optimizer": palette.OPTIMIZER}
+
+
+def timeline_of(job: Job, plan: Plan) -> Timeline:
+    """The picture of one step."""
+    if plan.pp > 1:
+        return pipeline_timeline(workload_of(job, plan))
+    microbatches = plan.microbatches(job)
+    shown = min(microbatches, MOST_MICROBATCHES)
+    work = workload_of(replace(job, global_batch=shown * plan.dp * plan.micro_batch), plan)
+    name = "one step" if shown == microbatches else f"one step, {shown} of its {microbatches} microbatches"
+    return stage_timeline(work, name)
+
+
+def stage_timeline(work: AnyWorkload, name: str) -> Timeline:
+    """Compute, and what communicates beside it."""
+    trace: list[tuple[str, float, float, str]] = []
+    work.machine.alike = False  # so that every microbatch is timed, and seen
+    seconds = one_stage(work, trace).now
+    lanes: dict[str, list[Span]] = {}
+    for stream, start, end, what in trace:
+        if end > start:
+            other = palette.WAITING if stream == "compute" else palette.COMMUNICATION
+            lanes.setdefault(stream, []).append(Span(start, end, PHASES.get(what, other) if stream == "compute" else other, what))
+    return Timeline(name, float(max(seconds)) if hasattr(seconds, "__len__") else float(seconds), as_lanes(lanes))
+
+
+def as_lanes(lanes: dict[str, list[Span]]) -> tuple[Lane, ...]:
+    return tuple(Lane(0, stream, tuple(spans)) for stream, spans in lanes.items())
+
+
+def pipeline_timeline(work: AnyWorkload) -> Timeline:
+    """The schedule's actions on some of the ranks, and what follows them."""
+    timing, ends, ranks = time_schedule(schedule_of(work), work_of(work)), endings(work), some(work.plan.pp)
+    lanes = []
+    for rank in ranks:
+        times = zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])
+        spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
+        last = spans[-1].end
+        waited = last + float(sum(ends[rank].get(kind, 0.0) for kind in ("dp", "tp")))
+        spans.append(Span(last, waited, palette.WAITING, "gradients and weights"))
+        spans.append(Span(waited, waited + float(ends[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer"))
+        lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
+    name = (
+        f"one step of the pipeline, {len(ranks)} of its {work.plan.pp} ranks" if len(ranks) < work.plan.pp else "one step of the pipeline"
+    )
+    return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))
+
+
+def some(ranks: int) -> list[int]:
+    """All ranks, or as many as there is room for, the first and the last among them."""
+    if ranks <= MOST_RANKS:
+        return list(range(ranks))
+    return [round(number * (ranks - 1) / (MOST_RANKS - 1)) for number in range(MOST_RANKS)]
