@@ -6,7 +6,9 @@ Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs c
             ZeRO-1      the optimizer's state is cut in N: gradients are reduce-scattered, stepped weights are gathered
             ZeRO-2      gradients are cut in N as well
             FSDP        (ZeRO-3) weights too: gathered unit by unit just before they are used, and forgotten again
-Cost    DDP and ZeRO-1, 2 send 2 (N-1)/N of the gradients' bytes, once a step. FSDP 3 (N-1)/N, once a microbatch.
+            HSDP        FSDP inside each node; the nodes hold copies, and average their gradients across
+Cost    DDP and ZeRO-1 send 2 (N-1)/N of the gradients' bytes, once a step. ZeRO-2 as much, and half of it once more for every further
+        microbatch. FSDP 3 (N-1)/N for every microbatch.
 Limit   A step cannot be shorter than the communication that nothing hides; and every GPU must hold one unit and its activations whole.
 
 Glossary
@@ -15,7 +17,7 @@ Glossary
     exposed     communication that a GPU waits for; the rest is hidden behind compute
     reshard     forget the weights that were gathered (after the forward pass, or only after the backward pass)
 
-Run     python 1d_data_parallel.py            and with --gpus 8, --gpus-per-node 1, --model-size large, --microbatches 2
+Run     python 1d_data_parallel.py            and with --gpus 8, --gpus-per-node 1, --model-size large, --sweep
 """
 
 import argparse
@@ -24,12 +26,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from gpu import GPU
+from ndparallel.hybrid_sharding import HybridShardedUnit
 from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Strategy, main
+from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
 from ndparallel.mesh import Mesh
 from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import FullyShardedUnit, ShardedGradients, ShardedOptimizer
-from ndparallel.words import duration
+from ndparallel.words import duration, listed
 
 
 def ddp_naive(gpu: GPU, job: Job) -> Outcome:
@@ -138,9 +141,9 @@ def fsdp(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
-def fsdp_prefetch(gpu: GPU, job: Job) -> Outcome:
+def fsdp_prefetch(gpu: GPU, job: Job, unit_kind: type[FullyShardedUnit] = FullyShardedUnit) -> Outcome:
     """Gather the next unit and reduce the last one while this one computes."""
-    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    replica = Replica(gpu, job, unit_kind, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
             x = replica.tokens[microbatch]
@@ -167,15 +170,22 @@ def fsdp_prefetch(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
+def hsdp(gpu: GPU, job: Job) -> Outcome:
+    """The same loop over units that are sharded inside the node only, and whose gradients then go across once."""
+    return fsdp_prefetch(gpu, job, HybridShardedUnit)
+
+
 def notice(run: Run) -> str:
-    """What the numbers say about hiding, and about holding less."""
-    return " ".join([*about_overlap(run), *about_sharding(run)])
+    """What the numbers say about hiding, about holding less, and about what crosses between nodes."""
+    return " ".join([*about_overlap(run), *about_sharding(run), *about_nodes(run)])
 
 
 def about_overlap(run: Run) -> Iterator[str]:
     if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].bytes_sent_per_gpu:
         ratio = run["DDP overlapped"].exposed_communication_seconds / run["DDP ring"].exposed_communication_seconds
-        if ratio < 1:
+        if run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
+            yield f"Buckets sent during the backward pass, in the nodes and across on all rails, expose {ratio:.0%} of what one ring does."
+        elif ratio < 1:
             yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
         else:
             yield f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than the overlap hides."
@@ -190,8 +200,61 @@ def about_sharding(run: Run) -> Iterator[str]:
         yield f"FSDP sends {sent:.1f}x the bytes of DDP, peaks at {memory:.0%} of its memory, and {time}."
 
 
+def about_nodes(run: Run) -> Iterator[str]:
+    if "FSDP over nodes" in run and "HSDP over nodes" in run:
+        one, copies = run["FSDP over nodes"], run["HSDP over nodes"]
+        memory = copies.peak_memory_bytes["total"] / one.peak_memory_bytes["total"]
+        waits = copies.exposed_communication_seconds / one.exposed_communication_seconds
+        yield f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP, and needs {memory:.0%} of its memory."
+
+
+def microbatches(runner: Runner, job: Job) -> Sweep:
+    """The same 32 sequences on 4 GPUs, taken in more and more parts: who must talk after every part?"""
+    rows = [
+        accumulated(runner, strategy, job.on(batch=32, microbatches=parts))
+        for strategy in LESSON.strategies
+        if strategy.name in ACCUMULATED
+        for parts in PARTS
+    ]
+    return Sweep("Gradient accumulation, 4 GPUs, 32 sequences", rows, what_parts_cost(rows))
+
+
+def accumulated(runner: Runner, strategy: Strategy, job: Job) -> dict:
+    measured = runner.measured(enter(strategy, job, 4))[0]
+    return {
+        "strategy": strategy.name,
+        "microbatches": job.microbatches,
+        "sent_bytes": measured.bytes_sent_per_gpu,
+        "step_seconds": measured.step_seconds,
+        "exposed_communication_seconds": measured.exposed_communication_seconds,
+        "memory_bytes": measured.peak_memory_bytes["total"],
+    }
+
+
+def what_parts_cost(rows: list[dict]) -> str:
+    """Most parts against one: the bytes of every strategy, and the step that grows most."""
+    first, last = ({row["strategy"]: row for row in rows if row["microbatches"] == parts} for parts in (PARTS[0], PARTS[-1]))
+    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}x" for name in ACCUMULATED}
+    alike = [f"{times} with {listed([name for name in sent if sent[name] == times])}" for times in dict.fromkeys(sent.values())]
+    slowest = max(ACCUMULATED, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
+    longer = duration(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
+    return (
+        f"In {PARTS[-1]} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or reduced for each part. "
+        f"What of this does not hide shows most with {slowest}: its step {longer}."
+    )
+
+
+PARTS = (1, 2, 4, 8)
+ACCUMULATED = ("DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch", "FSDP no reshard")
+
+
 def data_parallel(gpus: int) -> Mesh:
     return Mesh(dp=gpus)
+
+
+def over_nodes(gpus: int) -> Mesh:
+    """Two pocket nodes, or more."""
+    return Mesh(dp=max(gpus, 8))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -211,11 +274,14 @@ LESSON = Lesson(
         Strategy("FSDP", fsdp, data_parallel),
         Strategy("FSDP prefetch", fsdp_prefetch, data_parallel),
         Strategy("FSDP no reshard", fsdp_prefetch, data_parallel, {"reshard_after_forward": False}),
+        Strategy("FSDP over nodes", fsdp_prefetch, over_nodes),
+        Strategy("HSDP over nodes", hsdp, over_nodes),
     ],
     contrast=("DDP naive", "DDP overlapped"),
     compare=("DDP ring", "DDP overlapped", "FSDP prefetch"),
     notice=notice,
     add_options=add_options,
+    sweeps={"microbatches": microbatches},
 )
 
 if __name__ == "__main__":

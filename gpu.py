@@ -230,13 +230,14 @@ class Pending(Handle):
     """A receive that was announced; the message is looked for only when somebody waits for it."""
 
     def __init__(self, gpu: "GPU", source: int, what: Any, into: np.ndarray | None, stream: str) -> None:
-        super().__init__(gpu, what, 0, 0, lambda: self.array, stream)
+        self.received: list[np.ndarray] = []
+        super().__init__(gpu, what, 0, 0, self.received.pop, stream)
         self.source, self.into = source, into
 
     def wait(self) -> Any:
         if not self.waited:
             with self.gpu.on(self.stream, waits=False) as line:
-                self.array = self.gpu.receive(self.source, self.what, self.into)
+                self.received.append(self.gpu.receive(self.source, self.what, self.into))
                 self.start, self.end = line.incoming_departed, line.incoming_free
         return super().wait()
 

@@ -347,9 +347,9 @@ def both_sorts(z: Sizes, rows: Sequence) -> list[Operation]:
     return 2 * sort_rows(z, sum(rows)) if z.senders > 1 and any(rows) else []
 
 
-def balanced(z: Sizes) -> tuple[int, list[int]]:
+def balanced(z: Sizes) -> tuple[int, list[float]]:
     """Rows that a rank sends, and that each of its experts gets, where all experts are equally busy and none is full."""
-    return z.routed_tokens * z.top_k, [z.tokens * z.top_k // z.local_experts] * z.local_experts
+    return z.routed_tokens * z.top_k, [z.tokens * z.top_k / z.local_experts] * z.local_experts
 
 
 def experts_saved(z: Sizes, sent, received) -> dict[str, float]:

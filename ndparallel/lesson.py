@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.errors import guarded, unknown
+from ndparallel.errors import UserError, guarded, unknown
 from ndparallel.job import Job
 from ndparallel.launch import RankResult
 from ndparallel.measure import Measurement
@@ -76,10 +76,22 @@ class Run:
 
 def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
     """Run the strategies of these names (all, after the single GPU, where none is given)."""
-    entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
-    if lesson.gpus > 1 and not names:
-        entries = [baseline(job), *entries]
+    if names:
+        entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
+    else:
+        entries = [baseline(job)] * (lesson.gpus > 1) + [enter_or_explain(strategy, job, gpus) for strategy in lesson.strategies]
     return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce))
+
+
+def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
+    """An entry. A strategy that takes another number of GPUs than was asked for, and cannot be cut to it, is a row that says why."""
+    try:
+        return enter(strategy, job, gpus)
+    except UserError as refusal:
+        size = strategy.mesh(gpus).world_size
+        if size == gpus:
+            raise
+        return Entry(strategy, size, None, refusal)
 
 
 def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:

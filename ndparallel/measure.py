@@ -22,6 +22,7 @@ from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
 from ndparallel.history import RankRun
 
 Interval = tuple[float, float]
+KIND = Event._fields.index("kind")  # of the plain tuples that events are stored as
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def failed(name: str, gpus: int, error: Any) -> Measurement:
 
 def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
     """Say where one GPU's step went, from its events of any stream."""
-    happened = [event for event in map(Event._make, events) if event.kind != MEMORY]
+    happened = [Event._make(event) for event in events if event[KIND] != MEMORY]
     here = [event for event in happened if event.stream == COMPUTE]
     exposed = union((event.start, event.end) for event in here if event.kind != COMPUTE)
     under_way = union((event.start, event.end) for event in happened if event.kind != COMPUTE)
@@ -164,7 +165,11 @@ def mean(values: Iterable[float]) -> float:
 
 
 def bytes_sent(events: Iterable[tuple]) -> float:
-    return sum(event.bytes for event in map(Event._make, events) if event.kind == SEND)
+    return sum(event.bytes for event in sends(events))
+
+
+def sends(events: Iterable[tuple]) -> list[Event]:
+    return [Event._make(event) for event in events if event[KIND] == SEND]
 
 
 def peak_memory(runs: Sequence[RankRun]) -> dict[str, float]:
@@ -184,11 +189,11 @@ def overload(runs: Sequence[RankRun], hardware: Hardware) -> LinkDemand | None:
 
 def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
     """The most that this GPU's simultaneous sends ask of each kind of link that it sends on."""
-    sends: dict[Link, list[Interval]] = defaultdict(list)
-    for event in map(Event._make, run.events):
-        if event.kind == SEND and event.end > event.start:
-            sends[hardware.link(run.rank, event.peer)].append((event.start, event.end))
-    return [LinkDemand(run.rank, *most_at_once(intervals), link.bandwidth_bytes_per_second) for link, intervals in sends.items()]
+    on_link: dict[Link, list[Interval]] = defaultdict(list)
+    for event in sends(run.events):
+        if event.end > event.start:
+            on_link[hardware.link(run.rank, event.peer)].append((event.start, event.end))
+    return [LinkDemand(run.rank, *most_at_once(intervals), link.bandwidth_bytes_per_second) for link, intervals in on_link.items()]
 
 
 def most_at_once(intervals: Iterable[Interval]) -> tuple[int, float]:

@@ -4,6 +4,8 @@ Idea   A bucket is a run of whole units, at least so many bytes. Each class belo
        (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every bucket.
 Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights before the backward pass
        once more: 3 (N-1)/N n.
+       Where a group has several members in each of several nodes, they talk in two levels: inside the nodes, and across on all rails
+       at once (ndparallel/more_collectives.py); elsewhere in a ring.
 Limit  A bucket holds whole units: one smaller than a unit is that unit.
 
 Glossary
@@ -17,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
-from gpu import GPU, Handle
+from gpu import GPU, Handle, Hardware
+from ndparallel.collective_prices import candidates
 from ndparallel.parameters import part
 from ndparallel.units import Unit
 
@@ -30,6 +33,7 @@ class Bucket:
         self.dtype = units[0].context.dtype
         self.size = sum(unit.size for unit in units)
         self.shard = part(self.size, group.size, group.index(gpu.rank))
+        self.algorithm = usual_algorithm(group, gpu.hardware)
         self.allocate()
 
     @property
@@ -93,8 +97,8 @@ class Bucket:
         """Sum over tp what its ranks share, before anything is averaged over dp."""
         self.units[0].context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
 
-    def all_reduce(self, algorithm: str = "ring", async_op: bool = False):
-        return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm, async_op)
+    def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
+        return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm or self.algorithm, async_op)
 
 
 class ShardedOptimizer(Bucket):
@@ -108,10 +112,10 @@ class ShardedOptimizer(Bucket):
         self.gradients[:] = 0
 
     def reduce_scatter(self, async_op: bool = False):
-        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", async_op=async_op)
+        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", self.algorithm, async_op)
 
     def all_gather(self, async_op: bool = False):
-        return all_gather(self.gpu, self.weights, self.owned_weights, self.group, async_op=async_op)
+        return all_gather(self.gpu, self.weights, self.owned_weights, self.group, self.algorithm, async_op)
 
 
 class ShardedGradients(ShardedOptimizer):
@@ -141,15 +145,18 @@ class ShardedGradients(ShardedOptimizer):
         """Reduce what is staged; waiting adds it to the shard and gives the staging memory back."""
         assert self.staged is not None, "stage() comes before the backward pass"
         whole, self.staged = self.staged, None
-        piece = np.empty_like(self.gradient_shard)
-        handle = reduce_scatter(self.gpu, piece, whole, self.group, "average", async_op=True)
 
         def add(reduced: np.ndarray) -> None:
             self.gradient_shard += reduced
             self.give_back("buffers", whole)
 
-        handle = handle.then(add)
+        handle = self.average(whole).then(add)
         return handle if async_op else handle.wait()
+
+    def average(self, whole: np.ndarray) -> Handle:
+        """Start to average whole gradients over the group; the handle's wait returns this rank's shard of them."""
+        piece = np.empty_like(self.gradient_shard)
+        return reduce_scatter(self.gpu, piece, whole, self.group, "average", self.algorithm, async_op=True)
 
 
 class FullyShardedUnit(ShardedGradients):
@@ -172,13 +179,18 @@ class FullyShardedUnit(ShardedGradients):
         """Make the weights whole, unless they are, or are about to be."""
         if self.gathered is None:
             whole = self.zeros("buffers", self.size)
-            self.gathered = all_gather(self.gpu, whole, self.weight_shard, self.group, async_op=True).then(self.attach)
+            self.gathered = all_gather(self.gpu, whole, self.weight_shard, self.group, self.algorithm, async_op=True).then(self.attach)
             self.weights = whole
         return self.gathered if async_op else self.gathered.wait()
 
     def reshard(self) -> None:
         self.give_back("buffers", self.weights)
         self.gathered = None
+
+
+def usual_algorithm(group: Group, hardware: Hardware) -> str:
+    """What a bucket's collectives take where nobody asks for another algorithm."""
+    return "hierarchical" if "hierarchical" in candidates("all_reduce", group, hardware) else "ring"
 
 
 class BucketPair:
@@ -195,7 +207,7 @@ class BucketPair:
         handles = Handles([getattr(part, verb)(*arguments, async_op=True) for part in self.parts])
         return handles if async_op else handles.wait()
 
-    def all_reduce(self, algorithm: str = "ring", async_op: bool = False):
+    def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
         return self.both("all_reduce", algorithm, async_op=async_op)
 
     def reduce_scatter(self, async_op: bool = False):

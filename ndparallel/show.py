@@ -44,7 +44,7 @@ def show(
     if arguments.json:
         print(run.report.json())
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
     width = min(console.width, WIDTH)
     console.print(prose(f"{title}  {headline(run)}", width, bold=title), end="\n\n")
     console.print(run.report.table(width))
@@ -109,7 +109,7 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
     if as_json:
         print(json.dumps(plain({"sweep": sweep.title, "rows": sweep.rows}), indent=2, allow_nan=False))
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
     width = min(console.width, WIDTH)
     console.print(prose(sweep.title, width, bold=sweep.title), end="\n\n")
     console.print(table_of(sweep.rows, width))

@@ -22,7 +22,7 @@ class Scenario:
 
 def slower_network(hardware: Hardware) -> Hardware:
     across = hardware.across
-    return replace(hardware, across=replace(across, bandwidth_bytes_per_second=across.bandwidth_bytes_per_second / 10))
+    return replace(hardware, across=replace(across, bandwidth_bytes_per_second=across.bandwidth_bytes_per_second / 30))
 
 
 def one_network(hardware: Hardware) -> Hardware:
@@ -41,7 +41,7 @@ def more_microbatches(job: Job) -> Job:
 
 SCENARIOS = (
     Scenario("as it is"),
-    Scenario("network across nodes 10x slower", hardware=slower_network),
+    Scenario("network across nodes 30x slower", hardware=slower_network),
     Scenario("network across nodes as fast as inside", hardware=one_network),
     Scenario("model twice as wide", job=wider),
     Scenario("four times the batch", job=more_microbatches),

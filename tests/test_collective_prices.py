@@ -66,10 +66,21 @@ def test_on_h100s_latency_bytes_and_then_nodes_decide():
     assert choose_algorithm("reduce_scatter", pod, h100, 1e9) == "hierarchical"
 
 
-def test_equal_prices_go_to_the_ring():
-    two = Group("test", (0, 1))
-    assert choose_algorithm("all_reduce", two, hardware(), 1000) == "ring"
-    assert [choose_algorithm("reduce_scatter", group, hardware(), 1000) for group in (two, Group("test", (0,)))] == ["ring", "ring"]
+@given(st.integers(1, 10**9), SPEEDS)
+def test_equal_prices_go_to_the_ring_whatever_their_rounding(nbytes, inside):
+    two = Group("test", (0, 1))  # among two, halving and doubling is a ring
+    assert choose_algorithm("all_reduce", two, hardware(2, inside), nbytes) == "ring"
+
+
+OTHER_RINGS = [((0, 4, 1, 5), (2e-6, 1e8)), ((0, 1, 4, 5), (2e-6, 1e10)), ((0, 1, 4, 5), (0, 1e8)), ((0, 1, 4), (2e-6, 1e8))]
+
+
+@pytest.mark.parametrize(("ranks", "across"), OTHER_RINGS)
+def test_a_ring_that_zigzags_or_crosses_faster_than_it_goes_inside_or_meets_uneven_nodes_is_run_in_lockstep(ranks, across):
+    machine, group = hardware(4, (1e-6, 1e9), across), Group("test", ranks)
+    assert closed_form_seconds("all_reduce", "ring", group, machine, 12000) is None
+    executed = execute(machine, Case("all_reduce", "ring", ranks, 12000, "int8", only_size=True))
+    assert price("all_reduce", "ring", group, machine, 12000) == pytest.approx(max(result.end_seconds for result in executed), rel=1e-12)
 
 
 @pytest.mark.parametrize("p", [3, 8, 24])

@@ -9,6 +9,7 @@ from collective_programs import PAIRS, REDUCING, ROOTED, Case, bytes_sent, execu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import collectives
 from collectives import Group, all_gather, all_reduce, all_to_all, broadcast, gather, reduce, reduce_scatter, scatter
 from gpu import COLLECTIVE, GPU, SEND, MismatchError
 from ndparallel.launch import RankError, launch
@@ -157,19 +158,33 @@ def test_arrays_of_any_shape_and_stride_are_reduced_in_place(algorithm):
             np.testing.assert_array_equal(found, goal)
 
 
-def forgetful(gpu, waits):
-    array = np.full(8, float(gpu.rank))
-    handle = all_reduce(gpu, array, Group("test", FOUR), async_op=True)
+IN_PLACE = ("all_reduce", "reduce", "broadcast")
+
+
+def forgetful(gpu, collective, waits):
+    """Returns the array that a collective is to fill, and the time."""
+    group, array, output = Group("test", FOUR), np.full(8, 1.0 + gpu.rank), np.zeros(8)
+    call = getattr(collectives, collective)
+    if collective in IN_PLACE:
+        output = array
+        handle = call(gpu, array, group, async_op=True)
+    elif collective in ("reduce_scatter", "scatter"):
+        handle = call(gpu, output[:2], array, group, async_op=True)
+    else:
+        handle = call(gpu, output, array if collective == "all_to_all" else array[:2], group, async_op=True)
     if waits:
         handle.wait()
-    return array, gpu.now
+    return output, gpu.now
 
 
-def test_a_forgotten_wait_leaves_the_array_unreduced_and_the_clock_unmoved():
-    forgotten, waited = (launch(forgetful, 4, hardware(), waits, engine="inline") for waits in (False, True))
+@pytest.mark.parametrize("collective", dict.fromkeys(pair[0] for pair in MOVING_DATA))
+def test_a_forgotten_wait_leaves_the_array_as_it_was_and_the_clock_unmoved(collective):
+    forgotten, waited = (launch(forgetful, 4, hardware(), collective, waits, engine="inline") for waits in (False, True))
     for rank in FOUR:
-        assert forgotten[rank].value[1] == 0 and (forgotten[rank].value[0] == rank).all()
-        assert waited[rank].value[1] > 0 and (waited[rank].value[0] == 6).all()
+        array, now = forgotten[rank].value
+        assert now == 0 and (array == (1 + rank if collective in IN_PLACE else 0)).all()
+    assert any((waited[rank].value[0] != forgotten[rank].value[0]).any() for rank in FOUR)
+    assert max(waited[rank].value[1] for rank in FOUR) > 0
 
 
 def changed_after_the_call(gpu):
@@ -188,17 +203,27 @@ def test_an_asynchronous_call_takes_its_input_at_once():
         assert exchanged.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def in_place(gpu):
-    group, whole = Group("test", FOUR), np.zeros(8)
+def gather_views(gpu):
+    """Every rank's piece is a view of the whole: where it belongs, and then scattered over it."""
+    group, whole, other = Group("test", FOUR), np.zeros(8), np.arange(8.0)
     mine = whole[2 * gpu.rank : 2 * gpu.rank + 2]
     mine[:] = gpu.rank
-    all_gather(gpu, whole, mine, group)
-    return all_to_all(gpu, whole, whole, group)
+    return all_gather(gpu, whole, mine, group).tolist(), all_gather(gpu, other, other[::4], group).tolist()
 
 
-def test_a_piece_may_be_a_view_of_the_whole_and_an_exchange_may_be_in_place():
-    for rank, result in enumerate(launch(in_place, 4, hardware(), engine="inline")):
-        assert result.value.tolist() == [rank] * 8
+def test_a_piece_may_be_any_view_of_the_whole():
+    for result in launch(gather_views, 4, hardware(), engine="inline"):
+        assert result.value == ([0, 0, 1, 1, 2, 2, 3, 3], [0, 4] * 4)
+
+
+def exchange_in_place(gpu, table):
+    rows = np.array([10 * gpu.rank + target for target, number in enumerate(table[gpu.rank]) for _ in range(number)])
+    return all_to_all(gpu, rows, rows, Group("test", (0, 1, 2)), [row[gpu.rank] for row in table], table[gpu.rank]).tolist()
+
+
+def test_an_exchange_may_be_in_place_even_where_parts_move():
+    results = launch(exchange_in_place, 3, hardware(), [[1, 2, 1], [1, 1, 2], [2, 1, 1]], engine="inline")
+    assert [result.value for result in results] == [[0, 10, 20, 20], [1, 1, 11, 21], [2, 12, 12, 22]]
 
 
 def exchange_rows(gpu, table, async_op):

@@ -103,7 +103,7 @@ def test_the_order_of_all_layouts_at_the_defaults():
     with Runner(POCKET, "inline") as runner:
         rows = load(LESSON).sweeps["layouts"](runner, Job()).rows
     found = [(row["tp"], row["pp"], row["dp"]) for row in rows]
-    assert found == [(2, 1, 4), (1, 1, 8), (4, 1, 2), (2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 4, 1), (1, 4, 2), (1, 8, 1), (8, 1, 1)]
+    assert found == [(1, 1, 8), (2, 1, 4), (4, 1, 2), (2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 4, 1), (1, 4, 2), (1, 8, 1), (8, 1, 1)]
     by_layout = dict(zip(found, rows))
     assert by_layout[8, 1, 1]["waiting share"] > 0.5, "the link stops TP"
     assert by_layout[1, 8, 1]["bubble share"] > 0.5, "the bubble stops PP"

@@ -16,7 +16,7 @@ from ndparallel.replica import Outcome, Replica
 
 LESSON = "1d_data_parallel"
 STRATEGIES = names(LESSON)
-JOB = Job(model=SMALL)
+JOB = Job(model=SMALL, batch=16)
 DEFAULT = Job()
 
 

@@ -1,5 +1,6 @@
 """Programs run on ranks, on each engine, and give the same clocks, bytes and numbers there."""
 
+import functools
 import shutil
 
 import numpy as np
@@ -66,10 +67,11 @@ def test_a_module_that_is_loaded_already_is_used_as_it_is():
     assert load(reference_to(rank_programs.rank_number)) is rank_programs.rank_number
 
 
-def test_a_program_that_no_process_could_find_is_one_sentence():
+@pytest.mark.parametrize("program", [lambda gpu: gpu.rank, functools.partial(rank_programs.rank_number)])
+def test_a_program_that_no_process_could_find_is_one_sentence(program):
     with pytest.raises(UserError, match="at the top level of a file, or choose engine='inline'"):
-        launch(lambda gpu: gpu.rank, 2, CLASSROOM, engine="processes")
-    assert [result.value for result in launch(lambda gpu: gpu.rank, 2, CLASSROOM, engine="inline")] == [0, 1]
+        launch(program, 2, CLASSROOM, engine="processes")
+    assert [result.value for result in launch(program, 2, CLASSROOM, engine="inline")] == [0, 1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,5 +1,7 @@
 """Claims about clocks in lockstep: they are the executed run's clocks, for everything that closed forms leave out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from collective_programs import LINKS, PAIRS, Case, bytes_sent, execute, hardware, messages_sent, sequences
@@ -40,10 +42,11 @@ def test_lockstep_equals_the_executed_clock_on_mixed_links_with_uneven_pieces_an
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
-def test_lockstep_equals_the_executed_clock_on_64_ranks(collective, algorithm):
-    case = Case(collective, algorithm, tuple(range(64)), 1003, starts=tuple(np.linspace(0, 1e-4, 64)), only_size=True)
-    clocks, _ = in_lockstep(hardware(8), [case])
-    results = execute(hardware(8), case)
+def test_lockstep_equals_the_executed_clock_on_64_ranks_also_when_a_second_one_queues_behind_the_first(collective, algorithm):
+    first = Case(collective, algorithm, tuple(range(64)), 1003, starts=tuple(np.linspace(0, 1e-4, 64)), only_size=True)
+    cases = [first, replace(first, starts=())]
+    clocks, _ = in_lockstep(hardware(8), cases)
+    results = execute(hardware(8), *cases)
     np.testing.assert_allclose(clocks.now, [result.end_seconds for result in results], **EXACT)
     np.testing.assert_array_equal(clocks.messages, [messages_sent(result) for result in results])
 

@@ -30,6 +30,12 @@ def test_64_ranks_and_8_chunks_run_too(name):
     assert explain(build(name, 64, 128, 8 if name in ("interleaved", "looped-bfs") else None)) is None
 
 
+@pytest.mark.parametrize("name", ["zb-v", "dualpipev"])
+def test_batches_too_short_to_fill_the_pipeline_run_too(name):
+    for ranks in range(1, 11):
+        assert [explain(build(name, ranks, microbatches)) for microbatches in range(1, 2 * ranks)] == [None] * (2 * ranks - 1)
+
+
 def test_1f1b_is_the_figure_of_megatron():
     assert letters("1f1b", 4, 8, rank=0) == "F1 F2 F3 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 B6 B7 B8"
     assert letters("1f1b", 4, 8, rank=3) == "F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8"

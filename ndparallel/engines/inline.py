@@ -12,9 +12,12 @@ Glossary
     ready   the stacks that can go on, in the order in which they became able to
 """
 
+import gc
 import importlib
 import pickle
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +27,8 @@ from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.task import Program, RankResult, Task, run_rank
 from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
 from ndparallel.errors import UserError
+
+COLLECT_AFTER = 100_000  # objects; Python's own default is 700
 
 
 class Inline:
@@ -54,6 +59,10 @@ class Round:
             self.seats[rank] = Seat(self, rank, greenlet.greenlet(self._run_rank))
 
     def run(self) -> list[RankResult]:
+        with rare_garbage_collection():
+            return self._run()
+
+    def _run(self) -> list[RankResult]:
         try:
             for seat in self.seats.values():  # started from here and not by one another: a stack starts as deep as its starter
                 self._go_on(seat.stack, seat)
@@ -129,6 +138,17 @@ class Seat:
         source, what = self.awaits
         unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
         return Waiting(self.rank, source, say(what), place(self.stack.gr_frame), unread)
+
+
+@contextmanager
+def rare_garbage_collection() -> Iterator[None]:
+    """Let Python look for garbage less often: among very many messages and events it would look for long, and find none."""
+    before = gc.get_threshold()
+    gc.set_threshold(before[0] and max(before[0], COLLECT_AFTER), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _import_greenlet() -> ModuleType:

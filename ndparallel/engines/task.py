@@ -6,6 +6,7 @@ Limit  A program is a function at the top level of a file; its arguments and its
 """
 
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -54,35 +55,33 @@ class Reference(NamedTuple):
 
 def reference_to(program: Program) -> Reference:
     """Say where a program is found. Raises UserError for one that another process could not find there."""
-    reference = Reference(_file_of(program), program.__module__, program.__qualname__)
-    module = _loaded(reference)
-    if "<" in reference.function or not os.path.isfile(reference.file) or (module and find(module, reference) is not program):
-        raise UserError(
-            f"the program {reference.function!r} cannot be found by name in {reference.file!r}, so no other process can run it:"
-            " define it with def at the top level of a file, or choose engine='inline'."
-        )
+    if not inspect.isfunction(program) or "<" in program.__qualname__:
+        raise UserError(_cannot_travel(getattr(program, "__qualname__", repr(program))))
+    module = sys.modules.get(program.__module__)
+    file = os.path.realpath(getattr(module, "__file__", None) or program.__code__.co_filename)
+    reference = Reference(file, program.__module__, program.__qualname__)
+    here = _loaded(reference)
+    if not os.path.isfile(file) or (here and attrgetter(reference.function)(here) is not program):
+        raise UserError(_cannot_travel(reference.function))
     return reference
+
+
+def _cannot_travel(name: str) -> str:
+    return (
+        f"the program {name} cannot be found by file and name, so no other process can run it:"
+        " define it with def at the top level of a file, or choose engine='inline'."
+    )
 
 
 def load(reference: Reference) -> Program:
     """Find the function that a reference names, and load its file where this process has not yet done so."""
-    return find(_loaded(reference) or _load_file(reference), reference)
-
-
-def find(module: ModuleType, reference: Reference) -> Any:
-    return attrgetter(reference.function)(module) if "<" not in reference.function else None
-
-
-def _file_of(program: Program) -> str:
-    module = sys.modules.get(program.__module__)
-    return os.path.realpath(getattr(module, "__file__", None) or program.__code__.co_filename)
+    return attrgetter(reference.function)(_loaded(reference) or _load_file(reference))
 
 
 def _loaded(reference: Reference) -> ModuleType | None:
-    named = sys.modules.get(reference.module)
-    for module in (named, *sys.modules.values()):
+    for module in (sys.modules.get(reference.module), *sys.modules.values()):
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-        if file and os.path.realpath(file) == reference.file:
+        if file and os.path.basename(file) == os.path.basename(reference.file) and os.path.realpath(file) == reference.file:
             return module
     return None
 

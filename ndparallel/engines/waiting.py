@@ -12,11 +12,11 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import gpu
-from ndparallel import more_collectives
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
-MACHINERY = (HERE, os.path.join(FLOORS, "gpu.py"), os.path.join(FLOORS, "collectives.py"), more_collectives.__file__, contextlib.__file__)
+COLLECTIVES = (os.path.join(FLOORS, "collectives.py"), os.path.join(os.path.dirname(HERE), "more_collectives.py"))
+MACHINERY = (HERE, os.path.join(FLOORS, "gpu.py"), *COLLECTIVES, contextlib.__file__)
 MOST_NAMED = 8  # ranks of a circle, or unread messages of a rank, that a report names
 
 

@@ -24,7 +24,7 @@ class Recipe:
     """How one schedule is written.
 
     program: one rank's actions; source: where the schedule was published; chunks: how many it keeps per rank, None for any number;
-    groups: whether microbatches go round in groups of P; fewest: the least microbatches, for P ranks, that the program is drawn for.
+    groups: whether microbatches go round in groups of P.
     """
 
     program: Callable[[RankSide], Program]
@@ -32,7 +32,6 @@ class Recipe:
     chunks: int | None = 1
     layout: str = "loop"
     groups: bool = False
-    fewest: Callable[[int], int] = lambda ranks: 1
 
     @property
     def default_chunks(self) -> int:
@@ -52,8 +51,8 @@ RECIPES: dict[str, Recipe] = {
     "looped-bfs": Recipe(schedules.looped_bfs, "arXiv 2211.05953", chunks=None),
     "zb-h1": Recipe(schedules.zb_h1, "arXiv 2401.10241, figure 3"),
     "zb-h2": Recipe(schedules.zb_h2, "arXiv 2401.10241, figure 3"),
-    "zb-v": Recipe(schedules.zb_v, "arXiv 2401.10241, section on ZB-V", chunks=2, layout="v", fewest=lambda ranks: 2 * ranks - 1),
-    "dualpipev": Recipe(schedules.dualpipev, "github.com/deepseek-ai/DualPipe", chunks=2, layout="v", fewest=lambda ranks: 2 * ranks),
+    "zb-v": Recipe(schedules.zb_v, "arXiv 2401.10241, section on ZB-V", chunks=2, layout="v"),
+    "dualpipev": Recipe(schedules.dualpipev, "github.com/deepseek-ai/DualPipe", chunks=2, layout="v"),
 }
 SCHEDULES = (*RECIPES, "searched")
 
@@ -95,11 +94,10 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
 
 
 def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Schedule:
-    """A batch with fewer microbatches than the program is drawn for is written with more, and those past the last are left out:
-    lists that can run still can when a whole microbatch is dropped from all of them."""
+    """Where a batch is too short to fill the pipeline, a program runs past the last microbatch; what is past it is left out here."""
     actions, fused = [], []
     for rank in range(layout.ranks):
-        side = RankSide(layout, rank, max(microbatches, recipe.fewest(layout.ranks)))
+        side = RankSide(layout, rank, microbatches)
         actions.append([action for action in recipe.program(side) if action.microbatch < microbatches])
         fused.append(pair_positions(actions[-1], side.pairs))
     return Schedule(name, layout, microbatches, actions, fused)
