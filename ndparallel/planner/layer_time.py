@@ -97,7 +97,8 @@ class Pricing:
         if isinstance(exchange.bytes, np.ndarray):
             return self.priced(exchange)
         if key not in self.wholes:
-            self.wholes[key] = self.priced(exchange)
+            seconds = self.priced(exchange)
+            self.wholes[key] = float(seconds) if np.ndim(seconds) == 0 else seconds
         return self.wholes[key]
 
     def priced(self, exchange: Exchange):

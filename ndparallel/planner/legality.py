@@ -26,7 +26,9 @@ def check(job: Job, plan: Plan) -> None:
 
 def why_not(job: Job, plan: Plan) -> Iterator[str]:
     """A sentence for every rule that the plan breaks."""
-    yield from below_one(job, plan)
+    if impossible := list(below_one(job, plan)):
+        yield from impossible
+        return
     yield from wrong_words(job, plan)
     yield from uncut_model(job, plan)
     yield from uncut_experts(job, plan)

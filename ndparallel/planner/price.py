@@ -136,10 +136,8 @@ def _sharded(pricing: Pricing) -> Seconds:
     mean, microbatches = mean_layer(pricing), pricing.plan.microbatches(job)
     gather, scatter = layer_collectives(pricing, "gather"), layer_collectives(pricing, "reduce")
     forward = np.maximum(0, gather - mean.forward.total) if stack.prefetch else gather
-    if stack.prefetch:
-        backward = np.maximum(0, gather + scatter - mean.backward.total)
-    else:
-        backward = gather + np.maximum(0, scatter - gather - mean.backward.total)
+    beside = gather * stack.prefetch + scatter * (stack.prefetch and stack.dp_overlap)
+    backward = gather + scatter - beside + np.maximum(0, beside - mean.backward.total)
     ends = sum(collectives(pricing, which, kind) for which in ("gather", "reduce") for kind in ("embedding", "head"))
     compute = mean.total.times(layers) + pricing.unit("embedding").total + pricing.unit("head").total
     whole = (compute + Seconds(dp=layers * (forward + backward) + ends)).times(microbatches)

@@ -7,7 +7,7 @@ Cost   About 2 us for each action of the schedule.
 Limit  Data loading, logging and checkpoints are not in a step.
 
 Glossary
-    bubble      time that the pipeline's busiest rank spends waiting for others
+    bubble      time that the pipeline rank which is done last spends waiting for others
     spread      standard deviation of the GPUs' speeds, as a share
 """
 
@@ -35,7 +35,7 @@ from ndparallel.planner.workload import Workload, total
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 AnyWorkload = Workload | ExecutedWorkload
-FULL_ROUNDS = 6  # rounds of microbatches after which a pipeline is in its stride
+FULL_ROUNDS = 8  # rounds of microbatches after which a pipeline is in its stride
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer")
 
 
@@ -102,23 +102,20 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
 
 
 def pipeline(work: AnyWorkload) -> Seconds:
-    """The schedule's actions, then every rank's gradients and optimizer."""
-    columns, microbatches = work.columns, work.plan.microbatches(work.job)
-    stages = [work.plan.layout.stages_of(rank) for rank in ranks(work)]
-    busy = [total(column[stage] for column in columns for stage in mine) for mine in stages]
-    busiest = max(busy, key=lambda seconds: float(seconds.total)).times(microbatches)
+    """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last."""
     whole, silent = ends_of(work, work_of(work)), ends_of(work, work_of(work, messages=False))
     ends = endings(work)
-    done = [end + float(last.total) for end, last in zip(whole, ends)]
-    last = ends[int(np.argmax(done))]
-    late = max(done) - max(whole) - float(last.total)
-    return busiest + last + Seconds(pp=max(whole) - max(silent), bubble=max(silent) - float(busiest.total) + late)
+    last = int(np.argmax([end + float(ending.total) for end, ending in zip(whole, ends)]))
+    stages = work.plan.layout.stages_of(last)
+    busy = total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
+    return busy + ends[last] + Seconds(pp=whole[last] - silent[last], bubble=silent[last] - float(busy.total))
 
 
 def ends_of(work: AnyWorkload, durations: Work) -> list[float]:
     """Seconds until each rank ends its last action; where steps follow without a stop, those of its own span (2401.10241, section 4).
 
-    Many microbatches are not all timed: once the pipeline is full, every round of as many as it has ranks takes the same.
+    Many microbatches are not all timed: once the pipeline is full, every round of as many as it has ranks takes the same, to some
+    thousandths where stages are very uneven.
     """
     if work.plan.schedule in AUTOMATIC:
         return [max(time_schedule(schedule_of(work), durations).spans)] * work.plan.pp

@@ -11,7 +11,7 @@ Glossary
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,7 @@ class Workload:
     """Of one plan of a real framework's job."""
 
     pricing: Pricing
+    kinds_seen: dict[str, Bucket] = field(default_factory=dict)
 
     @property
     def machine(self) -> Pricing:
@@ -84,11 +85,19 @@ class Workload:
         return [self.bucket(kind, f"{stage}.{place}") for place, kind in reversed([*enumerate(self.kinds[stage])])]
 
     def bucket(self, kind: str, place: str) -> Bucket:
+        """One unit's; those of a kind differ in their place alone."""
+        if kind not in self.kinds_seen:
+            self.kinds_seen[kind] = self.first_bucket(kind)
+        first = self.kinds_seen[kind]
+        reduce, gather = ([one._replace(name=f"{one.name} {place}") for one in sent] for sent in (first.reduce, first.gather))
+        return Bucket(first.units, reduce, gather)
+
+    def first_bucket(self, kind: str) -> Bucket:
         seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
-        unit = Unit([seconds.forward], [seconds.backward], elements)
+        unit = Unit([seconds.forward.plain], [seconds.backward.plain], elements)
         sharded = self.plan.zero > 0
-        reduce = self.exchanges(f"gradients {place}", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes)
-        return Bucket([unit], reduce, self.exchanges(f"weights {place}", "all_gather", elements, HALF) if sharded else [])
+        reduce = self.exchanges("gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes)
+        return Bucket([unit], reduce, self.exchanges("weights", "all_gather", elements, HALF) if sharded else [])
 
     def exchanges(self, name: str, collective: str, elements: tuple[Any, Any], size: int) -> list[Exchange]:
         """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""

@@ -1,0 +1,55 @@
+"""How long a prediction takes: `python benchmarks/planner.py`. CPU seconds of this machine, and from the shell those on the wall.
+
+One plan is timed by its schedule's own actions; an array of plans takes closed forms.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ndparallel.hardware import find_hardware
+from ndparallel.planner.memory import peak_memory
+from ndparallel.planner.models import find_model
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.price import price
+from ndparallel.planner.stack import find_stack
+from ndparallel.planner.step import predict
+
+JOB = Job(find_model("llama-3-70b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 512)
+PLANS = {
+    "FSDP on 128 GPUs": Plan(dp=128, zero=3),
+    "TP8 x DP16": Plan(tp=8, dp=16, zero=1, sequence_parallel=True),
+    "TP8 x PP4 x DP16": Plan(tp=8, pp=4, dp=16, zero=1, sequence_parallel=True),
+    "TP8 x PP8 x DP8, 5 chunks": Plan(tp=8, pp=8, dp=8, chunks=5, zero=1, sequence_parallel=True, schedule="interleaved"),
+}
+SHELL = [sys.executable, "-m", "ndparallel", "plan", "--model", "llama-3-70b", "--gpus", "512", "--tp", "8", "--pp", "4"]
+SHELL += ["--global-batch", "512"]
+
+
+def seconds(work: Callable[[], object], times: int = 5, clock: Callable[[], float] = time.process_time) -> float:
+    """The best of a few runs."""
+
+    def once() -> float:
+        start = clock()
+        work()
+        return clock() - start
+
+    return min(once() for _ in range(times))
+
+
+def main() -> None:
+    for name, plan in PLANS.items():
+        step, memory = seconds(lambda: predict(JOB, plan)), seconds(lambda: peak_memory(JOB, plan))  # noqa: B023
+        print(f"{name:<28} step {1e3 * step:6.2f} ms   memory {1e3 * memory:6.2f} ms")
+    many = 20_000
+    tp, pp = np.tile([1, 2, 4, 8], many // 4), np.repeat([1, 2, 4, 8], many // 4)
+    plans = Plan(tp=tp, pp=pp, dp=512 // (tp * pp), zero=1, sequence_parallel=True)
+    print(f"{many:,} plans at once         {many / seconds(lambda: price(JOB, plans), 3):,.0f} plans a second")
+    print(f"ndparallel plan from the shell {seconds(lambda: subprocess.run(SHELL, capture_output=True), 3, time.perf_counter):.2f} s")
+
+
+if __name__ == "__main__":
+    main()
