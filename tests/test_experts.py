@@ -200,8 +200,8 @@ def test_every_1d_strategy_trains_experts_that_ranks_share_out(strategy_name, me
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
 def test_a_pipeline_computes_the_experts_weight_gradients_later(schedule):
-    job = JOBS["shared"].on(mesh=Mesh(pp=2, tp=2), dtype="float64", microbatches=4, schedule=schedule, sequence_parallel="sp")
-    job = job.on(model=replace(job.model, layers=4))
+    model = replace(JOBS["shared"].model, layers=4)
+    job = JOBS["shared"].on(model=model, mesh=Mesh(pp=2, tp=2), dtype="float64", microbatches=4, schedule=schedule, sequence_parallel="sp")
     results = launch(strategy("3d_pipeline_parallel", "1F1B").program, 4, POCKET, job, engine="inline")
     assert max(differences(job, results)) <= 1e-12
 
