@@ -84,6 +84,8 @@ class Member:
 
 
 class Algorithm(NamedTuple):
+    """A way to do a collective, `run(me, ...)`, and how long it takes, `seconds(p, a, b)`."""
+
     run: Callable[..., None]
     seconds: Callable[..., Any]
 

@@ -12,6 +12,7 @@ Glossary
     block         the keys and values of one rank
     diagonal      the block of the rank's own tokens, the only one that needs a mask
     logsum        logarithm of the sum of exponentials of a query's scores
+    weights       what a block's probabilities weigh in those over all blocks: exp(the block's logsum - logsum)
     again         the price list of what is computed a second time under selective recomputation
 """
 
@@ -92,39 +93,38 @@ class RingCore(LocalCore):
         self.meetings = [meeting(self.queries, self.cp.index, source) for source in range(self.cp.size)]
 
     def mix(self, q, k, v, saved, charge):
-        met: list[tuple[Meeting, np.ndarray, np.ndarray]] = []
+        logsums: list[tuple[Meeting, np.ndarray]] = []
         for source, (keys, values) in self.cp.travel(np.stack([k, v])):
             here = self.meetings[source]
             probabilities, block_logsum = functional.softmax(here.scores(q, keys, charge))
+            if self.keeps:
+                saved.keep(**{here.saved: probabilities})
             here.charge(charge, "values")
             block = functional.attention_values(probabilities, values[here.keys])
-            if not met:  # the diagonal: every query sees at least itself
+            if not logsums:  # the diagonal: every query sees at least itself
                 mixed, logsum = block, block_logsum.copy()
             else:
                 here.charge(charge, "merge")
                 functional.attention_merge(mixed[here.queries], logsum[..., here.queries, :], block, block_logsum)
-            met.append((here, probabilities, block_logsum))
-        self.keep(met, logsum, saved, charge)
+            logsums.append((here, block_logsum))
+        saved.keep(**({"weights": self.weights(logsums, logsum)} if self.keeps else {"logsum": logsum}))
         return mixed
 
-    def keep(self, met: list, logsum: np.ndarray, saved: Saved, charge: Charge) -> None:
-        """Keep the probabilities as they are over all blocks, or only what it takes to find them again."""
-        if not self.keeps:
-            saved.keep(logsum=logsum)
-            return
-        for here, probabilities, block_logsum in met:
-            here.charge(charge, "rescale")
-            probabilities *= np.exp(block_logsum - logsum[..., here.queries, :])
-            saved.keep(**{here.saved: probabilities})
+    def weights(self, logsums: list, logsum: np.ndarray) -> np.ndarray:
+        """What each block's probabilities weigh in the whole, (cp, b, kv_heads, group, s, 1); 0 for queries that took no part."""
+        weights = np.zeros((self.cp.size, *logsum.shape), logsum.dtype)
+        for here, block_logsum in logsums:
+            weights[here.source][..., here.queries, :] = np.exp(block_logsum - logsum[..., here.queries, :])
+        return weights
 
     def mix_backward(self, dmixed, mixed, qkv, saved, charge, again):
         q, k, v = qkv
         row_sums = functional.grouped(np.sum(dmixed * mixed, axis=-1, keepdims=True), k.shape[2])
-        logsum = None if self.keeps else saved.take("logsum")
+        rows = saved.take("weights" if self.keeps else "logsum")
         dq, on_their_way = np.zeros_like(q), None
         for hop, (source, block) in enumerate(self.cp.travel(np.stack([k, v]))):
             here = self.meetings[source]
-            probabilities = saved.take(here.saved) if logsum is None else here.probabilities(q, block[0], logsum, again)
+            probabilities = here.weighed(saved, rows) if self.keeps else here.recomputed(q, block[0], rows, again)
             dqueries, dblock = here.backward(dmixed, row_sums, probabilities, q, block, charge)
             dq[here.queries] += dqueries
             if on_their_way:
@@ -156,7 +156,12 @@ class Meeting:
         self.charge(charge, "softmax")
         return functional.attention_scores(q[self.queries], keys[self.keys], self.mask)
 
-    def probabilities(self, q: np.ndarray, keys: np.ndarray, logsum: np.ndarray, charge: Charge) -> np.ndarray:
+    def weighed(self, saved: Saved, weights: np.ndarray) -> np.ndarray:
+        """The probabilities over all blocks, from those over this one."""
+        return saved.take(self.saved) * weights[self.source][..., self.queries, :]
+
+    def recomputed(self, q: np.ndarray, keys: np.ndarray, logsum: np.ndarray, charge: Charge) -> np.ndarray:
+        """The probabilities over all blocks, from the scores."""
         return np.exp(self.scores(q, keys, charge) - logsum[..., self.queries, :])
 
     def backward(self, dmixed, row_sums, probabilities, q, block, charge: Charge) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ Glossary
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -79,6 +80,7 @@ def candidates(collective: str, group: Group, hardware: Hardware) -> list[str]:
     return [name for name in ALGORITHMS[collective] if layered or name != "hierarchical"]
 
 
+@lru_cache(maxsize=4096)
 def choose_algorithm(collective: str, group: Group, hardware: Hardware, nbytes: float) -> str:
     """Name the fastest algorithm for `nbytes` in all: what is taken where nobody asks for another. All ranks choose alike."""
     names = candidates(collective, group, hardware)

@@ -108,26 +108,22 @@ def block_backward_weight(z: Sizes) -> list[Operation]:
     return (experts_backward_weight(z, *balanced(z)) if z.experts else mlp_backward_weight(z)) + attention_backward_weight(z)
 
 
-def attention_forward(z: Sizes, selective: bool = False) -> list[Operation]:
+def attention_forward(z: Sizes) -> list[Operation]:
     return [
         norm_forward("norm1", z),
         matmul("qkv", z.tokens, z.qkv, z.hidden, z.dtype),
         elementwise("rotary", z.tokens * (z.heads + z.kv_heads) * z.head_dim, 2, z.dtype),
-        *core_forward(z, selective),
+        *core_forward(z),
         matmul("out", z.tokens, z.hidden, z.heads * z.head_dim, z.dtype),
         elementwise("add1", z.shard_tokens * z.hidden, 3, z.dtype),
     ]
 
 
-def core_forward(z: Sizes, selective: bool = False) -> list[Operation]:
+def core_forward(z: Sizes) -> list[Operation]:
     """Scores, softmax, values; over a ring, once for the rank's own block of keys, the diagonal, and once for each that comes round."""
-    if z.blocks == 1:
-        return meeting_forward("", z.pairs, z)
     merge = elementwise("block merge", z.tokens * z.heads * z.head_dim, 3, z.dtype)
-    blocks = [*meeting_forward("block ", z.block_pairs, z), merge] * (z.blocks - 1)
-    rescales = [elementwise("rescale", diagonal_pairs(z), 2, z.dtype)]
-    rescales += [elementwise("block rescale", z.block_pairs, 2, z.dtype)] * (z.blocks - 1)
-    return [*meeting_forward("", diagonal_pairs(z), z), *blocks, *([] if selective else rescales)]
+    block = [*meeting_forward("block ", z.block_pairs, z), merge]
+    return [*meeting_forward("", diagonal_pairs(z), z), *block * (z.blocks - 1)]
 
 
 def diagonal_pairs(z: Sizes):
@@ -224,7 +220,7 @@ def norm_backward(name: str, z: Sizes) -> Operation:
 
 def core_recompute(z: Sizes) -> list[Operation]:
     """What selective recomputation runs again: the probabilities. What they gave (the mixed values) was kept."""
-    return [operation for operation in core_forward(z, selective=True) if operation.name.endswith(("scores", "softmax"))]
+    return [operation for operation in core_forward(z) if operation.name.endswith(("scores", "softmax"))]
 
 
 def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
@@ -234,9 +230,10 @@ def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
     """
     heads, kv_heads = z.tokens * z.heads * z.head_dim, z.tokens * z.kv_heads * z.head_dim
     saved = {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "q": heads, "k": kv_heads, "v": kv_heads, "mixed": heads}
-    if not selective:
-        return saved | {"probabilities": z.scores}
-    return saved if z.blocks == 1 else saved | {"logsum": z.tokens * z.heads}
+    rows = z.tokens * z.heads
+    if selective:
+        return saved if z.blocks == 1 else saved | {"logsum": rows}
+    return saved | {"probabilities": z.scores} | ({} if z.blocks == 1 else {"weights": z.blocks * rows})
 
 
 def mlp_saved(z: Sizes) -> dict[str, int]:

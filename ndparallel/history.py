@@ -1,14 +1,15 @@
 """What a run's events say over time: who did what from when to when, and how much memory it held.
 
-Idea   A picture has one lane for every stream of every GPU, and a lane is a row of spans. The terminal, the SVG and the notebook draw
-       the same lanes, so that no picture can tell another story than its neighbour.
+Idea   A picture has, for every GPU, one lane for compute and one for every axis that it talks along, and a lane is a row of spans. The
+       terminal, the SVG and the notebook draw the same lanes, so that no picture can tell another story than its neighbour.
 Cost   One pass over the events.
 Limit  Messages inside a collective are not spans of their own (the trace has them). Memory is counted in the program's order, at the
        time of the compute stream, as an allocator on the host counts it.
 
 Glossary
     span    from `start` to `end`, in seconds, one activity of ndparallel.palette; `events` of them were joined to make it
-    lane    the spans of one stream of one GPU, in order and without overlap
+    lane    the spans of one GPU on the streams whose names begin with the same word, in order and without overlap: "pp" is all that it
+            sends and receives along the pipeline, on four streams
     phase   the first word of an operation's name, as forward; the second is its unit, as layers.3
 """
 
@@ -94,8 +95,8 @@ class MemoryHistory:
 def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
     """Read the events of all ranks of one run into lanes: by rank, the compute stream first."""
     runs = sorted(runs, key=lambda run: run.rank)
-    streams = stream_names(runs)
-    lanes = [lane for run in runs for lane in _lanes(run, streams)]
+    names = dict.fromkeys(lane_name(stream) for stream in stream_names(runs))
+    lanes = [lane for run in runs for lane in _lanes(run, names)]
     return Timeline(name, max((run.end_seconds for run in runs), default=0.0), tuple(lanes))
 
 
@@ -105,20 +106,26 @@ def stream_names(runs: Iterable[RankRun]) -> list[str]:
     return [COMPUTE, *(name for name in seen if name != COMPUTE)]
 
 
-def _lanes(run: RankRun, streams: list[str]) -> Iterator[Lane]:
+def lane_name(stream: str) -> str:
+    """The lane that a stream is drawn in."""
+    return stream.partition(" ")[0]
+
+
+def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
     events = [Event._make(event) for event in run.events if event[2] != MEMORY]
-    for stream in streams:
-        spans = tuple(_spans(event for event in events if event.stream == stream))
-        if spans or stream == COMPUTE:
-            yield Lane(run.rank, stream, spans)
+    for name in names:
+        spans = tuple(_spans(event for event in events if lane_name(event.stream) == name))
+        if spans or name == COMPUTE:
+            yield Lane(run.rank, name, spans)
 
 
 def _spans(events: Iterable[Event]) -> Iterator[Span]:
-    """The outermost events of one stream that last: a collective stands for its messages."""
+    """The outermost events of one lane that last: a collective stands for its messages, and what overlaps is drawn from where it shows."""
     covered = 0.0
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         if event.end > max(covered, event.start):
-            yield Span(event.start, event.end, activity(event), label(event.what))
+            window = (event.start, event.end) if event.start < covered else None
+            yield Span(max(event.start, covered), event.end, activity(event), label(event.what), window=window)
             covered = event.end
 
 

@@ -142,6 +142,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
 
     job, hardware = job_from(arguments, lesson.defaults), hardware_from(arguments)
     if getattr(arguments, "sweep", None):
+        refuse_outputs(arguments)
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
             show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
         return 0
@@ -151,3 +152,10 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
+
+
+def refuse_outputs(arguments: argparse.Namespace) -> None:
+    """A sweep is a table of many runs. Raises UserError where one of them is to be drawn or told."""
+    for option in ("svg", "trace", "narrate"):
+        if getattr(arguments, option) is not None:
+            raise UserError(f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out.")

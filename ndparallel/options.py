@@ -37,7 +37,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     option("--engine", default="processes", choices=ENGINES, help="what runs the GPUs (default processes)")
     option("--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)")
     option("--memory", action="store_true", help="add the table of memory by kind")
-    option("--json", action="store_true", help="print JSON and nothing else")
+    option("--svg", metavar="FILE", help="draw the timelines into an SVG")
+    option("--trace", metavar="FILE", help="write a Chrome trace of one strategy: the last --strategy, or the last of those shown")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--narrate", type=int, metavar="RANK", help="tell the same strategy as this GPU lived it, event by event")
+    printed.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
 def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None) -> Job:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ndparallel.hierarchy import hierarchy
 from ndparallel.history import timeline
 from ndparallel.lesson import Run, Sweep
+from ndparallel.outputs import drawn, story, write_files
 from ndparallel.report import plain, quantity, quiet_table
 from ndparallel.timeline import Timelines
 from ndparallel.words import count, paragraph
@@ -39,31 +40,37 @@ def show(
     notice: Callable[[Run], str],
     talker: str | None = None,
 ) -> None:
-    """Print a run as the options ask: the table, who talks how much in the strategy `talker`, the timelines of the strategies in
-    `contrast`, what there is to notice."""
+    """Write and print a run as the options ask: files, tables, who talks how much in the strategy `talker`, the timelines of the
+    strategies in `contrast`, what there is to notice."""
+    told, written = story(run, contrast, arguments), list(write_files(run, contrast, arguments))
     if arguments.json:
         print(run.report.json())
+        print("".join(f"{line}\n" for line in written), end="", file=sys.stderr)
         return
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
     width = min(console.width, WIDTH)
-    console.print(prose(f"{title}  {headline(run)}", width, bold=title), end="\n\n")
-    console.print(run.report.table(width))
+    console.print(prose(f"{title}  {headline(run)}", width, bold=title))
+    for part in parts(run, arguments, contrast, notice, talker, width):
+        console.print()
+        console.print(part)
+    for lines in (written, told):
+        if lines:
+            print("", *lines, sep="\n")
+
+
+def parts(run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int) -> Iterator[RenderableType]:
+    """What is printed under the headline, each after an empty line."""
+    yield run.report.table(width)
     if arguments.memory:
-        console.print()
-        console.print(run.report.memory_table(width))
-    for remark in run.report.remarks():
-        console.print()
-        console.print(prose(remark, width))
+        yield run.report.memory_table(width)
+    yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
-        for name in [name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1]:
-            show_hierarchy(console, width, name, run)
-    shown = [name for name in timelines_shown(run, contrast, arguments.timeline) if name in run]
-    if shown:
-        console.print()
-        console.print(Timelines(tuple(timeline(name, run.results[name]) for name in shown)))
+        yield from talk([name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1], run, width)
+    shown = drawn(run, contrast, arguments)
+    if shown and arguments.timeline != "none":
+        yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
     if words := notice(run):
-        console.print()
-        console.print(prose(f"Notice: {words}", width, bold="Notice:"))
+        yield prose(f"Notice: {words}", width, bold="Notice:")
 
 
 def headline(run: Run) -> str:
@@ -81,16 +88,12 @@ def prose(words: str, width: int, bold: str = "") -> Text:
     return text
 
 
-def timelines_shown(run: Run, contrast: Sequence[str], choice: str) -> Sequence[str]:
-    return {"auto": contrast, "all": list(run.results), "none": ()}[choice]
-
-
-def show_hierarchy(console: Console, width: int, name: str, run: Run) -> None:
-    """Who talks how often, how much, over which link, in one strategy."""
-    rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
-    console.print()
-    console.print(prose(f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs", width), end="\n\n")
-    console.print(table_of(rows, width))
+def talk(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]:
+    """Who talks how often, how much, over which link, in each of these strategies."""
+    for name in names:
+        rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
+        yield prose(f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs", width)
+        yield table_of(rows, width)
 
 
 def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:

@@ -1,14 +1,15 @@
 """Timelines and memory over time as small SVG files: exact, sharp at every size, at home on light and on dark pages.
 
-Idea   A picture is a column of panels over one axis of time. What is wide enough is drawn exactly and tells its times when pointed at;
-       lanes that are the same on several GPUs are drawn once and used again.
-Cost   About 100 bytes a bar. Where a picture would be larger than `limit` bytes, operations are joined into units, then into phases, and
-       then neighbours within two, then four pixels are put together: the length of every colour stays what it was.
+Idea   A picture is a column of panels over one axis of time. What is wide enough to be pointed at tells its times; what a GPU sends and
+       receives shows however short it is; lanes that are the same on several GPUs are drawn once and used again.
+Cost   About 100 bytes a bar that tells its times, 20 one that does not. Where a picture would be larger than `limit` bytes, operations
+       are joined into units, then into phases, then neighbours within two, then four pixels are put together, and only wider bars tell
+       their times: the length of every colour stays what it was.
 Limit  Never coarser than four pixels: a long run of many GPUs makes a file larger than `limit`, and not a picture that misleads.
 
 Glossary
     panel   one strategy's lanes, or one GPU's memory
-    lane    the spans of one stream of one GPU; the ground of a compute lane is idle time
+    lane    the spans of one GPU on streams whose names begin alike; the ground of a compute lane is idle time
     seam    a thin line between two spans of one colour
 """
 
@@ -17,6 +18,7 @@ from dataclasses import replace
 from hashlib import sha1
 from html import escape
 from itertools import pairwise
+from typing import NamedTuple
 
 from gpu import COMPUTE, MEMORY_KINDS, si
 from ndparallel.history import Lane, MemoryHistory, Span, Timeline, joined, thinned
@@ -36,10 +38,18 @@ from ndparallel.svg_parts import (
     time_axis,
 )
 
-COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP, MEMORY_HEIGHT = 16, 8, 6, 1, 12, 180
+COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP, MEMORY_HEIGHT = 16, 8, 6, 2, 12, 180
 SEAM_PIXELS = 5
 LIMIT_BYTES = 30_000
-DETAILS = ((99, 1.0), (2, 1.0), (1, 1.0), (1, 2.0), (1, 4.0))  # words of an operation's name that keep it apart, pixels put together
+
+
+class Detail(NamedTuple):
+    words: int  # of an operation's name, that keep it apart
+    pixels: float  # within which neighbours are put together
+    pointed_pixels: float  # from which width on a bar tells its times
+
+
+DETAILS = (Detail(99, 1, 2), Detail(2, 1, 2), Detail(1, 1, 2), Detail(1, 2, 4), Detail(1, 4, 8), Detail(1, 4, 16), Detail(1, 4, 32))
 
 
 # -------------------------------------------------------------------------------------------------------- timelines
@@ -49,8 +59,9 @@ def draw_timelines(timelines: Sequence[Timeline], limit: int = LIMIT_BYTES) -> s
     """Draw timelines below one another on one axis of time, in as much detail as `limit` bytes allow."""
     per_second = PLOT_WIDTH / (max((timeline.seconds for timeline in timelines), default=0.0) or 1.0)
     drawing = ""
-    for words, pixels in DETAILS:
-        drawing = _draw([simpler(timeline, words, pixels / per_second) for timeline in timelines], per_second)
+    for words, pixels, pointed_pixels in DETAILS:
+        simple = [simpler(timeline, words, pixels / per_second) for timeline in timelines]
+        drawing = _draw(simple, per_second, pointed_pixels / per_second)
         if len(drawing) < limit:
             break
     return drawing
@@ -61,12 +72,12 @@ def simpler(timeline: Timeline, words: int, seconds: float) -> Timeline:
     return replace(timeline, lanes=tuple(lanes))
 
 
-def _draw(timelines: Sequence[Timeline], per_second: float) -> str:
+def _draw(timelines: Sequence[Timeline], per_second: float, pointed_seconds: float) -> str:
     shapes: dict[str, str] = {}
     parts: list[str] = []
     top = 0.0
     for timeline in timelines:
-        parts += panel(timeline, top, per_second, shapes)
+        parts += panel(timeline, top, per_second, pointed_seconds, shapes)
         top += panel_height(timeline) + PANEL_GAP
     seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {IDLE}
     paints = {name: paint for name, paint in ACTIVITIES.items() if name in seen}
@@ -88,7 +99,7 @@ def lane_gap(lane: Lane) -> float:
     return GPU_GAP if lane.stream == COMPUTE else LANE_GAP
 
 
-def panel(timeline: Timeline, top: float, per_second: float, shapes: dict[str, str]) -> Iterator[str]:
+def panel(timeline: Timeline, top: float, per_second: float, pointed_seconds: float, shapes: dict[str, str]) -> Iterator[str]:
     """The title, every lane with its name, and a mark where the step ends. New lanes are added to `shapes`."""
     end, y = LEFT + timeline.seconds * per_second, top + TITLE_HEIGHT - GPU_GAP
     yield text(LEFT, top + 17, timeline.name, "name")
@@ -97,7 +108,7 @@ def panel(timeline: Timeline, top: float, per_second: float, shapes: dict[str, s
         y += lane_gap(lane)
         named = (f"GPU {lane.rank}", "end") if lane.stream == COMPUTE else (lane.stream, "end small")
         yield text(LEFT - 8, y + lane_height(lane) / 2 + 4, *named)
-        content = "".join(lane_content(lane, timeline.seconds, per_second))
+        content = "".join(lane_content(lane, timeline.seconds, per_second, pointed_seconds))
         name = "lane" + sha1(content.encode()).hexdigest()[:10]  # named by content: pictures on one page cannot mix up their lanes
         shapes[name] = f'<g id="{name}">{content}</g>'
         yield f'<use href="#{name}" x="{LEFT}" y="{number(y)}"/>'
@@ -105,14 +116,17 @@ def panel(timeline: Timeline, top: float, per_second: float, shapes: dict[str, s
     yield f'<path class="mark" d="M{number(end)} {number(top + TITLE_HEIGHT - 4)}V{number(y + 2)}"/>'
 
 
-def lane_content(lane: Lane, seconds: float, per_second: float) -> Iterator[str]:
-    """A lane's spans by colour, on a ground of idle time where it is a compute lane."""
+def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds: float) -> Iterator[str]:
+    """A lane's spans by colour, those of `pointed_seconds` and more with their times, on a ground of idle time where it is for compute."""
     height = lane_height(lane)
     if lane.stream == COMPUTE:
         yield f'<g class="nd-{IDLE}">{bar(Span(0, seconds, IDLE, IDLE), height, per_second)}</g>'
     for activity in dict.fromkeys(span.activity for span in lane.spans):
-        bars = (bar(span, height, per_second) for span in lane.spans if span.activity == activity)
-        yield f'<g class="nd-{activity}">{"".join(bars)}</g>'
+        spans = [span for span in lane.spans if span.activity == activity]
+        if wide := [bar(span, height, per_second) for span in spans if span.seconds >= pointed_seconds]:
+            yield f'<g class="nd-{activity}">{"".join(wide)}</g>'
+        if thin := [thin_bar(span, height, per_second) for span in spans if span.seconds < pointed_seconds]:
+            yield f'<path class="nd-{activity}{" nd-line" * (lane.stream != COMPUTE)}" d="{"".join(thin)}"/>'
     seams = [f"M{number(span.start * per_second)} 0v{number(height)}" for span in touching(lane.spans, SEAM_PIXELS / per_second)]
     if seams:
         yield f'<path class="nd-seam" d="{"".join(seams)}"/>'
@@ -121,6 +135,11 @@ def lane_content(lane: Lane, seconds: float, per_second: float) -> Iterator[str]
 def bar(span: Span, height: float, per_second: float) -> str:
     place = f'x="{number(span.start * per_second)}" width="{number(span.seconds * per_second)}" height="{number(height)}"'
     return f"<rect {place}><title>{escape(title(span))}</title></rect>"
+
+
+def thin_bar(span: Span, height: float, per_second: float) -> str:
+    """A bar as part of a path, which the line around it lets show however thin it is."""
+    return f"M{number(span.start * per_second)} 0v{number(height)}h{number(span.seconds * per_second)}V0z"
 
 
 def title(span: Span) -> str:

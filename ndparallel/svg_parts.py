@@ -13,7 +13,7 @@ from html import escape
 
 from gpu import si
 from ndparallel.history import ticks
-from ndparallel.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
+from ndparallel.palette import ACTIVITIES, COMMUNICATION, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
 
 WIDTH, LEFT, RIGHT = 880, 76, 24
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
@@ -23,7 +23,7 @@ FRAME = (
     "text{font:12px system-ui,sans-serif}.name{font-weight:600}.end{text-anchor:end}.small{font-size:10px}"
     ".mark,.grid,.limit,.peak{fill:none}.peak{stroke-dasharray:2 3}.limit{stroke-width:1.5}"
 )
-SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}"
+SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}.nd-line{stroke-width:.8}"
 
 
 def document(label: str, height: float, paints: Mapping[str, Paint], body: Iterable[str]) -> str:
@@ -46,7 +46,8 @@ def frame_colours(mode: int) -> str:
 
 def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
     """Rules for shapes that <use> repeats; no rule about what they are in would reach them there, so that their names are our own."""
-    return f".nd-seam{{stroke:{GROUND[mode]}}}" + "".join(f".nd-{name}{{fill:{paint[1 + mode]}}}" for name, paint in paints.items())
+    lines = f".nd-seam{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
+    return lines + "".join(f".nd-{name}{{fill:{paint[1 + mode]}}}" for name, paint in paints.items())
 
 
 def scoped(rules: str) -> str:

@@ -6,7 +6,7 @@ Limit  A cell is a hundredth of the picture or so. A communication stream shows 
 
 Glossary
     cell   a character's share of the time axis
-    lane   the spans of one stream of one GPU
+    lane   the spans of one GPU on streams whose names begin alike
 """
 
 from collections import defaultdict

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 
@@ -96,13 +97,14 @@ def last_first(gpu, messages):
     return [int(gpu.receive(0, number)) for number in reversed(range(messages))]
 
 
-def equal_names(gpu):
-    """Messages of one name come in the order in which they were sent."""
+def equal_names(gpu, messages):
+    """Rank 0 sends messages of one name and ends; rank 1 reads them late, so that the pipe between them is full by then."""
     if gpu.rank == 0:
-        for number in range(5):
+        for number in range(messages):
             gpu.send(1, np.array(number), "same")
         return None
-    return [int(gpu.receive(0, "same")) for _ in range(5)]
+    time.sleep(0.2)
+    return [int(gpu.receive(0, "same")) for _ in range(messages)]
 
 
 def long_name(gpu):
@@ -139,6 +141,17 @@ def ended_but_not_the_third(gpu):
         gpu.send(other, np.array(number), number)
         gpu.receive(other, number)
     return number
+
+
+def stop_in_debugger(gpu):
+    """Stop in the debugger between two messages. Returns the sum of the ranks that have talked to this one."""
+    for other in range(gpu.rank):
+        gpu.send(other, np.array(gpu.rank), "before")
+    breakpoint()
+    for other in range(gpu.rank + 1, 3):
+        gpu.receive(other, "before")
+        gpu.send(other, np.array(gpu.rank), "after")
+    return sum(1 + int(gpu.receive(other, "after")) for other in range(gpu.rank))
 
 
 def play(gpu, scripts):

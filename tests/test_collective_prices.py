@@ -67,9 +67,10 @@ def test_on_h100s_latency_bytes_and_then_nodes_decide():
 
 
 @given(st.integers(1, 10**9), SPEEDS)
-def test_equal_prices_go_to_the_ring_whatever_their_rounding(nbytes, inside):
-    two = Group("test", (0, 1))  # among two, halving and doubling is a ring
+def test_equal_prices_go_to_the_algorithm_named_first_whatever_their_rounding(nbytes, inside):
+    two = Group("test", (0, 1))  # among two, halving and doubling is a ring; and all ways to broadcast take a + b
     assert choose_algorithm("all_reduce", two, hardware(2, inside), nbytes) == "ring"
+    assert choose_algorithm("broadcast", two, hardware(2, inside), nbytes) == "one-by-one"
 
 
 OTHER_RINGS = [((0, 4, 1, 5), (2e-6, 1e8)), ((0, 1, 4, 5), (2e-6, 1e10)), ((0, 1, 4, 5), (0, 1e8)), ((0, 1, 4), (2e-6, 1e8))]

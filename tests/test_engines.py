@@ -1,6 +1,9 @@
 """What both engines promise of a message: it is a copy, it never blocks its sender, and it is found by its name."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from gpu import CLASSROOM
 from ndparallel.errors import UserError
 from ndparallel.launch import Ranks, launch
 
+ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("inline", "processes")
 
 
@@ -70,8 +74,8 @@ def test_messages_are_found_by_name_in_any_order(two):
     assert two.run(rank_programs.last_first, CLASSROOM, 100)[1].value == list(reversed(range(100)))
 
 
-def test_messages_of_one_name_come_in_the_order_in_which_they_were_sent(two):
-    assert two.run(rank_programs.equal_names, CLASSROOM)[1].value == list(range(5))
+def test_messages_of_one_name_come_in_the_order_in_which_they_were_sent_even_from_a_rank_that_has_ended(two):
+    assert two.run(rank_programs.equal_names, CLASSROOM, 5000)[1].value == list(range(5000))
 
 
 def test_a_name_may_be_longer_than_a_frame(two):
@@ -94,6 +98,22 @@ def blocks_of_ping_pong(gpu, rounds):
 def test_inline_runs_thousands_of_ranks():
     results = launch(rank_programs.ring_of, 2000, CLASSROOM, 1, 5, "float32", engine="inline", keep_events=False)
     assert len(results) == 2000
+
+
+DEBUGGED = """
+import rank_programs
+from gpu import CLASSROOM
+from ndparallel.launch import launch
+
+print("result", launch(rank_programs.stop_in_debugger, 3, CLASSROOM, engine="inline")[2].value)
+"""
+
+
+def test_a_debugger_stops_every_rank_of_inline_in_the_middle_of_its_program():
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    commands = "p 'in rank', gpu.rank\ncontinue\n" * 3
+    done = subprocess.run([sys.executable, "-c", DEBUGGED], env=environment, input=commands, capture_output=True, text=True, check=True)
+    assert [line[-2] for line in done.stdout.splitlines() if "in rank" in line] == ["0", "1", "2"] and "result 3" in done.stdout
 
 
 def test_inline_without_greenlet_is_one_sentence(monkeypatch):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu import CLASSROOM
+from ndparallel.engines.shared import RUNNING, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 from ndparallel.launch import DeadlockError, RankError, Ranks, launch
 
@@ -73,6 +74,18 @@ def test_the_end_of_a_chain_is_not_a_deadlock_while_it_can_still_move():
     assert deadlocked({0: 1, 1: 2, 2: 3}, has_ended=lambda rank: rank == 3) == [2]
     assert deadlocked({0: 1, 1: 3, 3: 2, 2: 1}, has_ended=lambda rank: False) == [1, 3, 2]
     assert deadlocked({}, has_ended=lambda rank: True) == []
+
+
+def test_a_rank_is_not_stuck_while_a_message_from_the_one_it_waits_for_is_on_its_way():
+    table = Table(SharedFile(3))
+    table.set_waiting(0, source=1, received=0)
+    assert table.idle_wait(0) == (1, 1)
+    table.sent(1)[0] += 1
+    assert table.idle_wait(0) is None
+    table.set_waiting(0, source=1, received=1)
+    assert table.idle_wait(0) == (1, 2)
+    table.set_state(0, RUNNING)
+    assert table.idle_wait(0) is None
 
 
 def test_unread_messages_are_counted_where_they_are_too_many_to_name():

@@ -156,6 +156,8 @@ def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothi
 
 def test_ctrl_c_ends_all_ranks_quietly(running):
     launcher, ranks = running
+    for process in ranks.values():
+        os.kill(process, signal.SIGINT)  # on its own it does nothing
     os.killpg(launcher.pid, signal.SIGINT)  # as a terminal does: to the launcher and to every rank
     assert launcher.communicate()[1] == "interrupted\n"
     assert launcher.returncode == 1

@@ -32,13 +32,14 @@ def elements(svg, name):
 
 
 def lanes(svg):
-    """For every lane as it is shown: the widths of its bars, in pixels, by activity."""
+    """For every lane as it is shown: the widths of its bars, in pixels, by activity; those that tell their times and the thin ones."""
     groups = {group.get("id"): group for group in elements(svg, "g") if group.get("id")}
     for use in elements(svg, "use"):
         widths = defaultdict(list)
         for group in groups[use.get("href")[1:]]:
-            for rect in group.iter(NAMESPACE + "rect"):
-                widths[group.get("class")].append(float(rect.get("width")))
+            telling = [rect.get("width") for rect in group.iter(NAMESPACE + "rect")]
+            if bars := telling + re.findall(r"h([\d.]+)V0z", group.get("d", "")):
+                widths[group.get("class").removesuffix(" nd-line")] += map(float, bars)
         yield widths
 
 
@@ -68,8 +69,19 @@ def test_detail_is_given_up_only_where_it_is_too_much():
     assert "forward layers.0 qkv:" not in small and "forward layers.0 (10 events):" in small
 
 
+def test_what_is_too_thin_to_be_pointed_at_is_drawn_without_its_times_and_on_a_communication_lane_with_a_line():
+    spans = (Span(0.0, 1.0, FORWARD, "wide"), Span(1.0, 1.0001, FORWARD, "thin"))
+    svg = draw_timelines([Timeline("x", 4.0, (Lane(0, COMPUTE, spans), Lane(0, "pp", (Span(2.0, 2.0001, COMMUNICATION, "short"),))))])
+    assert "<title>wide" in svg and "<title>thin" not in svg and "<title>short" not in svg
+    paths = {path.get("class"): path.get("d") for path in elements(svg, "path")}
+    assert paths[f"nd-{FORWARD}"] == f"M{PLOT_WIDTH / 4:g} 0v16h0.02V0z"
+    assert paths[f"nd-{COMMUNICATION} nd-line"] == f"M{PLOT_WIDTH / 2:g} 0v8h0.02V0z"
+    for paint in ACTIVITIES[COMMUNICATION][1:]:
+        assert f".nd-line{{stroke:{paint}}}" in svg
+
+
 def test_no_picture_is_coarser_than_four_pixels():
-    assert max(pixels for _, pixels in DETAILS) == 4
+    assert max(detail.pixels for detail in DETAILS) == 4
     run = TIMELINES["overlapped"]
     windows = re.findall(r"within (\S+) to (\S+) s", draw_timelines([run], 0))
     assert all(float(end) - float(start) <= 4 * run.seconds / PLOT_WIDTH for start, end in windows)

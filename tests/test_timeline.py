@@ -36,6 +36,16 @@ def test_there_is_a_lane_for_every_stream_of_every_gpu_compute_first():
     assert streams == [(0, COMPUTE), (0, "pp"), (1, COMPUTE)]
 
 
+def test_streams_whose_names_begin_alike_share_a_lane_and_what_overlaps_is_drawn_from_where_it_shows():
+    def message(stream, start, end):
+        return (0, stream, "send", ("F", 1, 0), start, end, 0, 0, 1)
+
+    events = [message("pp send forward", 0.0, 2.0), message("pp receive backward", 1.0, 3.0), message("dp", 0.0, 1.0)]
+    lanes = timeline("x", [Run(0, (*events, message("pp send forward", 2.0, 2.5)), 4.0, {})]).lanes
+    assert [lane.stream for lane in lanes] == [COMPUTE, "pp", "dp"]
+    assert [(span.start, span.end, span.window) for span in lanes[1].spans] == [(0.0, 2.0, None), (2.0, 3.0, (1.0, 3.0))]
+
+
 @pytest.mark.parametrize("run", [BLOCKING, OVERLAPPED, timeline("pipeline", pipeline())])
 def test_spans_of_a_lane_are_in_order_and_never_overlap(run):
     for lane in run.lanes:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--hardware", metavar="NAME|FILE", help="whose links they are (default h100)")
     option("--latency", metavar="TIME", help="of a link inside a node: 5e-6, 5us (default: the hardware's)")
     option("--bandwidth", metavar="RATE", help="of a link inside a node: 50e9, 50GB/s, 400Gb/s (default: the hardware's)")
-    option("--gpus-per-node", type=int, metavar="N", help="(default: the hardware's; all ranks, where only a link is given)")
+    option("--gpus-per-node", type=int, metavar="N", help="(default: the hardware's, or all ranks where only a link inside is given)")
     option("--latency-across", metavar="TIME", help="of a link between nodes (default: the hardware's)")
     option("--bandwidth-across", metavar="RATE", help="of a link between nodes (default: the hardware's)")
     option("--engine", choices=(*ENGINES, LOCKSTEP), help=f"what runs the ranks (default: inline, for more than {MOST_EXECUTED} lockstep)")
@@ -117,10 +117,10 @@ def check_nodes(setting: Setting, algorithm: str | None) -> None:
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """The hardware's links, but for what the options say of them."""
     hardware = find_hardware(arguments.hardware or "h100")
-    own_link = not arguments.hardware and (arguments.latency or arguments.bandwidth)
+    one_link = (arguments.latency or arguments.bandwidth) and not (arguments.latency_across or arguments.bandwidth_across)
     gpus_per_node = arguments.gpus_per_node
     if gpus_per_node is None:
-        gpus_per_node = arguments.ranks if own_link else hardware.gpus_per_node
+        gpus_per_node = arguments.ranks if one_link and not arguments.hardware else hardware.gpus_per_node
     return replace(
         hardware,
         gpus_per_node=counted("--gpus-per-node", gpus_per_node),

@@ -26,6 +26,7 @@ from ndparallel.lockstep import advance
 from ndparallel.mesh import Mesh
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 from ndparallel.planner.streams import Item
+from ndparallel.sharding import usual_algorithm
 
 RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
 ACTIVATIONS = "activations"
@@ -209,10 +210,15 @@ class Cluster:
         ranks = self.ranks(exchange.group)
         start = np.broadcast_to(start, (self.mesh.world_size,))
         clocks = start_clocks(self.hardware, ranks, self.itemsize, now=start[ranks])
-        advance(clocks, exchange.collective, RING[exchange.collective], round(exchange.bytes))
+        advance(clocks, exchange.collective, self.algorithm(exchange), round(exchange.bytes))
         end = start.astype(float)
         end[ranks] = clocks.now
         return end
+
+    def algorithm(self, exchange: Exchange) -> str:
+        """What the lessons take: buckets of data parallelism go in two levels where their links allow it, all else round a ring."""
+        axis = exchange.group.partition("/")[0]
+        return usual_algorithm(self.mesh.group(axis, 0), self.hardware) if "dp" in axis else RING[exchange.collective]
 
     def ranks(self, name: str) -> np.ndarray:
         """The groups of that name, (groups, ranks); "tp/2" are the pairs of neighbours in tp."""
