@@ -50,25 +50,39 @@ class Bucket:
             streams.run(unit.backward)
 
 
-def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
-    """Forward and backward of a microbatch whose gradients stay where they are."""
+def forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
     for bucket in reversed(buckets):
         bucket.forward(streams)
+
+
+def backward(streams: Streams, buckets: Sequence[Bucket]) -> None:
     for bucket in buckets:
         bucket.backward(streams)
+
+
+def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """A microbatch whose gradients stay where they are."""
+    forward(streams, buckets)
+    backward(streams, buckets)
 
 
 def replicated(streams: Streams, buckets: Sequence[Bucket], microbatches: int, overlap: bool, gathers_first: bool = False) -> None:
     """DDP and ZeRO-1: gradients travel once a step. With `gathers_first` the weights that others have stepped come beside the first
     forward pass."""
-    if gathers_first:
-        begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
-    streams.repeat(microbatches - 1, lambda: accumulate(streams, buckets))
-    for bucket in reversed(buckets):
-        if gathers_first:
-            finish(streams, bucket.gather)
-        bucket.forward(streams)
+    (arriving_forward if gathers_first else forward)(streams, buckets)
+    if microbatches > 1:
+        backward(streams, buckets)
+        streams.repeat(microbatches - 2, lambda: accumulate(streams, buckets))
+        forward(streams, buckets)
     reduce_behind(streams, buckets, overlap)
+
+
+def arriving_forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """A forward pass beside which the weights come, in the order of their use."""
+    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    for bucket in reversed(buckets):
+        finish(streams, bucket.gather)
+        bucket.forward(streams)
 
 
 def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
@@ -86,8 +100,7 @@ def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) ->
 
 def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
     """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
-    for bucket in reversed(buckets):
-        bucket.forward(streams)
+    forward(streams, buckets)
     on_its_way = None
     for bucket in buckets:
         streams.memory.hold("buffers", bucket.whole_bytes[1])

@@ -103,22 +103,24 @@ def layer_collectives(pricing: Pricing, which: str) -> Any:
 
 def exposed_gradients(pricing: Pricing) -> Any:
     """Buckets follow one another behind the last backward pass; the embedding's fills when nothing is left to hide behind."""
-    layers, one = np.ceil(pricing.job.shape.layers / pricing.plan.pp), layer_collectives(pricing, "reduce")
-    table = collectives(pricing, "reduce", "embedding")
-    if not pricing.job.stack.dp_overlap:
-        return layers * one + table
-    return table + np.maximum(one, layers * one - (layers - 1) * mean_layer(pricing).backward.total)
+    return exposed(pricing, "reduce", mean_layer(pricing).backward.total, pricing.job.stack.dp_overlap)
 
 
 def exposed_weights(pricing: Pricing) -> Any:
     """ZeRO-1: stepped weights come beside the next forward pass, or at the end."""
     if pricing.plan.zero == 0:
         return 0.0
-    layers, one = np.ceil(pricing.job.shape.layers / pricing.plan.pp), layer_collectives(pricing, "gather")
-    table = collectives(pricing, "gather", "embedding")
-    if not pricing.job.stack.gathers_first:
-        return layers * one + table
-    return table + np.maximum(one, layers * one - (layers - 1) * mean_layer(pricing).forward.total)
+    return exposed(pricing, "gather", mean_layer(pricing).forward.total, pricing.job.stack.gathers_first)
+
+
+def exposed(pricing: Pricing, which: str, compute, overlap: bool) -> Any:
+    """What layers of `compute` seconds do not hide of the collectives of the fullest rank, which holds the embedding."""
+    layers, one = np.ceil(pricing.job.shape.layers / pricing.plan.pp), layer_collectives(pricing, which)
+    table = collectives(pricing, which, "embedding")
+    head = np.where(pricing.plan.pp == 1, collectives(pricing, which, "head"), 0.0)
+    if not overlap:
+        return table + layers * one + head
+    return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
 
 
 def optimizer(pricing: Pricing) -> Seconds:

@@ -27,7 +27,7 @@ from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.overlap import Bucket, begin, finish, fully_sharded, reduce_behind, replicated, sharded_gradients
+from ndparallel.planner.overlap import Bucket, arriving_forward, fully_sharded, reduce_behind, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.streams import Seconds, Streams
 from ndparallel.planner.workload import Workload, total
@@ -155,7 +155,7 @@ def ending(work: AnyWorkload, rank: int) -> Seconds:
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
     if plan.zero in (1, 2) and stack.gathers_first:
-        hidden_behind(streams, buckets, Bucket.forward, lambda: gather_before(streams, buckets))
+        hidden_behind(streams, buckets, Bucket.forward, lambda: arriving_forward(streams, buckets))
     elif plan.zero in (1, 2):
         streams.run(exchange for bucket in buckets for exchange in bucket.gather)
     return Seconds({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
@@ -170,14 +170,6 @@ def hidden_behind(streams: Streams, buckets: list[Bucket], one_pass: Callable[[B
         one_pass(bucket, counted)
     body()
     streams.spent = streams.spent + counted.spent.times(-1)
-
-
-def gather_before(streams: Streams, buckets: list[Bucket]) -> None:
-    """Stepped weights come beside the next step's first forward pass."""
-    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
-    for bucket in reversed(buckets):
-        finish(streams, bucket.gather)
-        bucket.forward(streams)
 
 
 def buckets_of(work: AnyWorkload, rank: int) -> list[Bucket]:
