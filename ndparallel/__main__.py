@@ -9,6 +9,7 @@ from ndparallel.errors import guarded, unknown
 COMMANDS = {
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
     "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
+    "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
     "plan": "a training step of a large model on a cluster: how long, what bounds it, does it fit, and how sure is that",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",

@@ -8,9 +8,12 @@ Glossary
     group      the ranks that differ along one axis only
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
+
+import numpy as np
 
 from collectives import Group
 from gpu import Hardware
@@ -80,11 +83,22 @@ class Mesh:
         """The ranks that differ from `rank` along `axis` only, in the axis' order."""
         return Group(axis, _members(self, axis, rank))
 
+    def groups(self, axis: str) -> np.ndarray:
+        """All groups of an axis, one a row, by their first rank: (groups, size)."""
+        names = list(reversed(self.sizes))
+        grid = np.arange(self.world_size).reshape([self.sizes[name] for name in names])
+        spanned = [names.index(span) for span in reversed(SPANS[axis])]
+        size = math.prod(grid.shape[place] for place in spanned)
+        return np.moveaxis(grid, spanned, range(-len(spanned), 0)).reshape(-1, size)
+
     def link(self, axis: str, hardware: Hardware) -> str:
-        """Whether the axis' groups stay "inside" a node, go "across" nodes at every hop, or do "both"."""
-        hops = {pair for rank in range(self.world_size) for pair in _hops(_members(self, axis, rank))}
-        kinds = {"inside" if a // hardware.gpus_per_node == b // hardware.gpus_per_node else "across" for a, b in hops}
-        return kinds.pop() if len(kinds) == 1 else "both" if kinds else "none"
+        """Whether rings of the axis' groups stay "inside" a node, go "across" nodes at every hop, or do "both"; "none" for one rank."""
+        groups = self.groups(axis)
+        if groups.shape[1] == 1:
+            return "none"
+        nodes = groups // hardware.gpus_per_node
+        inside = nodes == np.roll(nodes, -1, axis=1)
+        return "inside" if inside.all() else "both" if inside.any() else "across"
 
 
 @lru_cache(maxsize=65536)
@@ -94,7 +108,3 @@ def _members(mesh: Mesh, axis: str, rank: int) -> tuple[int, ...]:
     spans = SPANS[axis]
     choices = product(*(range(mesh.sizes[span]) for span in reversed(spans)))
     return tuple(mesh.rank(**(here | dict(zip(reversed(spans), choice)))) for choice in choices)
-
-
-def _hops(ranks: tuple[int, ...]) -> list[tuple[int, int]]:
-    return [(a, b) for a, b in zip(ranks, ranks[1:] + ranks[:1]) if a != b]
