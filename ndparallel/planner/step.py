@@ -108,7 +108,9 @@ def pipeline(work: AnyWorkload) -> Seconds:
     last = int(np.argmax([end + float(ending.total) for end, ending in zip(whole, ends)]))
     stages = work.plan.layout.stages_of(last)
     busy = total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
-    return busy + ends[last] + Seconds(pp=whole[last] - silent[last], bubble=silent[last] - float(busy.total))
+    waits = max(0.0, whole[last] - float(busy.total))  # rounds that are not timed one by one may fall some thousandths short
+    for_messages = min(waits, max(0.0, whole[last] - silent[last]))
+    return busy + ends[last] + Seconds(pp=for_messages, bubble=waits - for_messages)
 
 
 def ends_of(work: AnyWorkload, durations: Work) -> list[float]:
