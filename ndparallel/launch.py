@@ -18,7 +18,7 @@ ENGINES = ("processes", "inline")
 
 
 class Ranks:
-    """Ranks 0 to world_size - 1, to run programs on. Use it with `with`, so that no process outlives the block.
+    """Ranks 0 to world_size - 1, to run programs on. Use it with `with`: processes start there, and none outlives the block.
 
     `start_method` is multiprocessing's, for processes: "fork" on Linux and "spawn" elsewhere where it is not given.
     """
@@ -40,6 +40,7 @@ class Ranks:
         self.engine.close()
 
     def __enter__(self) -> "Ranks":
+        self.engine.start()
         return self
 
     def __exit__(self, *exception: object) -> None:

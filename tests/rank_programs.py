@@ -30,12 +30,18 @@ def ring_of(gpu, world_size, size, dtype):
 
 
 def rings_without_end(gpu, world_size, file):
-    """Say which process this is, and all-reduce until somebody ends it."""
-    with open(file, "a") as processes:
-        print(gpu.rank, os.getpid(), file=processes)
+    """Say which process this is, and all-reduce until somebody ends it. Every tenth time is noted in the file, too."""
+    say(file, f"rank {gpu.rank} {os.getpid()}")
     array = np.zeros(1_000_000, np.float32)
     for number in range(10**9):
         ring_all_reduce(gpu, world_size, array, ("ring", number))
+        if gpu.rank == 0 and number % 10 == 0:
+            say(file, f"round {number}")
+
+
+def say(file, line):
+    with open(file, "a") as lines:
+        print(line, file=lines)
 
 
 def echo(gpu, arrays):
@@ -98,12 +104,13 @@ def last_first(gpu, messages):
 
 
 def equal_names(gpu, messages):
-    """Rank 0 sends messages of one name and ends; rank 1 reads them late, so that the pipe between them is full by then."""
+    """Rank 0 sends messages of one name and ends. Halfway it lets rank 1 empty the pipe between them, which was full before."""
     if gpu.rank == 0:
         for number in range(messages):
             gpu.send(1, np.array(number), "same")
+            if number == messages // 2:
+                time.sleep(0.2)
         return None
-    time.sleep(0.2)
     return [int(gpu.receive(0, "same")) for _ in range(messages)]
 
 

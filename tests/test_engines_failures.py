@@ -98,33 +98,45 @@ if __name__ == "__main__":
 
 @pytest.fixture(params=["fork", "spawn"])
 def running(request, tmp_path):
-    """A launcher in the middle of all-reduces. Yields (its process, the process numbers of its ranks); then nothing may be left."""
+    """A launcher in the middle of all-reduces, after which nothing may be left."""
     (tmp_path / "temporary").mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "TMPDIR": str(tmp_path / "temporary")}
     arguments = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "ranks"), request.param]
     shared_before = shared_memory()
-    launcher = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        yield launcher, ranks_of(launcher, tmp_path / "ranks")
+        yield Launcher(process, tmp_path / "ranks")
         assert list((tmp_path / "temporary").iterdir()) == []
         assert shared_memory() <= shared_before
     finally:
-        launcher.kill()
+        process.kill()
+
+
+class Launcher:
+    def __init__(self, process, file):
+        self.process, self.file = process, file
+        self.wait_for(5, "")
+        self.ranks = {int(line.split()[1]): int(line.split()[2]) for line in self.lines("rank")}
+
+    def lines(self, kind):
+        return [line for line in self.file.read_text().splitlines() if line.startswith(kind)] if self.file.exists() else []
+
+    def wait_for(self, count, kind):
+        """Wait until the ranks have noted so many lines of this kind."""
+        while len(self.lines(kind)) < count:
+            assert self.process.poll() is None, self.process.stderr.read()
+            time.sleep(0.01)
+
+    def end(self):
+        """What it says at its end, with its exit code; no rank may outlive it for long."""
+        text = self.process.communicate()[1]
+        wait_until_gone(self.ranks.values())
+        return text, self.process.returncode
 
 
 def shared_memory():
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-
-
-def ranks_of(launcher, file):
-    """The process numbers of the ranks, by rank, as soon as all have written theirs into the file."""
-    while launcher.poll() is None:
-        lines = file.read_text().splitlines() if file.exists() else []
-        if len(lines) == 4:
-            return dict(tuple(map(int, line.split())) for line in lines)
-        time.sleep(0.01)
-    raise AssertionError(launcher.stderr.read())
 
 
 def wait_until_gone(processes):
@@ -143,29 +155,23 @@ def is_running(process):
 
 
 def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothing_is_left(running):
-    launcher, ranks = running
-    os.kill(ranks[2], signal.SIGKILL)
-    text = launcher.communicate()[1]
-    assert launcher.returncode == 1
-    assert text.count("Traceback") == 1
-    assert text.strip().splitlines()[-1] == (
-        "ndparallel.engines.failures.RankError: rank 2 was killed by SIGKILL, and the other ranks were ended."
-    )
-    wait_until_gone(ranks.values())
+    os.kill(running.ranks[2], signal.SIGKILL)
+    text, exit_code = running.end()
+    assert exit_code == 1 and text.count("Traceback") == 1
+    assert text.splitlines()[-1].endswith("RankError: rank 2 was killed by SIGKILL, and the other ranks were ended.")
 
 
 def test_ctrl_c_ends_all_ranks_quietly(running):
-    launcher, ranks = running
-    for process in ranks.values():
-        os.kill(process, signal.SIGINT)  # on its own it does nothing
-    os.killpg(launcher.pid, signal.SIGINT)  # as a terminal does: to the launcher and to every rank
-    assert launcher.communicate()[1] == "interrupted\n"
-    assert launcher.returncode == 1
-    wait_until_gone(ranks.values())
+    os.killpg(running.process.pid, signal.SIGINT)  # as a terminal does: to the launcher and to every rank
+    assert running.end() == ("interrupted\n", 1)
+
+
+def test_ranks_leave_ctrl_c_to_their_launcher(running):
+    for process in running.ranks.values():
+        os.kill(process, signal.SIGINT)
+    running.wait_for(len(running.lines("round")) + 3, "round")
 
 
 def test_ranks_end_when_their_launcher_is_killed(running):
-    launcher, ranks = running
-    launcher.kill()
-    launcher.communicate()
-    wait_until_gone(ranks.values())
+    running.process.kill()
+    assert running.end() == ("", -signal.SIGKILL)

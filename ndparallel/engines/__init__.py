@@ -5,8 +5,8 @@ Idea   An engine gives every rank a transport of two calls: `post`, which never 
 Limit  POSIX only: pipes, shared mappings and signals are used as they are.
 
 Glossary
-    engine      has `run(task) -> list[RankResult]` and `close()`
-    task         one program with its hardware and arguments, to be run once by every rank
+    engine      has `start()`, `run(program, task) -> list[RankResult]` and `close()`
+    task        one program with its hardware and arguments, to be run once by every rank
     transport   what a GPU sends and receives through: `post(target, what, message)` and `wait(source, what) -> Message`
     place       the line of code, "file.py:12", that waits
 """

@@ -38,6 +38,9 @@ class Inline:
         self.world_size = world_size
         self.greenlet = _import_greenlet()
 
+    def start(self) -> None:
+        pass
+
     def run(self, program: Program, task: Task) -> list[RankResult]:
         return Round(self.world_size, program, task, self.greenlet).run()
 

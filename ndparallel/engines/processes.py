@@ -3,7 +3,7 @@
 Idea   The launcher starts the ranks, hands each its task, and then only watches: results and errors come through one connection per
        rank, the death of a process through its sentinel, and a deadlock shows in the table that all ranks share.
 Cost   Starting: about 1.5 ms a rank with fork, 60 ms with spawn. A deadlock is found within two ticks.
-Limit  Fork copies only the thread that calls it: start ranks before threads that hold locks (a progress display, say).
+Limit  Fork copies only the thread that calls it: start ranks before threads that may hold locks (a progress display, say).
 
 Glossary
     fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python (elsewhere)
@@ -36,7 +36,7 @@ LOOKS_ON_OWN_CORE = 50
 
 
 class Processes:
-    """The engine. Its processes start with the first task, and anew after a task that failed."""
+    """The engine. A task that fails ends its processes; the next task starts new ones."""
 
     def __init__(self, world_size: int, start_method: str | None = None) -> None:
         methods = multiprocessing.get_all_start_methods()
@@ -46,13 +46,17 @@ class Processes:
         self.start_method = start_method or ("fork" if sys.platform == "linux" else "spawn")
         self.crew: Crew | None = None
 
-    def run(self, program: Program, task: Task) -> list[RankResult]:
-        order = (reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+    def start(self) -> "Crew":
+        """Start the processes, where they do not run yet or one of them has been killed."""
         if self.crew and not self.crew.is_alive():
             self.close()
+        self.crew = self.crew or Crew(self.world_size, self.start_method)
+        return self.crew
+
+    def run(self, program: Program, task: Task) -> list[RankResult]:
+        order = (reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
         try:
-            self.crew = self.crew or Crew(self.world_size, self.start_method)
-            return self.crew.run(order)
+            return self.start().run(order)
         except BaseException:
             self.close()
             raise
