@@ -169,15 +169,19 @@ def row(runner: Runner, strategy: Strategy, job: Job, **point) -> dict:
     entry = enter(strategy, job, 8)
     measured = runner.measured(entry)[0]
     if measured.step_seconds is None:
-        return point | {"step_seconds": None, "speedup": None, "waiting share": None, "bubble share": None, "sent_bytes": None, "memory_bytes": None}
-    return point | {
-        "step_seconds": measured.step_seconds,
-        "speedup": runner.reference(job).measurement.step_seconds / measured.step_seconds,
-        "waiting share": measured.exposed_communication_seconds / measured.step_seconds,
-        "bubble share": measured.bubble_seconds / measured.step_seconds,
-        "sent_bytes": measured.bytes_sent_per_gpu,
-        "memory_bytes": measured.peak_memory_bytes["total"],
-    }
+        return point | dict.fromkeys(FIGURES)
+    figures = (
+        measured.step_seconds,
+        runner.reference(job).measurement.step_seconds / measured.step_seconds,
+        measured.exposed_communication_seconds / measured.step_seconds,
+        measured.bubble_seconds / measured.step_seconds,
+        measured.bytes_sent_per_gpu,
+        measured.peak_memory_bytes["total"],
+    )
+    return point | dict(zip(FIGURES, figures))
+
+
+FIGURES = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
 
 
 def layouts(runner: Runner, job: Job) -> Sweep:
