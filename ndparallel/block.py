@@ -9,7 +9,7 @@ Glossary
     talk    one collective of the block
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,7 +74,7 @@ def slices(results: Sequence[RankResult], unit: str) -> dict[str, list[Parameter
 def talks(run: RankRun, unit: str) -> Iterator[Talk]:
     """The collectives of one block, in order."""
     events = [Event._make(event) for event in run.events if event[2] in (COMPUTE, COLLECTIVE, SEND)]
-    sent: Counter[tuple] = Counter()
+    sent: defaultdict[tuple, float] = defaultdict(float)
     for event in events:
         if event.kind == SEND:
             sent[event.what[0]] += event.bytes

@@ -9,7 +9,7 @@ Glossary
     stale   a file that is not what its picture would be now, or is not there
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -132,15 +132,15 @@ PICTURES = {
 }
 
 
-def path_of(name: str, folder: Path = FOLDER) -> Path:
+def path_of(name: str, folder: Path) -> Path:
     return folder / f"{name}.svg"
 
 
-def is_stale(name: str, svg: str, folder: Path = FOLDER) -> bool:
+def is_stale(name: str, svg: str, folder: Path) -> bool:
     path = path_of(name, folder)
     return not path.is_file() or path.read_text("utf-8") != svg
 
 
-def strays(folder: Path = FOLDER, names: Iterable[str] = PICTURES) -> list[Path]:
+def strays(folder: Path) -> list[Path]:
     """Files among the pictures that none of them is."""
-    return sorted(set(folder.glob("*")) - {path_of(name, folder) for name in names})
+    return sorted(set(folder.glob("*")) - {path_of(name, folder) for name in PICTURES})

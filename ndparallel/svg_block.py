@@ -172,8 +172,8 @@ def directions(run: BlockRun, direction: str, lefts: Sequence[float], top: float
     yield text(LEFT - 8, top + 11, arrow, "end small")
     for stop, left in zip(STOPS, lefts):
         if stop.place:
-            operations = run.operations(direction, stop.place)
-            yield text(left + stop.width / 2, top + 11, ", ".join(operations) or "nothing", "middle " + ("digit" if operations else "small"))
+            words = ", ".join(run.operations(direction, stop.place)) or "nothing"
+            yield text(left + stop.width / 2, top + 11, words, "middle small" if words == "nothing" else "middle digit")
 
 
 def cell(stop: Stop, words: str, rank: int, left: float, y: float) -> Iterator[str]:

@@ -41,7 +41,8 @@ def draw_memory(histories: Sequence[MemoryHistory]) -> str:
     tops = [HEADROOM * top_of(history) for history in histories]
     per_byte = min(HIGHEST / max(tops), HIGHEST_SUM / sum(tops))
     kinds = [kind for kind in MEMORY_KINDS if any(held[kind] for history in histories for held in history.held)]
-    top, parts = 0.0, []
+    parts: list[str] = []
+    top = 0.0
     for history, bytes_high in zip(histories, tops):
         height = TITLE_HEIGHT + bytes_high * per_byte
         parts += panel(history, kinds, top + height, per_second, per_byte)

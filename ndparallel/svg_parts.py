@@ -20,7 +20,8 @@ PLOT_WIDTH = WIDTH - LEFT - RIGHT
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
 FRAME = (
-    "text{font:12px system-ui,sans-serif}.name{font-weight:600}.end{text-anchor:end}.middle{text-anchor:middle}.small,.digit{font-size:10px}"
+    "text{font:12px system-ui,sans-serif}.name{font-weight:600}.small,.digit{font-size:10px}"
+    ".end{text-anchor:end}.middle{text-anchor:middle}"
     ".mark,.grid,.limit,.peak,.frame{fill:none}.peak{stroke-dasharray:2 3}.limit,.frame{stroke-width:1.5}"
     f".on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"  # on a shape's colour, which is about the same in both modes
 )

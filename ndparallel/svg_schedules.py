@@ -44,7 +44,8 @@ class Box(NamedTuple):
 def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
     """Draw schedules below one another on one axis of time, which ends with the longest of them or at `end`."""
     end = end or max(timing.makespan for timing in timings)
-    per_second, top, parts = PLOT_WIDTH / end, 0.0, []
+    parts: list[str] = []
+    per_second, top = PLOT_WIDTH / end, 0.0
     for timing in timings:
         parts += panel(timing, top, per_second)
         top += TITLE_HEIGHT + timing.schedule.ranks * (ROW_HEIGHT + ROW_GAP) + PANEL_GAP
@@ -86,15 +87,20 @@ def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
 
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
     """The name, the figures, and the rows of one schedule."""
-    held = timing.peak_held
-    each = f"{held[0]} each" if len(set(held)) == 1 else " ".join(map(str, held))
-    figures = f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held {each}"
+    figures = f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held {peaks(timing.peak_held)}"
     yield text(LEFT, top + 17, timing.schedule.name, "name")
     yield text(WIDTH - RIGHT, top + 17, figures, "end")
     for rank in range(timing.schedule.ranks):
         y = top + TITLE_HEIGHT + rank * (ROW_HEIGHT + ROW_GAP)
         yield text(LEFT - 8, y + ROW_HEIGHT / 2 + 4, f"rank {rank}", "end")
         yield f'<g transform="translate({LEFT} {number(y)})">{"".join(row(timing, rank, per_second))}</g>'
+
+
+def peaks(held: Sequence[int]) -> str:
+    """Rank by rank where that is short."""
+    if len(set(held)) == 1:
+        return f"{held[0]} each"
+    return " ".join(map(str, held)) if len(held) <= 8 else f"{min(held)} to {max(held)}"
 
 
 def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
