@@ -13,6 +13,7 @@ COMMANDS = {
     "plan": "a training step of a large model on a cluster: how long, what bounds it, does it fit, and how sure is that",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",
+    "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 
