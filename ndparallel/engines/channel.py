@@ -202,13 +202,17 @@ class Channel:
             self._take_in(header)
 
     def end(self, failed: bool) -> None:
-        """Send what still waits in the outbox, while taking in what comes."""
+        """Send what still waits in the outbox, while taking in what comes; a failure is told first, and `idle` sends the rest."""
         self.flush()
         while self.outbox and not failed:
-            self.sleep()
-            self.read()
-            self.flush()
+            self.idle()
         self.table.set_state(self.rank, FAILED if failed else ENDED)
+
+    def idle(self, *also: int) -> None:
+        """Take in what comes, and send what has to go, once something of that (or from `also`) can be done."""
+        self.sleep(*also)
+        self.read()
+        self.flush()
 
     def forget(self) -> None:
         """Set the blocks free of messages that nobody has asked for."""
