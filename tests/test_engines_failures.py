@@ -100,12 +100,13 @@ def test_arrays_of_objects_are_refused():
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from gpu import CLASSROOM
 from ndparallel.launch import Ranks
 import rank_programs
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
     try:
         with Ranks(4, "processes", sys.argv[2]) as ranks:
             ranks.run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[1])
@@ -148,7 +149,7 @@ class Launcher:
 
     def end(self):
         """What it says at its end, with its exit code; no rank may outlive it for long."""
-        text = self.process.communicate()[1]
+        text = self.process.communicate(timeout=60)[1]
         wait_until_gone(self.ranks.values())
         return text, self.process.returncode
 
