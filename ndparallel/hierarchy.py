@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
+from ndparallel.disturbances import undisturbed
 from ndparallel.history import RankRun
 from ndparallel.measure import length, minus, union
 
@@ -30,6 +31,7 @@ def axis_of(stream: str) -> str:
 def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> list[dict[str, Any]]:
     """One row for each axis that talked, the most frequent first: figures of one step, as means over the GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
+    hardware = undisturbed(hardware)  # a slow link is no third kind of link
     talks = [talk for axis in AXES if (talk := Talk.of(axis, runs, hardware)).calls]
     rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
     return sorted(rows, key=lambda row: row["between calls_seconds"])

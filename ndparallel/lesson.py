@@ -96,6 +96,8 @@ def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
 
 def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
     """Run all entries on the same ranks, each held against the single GPU."""
+    if runner.hardware.disturbances:
+        runner.hardware.disturbances.check(max(entry.gpus for entry in entries))
     rows, results = [], {}
     with runner:
         reference = runner.reference(job)
@@ -115,9 +117,10 @@ def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strateg
 
 
 def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
+    disturbed = {"disturbances": hardware.disturbances.as_dict()} if hardware.disturbances else {}
     return Report(
         lesson=name,
-        hardware={"name": hardware.name, "gpus_per_node": hardware.gpus_per_node, "memory_bytes": hardware.memory_bytes},
+        hardware={key: getattr(hardware, key) for key in ("name", "gpus_per_node", "memory_bytes")} | disturbed,
         model={**vars(job.model), "batch": job.batch, "dtype": job.dtype, "seed": job.seed, "steps": job.steps},
         strategies=tuple(rows),
         baseline=reference.measurement,
