@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ndparallel.engines.channel import QUESTION, Wiring, frame_of, written
+from ndparallel.engines.channel import QUESTION, Wiring, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
+from ndparallel.engines.frame import frame_of
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.task import Program, RankResult, Task, reference_to
