@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 
+from ndparallel.engines.world import join
 from ndparallel.errors import guarded, unknown
 
 COMMANDS = {
@@ -20,6 +21,7 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 2, after one sentence, for what the user can put right."""
+    join(argv)
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(overview())

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.disturbances import add_disturbance_options, disturbances_from
+from ndparallel.engines.world import default_engine
 from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 from ndparallel.job import DTYPES, MODEL_SIZES, Job
@@ -36,7 +37,7 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--engine", default="processes", choices=ENGINES, help="what runs the GPUs (default processes)")
+    option("--engine", default=default_engine(), choices=ENGINES, help="what runs the GPUs (default processes; under mpirun mpi)")
     option("--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)")
     option("--memory", action="store_true", help="add the table of memory by kind")
     option("--svg", metavar="FILE", help="draw the timelines into an SVG")
