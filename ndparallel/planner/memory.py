@@ -19,6 +19,7 @@ import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.grid import run_grid
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
@@ -61,7 +62,9 @@ def peak_memory(job: Job, plan: Plan) -> StageMemory:
 def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
     """Counted as the GPUs of an executed run count it, allocation by allocation."""
     work = ExecutedWorkload(job, plan)
-    if plan.pp == 1:
+    if job.stack.grid:
+        peaks = [streams.memory.peak for streams in run_grid(work, schedule_of(work))]
+    elif plan.pp == 1:
         peaks = [one_stage(work).memory.peak]
     else:
         schedule = schedule_of(work)

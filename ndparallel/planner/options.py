@@ -102,6 +102,8 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     stack = find_stack(arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core"))
     if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
+    if arguments.overlap is not None and stack.grid:
+        raise UserError("--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave it out.")
     return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
 
 

@@ -34,6 +34,8 @@ class Job:
     global_batch: int
     half: bool = False
     dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
+    routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
+    capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
 
 
 @dataclass(frozen=True)
