@@ -34,6 +34,18 @@ from ndparallel.units import ModelConfig, local_sizes
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
 
+def check_executed(job: Job, plan: Plan) -> None:
+    """Raise UserError for what the lessons' own runs do not do."""
+    if job.shape.tied_embeddings and plan.pp > 1:
+        raise UserError("tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1.")
+    if plan.recompute_layers or job.stack.selective != ("core_attn",):
+        raise UserError("the lessons recompute all layers or none, and selectively attention's core: choose so.")
+    if job.routing_imbalance > 1:
+        raise UserError("the lessons' routers decide for themselves: leave out --routing-imbalance, or name other --software.")
+    if plan.shards:
+        raise UserError("the lessons' grid shards over all of dp: leave out --shards, or name other --software.")
+
+
 def config_of(job: Job) -> ModelConfig:
     """The lessons' model of this shape."""
     shape, some = job.shape, job.shape.experts
@@ -55,8 +67,7 @@ class ExecutedWorkload:
 
     @cached_property
     def config(self) -> ModelConfig:
-        if self.job.shape.tied_embeddings and self.plan.pp > 1:
-            raise UserError("tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1.")
+        check_executed(self.job, self.plan)
         return config_of(self.job)
 
     @cached_property

@@ -15,6 +15,15 @@ from dataclasses import dataclass, replace
 
 from ndparallel.errors import unknown
 
+MODULES = {  # what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
+    "core_attn": "attention's scores, softmax and values",
+    "layernorm": "the norms of both halves of a layer",
+    "moe_act": "the experts' activation",
+    "mlp": "the MLP of a dense layer",
+    "moe": "the experts of a layer, routing and all-to-alls included",
+    "half": "every second matrix and all small kernels (torchtitan)",
+}
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -38,7 +47,7 @@ class Stack:
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
     early_stop: bool = False
-    selective: str = "attention"  # what selective recomputation runs again: attention's core, or "half" of all matrices
+    selective: tuple[str, ...] = ("core_attn",)  # what selective recomputation runs again, out of MODULES
     logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
     logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
@@ -77,7 +86,7 @@ MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
 DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4)
 FSDP_2023 = Stack("fsdp-2023", "fused", "flash1", accumulates=False, tp_overlap="none", logits_kept=10)
-TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective="half")
+TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective=("half",))
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
 PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False)
 PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
