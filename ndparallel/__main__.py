@@ -11,6 +11,7 @@ COMMANDS = {
     "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
     "plan": "a training step of a large model on a cluster: how long, what bounds it, does it fit, and how sure is that",
+    "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
