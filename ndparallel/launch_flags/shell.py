@@ -2,18 +2,19 @@
 
 Idea   One pass cuts the text into statements; assignments fill a table, and the commands that have flags are expanded with it.
 Cost   Linear in the text; a script of more than 200 kB is refused.
-Limit  No shell: conditions, loops and functions are not run. What is assigned in them is left out, and the reader is told. What only the
-       environment knows ($SLURM_NNODES) stays as it is written.
+Limit  No shell: loops, functions and `case` are not run, and of conditions only comparisons of what the script itself sets. What is set
+       where that is not known is left out, and the reader is told. What only the environment knows ($SLURM_NNODES) stays as it is written.
 
 Glossary
     statement   what stands between line ends or semicolons that are in no quotes and no parentheses
     word        a part of a statement between spaces, still quoted
+    block       a condition or a loop that is open; None stands for "not known" in all that is true or false
 """
 
 import ast
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ndparallel.errors import UserError
@@ -31,7 +32,8 @@ ARRAY = re.compile(r"\((?P<words>.*)\)\s*$", re.DOTALL)
 REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*))\"?")
 ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)")
 VARIABLE = re.compile(r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)")
-OPENERS, CLOSERS, PREFIXES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac"), ("then", "do", "else", "elif")
+LOOPS, CLOSERS = ("for", "while", "until", "case"), ("fi", "done", "esac")
+CONDITION = re.compile(r"\s*(?:if|elif)\s")
 JOINED = re.compile(r"\\\r?\n")
 SUMS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv}
 
@@ -49,14 +51,74 @@ def read_script(text: str) -> Script:
     """Read a shell script, or a bare command line. Raises UserError for one that is too long, or never closes a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
-    script, depth = Script(), 0
+    script, blocks = Script(), list[Block]()
     for statement in statements(text):
-        first, _, rest = statement.partition(" ")
-        depth = max(0, depth + (first in OPENERS) - (first in CLOSERS))
-        rest = assign(script, rest.lstrip() if first in PREFIXES else statement, depth > 0)
-        words = expanded_words(rest, script.variables)
-        script.commands += [words] if any(word.startswith("--") for word in words) else []
+        rest = follow(blocks, statement, script.variables)
+        runs = every(block.runs for block in blocks)
+        if rest and runs is not False:
+            words = expanded_words(assign(script, rest, runs is None), script.variables)
+            script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
+
+
+@dataclass
+class Block:
+    """An open condition or loop: whether its present branch runs, and whether one has run already."""
+
+    runs: bool | None
+    settled: bool | None
+
+
+def follow(blocks: list[Block], statement: str, variables: Mapping[str, list[str]]) -> str:
+    """Keep account of conditions and loops, and return what of the statement is neither."""
+    first, _, rest = (part.strip() for part in statement.partition(" "))
+    if first == "if":
+        holds = truth(rest, variables)
+        blocks.append(Block(holds, holds))
+    elif first in LOOPS:
+        blocks.append(Block(None, None))
+    elif first in CLOSERS:
+        del blocks[-1:]
+    elif first in ("elif", "else") and blocks:
+        before, holds = blocks[-1].settled, truth(rest, variables) if first == "elif" else True
+        blocks[-1] = Block(every([holds, None if before is None else not before]), some([before, holds]))
+        return rest if first == "else" else ""
+    else:
+        return rest if first in ("then", "do") else statement
+    return ""
+
+
+def truth(condition: str, variables: Mapping[str, list[str]]) -> bool | None:
+    """Whether tests of what the script itself sets hold."""
+    return some(every(test(part, variables) for part in either.split("&&")) for either in condition.split("||"))
+
+
+def test(text: str, variables: Mapping[str, list[str]]) -> bool | None:
+    words = [one_word(word, variables) for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]")]
+    if any("$" in word for word in words):
+        return None
+    match words:
+        case ["-n", word]:
+            return bool(word)
+        case ["-z", word]:
+            return not word
+        case [word, "=" | "==" | "-eq", other]:
+            return word == other
+        case [word, "!=" | "-ne", other]:
+            return word != other
+    return None
+
+
+def every(truths: Iterable[bool | None]) -> bool | None:
+    """False where one is false, else None where one is not known."""
+    known = [*truths]
+    return False if False in known else None if None in known else True
+
+
+def some(truths: Iterable[bool | None]) -> bool | None:
+    """True where one is true, else None where one is not known."""
+    known = [*truths]
+    return True if True in known else None if None in known else False
 
 
 def statements(text: str) -> Iterator[str]:
@@ -67,11 +129,11 @@ def statements(text: str) -> Iterator[str]:
         if kind == "quote":
             raise UserError(f"the quotation mark in line {text.count(chr(10), 0, piece.start()) + 1} is never closed.")
         depth = max(0, depth + words.count("(") - words.count(")")) if kind in ("open", "close") else depth
-        if kind == "end" and depth == 0:
+        if kind == "end" and depth == 0 and not (words in ("&&", "||") and CONDITION.match(statement)):
             yield from filter(None, [statement.strip()])
             statement = ""
         elif kind != "comment":
-            statement += " " if kind in ("joined", "end") else JOINED.sub(" ", words)
+            statement += " " if kind == "joined" or words in "\n;" else JOINED.sub(" ", words)
     yield from filter(None, [statement.strip()])
 
 
@@ -105,7 +167,7 @@ def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
         name = (reference["braced"] or reference["plain"]) if reference else ""
         if name in variables:
             words = variables[name]
-            words = words if len(words) > 1 else " ".join(words).split()
+            words = words if word.startswith('"') and len(words) > 1 else " ".join(words).split()
         else:
             words = [one_word(word, variables)]
         found += words
