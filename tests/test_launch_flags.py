@@ -7,7 +7,7 @@ import types
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ndparallel.__main__ import main
@@ -22,6 +22,7 @@ from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models import preset
+from ndparallel.planner.options import overlapping
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import STACKS
@@ -54,7 +55,7 @@ def jobs_and_plans(draw) -> tuple[Job, Plan]:
     """Any legal plan that Megatron-Core has: 1F1B or interleaved, all degrees, all of ZeRO."""
     name = draw(st.sampled_from(NAMES))
     pp, chunks = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 3), (16, 1)]))
-    tp, zero, cp, dp = draw(powers(3)), draw(st.integers(0, 3)), draw(powers(2)), draw(powers(5))
+    tp, zero, cp, dp = draw(powers(3)), draw(st.sampled_from([0, 1, 2, 3, 3])), draw(powers(2)), draw(powers(5))
     plan = Plan(
         tp=tp,
         pp=pp,
@@ -64,7 +65,7 @@ def jobs_and_plans(draw) -> tuple[Job, Plan]:
         chunks=chunks,
         micro_batch=draw(powers(2)),
         zero=zero,
-        shards=draw(st.sampled_from([0, dp * cp // 2])) if zero == 3 and dp * cp > 2 else 0,
+        shards=draw(st.sampled_from([dp * cp // 2, 0])) if zero == 3 and dp * cp > 2 else 0,
         sequence_parallel=tp > 1 and (preset(name).experts is not None or draw(st.booleans())),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule="interleaved" if chunks > 1 else "1f1b",
@@ -72,12 +73,17 @@ def jobs_and_plans(draw) -> tuple[Job, Plan]:
     job = job_of(name, batch=plan.dp * plan.micro_batch * pp * draw(st.integers(1, 4)), dtype=draw(st.sampled_from(["bf16", "fp8"])))
     stack = replace(job.stack, attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])), dropout=draw(st.booleans()))
     stack = replace(stack, deduplicates=draw(st.booleans())) if job.shape.experts else stack
+    hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
+    assume("pp" in hidden or pp != 2 or chunks == 1)
+    stack = overlapping(stack, hidden)
     assume(not [*why_not(job, plan)] and (plan.gpus <= 8 or plan.gpus % 8 == 0))
     return replace(job, stack=stack), plan
 
 
+@example((job_of(), Plan(cp=2, dp=4, zero=3, shards=4)))
+@example((job_of("llama-3-405b", "nemo", 63), Plan(tp=8, pp=9, dp=1, chunks=7, sequence_parallel=True, schedule="interleaved")))
 @given(jobs_and_plans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_emitted_flags_read_back_give_the_same_plan(asked):
     job, plan = asked
     found = read_megatron(emit_megatron(job, plan), H100)
@@ -207,7 +213,7 @@ def test_missing_flags_take_megatrons_defaults_and_this_is_said():
     shape = found.job.shape
     assert (shape.ffn, shape.kv_heads, shape.norm, shape.biases) == (10880, 32, "layernorm", ("qkv", "output", "mlp", "norm"))
     assert shape.experts.top_k == 2 and shape.experts.ffn == 10880 and found.job.global_batch == 16
-    assert found.job.stack.dropout and not found.job.stack.dp_overlap
+    assert found.job.stack.dropout and not found.job.stack.dp_overlap and found.job.stack.attention == "cudnn"
     told = found.notes[-1]
     assert all(
         name in told for name in ("--ffn-hidden-size: 10880", "--hidden-dropout: 0.1", "--moe-router-topk: 2", "--global-batch-size: 16")

@@ -200,16 +200,16 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
     flags.has("--attention-dropout")
     if dropout and not flags.has("--hidden-dropout"):
         flags.assume("--hidden-dropout", "0.1")
-    gathers = flags.has("--overlap-param-gather")
+    reduces, gathers = flags.has("--overlap-grad-reduce"), flags.has("--overlap-param-gather")
     return replace(
         base,
         attention=attention,
         dropout=dropout,
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
         gradient_bytes=2 if flags.has("--grad-reduce-in-bf16") else 4,
-        dp_overlap=flags.has("--overlap-grad-reduce"),
-        gathers_first=gathers if plan.zero else base.gathers_first,
-        prefetch=gathers if plan.zero == 3 else base.prefetch,
+        dp_overlap=reduces,
+        gathers_first=gathers if plan.zero else reduces,
+        prefetch=gathers if plan.zero == 3 else reduces,
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
         deduplicates=deduplicates_from(flags) if shape.experts else base.deduplicates,
     )
