@@ -41,9 +41,9 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     for name, (megatron, meaning) in MODEL_FLAGS.items():
         job.add_argument(f"--{name.replace('_', '-')}", megatron, type=int, metavar="N", help=meaning)
     job.add_argument("--hardware", default="h100", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default h100)")
-    job.add_argument("--gpus", "--world-size", type=int, required=True, metavar="N", help="GPUs in all")
+    job.add_argument("--gpus", "--world-size", type=int, metavar="N", help="GPUs in all (needed)")
     job.add_argument("--sequence", "--seq-length", type=int, default=4096, metavar="N", help="tokens in a sequence (default 4096)")
-    job.add_argument("--global-batch", "--global-batch-size", type=int, required=True, metavar="N", help="sequences in a step")
+    job.add_argument("--global-batch", "--global-batch-size", type=int, metavar="N", help="sequences in a step (needed)")
     job.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the layers' matmuls (default bf16)")
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
     job.add_argument("--software", metavar="NAME", help=f"one of {', '.join(STACKS)} (default megatron-core; pocket on pocket)")
@@ -90,6 +90,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
+    if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
+        raise UserError(f"the job also needs {' and '.join(missing)}.")
     hardware = find_hardware(arguments.hardware)
     job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
     job = replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
