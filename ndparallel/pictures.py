@@ -9,16 +9,19 @@ Glossary
     stale   a file that is not what its picture would be now, or is not there
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ndparallel.block import block_run
+from ndparallel.commands import compare
 from ndparallel.hardware import find_hardware
 from ndparallel.history import alike, memory_history, timeline
 from ndparallel.job import Job
 from ndparallel.lesson import Run, run_lesson
-from ndparallel.lessons import ROOT, load
+from ndparallel.lessons import ROOT, available, load
+from ndparallel.options import hardware_from
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -26,6 +29,7 @@ from ndparallel.svg import draw_timelines
 from ndparallel.svg_block import draw_block
 from ndparallel.svg_memory import draw_memory
 from ndparallel.svg_schedules import draw_schedules
+from ndparallel.svg_work import draw_work
 
 FOLDER = ROOT / "docs" / "pictures"
 LONGEST = 33  # seconds of the longest schedule that is drawn on the gallery's common scale
@@ -78,6 +82,16 @@ def block(lesson: str, names: Sequence[str], engine: str) -> str:
     return draw_block([block_run(name, run.results[name], f"layers.{model.layers // 2}") for name in names], model)
 
 
+def work(lesson: str, names: Sequence[str], engine: str) -> str:
+    """The strategies of `ndparallel compare`, as it runs them."""
+    parser = argparse.ArgumentParser()
+    compare.add_arguments(parser)
+    arguments = parser.parse_args(["--engine", engine])
+    run = compare.one_run(arguments, [load(name) for name in available()], lambda job: job, hardware_from(arguments))
+    rows = run.report.as_dict()["strategies"]
+    return draw_work(rows, [f"{run.report.lessons[row['name']]} {row['name']}" for row in rows])
+
+
 def equal_work(names: Sequence[str], end: float | None = LONGEST) -> str:
     """4 ranks, 8 microbatches, a second for each of F, I and W of a rank's layers."""
     return draw_schedules([time_one(name) for name in names], end)
@@ -93,6 +107,7 @@ def naive(names: Sequence[str]) -> str:
 
 
 PICTURES = {
+    "work": Picture("what the strategies spend on the same work", work, "compare", ()),
     "0d-memory": Picture(
         "what accumulation and recomputation leave of memory",
         memory,

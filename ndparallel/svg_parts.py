@@ -61,17 +61,17 @@ def scoped(rules: str) -> str:
     return "".join(result)
 
 
-def time_axis(end: float, bottom: float, per_second: float) -> Iterator[str]:
+def time_axis(end: float, bottom: float, per_second: float, left: float = LEFT) -> Iterator[str]:
     """Grid lines at round times, behind everything, and their times under them."""
     for tick in ticks(end):
-        x = number(LEFT + tick * per_second)
+        x = number(left + tick * per_second)
         yield f'<path class="grid" d="M{x} {TITLE_HEIGHT - 4}V{number(bottom + 4)}"/>'
         yield f'<text class="small" x="{x}" y="{number(bottom + 16)}" text-anchor="middle">{si(tick, "s")}</text>'
 
 
-def legend(paints: Iterable[str], top: float, words: Mapping[str, str] | None = None) -> Iterator[str]:
+def legend(paints: Iterable[str], top: float, words: Mapping[str, str] | None = None, left: int = LEFT) -> Iterator[str]:
     """A patch of every paint, and its name or what `words` calls it."""
-    x = LEFT
+    x = left
     for paint in paints:
         name = (words or {}).get(paint, paint)
         yield f'<rect class="nd-{paint}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'

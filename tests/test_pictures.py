@@ -24,6 +24,7 @@ from ndparallel.svg_block import SCALE, draw_block
 from ndparallel.svg_memory import draw_memory
 from ndparallel.svg_parts import PLOT_WIDTH, WIDTH
 from ndparallel.svg_schedules import draw_schedules
+from ndparallel.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.units import ModelConfig
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -184,6 +185,16 @@ def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
     assert areas(svg) == {f"nd-rank{rank}": pytest.approx(numbers / 4 * SCALE**2, rel=1e-3) for rank in range(4)}
 
 
+def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
+    shapes = Counter()
+    for rect in elements(draw_block(list(runs().values()), ModelConfig()), "rect"):
+        if (rect.get("class") or "").startswith("nd-rank2"):
+            shapes[float(rect.get("width")) / SCALE, float(rect.get("height")) / SCALE] += 1
+    assert shapes[8, 32] == 1 and shapes[32, 8] == 1  # a quarter of the columns of q, of the rows of out
+    assert shapes[22, 32] == 2 and shapes[32, 22] == 1  # of the columns of gate and up, of the rows of down
+    assert shapes[4, 16] == 2  # k and v: half of the columns, and GPU 3 has the same
+
+
 def test_the_block_says_what_ran():
     words = Counter(texts(draw_block(list(runs().values()), ModelConfig())))
     assert words["all-reduce"] == 4 and words["all-gather"] == 4 + 4 and words["reduce-scatter"] == 4 + 2
@@ -243,6 +254,21 @@ def test_panels_of_memory_are_as_high_as_their_peaks():
     bases = [path.get("d") for path in elements(svg, "path") if path.get("class") == "nd-weights"]
     low, high = (float(d.split()[1].split("H")[0]) - min(map(float, re.findall(r"V([\d.]+)", d))) for d in bases)
     assert high == pytest.approx(2 * low, abs=0.03)
+
+
+ROWS = [
+    {"gpus": 1, "step_seconds": 4.0, "compute_seconds": 4.0, "exposed_communication_seconds": 0.0, "bubble_seconds": 0.0},
+    {"gpus": 4, "step_seconds": 2.0, "compute_seconds": 1.0, "exposed_communication_seconds": 0.75, "bubble_seconds": 0.25},
+]
+
+
+def test_a_bar_of_work_is_as_long_as_its_gpus_times_its_step():
+    rows = [row | {"speedup": 4 / row["step_seconds"], "peak_memory_bytes": {"total": 1e6}} for row in ROWS]
+    bars = elements(draw_work(rows, ["alone", "four"]), "rect")[1:7]
+    widths = [float(rect.get("width")) * 8 / BARS_WIDTH for rect in bars]
+    assert widths == pytest.approx([4, 0, 0, 4, 3, 1], abs=1e-3)
+    assert [rect[0].text for rect in bars[3:]] == ["compute: 4.00 s", "waiting: 3.00 s", "bubble: 1.00 s"]
+    assert float(bars[5].get("x")) == pytest.approx(BARS_LEFT + 7 / 8 * BARS_WIDTH, abs=0.01)
 
 
 def test_only_gpus_that_did_the_very_same_are_drawn_as_one():
