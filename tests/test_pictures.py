@@ -96,7 +96,7 @@ def test_stale_pictures_are_told_written_and_then_up_to_date(two, capsys, tmp_pa
     assert code == 1 and out.count("stale") == 3 and not list(tmp_path.iterdir())
     code, out, _ = pictures(capsys, *folder, "--write")
     assert code == 0 and out.count("written") == 2 and (tmp_path / "one.svg").read_text() == "<svg>one</svg>"
-    code, out, _ = pictures(capsys, *folder)
+    code, out, _ = pictures(capsys, *folder, "--write")
     assert code == 0 and out.count("up to date") == 2
     (tmp_path / "one.svg").write_text("<svg>older</svg>")
     assert pictures(capsys, *folder, "other")[0] == 0 and pictures(capsys, *folder, "one")[0] == 1
