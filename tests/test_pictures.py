@@ -21,7 +21,7 @@ from ndparallel.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
 from ndparallel.pictures import FOLDER, PICTURES, Picture, is_stale, lesson_run, strays, time_one
 from ndparallel.svg import draw_timelines
 from ndparallel.svg_block import SCALE, draw_block
-from ndparallel.svg_memory import draw_memory
+from ndparallel.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
 from ndparallel.svg_parts import PLOT_WIDTH, WIDTH
 from ndparallel.svg_schedules import draw_schedules
 from ndparallel.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
@@ -244,16 +244,24 @@ def test_the_schedule_command_draws_what_it_prints(capsys, tmp_path):
     assert f"{path} shows gpipe and 1f1b." in capsys.readouterr().out
 
 
-def test_panels_of_memory_are_as_high_as_their_peaks():
+def held(name, size):
     nothing = dict.fromkeys(MEMORY_KINDS, 0.0)
+    return MemoryHistory(name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size}))
 
-    def held(name, size):
-        return MemoryHistory(name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size}))
 
-    svg = draw_memory([held("half", 5e6), held("whole", 1e7)])
-    bases = [path.get("d") for path in elements(svg, "path") if path.get("class") == "nd-weights"]
-    low, high = (float(d.split()[1].split("H")[0]) - min(map(float, re.findall(r"V([\d.]+)", d))) for d in bases)
+def heights(svg):
+    """Pixels of every panel's weights."""
+    for d in (path.get("d") for path in elements(svg, "path") if path.get("class") == "nd-weights"):
+        yield float(d.split()[1].split("H")[0]) - min(map(float, re.findall(r"V([\d.]+)", d)))
+
+
+def test_panels_of_memory_are_as_high_as_their_peaks():
+    low, high = heights(draw_memory([held("half", 5e6), held("whole", 1e7)]))
     assert high == pytest.approx(2 * low, abs=0.03)
+
+
+def test_many_panels_of_memory_share_what_room_there_is():
+    assert sum(heights(draw_memory([held("run", 1e7)] * 6))) == pytest.approx(HIGHEST_SUM / HEADROOM, abs=0.1)
 
 
 ROWS = [
