@@ -5,20 +5,21 @@ import json
 import re
 from collections import Counter, defaultdict
 from functools import cache
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from test_timeline import SIGHT, distance
 
-from gpu import COMPUTE, MEMORY_KINDS
+from gpu import COLLECTIVE, COMPUTE, MEMORY_KINDS
 from ndparallel.__main__ import main
-from ndparallel.block import block_run, place_of
+from ndparallel.block import block_run, place_of, talks
 from ndparallel.book import documents
 from ndparallel.commands import pictures as command
 from ndparallel.history import Lane, MemoryHistory, Span, Timeline, alike
 from ndparallel.lessons import ROOT
 from ndparallel.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
-from ndparallel.pictures import FOLDER, PICTURES, Picture, is_stale, lesson_run, strays, time_one
+from ndparallel.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
 from ndparallel.svg import draw_timelines
 from ndparallel.svg_block import SCALE, draw_block
 from ndparallel.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
@@ -28,7 +29,6 @@ from ndparallel.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.units import ModelConfig
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
-TP = PICTURES["2d-block"].names
 
 
 def elements(svg, name):
@@ -44,7 +44,7 @@ def texts(svg):
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_picture_is_stale(name):
-    assert not is_stale(name, PICTURES[name].svg("inline"), FOLDER), "look at it, after `ndparallel pictures --write`"
+    assert not is_stale(name, PICTURES[name].draw("inline"), FOLDER), "look at it, after `ndparallel pictures --write`"
 
 
 def test_nothing_else_lies_among_them():
@@ -80,7 +80,7 @@ def test_the_gallery_shows_every_picture_of_schedules():
 @pytest.fixture
 def two(monkeypatch):
     """Two pictures that cost nothing."""
-    few = {name: Picture(f"what {name} shows", lambda names: f"<svg>{names[0]}</svg>", None, (name,)) for name in ("one", "other")}
+    few = {name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>") for name in ("one", "other")}
     monkeypatch.setattr(command, "PICTURES", few)
     monkeypatch.setattr("ndparallel.pictures.PICTURES", few)
 
@@ -129,12 +129,12 @@ def test_wrong_input_is_one_sentence(options, sentence, capsys):
 
 @cache
 def runs():
-    run = lesson_run("2d_tensor_parallel", TP, "inline")
-    return {name: block_run(name, run.results[name], "layers.4") for name in TP}
+    run = lesson_run("2d_tensor_parallel", TWO_D, "inline")
+    return {name: block_run(name, run.results[name], "layers.4") for name in TWO_D}
 
 
 def test_a_layer_talks_as_often_as_megatron_says():
-    tp, sp, regather = (runs()[name] for name in TP)
+    tp, sp, regather = (runs()[name] for name in TWO_D)
     assert tp.counts() == {"all-reduce": 4}
     assert sp.counts() == {"all-gather": 4, "reduce-scatter": 4}
     assert regather.counts() == {"all-gather": 6, "reduce-scatter": 4}
@@ -145,7 +145,7 @@ def test_a_layer_talks_as_often_as_megatron_says():
 
 
 def test_f_and_g_are_conjugate():
-    tp, sp, _ = (runs()[name] for name in TP)
+    tp, sp, _ = (runs()[name] for name in TWO_D)
     for half in "12":
         f, g = f"f{half}", f"g{half}"
         assert [tp.operations(way, f) for way in ("forward", "backward")] == [[], ["all-reduce"]]
@@ -166,6 +166,17 @@ def test_a_collective_of_another_unit_is_not_the_blocks():
     assert place_of("forward layers.3 down", "forward layers.3 add2", "layers.4") is None
     assert place_of("backward layers.5 add1", "backward layers.4 down", "layers.4") == ("backward", "g2")
     assert place_of("backward layers.4 add1", "backward layers.3 down", "layers.4") is None
+
+
+def test_a_collective_at_a_place_that_no_block_has_is_not_left_out_in_silence():
+    events = ("forward layers.4 q", ("tp", 0, "all_reduce", "ring"), "forward layers.4 scores")
+    run = SimpleNamespace(events=[event_of(what) for what in events])
+    with pytest.raises(ValueError, match="all_reduce between 'forward layers.4 q' and 'forward layers.4 scores'"):
+        list(talks(run, "layers.4"))
+
+
+def event_of(what):
+    return (0, COMPUTE if isinstance(what, str) else "tp", COMPUTE if isinstance(what, str) else COLLECTIVE, what, 0.0, 1.0, 0, 0, None)
 
 
 def areas(svg):
