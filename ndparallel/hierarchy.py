@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
+from ndparallel.disturbances import undisturbed
 from ndparallel.history import RankRun
 from ndparallel.measure import length, minus, union
 
@@ -32,6 +33,7 @@ def axis_of(stream: str) -> str:
 def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> list[dict[str, Any]]:
     """One row for each axis that talked, the most frequent first: figures of one step, as means over the GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
+    hardware = undisturbed(hardware)  # a slow link is no third kind of link
     events = [[Event._make(event) for event in run.events] for run in runs]
     talks = [talk for axis in AXES if (talk := Talk.of(axis, events, hardware)).calls]
     rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
