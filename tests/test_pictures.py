@@ -179,14 +179,27 @@ def event_of(what):
     return (0, COMPUTE if isinstance(what, str) else "tp", COMPUTE if isinstance(what, str) else COLLECTIVE, what, 0.0, 1.0, 0, 0, None)
 
 
-def areas(svg):
-    """The area of every colour among the weights, which are drawn above the first band."""
+def drawn_slices(svg):
+    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first band."""
     first_band = next(float(text.get("y")) for text in elements(svg, "text") if text.text == "TP")
-    total = defaultdict(float)
     for rect in elements(svg, "rect"):
-        if (rect.get("class") or "").startswith("nd-rank") and float(rect.get("y")) < first_band:
-            total[rect.get("class").split()[0]] += float(rect.get("width")) * float(rect.get("height"))
+        x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
+        if (rect.get("class") or "").startswith("nd-rank") and y < first_band:
+            yield rect.get("class").split()[0], x, y, x + width, y + height
+
+
+def areas(svg):
+    """The area of every colour among the weights."""
+    total = defaultdict(float)
+    for colour, left, top, right, bottom in drawn_slices(svg):
+        total[colour] += (right - left) * (bottom - top)
     return dict(total)
+
+
+def test_no_two_slices_lie_on_one_another():
+    slices = list(drawn_slices(draw_block(list(runs().values()), ModelConfig())))
+    for (_, left, top, right, bottom), (_, x, y, end, base) in itertools.combinations(slices, 2):
+        assert min(right, end) - max(left, x) < 0.02 or min(bottom, base) - max(top, y) < 0.02
 
 
 def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
