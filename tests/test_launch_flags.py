@@ -72,7 +72,7 @@ def jobs_and_plans(draw) -> tuple[Job, Plan]:
     )
     job = job_of(name, batch=plan.dp * plan.micro_batch * pp * draw(st.integers(1, 4)), dtype=draw(st.sampled_from(["bf16", "fp8"])))
     stack = replace(job.stack, attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])), dropout=draw(st.booleans()))
-    stack = replace(stack, deduplicates=draw(st.booleans())) if job.shape.experts else stack
+    stack = replace(stack, deduplicates=draw(st.booleans())) if plan.ep > 1 else stack
     hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
     assume("pp" in hidden or pp != 2 or chunks == 1)
     stack = overlapping(stack, hidden)

@@ -32,7 +32,7 @@ ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
 def emit_megatron(job: Job, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags cannot express."""
     check(job, plan)
-    flags = [*model_flags(job.shape), *plan_flags(job, plan), *job_flags(job), *overlap_flags(job, plan)]
+    flags = [*model_flags(job.shape), *plan_flags(job, plan), *job_flags(job, plan), *overlap_flags(job, plan)]
     lines = [f"  {flag} \\" for flag in flags if flag]
     return "\n".join([*header(job, plan), *environment(plan), *launcher(job, plan), *lines, '  "$@"', ""])
 
@@ -162,7 +162,7 @@ def layout_of(layers: int, stages: int) -> str:
 # ------------------------------------------------------------------------------------------------------------ the job
 
 
-def job_flags(job: Job) -> Iterator[str]:
+def job_flags(job: Job, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     if job.shape.position == "learned" and job.shape.positions < job.sequence:
         raise cannot(f"a sequence of {job.sequence} with {job.shape.positions} learned positions", "shorten the sequence")
@@ -176,7 +176,8 @@ def job_flags(job: Job) -> Iterator[str]:
     yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
     yield "--grad-reduce-in-bf16" if job.stack.gradient_bytes == 2 else ""
     if job.shape.experts:
-        yield f"--moe-token-dispatcher-type {'flex' if job.stack.deduplicates else 'alltoall'}"
+        flexible = job.stack.deduplicates and plan.ep > 1  # DeepEP, which asks for probabilities in float32
+        yield "--moe-token-dispatcher-type flex --moe-router-dtype fp32" if flexible else "--moe-token-dispatcher-type alltoall"
 
 
 def overlap_flags(job: Job, plan: Plan) -> Iterator[str]:

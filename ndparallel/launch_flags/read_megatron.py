@@ -211,12 +211,13 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
-        deduplicates=deduplicates_from(flags) if shape.experts else base.deduplicates,
+        deduplicates=deduplicates_from(flags) if shape.experts and plan.ep > 1 else base.deduplicates,
     )
 
 
 def deduplicates_from(flags: Given) -> bool:
     """The flexible dispatcher (DeepEP) sends a token once to a node."""
+    flags.has("--moe-router-dtype")
     kind = flags.text("--moe-token-dispatcher-type")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather, which is priced as all-to-all")

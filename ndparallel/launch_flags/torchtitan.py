@@ -41,7 +41,7 @@ def emit_torchtitan(job: Job, plan: Plan) -> str:
     check(job, plan)
     module, flavor, base = model_of(job)
     settings = {f"config.{key}": value for key, value in settings_of(job, plan)}
-    settings["config.model_spec"] = f"model_registry({flavor!r}{converters(job)})"
+    settings["config.model_spec"] = f'model_registry("{flavor}"{converters(job)})'
     body = [f"    {name} = {value}" for name, value in settings.items()]
     return "\n".join(
         [*header(job, plan), *imports(job, plan, module, base), "", "", "def plan():"]
