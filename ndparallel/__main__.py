@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 
+from ndparallel.engines.world import join
 from ndparallel.errors import guarded, unknown
 
 COMMANDS = {
@@ -11,15 +12,18 @@ COMMANDS = {
     "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
     "plan": "a training step of a large model on a cluster: how long, what bounds it, does it fit, and how sure is that",
+    "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
     "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",
+    "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 2, after one sentence, for what the user can put right."""
+    join(argv)
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(overview())
