@@ -69,6 +69,7 @@ def launch(framework: str | None, found: Answer) -> dict[str, str]:
     """The framework's launch script or recipe as "launch"; nothing where none is asked for. A plan that does not fit says so beside it."""
     if not framework:
         return {}
+    text = EMITTERS[framework](found.job, found.plan)
     if found.missing_bytes > 0:
         print(f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr)
-    return {"launch": EMITTERS[framework](found.job, found.plan)}
+    return {"launch": text}
