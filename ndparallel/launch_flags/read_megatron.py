@@ -110,6 +110,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
         shards=shards_from(flags, dp * cp) if zero == 3 else 0,
         sequence_parallel=flags.has("--sequence-parallel") and tp > 1,
         recompute=recompute_from(flags),
+        recompute_layers=recompute_layers_from(flags),
         schedule="interleaved" if chunks > 1 else "1f1b",
     )
 
@@ -177,6 +178,17 @@ def recompute_from(flags: Given) -> str:
     return named
 
 
+def recompute_layers_from(flags: Given) -> int:
+    """Of each stage, 0 for all. Raises UserError where Megatron would not know either."""
+    method = flags.word("--recompute-method", "uniform", {"uniform": "uniform", "block": "block"})
+    layers = flags.number("--recompute-num-layers") if flags.has("--recompute-num-layers") else 0
+    if flags.text("--recompute-granularity") != "full":
+        return 0
+    if not (flags.has("--recompute-method") and layers):
+        raise UserError("--recompute-granularity full also needs --recompute-method, and a --recompute-num-layers from 1 on.")
+    return layers if method == "block" else 0
+
+
 # ------------------------------------------------------------------------------------------------------------ the job
 
 
@@ -188,7 +200,18 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
     if not flags.has("--bf16") and not flags.has("--fp16"):
         flags.assume("--bf16", "float32, which is priced as bf16")
     dtype = "fp8" if flags.has("--fp8-format") else "bf16"
-    return Job(shape, hardware, stack_from(flags, shape, plan), flags.number("--seq-length"), batch, dtype=dtype)
+    capacity = flags.fraction("--moe-expert-capacity-factor") if flags.has("--moe-expert-capacity-factor") and shape.experts else None
+    stack = stack_from(flags, shape, plan)
+    return Job(shape, hardware, stack, flags.number("--seq-length"), batch, dtype=dtype, capacity_factor=capacity_of(capacity))
+
+
+def capacity_of(factor: float | None) -> float | None:
+    """Below 0 is none, as in Megatron. Raises UserError for what no expert can take."""
+    if factor is None or factor < 0:
+        return None
+    if not 0 < factor < float("inf"):
+        raise UserError(f"--moe-expert-capacity-factor {factor:g}: an expert takes something; give a number above 0.")
+    return factor
 
 
 def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
@@ -196,23 +219,37 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
     attention = flags.word("--attention-backend", "auto", BACKENDS)
     if flags.has("--use-flash-attn"):
         attention = "flash2"
-    dropout = flags.fraction("--hidden-dropout", 0.1) > 0
-    flags.has("--attention-dropout")
-    if dropout and not flags.has("--hidden-dropout"):
-        flags.assume("--hidden-dropout", "0.1")
     reduces, gathers = flags.has("--overlap-grad-reduce"), flags.has("--overlap-param-gather")
     return replace(
         base,
         attention=attention,
-        dropout=dropout,
+        dropout=dropout_from(flags),
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
         gradient_bytes=2 if flags.has("--grad-reduce-in-bf16") else 4,
         dp_overlap=reduces,
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
+        cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
+        selective=selected_from(flags, plan),
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
         deduplicates=deduplicates_from(flags) if shape.experts and plan.ep > 1 else base.deduplicates,
     )
+
+
+def dropout_from(flags: Given) -> bool:
+    """Megatron's own rate is 0.1."""
+    flags.has("--attention-dropout")
+    if flags.has("--hidden-dropout"):
+        return flags.fraction("--hidden-dropout") > 0
+    flags.assume("--hidden-dropout", "0.1")
+    return True
+
+
+def selected_from(flags: Given, plan: Plan) -> tuple[str, ...]:
+    """What selective recomputation runs again, of what the planner knows."""
+    modules = (flags.text("--recompute-modules") or "").split()
+    known = tuple(dict.fromkeys(module for module in modules if module in fields.MODULES))
+    return known if known and plan.recompute == "selective" else MEGATRON_CORE.selective
 
 
 def deduplicates_from(flags: Given) -> bool:
@@ -251,6 +288,10 @@ def beyond(flags: Given, job: Job, plan: Plan) -> Iterator[str]:
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
     if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
         yield f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on the ranks of ep."
+    if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
+        yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
+    if strange := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
+        yield f"--recompute-modules {' '.join(sorted(strange))[:60]} is not modelled: it can recompute {', '.join(fields.MODULES)}."
     if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(job.shape.layers, plan.stages):
         yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
 
