@@ -47,7 +47,7 @@ def refuse_other_options(arguments: argparse.Namespace) -> None:
     add_job_options(parser)
     add_plan_options(parser)
     for name, default in vars(parser.parse_args([])).items():
-        if getattr(arguments, name) != default and name not in BESIDE_A_FILE:
+        if getattr(arguments, name) not in (None, default) and name not in BESIDE_A_FILE:
             option = name.replace("_", "-")
             raise UserError(f"--{option} is the business of {arguments.from_megatron} here: change it there, or leave --from-megatron out.")
 
