@@ -13,6 +13,7 @@ Glossary
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     stages = kinds_by_stage(job.shape, plan.stages)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
-    layers, last = sum(kind in ("dense", "experts") for kind in kinds), rank == plan.pp - 1
+    layers = sum(kind in ("dense", "experts") for kind in kinds)
     elements = [elements_of(job, plan, kind) for kind in kinds]
     shared, experts = sum(each for each, _ in elements), sum(each for _, each in elements)
     states = _fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
@@ -89,7 +90,7 @@ def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     return StageMemory(
         **states,
         activations=kept * chunks * layers / plan.chunks + once,
-        logits=logits_bytes(job, plan) if last else 0.0,
+        logits=logits_bytes(job, plan) if "head" in kinds else 0.0,
     )
 
 
@@ -111,7 +112,7 @@ def _fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
         shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp),
         HALF if job.half else SINGLE,
     )
-    unit = max(sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)])
+    unit = reduce(np.maximum, [sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)]])
     ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
     gathered = (2 * unit + ends) * HALF + unit * job.stack.gradient_bytes
     return {"weights": mine * number, "gradients": mine * number, "optimizer": mine * 2 * number, "buffers": gathered + CONTEXT_BYTES}

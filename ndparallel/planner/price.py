@@ -1,146 +1,168 @@
-"""Seconds of thousands of plans at once: closed forms where `predict` times the schedule's own actions.
+"""Seconds and bytes of thousands of plans at once: closed forms where `predict` times the schedule's own actions.
 
-Idea   All numbers of the plan are numpy arrays; the lists of operations are written once and priced for all.
+Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less than all microbatches, and is
+       done before the last one's gradient has gone back up; the step waits for the rank of which all this is longest. What hides behind
+       compute at the step's ends follows from equal layers. Memory is the fullest rank's, exactly.
 Cost   some hundred numpy operations, whatever the number of plans.
-Limit  Every rank is taken for the fullest one, messages hide in full pipelines, and the schedule's bubble is its paper's.
-       All plans of one call share schedule, recompute, zero and sequence parallelism, and the number of GPUs.
+Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B, where every second microbatch
+       waits for two messages. docs/manual.md says how near the bound is.
 
 Glossary
-    mean layer   a layer of every kind, as often as the model has it, for one
-    first, last  what no compute hides: the first collective before a pass, the last one behind it
+    columns   what does not depend on schedule and chunks (columns.py); here the first axis of an array is ranks, the last is plans
+    ends      seconds behind a rank's last action: gradients, weights and optimizer that nothing hides
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ndparallel.errors import unknown
-from ndparallel.planner.layer_time import Pricing, UnitSeconds
-from ndparallel.planner.operations import Exchange
+from ndparallel.errors import UserError
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.columns import DEGREES, Columns, columns_of, take
+from ndparallel.planner.depth import HELD, Depth, depth_of
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import KINDS, Step, slowest
-from ndparallel.planner.streams import Seconds
-from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step
+from ndparallel.planner.stack import Stack
+from ndparallel.planner.step import AUTOMATIC
+
+NUMBERS = (*DEGREES, "chunks")
+SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipev")  # schedules in which the last gradients go up before their weights' are done
+HEAD_START = {"zb-h1": 1, "zb-h2": 2, "zb-1p": 1, "zb-2p": 2}  # F of the first rank before its first I, in pipelines
 
 
-def price(job: Job, plans: Plan) -> Step:
-    """Price an array of plans on the same number of GPUs."""
-    gpus = int(np.max(plans.gpus))
-    pricing = Pricing(replace(job, hardware=slowest(job.hardware, gpus)), plans)
-    spent = _sharded(pricing) if plans.zero == 3 else _pipeline(pricing)
-    return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
+@dataclass(frozen=True)
+class Price:
+    """Of plans: the least seconds of a step, and bytes on the fullest GPU."""
+
+    seconds: np.ndarray
+    memory_bytes: np.ndarray
 
 
-def _pipeline(pricing: Pricing) -> Seconds:
-    job, plan = pricing.job, pricing.plan
-    parts = fullest_rank(pricing)
-    latency, wire = message_seconds(pricing)
-    hops = 2 * (plan.pp - 1) + (0 if job.stack.pp_overlap else 2 * plan.chunks * plan.microbatches(job))
-    messages = np.where(plan.pp > 1, hops * (latency + wire), 0.0)
-    ends = Seconds(pp=messages, bubble=bubble_seconds(plan, parts), dp=exposed_gradients(pricing) + exposed_weights(pricing))
-    return parts.total.times(plan.microbatches(job)) + ends + optimizer(pricing)
+def price(job: Job, plans: Plan) -> Price:
+    """Price an array of plans on the same number of GPUs. Raises UserError for the lessons' own software, which is timed alone."""
+    if job.stack.executed:
+        raise UserError(f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real framework's.")
+    plans = spread(plans)
+    columns = columns_of(job, plans)
+    seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
+    for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
+        rows = (plans.pp == pp) & (plans.chunks == chunks)
+        depth, some = cut(job, plans.schedule, pp, chunks), take(columns, rows)
+        seconds[rows], memory[rows] = least_seconds(some, depth, plans.schedule, job.stack), peak_bytes(some, depth, plans.schedule)
+    return Price(seconds, memory)
 
 
-def mean_layer(pricing: Pricing) -> UnitSeconds:
-    return UnitSeconds(
-        *(sum((part.times(share) for part, share in zip(column, shares(pricing))), Seconds()) for column in _columns(pricing))
-    )
+def spread(plans: Plan) -> Plan:
+    """The same plans with all their numbers as arrays of one length."""
+    arrays = np.broadcast_arrays(*(np.atleast_1d(getattr(plans, name)) for name in NUMBERS))
+    numbers: dict[str, Any] = dict(zip(NUMBERS, arrays))
+    return replace(plans, **numbers)
 
 
-def shares(pricing: Pricing) -> list[float]:
-    """Of dense layers, and of layers with experts, those that there are."""
-    moe = pricing.job.shape.moe_layers / pricing.job.shape.layers
-    return [share for share in (1 - moe, moe) if share]
+def cut(job: Job, schedule: str, pp: int, chunks: int) -> Depth:
+    return depth_of(job.shape, pp, chunks, RECIPES[schedule].layout if schedule in RECIPES else "loop")
 
 
-def kinds(pricing: Pricing) -> list[str]:
-    moe = pricing.job.shape.moe_layers
-    return (["dense"] if moe < pricing.job.shape.layers else []) + (["experts"] if moe else [])
+def sums(depth_parts: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """What ranks (rank, part) have of a column (..., part, plan): (..., rank, plan)."""
+    return np.matmul(depth_parts, column)
 
 
-def _columns(pricing: Pricing):
-    return zip(*(pricing.unit(kind) for kind in kinds(pricing)))
+# -------------------------------------------------------------------------------------------------------------- seconds
 
 
-def fullest_rank(pricing: Pricing) -> UnitSeconds:
-    """One microbatch through the rank that has most to do: the most layers, or as many as there are with the head."""
-    job, plan = pricing.job, pricing.plan
-    even = np.where(job.shape.layers % plan.stages == 0, 1.0, 0.0)  # else the last stage has a layer less for its head
-    layers = np.ceil(job.shape.layers / plan.pp)
-    return UnitSeconds(*(part.times(layers) + end.times(even) for part, end in zip(mean_layer(pricing), pricing.unit("head"))))
+def least_seconds(columns: Columns, depth: Depth, schedule: str, stack: Stack) -> np.ndarray:
+    """A bound from below of each plan's step."""
+    forward, inputs, weights = sums(depth.parts, columns["passes"])
+    ends = endings(columns, depth, stack)
+    if depth.pp == 1:
+        return (columns["microbatches"] * (forward + inputs + weights + reduced_every_time(columns, depth)) + ends)[0]
+    busy = columns["microbatches"] * (forward + inputs + weights)
+    if schedule == "naive":
+        return alone(columns, depth) + ends[0]
+    if schedule in AUTOMATIC:
+        return np.maximum(busy.max(axis=0), first_rank(columns, depth, schedule, busy)) + ends.max(axis=0)
+    if schedule == "1f1b":
+        busy = by_pairs(columns, depth, forward + inputs + weights)
+    down, up, up_weights = sums(depth.before, columns["passes"])
+    hops = depth.ranks[:, None] * columns["message"]
+    last = down + up + 2 * hops + (busy + up_weights if schedule not in SPLIT else columns["microbatches"] * (forward + inputs))
+    seconds = np.maximum((down + hops + busy + ends).max(axis=0), last.max(axis=0) + ends[0])
+    return np.maximum(seconds, first_rank(columns, depth, schedule, busy) + ends[0]) if schedule in HEAD_START else seconds
 
 
-def bubble_seconds(plan: Plan, parts: UnitSeconds) -> Any:
-    """Idle time of the busiest rank (2104.04473, section 2.2; Qi et al. 2401.10241, table 1)."""
-    forward, inputs, weights = parts.forward.total, (parts.recompute + parts.backward_input).total, parts.backward_weight.total
-    idle = {
-        "1f1b": forward + inputs + weights,
-        "interleaved": (forward + inputs + weights) / plan.chunks,
-        "zb-h1": np.maximum(0, forward + inputs - weights),
-        "zb-1p": np.maximum(0, forward + inputs - weights),
-        "zb-2p": np.maximum(0, forward + inputs - 2 * weights),
-        "zb-h2": np.maximum(0, forward + inputs - 2 * weights),
-    }
-    if plan.schedule not in idle:
-        raise unknown("schedule with a closed form", plan.schedule, idle)
-    return (plan.pp - 1) * idle[plan.schedule]
+def alone(columns: Columns, depth: Depth) -> np.ndarray:
+    """One microbatch after another, down and up."""
+    way = sums(depth.model, columns["passes"]).sum(axis=0) + 2 * (depth.pp - 1) * columns["message"]
+    return columns["microbatches"] * way
 
 
-# ------------------------------------------------------------------------------------------------- gradients and weights
+def by_pairs(columns: Columns, depth: Depth, each: np.ndarray) -> np.ndarray:
+    """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and of two messages."""
+    pair = (each + sums(depth.beside, columns["passes"]).sum(axis=0)) / 2 + columns["message"]
+    again = 2 * ((columns["microbatches"] - 1) // 2)
+    return again * np.maximum(each, pair) + (columns["microbatches"] - again) * each
 
 
-def collectives(pricing: Pricing, which: str, kind: str) -> Any:
-    """Seconds of a unit's gradients or weights on their way."""
-    bucket = Workload(pricing).bucket(kind, "")
-    exchanges: list[Exchange] = list(bucket.reduce if which == "reduce" else bucket.gather)
-    return sum(pricing.whole(exchange) for exchange in exchanges)
+def first_rank(columns: Columns, depth: Depth, schedule: str, busy: np.ndarray) -> np.ndarray:
+    """The first rank's end: until its first I only its head start of F can be done."""
+    forward, inputs, _ = sums(depth.model, columns["passes"])
+    mine = sums(depth.parts[0], columns["passes"])
+    first = forward + inputs - mine[1] + 2 * (depth.pp - 1) * columns["message"]
+    ahead = HEAD_START[schedule] * depth.pp - (schedule == "zb-h2")
+    return first + busy[0] - np.minimum(columns["microbatches"], ahead) * mine[0]
 
 
-def layer_collectives(pricing: Pricing, which: str) -> Any:
-    return sum(share * collectives(pricing, which, kind) for kind, share in zip(kinds(pricing), shares(pricing)))
+# ------------------------------------------------------------------------------------------------------ ends of a step
 
 
-def exposed_gradients(pricing: Pricing) -> Any:
-    """Buckets follow one another behind the last backward pass; the embedding's fills when nothing is left to hide behind."""
-    return exposed(pricing, "reduce", mean_layer(pricing).backward.total, pricing.job.stack.dp_overlap)
+def endings(columns: Columns, depth: Depth, stack: Stack) -> np.ndarray:
+    """Seconds behind each rank's last action."""
+    (forward, inputs, weights), (reduce, gather) = columns["passes"], columns["travel"]
+    once = np.where((columns["zero"] == 2) & (depth.pp == 1), 0.0, 1.0)  # else every microbatch reduces
+    gradients = once * exposed(depth, reduce, inputs + weights, stack.dp_overlap)
+    hidden = exposed(depth, gather, forward, stack.gathers_first)
+    arriving = np.where(once, hidden, exposed(depth, gather, forward, False))
+    return gradients + arriving + optimizer(columns, depth)
 
 
-def exposed_weights(pricing: Pricing) -> Any:
-    """ZeRO-1: stepped weights come beside the next forward pass, or at the end."""
-    if pricing.plan.zero == 0:
-        return 0.0
-    return exposed(pricing, "gather", mean_layer(pricing).forward.total, pricing.job.stack.gathers_first)
+def optimizer(columns: Columns, depth: Depth) -> np.ndarray:
+    none, shared, experts = columns["optimizer"]
+    held = sums(depth.parts, columns["elements"])
+    return none + shared * held[0] + experts * held[1]
 
 
-def exposed(pricing: Pricing, which: str, compute, overlap: bool) -> Any:
-    """What layers of `compute` seconds do not hide of the collectives of the fullest rank, which holds the embedding."""
-    layers, one = np.ceil(pricing.job.shape.layers / pricing.plan.pp), layer_collectives(pricing, which)
-    table = collectives(pricing, which, "embedding")
-    head = np.where(pricing.plan.pp == 1, collectives(pricing, which, "head"), 0.0)
+def reduced_every_time(columns: Columns, depth: Depth) -> Any:
+    """ZeRO-2 without a pipeline: what is left of a microbatch's gradients when its backward pass ends."""
+    _, inputs, weights = columns["passes"]
+    return np.where(columns["zero"] == 2, exposed(depth, columns["travel"][0], inputs + weights, True), 0.0)
+
+
+def exposed(depth: Depth, lines: np.ndarray, compute: np.ndarray, overlap: bool) -> np.ndarray:
+    """What a pass over all of a rank's layers does not hide of collectives, one for each: (rank, plan). Lines run side by side."""
     if not overlap:
-        return table + layers * one + head
+        return sums(depth.parts[:, 1:], lines).sum(axis=0)
+    return np.maximum(*(exposed_line(depth, line, mean_layer(depth, compute[1:3])) for line in lines))
+
+
+def mean_layer(depth: Depth, of_kinds: np.ndarray) -> np.ndarray:
+    return sums(depth.parts[:, 1:3], of_kinds) / np.maximum(depth.layers, 1)[:, None]
+
+
+def exposed_line(depth: Depth, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
+    """Collectives follow one another; what shows began behind the last layer, the first one, or the head. The table's hides nowhere."""
+    one, layers = mean_layer(depth, line[:2]), depth.layers[:, None]
+    table, head = depth.parts[:, 3:4] * line[2], depth.parts[:, 4:] * line[3]
     return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
 
 
-def optimizer(pricing: Pricing) -> Seconds:
-    """The fullest rank's, which holds the embedding."""
-    job, plan = pricing.job, pricing.plan
-    layers = np.ceil(job.shape.layers / plan.pp)
-    mean = [sum(share * elements_of(job, plan, kind)[part] for kind, share in zip(kinds(pricing), shares(pricing))) for part in (0, 1)]
-    ends = elements_of(job, plan, "embedding")[0] + np.where(plan.pp == 1, elements_of(job, plan, "head")[0], 0)
-    return Seconds(optimizer=pricing.seconds(optimizer_step(pricing, layers * mean[0] + ends, layers * mean[1])))
+# -------------------------------------------------------------------------------------------------------------- memory
 
 
-def _sharded(pricing: Pricing) -> Seconds:
-    """FSDP: a layer's weights come beside the layer before, its gradients go beside the next."""
-    job, stack, layers = pricing.job, pricing.job.stack, pricing.job.shape.layers
-    mean, microbatches = mean_layer(pricing), pricing.plan.microbatches(job)
-    gather, scatter = layer_collectives(pricing, "gather"), layer_collectives(pricing, "reduce")
-    forward = np.maximum(0, gather - mean.forward.total) if stack.prefetch else gather
-    beside = gather * stack.prefetch + scatter * (stack.prefetch and stack.dp_overlap)
-    backward = gather + scatter - beside + np.maximum(0, beside - mean.backward.total)
-    ends = sum(collectives(pricing, which, kind) for which in ("gather", "reduce") for kind in ("embedding", "head"))
-    compute = mean.total.times(layers) + pricing.unit("embedding").total + pricing.unit("head").total
-    whole = (compute + Seconds(dp=layers * (forward + backward) + ends)).times(microbatches)
-    return whole + optimizer(pricing)
+def peak_bytes(columns: Columns, depth: Depth, schedule: str) -> np.ndarray:
+    """Bytes on the fullest GPU; of a schedule that is searched for, at the least."""
+    held = sums(depth.parts, columns["elements"])
+    states = columns["per_element"][0] * held[0] + columns["per_element"][1] * held[1]
+    chunks = HELD[schedule](columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks) if depth.pp > 1 else 1
+    activations = columns["kept"] * chunks * depth.layers[:, None] / depth.chunks
+    return (states + activations + columns["logits"] * depth.parts[:, 4:]).max(axis=0) + columns["reserve"]
