@@ -1,4 +1,4 @@
-"""How a model is cut in depth: what the ranks of a pipeline consist of, and how many activations a schedule lets them keep.
+"""How a model is cut in depth: what the ranks of a pipeline consist of.
 
 Idea   A rank is a count of parts (see columns.py): bare stages, dense layers, layers with experts, embedding, head. Many ranks consist of
        the same; of those only the first, which keeps most activations, and the last, which begins latest, can be the ones that matter.
@@ -6,13 +6,10 @@ Cost   some microseconds for every stage, once for every (pp, chunks, layout).
 
 Glossary
     before    what a microbatch has passed when it comes to a rank for the first time
-    held      chunks of one microbatch that a rank keeps at the same time, at the most
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -62,20 +59,3 @@ def ends_of_runs(ranks: np.ndarray) -> list[int]:
         first.setdefault(parts, rank)
         last[parts] = rank
     return sorted({*first.values(), *last.values()})
-
-
-# m microbatches on rank r of p ranks with v chunks; tests hold each to the schedule's own list
-HELD: dict[str, Callable[[Any, Any, int, int], Any]] = {
-    "naive": lambda m, r, p, v: 1,
-    "gpipe": lambda m, r, p, v: m,
-    "1f1b": lambda m, r, p, v: np.minimum(m, p - r),
-    "eager-1f1b": lambda m, r, p, v: np.minimum(m, 2 * (p - r) - 1),
-    "interleaved": lambda m, r, p, v: np.minimum(m * v, (v - 1) * p + 2 * (p - 1 - r) + 1),
-    "looped-bfs": lambda m, r, p, v: m * v,
-    "zb-h1": lambda m, r, p, v: np.minimum(m, p),
-    "zb-h2": lambda m, r, p, v: np.minimum(m, 2 * p - 1),
-    "zb-v": lambda m, r, p, v: np.minimum(np.minimum(2 * m, 2 * p), m + 1 + r),
-    "dualpipev": lambda m, r, p, v: np.minimum(np.minimum(2 * m, 2 * p + 1), m + 1 + r),
-    "zb-1p": lambda m, r, p, v: np.minimum(m, p - r),  # at the least: what is searched for decides
-    "zb-2p": lambda m, r, p, v: np.minimum(m, p - r),
-}

@@ -20,10 +20,11 @@ import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.held import HELD
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AUTOMATIC, one_stage, over_rounds, schedule_of, workload_of
+from ndparallel.planner.step import AUTOMATIC, one_stage, schedule_of, workload_of
 from ndparallel.planner.workload import elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
@@ -74,8 +75,9 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
     if plan.pp == 1:
         return [1.0]
-    work = workload_of(job, plan)
-    return peak_activations(schedule_of(work)) if plan.schedule in AUTOMATIC else over_rounds(work, peak_activations)
+    if plan.schedule in AUTOMATIC:
+        return peak_activations(schedule_of(workload_of(job, plan)))
+    return [float(HELD[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks)) for rank in range(plan.pp)]
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:

@@ -13,6 +13,7 @@ Glossary
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ import numpy as np
 from ndparallel.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.columns import DEGREES, Columns, columns_of, take
-from ndparallel.planner.depth import HELD, Depth, depth_of
+from ndparallel.planner.depth import Depth, depth_of
+from ndparallel.planner.held import HELD
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step import AUTOMATIC
@@ -47,8 +49,8 @@ def price(job: Job, plans: Plan) -> Price:
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = (plans.pp == pp) & (plans.chunks == chunks)
-        depth, some = cut(job, plans.schedule, pp, chunks), take(columns, rows)
-        seconds[rows], memory[rows] = least_seconds(some, depth, plans.schedule, job.stack), peak_bytes(some, depth, plans.schedule)
+        these = Pipelines(take(columns, rows), depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
+        seconds[rows], memory[rows] = these.least_seconds(plans.schedule), these.peak_bytes(plans.schedule)
     return Price(seconds, memory)
 
 
@@ -59,110 +61,147 @@ def spread(plans: Plan) -> Plan:
     return replace(plans, **numbers)
 
 
-def cut(job: Job, schedule: str, pp: int, chunks: int) -> Depth:
-    return depth_of(job.shape, pp, chunks, RECIPES[schedule].layout if schedule in RECIPES else "loop")
+def layout(schedule: str) -> str:
+    return RECIPES[schedule].layout if schedule in RECIPES else "loop"
 
 
-def sums(depth_parts: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """What ranks (rank, part) have of a column (..., part, plan): (..., rank, plan)."""
-    return np.matmul(depth_parts, column)
+@dataclass(frozen=True)
+class Pipelines:
+    """Plans that are cut alike in depth; what all schedules need is computed once. Arrays are (rank, plan)."""
 
+    columns: Columns
+    depth: Depth
+    stack: Stack
 
-# -------------------------------------------------------------------------------------------------------------- seconds
+    def sums(self, parts: np.ndarray, column: str) -> np.ndarray:
+        """What runs of stages, counted by part, have of a column."""
+        return np.matmul(parts, self.columns[column])
 
+    # ---- memory
 
-def least_seconds(columns: Columns, depth: Depth, schedule: str, stack: Stack) -> np.ndarray:
-    """A bound from below of each plan's step."""
-    forward, inputs, weights = sums(depth.parts, columns["passes"])
-    ends = endings(columns, depth, stack)
-    if depth.pp == 1:
-        return (columns["microbatches"] * (forward + inputs + weights + reduced_every_time(columns, depth)) + ends)[0]
-    busy = columns["microbatches"] * (forward + inputs + weights)
-    if schedule == "naive":
-        return alone(columns, depth) + ends[0]
-    if schedule in AUTOMATIC:
-        return np.maximum(busy.max(axis=0), first_rank(columns, depth, schedule, busy)) + ends.max(axis=0)
-    if schedule == "1f1b":
-        busy = by_pairs(columns, depth, forward + inputs + weights)
-    down, up, up_weights = sums(depth.before, columns["passes"])
-    hops = depth.ranks[:, None] * columns["message"]
-    last = down + up + 2 * hops + (busy + up_weights if schedule not in SPLIT else columns["microbatches"] * (forward + inputs))
-    seconds = np.maximum((down + hops + busy + ends).max(axis=0), last.max(axis=0) + ends[0])
-    return np.maximum(seconds, first_rank(columns, depth, schedule, busy) + ends[0]) if schedule in HEAD_START else seconds
+    def peak_bytes(self, schedule: str) -> np.ndarray:
+        """Bytes on the fullest GPU; of a schedule that is searched for, at the most."""
+        depth, chunks = self.depth, 1.0
+        if depth.pp > 1:
+            chunks = HELD[schedule](self.columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks)
+        return (self.held_anyway + chunks * self.chunk_bytes).max(axis=0) + self.columns["reserve"]
 
+    @cached_property
+    def held_anyway(self) -> np.ndarray:
+        per_element, held = self.columns["per_element"], self.sums(self.depth.parts, "elements")
+        return per_element[0] * held[0] + per_element[1] * held[1] + self.depth.parts[:, 4:] * self.columns["logits"]
 
-def alone(columns: Columns, depth: Depth) -> np.ndarray:
-    """One microbatch after another, down and up."""
-    way = sums(depth.model, columns["passes"]).sum(axis=0) + 2 * (depth.pp - 1) * columns["message"]
-    return columns["microbatches"] * way
+    @cached_property
+    def chunk_bytes(self) -> np.ndarray:
+        return self.depth.layers[:, None] / self.depth.chunks * self.columns["kept"]
 
+    # ---- seconds
 
-def by_pairs(columns: Columns, depth: Depth, each: np.ndarray) -> np.ndarray:
-    """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and of two messages."""
-    pair = (each + sums(depth.beside, columns["passes"]).sum(axis=0)) / 2 + columns["message"]
-    again = 2 * ((columns["microbatches"] - 1) // 2)
-    return again * np.maximum(each, pair) + (columns["microbatches"] - again) * each
+    def least_seconds(self, schedule: str) -> np.ndarray:
+        """A bound from below of each plan's step."""
+        if self.depth.pp == 1:
+            return (self.busy + self.reduced_every_time + self.ends)[0]
+        if schedule == "naive":
+            return self.alone + self.ends[0]
+        if schedule in AUTOMATIC:
+            return np.maximum(self.busy.max(axis=0), self.first_rank(schedule)) + self.ends.max(axis=0)
+        busy = self.by_pairs if schedule == "1f1b" else self.busy
+        last = self.all_but_weights if schedule in SPLIT else (busy + self.down_and_up).max(axis=0)
+        seconds = np.maximum((self.down + busy + self.ends).max(axis=0), last + self.ends[0])
+        return np.maximum(seconds, self.first_rank(schedule) + self.ends[0]) if schedule in HEAD_START else seconds
 
+    @property
+    def microbatches(self) -> np.ndarray:
+        return self.columns["microbatches"]
 
-def first_rank(columns: Columns, depth: Depth, schedule: str, busy: np.ndarray) -> np.ndarray:
-    """The first rank's end: until its first I only its head start of F can be done."""
-    forward, inputs, _ = sums(depth.model, columns["passes"])
-    mine = sums(depth.parts[0], columns["passes"])
-    first = forward + inputs - mine[1] + 2 * (depth.pp - 1) * columns["message"]
-    ahead = HEAD_START[schedule] * depth.pp - (schedule == "zb-h2")
-    return first + busy[0] - np.minimum(columns["microbatches"], ahead) * mine[0]
+    @cached_property
+    def each(self) -> np.ndarray:
+        """F, I and W of one microbatch: (pass, rank, plan)."""
+        return self.sums(self.depth.parts, "passes")
 
+    @cached_property
+    def busy(self) -> np.ndarray:
+        return self.microbatches * self.each.sum(axis=0)
 
-# ------------------------------------------------------------------------------------------------------ ends of a step
+    @cached_property
+    def before(self) -> np.ndarray:
+        return self.sums(self.depth.before, "passes")
 
+    @cached_property
+    def down(self) -> np.ndarray:
+        """Until the first microbatch is there."""
+        return self.before[0] + self.depth.ranks[:, None] * self.columns["message"]
 
-def endings(columns: Columns, depth: Depth, stack: Stack) -> np.ndarray:
-    """Seconds behind each rank's last action."""
-    (forward, inputs, weights), (reduce, gather) = columns["passes"], columns["travel"]
-    once = np.where((columns["zero"] == 2) & (depth.pp == 1), 0.0, 1.0)  # else every microbatch reduces
-    gradients = once * exposed(depth, reduce, inputs + weights, stack.dp_overlap)
-    hidden = exposed(depth, gather, forward, stack.gathers_first)
-    arriving = np.where(once, hidden, exposed(depth, gather, forward, False))
-    return gradients + arriving + optimizer(columns, depth)
+    @cached_property
+    def down_and_up(self) -> np.ndarray:
+        return self.before.sum(axis=0) + 2 * self.depth.ranks[:, None] * self.columns["message"]
 
+    @cached_property
+    def all_but_weights(self) -> np.ndarray:
+        """Until the last gradient has come up, whoever has weights' gradients left to do."""
+        return (self.microbatches * self.each[:2].sum(axis=0) + self.down_and_up - self.before[2]).max(axis=0)
 
-def optimizer(columns: Columns, depth: Depth) -> np.ndarray:
-    none, shared, experts = columns["optimizer"]
-    held = sums(depth.parts, columns["elements"])
-    return none + shared * held[0] + experts * held[1]
+    @cached_property
+    def alone(self) -> np.ndarray:
+        """One microbatch after another, down and up."""
+        way = self.sums(self.depth.model, "passes").sum(axis=0) + 2 * (self.depth.pp - 1) * self.columns["message"]
+        return self.microbatches * way
 
+    @cached_property
+    def by_pairs(self) -> np.ndarray:
+        """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and of two messages."""
+        each = self.each.sum(axis=0)
+        pair = (each + self.sums(self.depth.beside, "passes").sum(axis=0)) / 2 + self.columns["message"]
+        again = 2 * ((self.microbatches - 1) // 2)
+        return again * np.maximum(each, pair) + (self.microbatches - again) * each
 
-def reduced_every_time(columns: Columns, depth: Depth) -> Any:
-    """ZeRO-2 without a pipeline: what is left of a microbatch's gradients when its backward pass ends."""
-    _, inputs, weights = columns["passes"]
-    return np.where(columns["zero"] == 2, exposed(depth, columns["travel"][0], inputs + weights, True), 0.0)
+    def first_rank(self, schedule: str) -> np.ndarray:
+        """The first rank's end: until its first I only its head start of F can be done."""
+        forward, inputs, _ = self.sums(self.depth.model, "passes")
+        first = forward + inputs - self.each[1, 0] + 2 * (self.depth.pp - 1) * self.columns["message"]
+        ahead = HEAD_START[schedule] * self.depth.pp - (schedule == "zb-h2")
+        return first + self.busy[0] - np.minimum(self.microbatches, ahead) * self.each[0, 0]
 
+    # ---- the ends of a step
 
-def exposed(depth: Depth, lines: np.ndarray, compute: np.ndarray, overlap: bool) -> np.ndarray:
-    """What a pass over all of a rank's layers does not hide of collectives, one for each: (rank, plan). Lines run side by side."""
-    if not overlap:
-        return sums(depth.parts[:, 1:], lines).sum(axis=0)
-    return np.maximum(*(exposed_line(depth, line, mean_layer(depth, compute[1:3])) for line in lines))
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Seconds behind each rank's last action."""
+        (forward, inputs, weights), (reduce, gather) = self.columns["passes"], self.columns["travel"]
+        gradients = self.exposed(reduce, inputs + weights, self.stack.dp_overlap)
+        hidden = self.exposed(gather, forward, self.stack.gathers_first)
+        if self.depth.pp == 1 and self.zero_2.any():  # every microbatch reduces, nothing hides what is gathered
+            gradients, hidden = np.where(self.zero_2, 0.0, gradients), np.where(self.zero_2, self.exposed(gather, forward, False), hidden)
+        return gradients + hidden + self.optimizer
 
+    @property
+    def zero_2(self) -> np.ndarray:
+        return self.columns["zero"] == 2
 
-def mean_layer(depth: Depth, of_kinds: np.ndarray) -> np.ndarray:
-    return sums(depth.parts[:, 1:3], of_kinds) / np.maximum(depth.layers, 1)[:, None]
+    @property
+    def optimizer(self) -> np.ndarray:
+        none, shared, experts = self.columns["optimizer"]
+        held = self.sums(self.depth.parts, "elements")
+        return none + shared * held[0] + experts * held[1]
 
+    @property
+    def reduced_every_time(self) -> np.ndarray:
+        """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass ends."""
+        _, inputs, weights = self.columns["passes"]
+        return np.where(self.zero_2, self.microbatches * self.exposed(self.columns["travel"][0], inputs + weights, True), 0.0)
 
-def exposed_line(depth: Depth, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
-    """Collectives follow one another; what shows began behind the last layer, the first one, or the head. The table's hides nowhere."""
-    one, layers = mean_layer(depth, line[:2]), depth.layers[:, None]
-    table, head = depth.parts[:, 3:4] * line[2], depth.parts[:, 4:] * line[3]
-    return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
+    def exposed(self, lines: np.ndarray, compute: np.ndarray, overlap: bool) -> np.ndarray:
+        """What a pass over all of a rank's layers does not hide of collectives, one for each unit. Lines run side by side."""
+        if not overlap:
+            return np.matmul(self.depth.parts[:, 1:], lines).sum(axis=0)
+        shown = [self.exposed_line(line, self.mean_layer(compute[1:3])) for line in lines if line.any()]
+        return reduce(np.maximum, shown, np.zeros_like(self.each[0]))
 
+    def mean_layer(self, of_kinds: np.ndarray) -> np.ndarray:
+        return np.matmul(self.depth.parts[:, 1:3] / np.maximum(self.depth.layers, 1)[:, None], of_kinds)
 
-# -------------------------------------------------------------------------------------------------------------- memory
-
-
-def peak_bytes(columns: Columns, depth: Depth, schedule: str) -> np.ndarray:
-    """Bytes on the fullest GPU; of a schedule that is searched for, at the least."""
-    held = sums(depth.parts, columns["elements"])
-    states = columns["per_element"][0] * held[0] + columns["per_element"][1] * held[1]
-    chunks = HELD[schedule](columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks) if depth.pp > 1 else 1
-    activations = columns["kept"] * chunks * depth.layers[:, None] / depth.chunks
-    return (states + activations + columns["logits"] * depth.parts[:, 4:]).max(axis=0) + columns["reserve"]
+    def exposed_line(self, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
+        """Collectives follow one another; what shows began behind the last layer, the first one, or the head. The table's hides nowhere."""
+        one, layers = self.mean_layer(line[:2]), self.depth.layers[:, None]
+        table, head = self.depth.parts[:, 3:4] * line[2], self.depth.parts[:, 4:] * line[3]
+        return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
