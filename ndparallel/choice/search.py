@@ -15,7 +15,7 @@ Glossary
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -23,8 +23,8 @@ import numpy as np
 from ndparallel.choice.candidates import Candidates, candidates
 from ndparallel.choice.space import Fixed, checked, nothing_left
 from ndparallel.errors import UserError
-from ndparallel.planner.answer import Answer, answer
-from ndparallel.planner.legality import broken
+from ndparallel.planner.answer import Answer
+from ndparallel.planner.legality import SCHEDULES, broken, wrong_words
 from ndparallel.planner.memory import fits, memory_by_rank
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import AUTOMATIC, FULL_ROUNDS, Step, predict
@@ -86,6 +86,8 @@ def search(
     """
     if job.stack.executed:
         raise UserError(f"software {job.stack.name} is the lessons' own; to choose a plan, name a real framework with --software.")
+    for reason in wrong_words(job, Plan()):
+        raise UserError(reason.sentence)
     fixed, memory_bytes = checked(fixed or {}), max_memory or job.hardware.memory_bytes
     found = candidates(job, gpus, fixed, memory_bytes, executor)
     if not found.legal:
@@ -104,10 +106,6 @@ def none_fits(job: Job, gpus: int, found: Candidates) -> str:
     return f"none of {found.legal:,} legal plans of {job.shape.name} fits on {gpus} GPUs ({job.hardware.name}): {words}. Take more GPUs."
 
 
-def timed_plan(job: Job, plan: Plan) -> Timed:
-    return Timed(plan, predict(job, plan))
-
-
 # ---------------------------------------------------------------------------------------------- which plans to time next
 
 
@@ -116,11 +114,11 @@ class Promises:
 
     def __init__(self, job: Job, found: Candidates, effort: int):
         self.cost = costs(job, found)
-        schedules = np.array([name for name, _, _ in found.groups])[found.group]
-        affordable = self.cost <= effort
-        self.places = np.concatenate([cheapest(found, affordable & (schedules == name)) for name in np.unique(schedules)])
-        self.bound, self.group, self.cost = found.seconds[self.places], found.group[self.places], self.cost[self.places]
         self.names = [name for name, _, _ in found.groups]
+        number = np.array([SCHEDULES.index(name) for name in self.names], dtype=np.int8)[found.group]
+        affordable = self.cost <= effort
+        self.places = np.concatenate([cheapest(found, affordable & (number == one)) for one in range(len(SCHEDULES))])
+        self.bound, self.group, self.cost = found.seconds[self.places], found.group[self.places], self.cost[self.places]
         self.searched = np.isin(self.names, [*AUTOMATIC])[self.group]
         self.factors: dict[int, float] = {}
         self.open = np.ones(len(self.places), dtype=bool)
@@ -161,24 +159,38 @@ def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:
 
 def costs(job: Job, found: Candidates) -> np.ndarray:
     """Actions that exact timing goes through: some rounds of the pipeline, or a searched schedule's many attempts."""
-    names, chunks, lengths = (np.array(column)[found.group] for column in zip(*found.groups))
-    microbatches = found.microbatches(job)
-    listed = lengths * np.minimum(microbatches, (FULL_ROUNDS + 1) * lengths) * chunks * PASSES
-    return np.where(np.isin(names, [*AUTOMATIC]), lengths * microbatches * ATTEMPTS, listed)
+    searched, chunks, lengths = (
+        np.array(column) for column in zip(*((name in AUTOMATIC, chunks, pp) for name, chunks, pp in found.groups))
+    )
+    most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
+    each = lengths * np.where(searched, ATTEMPTS, chunks * PASSES)
+    return np.minimum(found.microbatches(job), most[found.group]) * each[found.group]
 
 
 def time_best(
     job: Job, found: Candidates, top: int, effort: int, also: Sequence[Plan], executor: Executor | None
 ) -> tuple[list[Timed], float]:
     """Time plans by promise, and say how much faster what is left could be."""
-    ready, promises = partial(timed_plan, job), Promises(job, found, effort)
-    timed = [ready(plan) for plan in also if fits_and_runs(job, plan)]
+    promises, steps = Promises(job, found, effort), Steps(job, executor)
+    timed = steps.of([plan for plan in also if fits_and_runs(job, plan)])
     while len(batch := promises.batch(enough(timed, top), hungry=len(timed) < top)):
-        plans = [found.plan(int(promises.places[place])) for place in batch]
-        for place, one in zip(batch, (executor.map if executor else map)(ready, plans)):
+        for place, one in zip(batch, steps.of([found.plan(int(promises.places[place])) for place in batch])):
             timed.append(one)
             promises.learn(place, one.seconds)
     return timed, gap(found, promises, timed)
+
+
+class Steps:
+    """Exact steps, each timed once; in pipelines ZeRO-2 takes the time of ZeRO-1."""
+
+    def __init__(self, job: Job, executor: Executor | None):
+        self.work, self.map, self.known = partial(predict, job), executor.map if executor else map, dict[Plan, Step]()
+
+    def of(self, plans: Sequence[Plan]) -> list[Timed]:
+        twins = [replace(plan, zero=1) if plan.zero == 2 and plan.pp > 1 else plan for plan in plans]
+        new = [plan for plan in dict.fromkeys(twins) if plan not in self.known]
+        self.known.update(zip(new, self.map(self.work, new)))
+        return [Timed(plan, self.known[twin]) for plan, twin in zip(plans, twins)]
 
 
 def fits_and_runs(job: Job, plan: Plan) -> bool:

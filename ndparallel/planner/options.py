@@ -78,12 +78,17 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
-    hardware = find_hardware(arguments.hardware)
-    job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
-    job = replace(job, dtype=arguments.dtype)
+    job = job_from(arguments)
     plan = plan_from(arguments, job)
     check(job, plan)
     return job, plan
+
+
+def job_from(arguments: argparse.Namespace) -> Job:
+    """The job that the options describe."""
+    hardware = find_hardware(arguments.hardware)
+    job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
+    return replace(job, dtype=arguments.dtype)
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
