@@ -2,9 +2,11 @@
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from gpu import si
@@ -12,10 +14,23 @@ from ndparallel.choice.search import Found
 from ndparallel.planner.answer import DEGREES, Answer
 from ndparallel.planner.plan import Plan
 from ndparallel.report import quiet_table
+from ndparallel.show import WIDTH
 from ndparallel.words import count
 
-COLUMNS = ("plan", "step", "MFU", "memory", "bound by")
+COLUMNS = ("step", "MFU", "memory", "bound by")
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
+
+
+def plain_console() -> tuple[Console, int]:
+    """Where to print, and how wide."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
+    return console, min(console.width, WIDTH)
+
+
+def with_words_last(table: Table) -> Table:
+    """The last column holds words: to the left, and folded."""
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    return table
 
 
 def layout(plan: Plan) -> list[str]:
@@ -49,9 +64,9 @@ def cells(found: Answer) -> tuple[str, ...]:
     return words_of(found.plan), si(found.seconds, "s"), f"{found.mfu:.1%}", si(float(found.fullest.total), "B"), f"{kind} {share:.0%}"
 
 
-def ranking(answers: Sequence[Answer], width: int) -> Table:
-    """The first plans, and what bounds each."""
-    return quiet_table(COLUMNS, [cells(found) for found in answers], width)
+def ranking(answers: Sequence[Answer], width: int, what: str = "plan") -> Table:
+    """Plans, and what bounds each."""
+    return quiet_table((what, *COLUMNS), [cells(found) for found in answers], width)
 
 
 def rejected(found: Found, width: int) -> Table:

@@ -12,7 +12,6 @@ Limit  docs/planner.md says what is assumed, and docs/validation.md how far meas
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,7 @@ from rich.table import Table
 from gpu import si
 from ndparallel.choice.search import Found, search
 from ndparallel.choice.space import FIXABLE, parsed
-from ndparallel.choice.tables import as_csv, as_json, bound, certainty, layout, ranking, rejected, words_of
+from ndparallel.choice.tables import as_csv, as_json, bound, certainty, layout, plain_console, ranking, rejected, with_words_last, words_of
 from ndparallel.choice.what_if import Cluster, what_if
 from ndparallel.errors import UserError
 from ndparallel.planner.answer import Answer, answer
@@ -96,11 +95,6 @@ def searches(arguments: argparse.Namespace) -> bool:
     return bool(asked) or not given(arguments)
 
 
-def console_and_width() -> tuple[Console, int]:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    return console, min(console.width, WIDTH)
-
-
 # -------------------------------------------------------------------------------------------------------------- searched
 
 
@@ -136,7 +130,7 @@ def fixed(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def show_search(found: Found, changed: dict[str, Answer]) -> None:
-    console, width = console_and_width()
+    console, width = plain_console()
     job, title = found.job, found.job.shape.name
     billions = job.shape.parameters().total / 1e9
     words = f"{billions:.4g} billion parameters on {count(found.gpus, 'GPU')} ({job.hardware.name}), {job.dtype}, {job.stack.name}."
@@ -160,7 +154,7 @@ def show_changes(console: Console, before: Answer, changed: dict[str, Answer]) -
             (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", words_of(now.plan))
             for change, now in changed.items()
         ]
-        console.print(quiet_table(("what if", "step", "change", "plan"), rows, min(console.width, WIDTH)))
+        console.print(with_words_last(quiet_table(("what if", "step", "change", "plan"), rows, min(console.width, WIDTH))))
 
 
 def what_if_json(changed: dict[str, Answer]) -> list[dict[str, Any]]:
@@ -180,7 +174,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         days = {"days": found.days(arguments.tokens), "tokens": arguments.tokens}
         print(json.dumps(found.as_dict() | days | changes, indent=2, allow_nan=False))
         return 0
-    console, _ = console_and_width()
+    console, _ = plain_console()
     show(console, found, arguments)
     show_changes(console, found, changed)
     return 0
