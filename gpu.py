@@ -80,6 +80,7 @@ class Hardware:
     inside: Link
     across: Link
     source: str = ""
+    disturbances: Any = None  # what if a GPU or a link were slow? ndparallel/disturbances.py
 
     def seconds(self, operation: Operation):
         """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's fields alike."""
@@ -91,7 +92,8 @@ class Hardware:
         return self.flops_per_second
 
     def link(self, a: int, b: int) -> Link:
-        return self.inside if a // self.gpus_per_node == b // self.gpus_per_node else self.across
+        link = self.inside if a // self.gpus_per_node == b // self.gpus_per_node else self.across
+        return self.disturbances.link(a, b, link) if self.disturbances else link
 
 
 _CLASSROOM_LINK = Link(latency_seconds=0.05, bandwidth_bytes_per_second=4 / 0.01)
@@ -261,6 +263,7 @@ class GPU:
         self.streams = {COMPUTE: self.current}
         self._prices: dict[tuple, float] = {}
         self._links: dict[int, Link] = {}
+        self._slowdown = self.hardware.disturbances and self.hardware.disturbances.slowdown(self.rank)
 
     # ---- the clock
 
@@ -305,6 +308,8 @@ class GPU:
         seconds = self._prices.get(priced)
         if seconds is None:
             seconds = self._prices[priced] = float(self.hardware.seconds(operation))
+        if self._slowdown:
+            seconds *= self._slowdown(self.current.name)
         start = self.current.now
         self.current.now = start + seconds
         self.record(COMPUTE, operation.name, start, self.current.now, operation.bytes, operation.flops)

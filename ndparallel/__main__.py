@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 
+from ndparallel.engines.world import join
 from ndparallel.errors import guarded, unknown
 
 COMMANDS = {
@@ -13,14 +14,18 @@ COMMANDS = {
     "plan": "a training step of a large model on a cluster: the fastest plan, or one: how long, what bounds it, does it fit",
     "advise": "the rules of thumb for parallelism, walked for one job, and what they leave on the table",
     "scaling": "the best plan on 8 to 16384 GPUs: step time, efficiency, MFU, weak and strong",
+    "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
+    "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",
+    "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 2, after one sentence, for what the user can put right."""
+    join(argv)
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(overview())

@@ -63,7 +63,8 @@ class LocalCore:
     def probabilities(self, q: np.ndarray, k: np.ndarray, charge: Charge) -> np.ndarray:
         charge("scores")
         charge("softmax")
-        return functional.softmax(functional.attention_scores(q, k, functional.causal_mask(self.queries, self.keys)))[0]
+        bias = functional.causal_bias(self.queries, self.keys, q.dtype.str)
+        return functional.softmax(functional.attention_scores(q, k, bias))[0]
 
 
 class GatherCore(LocalCore):
@@ -90,7 +91,7 @@ class RingCore(LocalCore):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.meetings = [meeting(self.queries, self.cp.index, source) for source in range(self.cp.size)]
+        self.meetings = [meeting(self.queries, self.cp.index, source, context.dtype) for source in range(self.cp.size)]
 
     def mix(self, q, k, v, saved, charge):
         logsums: list[tuple[Meeting, np.ndarray]] = []
@@ -141,20 +142,20 @@ class Meeting:
     source: int
     queries: slice
     keys: slice
-    mask: np.ndarray | None = None
+    bias: np.ndarray | None = None
 
     @property
     def saved(self) -> str:
         return f"probabilities {self.source}"
 
     def charge(self, charge: Charge, what: str) -> None:
-        charge(what if self.mask is not None else f"block {what}")
+        charge(what if self.bias is not None else f"block {what}")
 
     def scores(self, q: np.ndarray, keys: np.ndarray, charge: Charge) -> np.ndarray:
         """Scores that a softmax follows, and its price with theirs."""
         self.charge(charge, "scores")
         self.charge(charge, "softmax")
-        return functional.attention_scores(q[self.queries], keys[self.keys], self.mask)
+        return functional.attention_scores(q[self.queries], keys[self.keys], self.bias)
 
     def weighed(self, saved: Saved, weights: np.ndarray) -> np.ndarray:
         """The probabilities over all blocks, from those over this one."""
@@ -177,14 +178,14 @@ class Meeting:
         return dqueries, dblock
 
 
-def meeting(positions: tuple[int, ...], index: int, source: int) -> Meeting:
+def meeting(positions: tuple[int, ...], index: int, source: int, dtype: str) -> Meeting:
     """Early and late halves of zigzag parts: a rank's early queries see no late keys, and the late ones those early that are before them.
 
     Of a rank to the left (source < index) all queries see the early keys; of one to the right the late queries see all keys.
     """
     everything, half = slice(None), len(positions) // 2
     if source == index:
-        return Meeting(source, everything, everything, functional.causal_mask(positions, positions))
+        return Meeting(source, everything, everything, functional.causal_bias(positions, positions, dtype))
     if source < index:
         return Meeting(source, everything, slice(half))
     return Meeting(source, slice(half, None), everything)

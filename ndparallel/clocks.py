@@ -82,6 +82,8 @@ class Clocks:
         node = self.ranks // self.hardware.gpus_per_node
         near = node[..., source] == node[..., target]
         bandwidth = np.where(near, inside.bandwidth_bytes_per_second, across.bandwidth_bytes_per_second)
+        if self.hardware.disturbances:
+            bandwidth = bandwidth / self.hardware.disturbances.link_factor(self.ranks[..., source], self.ranks[..., target])
         return np.where(near, inside.latency_seconds, across.latency_seconds), bandwidth
 
     # ---- the clock rules of gpu.send and gpu.receive

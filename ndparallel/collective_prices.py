@@ -30,6 +30,8 @@ def closed_form_seconds(collective: str, algorithm: str, group: Group, hardware:
     """Price a collective of `nbytes` in all (a number or an array) by its closed form; None where none holds on this group's links."""
     seconds, p = find(collective, algorithm).seconds, group.size
     nodes = nodes_of(group, hardware.gpus_per_node)
+    if hardware.disturbances and hardware.disturbances.slows_a_link_among(group.ranks):
+        return None
     inside, across = ((link.latency_seconds, nbytes / link.bandwidth_bytes_per_second) for link in (hardware.inside, hardware.across))
     if algorithm == "hierarchical":
         return seconds(len(nodes[0]), len(nodes), *inside, *across) if are_even(nodes) else None

@@ -12,9 +12,9 @@ from ndparallel.engines.failures import DeadlockError, RankError
 from ndparallel.engines.task import Program, RankResult, Task
 from ndparallel.errors import UserError, unknown
 
-__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "launch"]
+__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "check_ranks", "launch"]
 
-ENGINES = ("processes", "inline")
+ENGINES = ("processes", "inline", "mpi")
 
 
 class Ranks:
@@ -55,6 +55,14 @@ def launch(
         return ranks.run(program, hardware, *arguments, keep_events=keep_events)
 
 
+def check_ranks(engine: str, largest: int) -> None:
+    """Raise UserError where an engine that cannot start ranks itself has not as many as the largest strategy takes."""
+    if engine == "mpi":
+        from ndparallel.engines.mpi import check_size, world
+
+        check_size(world().size, largest)
+
+
 def _make_engine(name: str, world_size: int, start_method: str | None) -> Any:
     match name:  # imported only where used: each needs what the other does not
         case "inline":
@@ -65,4 +73,8 @@ def _make_engine(name: str, world_size: int, start_method: str | None) -> Any:
             from ndparallel.engines.processes import Processes
 
             return Processes(world_size, start_method)
+        case "mpi":
+            from ndparallel.engines.mpi import MPI
+
+            return MPI(world_size)
     raise unknown("engine", name, ENGINES)

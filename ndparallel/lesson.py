@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu import Hardware
+from ndparallel.engines.world import join
 from ndparallel.errors import UserError, guarded, unknown
 from ndparallel.job import Job
-from ndparallel.launch import RankResult
+from ndparallel.launch import RankResult, check_ranks
 from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, hardware_from, job_from
 from ndparallel.report import Report
@@ -96,6 +97,10 @@ def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
 
 def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
     """Run all entries on the same ranks, each held against the single GPU."""
+    largest = max(entry.gpus for entry in entries)
+    check_ranks(runner.engine, largest)
+    if runner.hardware.disturbances:
+        runner.hardware.disturbances.check(largest)
     rows, results = [], {}
     with runner:
         reference = runner.reference(job)
@@ -115,9 +120,10 @@ def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strateg
 
 
 def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
+    disturbed = {"disturbances": hardware.disturbances.as_dict()} if hardware.disturbances else {}
     return Report(
         lesson=name,
-        hardware={"name": hardware.name, "gpus_per_node": hardware.gpus_per_node, "memory_bytes": hardware.memory_bytes},
+        hardware={key: getattr(hardware, key) for key in ("name", "gpus_per_node", "memory_bytes")} | disturbed,
         model={**vars(job.model), "batch": job.batch, "dtype": job.dtype, "seed": job.seed, "steps": job.steps},
         strategies=tuple(rows),
         baseline=reference.measurement,
@@ -127,6 +133,7 @@ def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement]
 
 def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     """Parse, run, print. Returns the exit code: 1 where a strategy does not compute what one GPU computes."""
+    join(argv)
     parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpu import Hardware
+from ndparallel.disturbances import add_disturbance_options, disturbances_from
+from ndparallel.engines.world import default_engine
 from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 from ndparallel.job import DTYPES, MODEL_SIZES, Job
@@ -29,12 +31,13 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
     option("--dtype", default="float32", choices=DTYPES, help="of weights and activations (default float32)")
     option("--text", metavar="FILE", help="train on this file's bytes (default: a text that comes with the package)")
     option("--strategy", action="append", default=[], metavar="NAME", help="only this one; may be given several times")
+    add_disturbance_options(parser)
     add_run_options(parser)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--engine", default="processes", choices=ENGINES, help="what runs the GPUs (default processes)")
+    option("--engine", default=default_engine(), choices=ENGINES, help="what runs the GPUs (default processes; under mpirun mpi)")
     option("--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)")
     option("--memory", action="store_true", help="add the table of memory by kind")
     option("--svg", metavar="FILE", help="draw the timelines into an SVG")
@@ -57,7 +60,7 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """The hardware that the options name, with nodes of the size they ask for."""
-    hardware = find_hardware(arguments.hardware)
+    hardware = replace(find_hardware(arguments.hardware), disturbances=disturbances_from(arguments))
     if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
     if arguments.gpus_per_node is None:

@@ -20,7 +20,7 @@ _BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0, "b": 1 / 8, "bit": 1 / 8, "bits":
 _UNITS: dict[str, dict[str, float]] = {
     "bytes": _BYTES,
     "bytes per second": {f"{unit}{per}": value for unit, value in _BYTES.items() for per in ("/s", "ps")},
-    "seconds": {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0},
+    "seconds": {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0},
     "FLOP/s": {"FLOP/s": 1.0, "FLOPs/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "flops": 1.0, "flop/s": 1.0},
     "watts": {"W": 1.0, "watt": 1.0, "watts": 1.0},
 }

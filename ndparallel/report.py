@@ -79,7 +79,8 @@ class Report:
     def _strategy(self, row: Measurement) -> dict[str, Any]:
         times = {"step_seconds": row.step_seconds, "speedup": self.speedup(row), "efficiency": self.efficiency(row)}
         rest = {key: getattr(row, key) for key in JSON_SECONDS + JSON_REST}
-        return {"name": row.name, "gpus": row.gpus} | times | rest
+        disturbed = {"undisturbed_step_seconds": row.undisturbed_step_seconds} if "disturbances" in self.hardware else {}
+        return {"name": row.name, "gpus": row.gpus} | times | rest | disturbed
 
     # ---- for people
 

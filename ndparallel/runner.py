@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu import Hardware, OutOfMemoryError
+from ndparallel.disturbances import undisturbed
 from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.launch import RankResult, Ranks
@@ -45,12 +46,14 @@ class Strategy:
 
 
 class Entry(NamedTuple):
-    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs."""
+    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs. `is_baseline` is of the
+    single GPU that the others are held against, which no disturbance reaches."""
 
     strategy: Strategy
     gpus: int
     job: Job | None
     refusal: UserError | None = None
+    is_baseline: bool = False
 
 
 def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
@@ -65,7 +68,7 @@ def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
 
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
-    return enter(alone, job.work, 1)
+    return enter(alone, job.work, 1)._replace(is_baseline=True)
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,11 @@ class Reference:
     tensors: Tensors
     results: list[RankResult]
 
-    def stands_for(self, entry: Entry, memory_bytes: float) -> bool:
-        """Whether it is this very run, and would have fitted into this memory."""
+    def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
+        """Whether it is this very run, and would have fitted into this hardware's memory."""
         peak = self.measurement.peak_memory_bytes
-        return entry == self.entry and peak is not None and peak["total"] <= memory_bytes
+        same = entry._replace(is_baseline=True) == self.entry and (entry.is_baseline or not hardware.disturbances)
+        return same and peak is not None and peak["total"] <= hardware.memory_bytes
 
 
 class Runner:
@@ -125,19 +129,19 @@ class Runner:
 
     def _refer(self, entry: Entry) -> Reference:
         assert entry.job
-        results = self.run(entry.strategy, entry.job, replace(self.hardware, memory_bytes=float("inf")))
+        results = self.run(entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf")))
         measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
         return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
-        strategy, gpus, job, refusal = entry
+        strategy, gpus, job, refusal = entry[:4]
         if job is None:
             return failed(strategy.name, gpus, refusal), []
         reference = self.reference(job, strategy.reference)
-        if reference.stands_for(entry, self.hardware.memory_bytes):
+        if reference.stands_for(entry, self.hardware):
             return reference.measurement, reference.results
-        hardware = replace(self.hardware, **strategy.hardware)
+        hardware = replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **strategy.hardware)
         try:
             results = self.run(strategy, job, hardware)
         except self.told_in_rows as error:
@@ -145,6 +149,9 @@ class Runner:
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
         row = measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement)
+        if hardware.disturbances:
+            before = self.run(strategy, job, undisturbed(hardware))
+            row = replace(row, undisturbed_step_seconds=max(result.end_seconds for result in before) / job.steps)
         return row, results
 
 

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.damage import damages, sentences
 from ndparallel.hierarchy import hierarchy
 from ndparallel.history import timeline
 from ndparallel.lesson import Run, Sweep
@@ -71,6 +72,19 @@ def parts(run: Run, arguments: argparse.Namespace, contrast, notice, talker, wid
         yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
     if words := notice(run):
         yield prose(f"Notice: {words}", width, bold="Notice:")
+    if run.hardware.disturbances:
+        yield from damage(run, width)
+
+
+def damage(run: Run, width: int) -> Iterator[RenderableType]:
+    """What the disturbances cost every strategy."""
+    disturbances = run.hardware.disturbances
+    rows = damages(run.report.strategies)
+    if rows:
+        yield prose(f"What it costs: {disturbances}. The single GPU that speedups are against is not disturbed.", width, "What it costs:")
+        yield table_of(rows, width)
+    if words := " ".join(sentences(rows, disturbances, run.results)):
+        yield prose(words, width)
 
 
 def headline(run: Run) -> str:

@@ -188,6 +188,36 @@ def raise_in(gpu, culprit, kind):
     gpu.receive(culprit, "never sent")
 
 
+def fail_one_after_another(gpu, messages):
+    """Rank 3 fails first, with more on its way to rank 1 than a pipe holds; rank 1 fails last, when it has read all of that."""
+    if gpu.rank == 3:
+        for number in range(messages):
+            gpu.send(1, np.zeros(1000, np.uint8), number)
+    if gpu.rank == 1:
+        time.sleep(0.2)
+        for number in range(messages):
+            gpu.receive(3, number)
+    if gpu.rank == 0:
+        gpu.receive(1, "never sent")
+    raise UserError(f"rank {gpu.rank} cannot go on.")
+
+
+def fail_beside_one_that_works_on(gpu):
+    while gpu.rank == 0:
+        gpu.compute(Operation("work", flops=1))
+    raise UserError(f"rank {gpu.rank} cannot go on.")
+
+
+def leave_beside_one_that_fails(gpu, first):
+    """Rank 1 leaves without a word and rank 2 raises; `first` is the one that does so first."""
+    if gpu.rank == 0:
+        gpu.receive(1, "never sent")
+    time.sleep(0.1 * (gpu.rank != first))
+    if gpu.rank == 1:
+        os._exit(7)
+    raise UserError("rank 2 cannot go on.")
+
+
 def mismatch(gpu):
     if gpu.rank == 0:
         gpu.send(1, np.zeros(3), "x")

@@ -41,6 +41,24 @@ def test_errors_that_mean_something_are_raised_as_what_they_are(engine, what, ki
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_of_several_ranks_that_fail_the_lowest_is_reported_although_it_fails_last(engine):
+    with pytest.raises(UserError, match="rank 1 cannot go on"):
+        launch(rank_programs.fail_one_after_another, 4, CLASSROOM, 500, engine=engine)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_rank_that_leaves_without_a_word_is_reported_like_one_that_raises(first):
+    with pytest.raises(RankError, match="rank 1 left with exit code 7"):
+        launch(rank_programs.leave_beside_one_that_fails, 3, CLASSROOM, first)
+
+
+def test_a_failure_is_reported_although_another_rank_never_ends(monkeypatch):
+    monkeypatch.setattr("ndparallel.engines.processes.PATIENCE_SECONDS", 0.2)
+    with pytest.raises(UserError, match="rank 1 cannot go on"):
+        launch(rank_programs.fail_beside_one_that_works_on, 3, CLASSROOM)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_mismatch_names_both_sides(engine):
     with pytest.raises(MismatchError, match="rank 1 and rank 0 disagree"):
         launch(rank_programs.mismatch, 2, CLASSROOM, engine=engine)
@@ -82,12 +100,13 @@ def test_arrays_of_objects_are_refused():
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from gpu import CLASSROOM
 from ndparallel.launch import Ranks
 import rank_programs
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
     try:
         with Ranks(4, "processes", sys.argv[2]) as ranks:
             ranks.run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[1])
@@ -130,7 +149,7 @@ class Launcher:
 
     def end(self):
         """What it says at its end, with its exit code; no rank may outlive it for long."""
-        text = self.process.communicate()[1]
+        text = self.process.communicate(timeout=60)[1]
         wait_until_gone(self.ranks.values())
         return text, self.process.returncode
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
-
 from gpu import si
 from ndparallel.choice.search import Found, search
 from ndparallel.planner.answer import Answer, answer

@@ -10,7 +10,7 @@ Limit  Left out is what only has another name: ZeRO over one rank, schedules wit
 Glossary
     layout   degrees and the size of a microbatch
     family   the three words that all plans of one array share
-    fixed    what was asked for: {"tp": 8, "schedule": "1f1b"}
+    fixed    what was asked for, or some values of it: {"tp": 8, "schedule": ("1f1b", "interleaved")}
 """
 
 from collections import Counter
@@ -56,7 +56,11 @@ def meshes(gpus: int, fixed: Fixed) -> Iterator[tuple[int, int, int, int]]:
 
 def some(values: Iterable, fixed: Fixed, name: str) -> list:
     """Those that were not ruled out."""
-    return [value for value in values if fixed.get(name, value) == value]
+    return [value for value in values if name not in fixed or value in choices(fixed, name)]
+
+
+def choices(fixed: Fixed, name: str) -> tuple:
+    return fixed[name] if isinstance(fixed[name], tuple) else (fixed[name],)
 
 
 def experts_over(job: Job, dp: int, fixed: Fixed) -> list[int]:
@@ -70,9 +74,9 @@ def microbatches(job: Job, dp: int, fixed: Fixed) -> list[int]:
 
 def families(table: np.ndarray, job: Job, fixed: Fixed) -> Iterator[Plan]:
     """The layouts with every choice of the three words, as plans whose degrees are arrays."""
-    choices = [some(WORDS[name], fixed, name) for name in ("recompute", "zero", "sequence_parallel")]
+    words = [some(WORDS[name], fixed, name) for name in ("recompute", "zero", "sequence_parallel")]
     tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
-    for recompute, zero, cut in product(*choices):
+    for recompute, zero, cut in product(*words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
         rows = table[((zero == 0) | (replicas > 1)) & (((tp > 1) & ~uncut) if cut else True)]
         if len(rows):
@@ -107,13 +111,14 @@ def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:
 
 def checked(fixed: Fixed) -> Fixed:
     """Raise UserError for what is no part of a plan, or no value of it."""
-    for name, value in fixed.items():
+    for name in fixed:
         if name not in FIXABLE:
             raise unknown("part of a plan", name, FIXABLE)
-        if name in WORDS and value not in WORDS[name]:
-            raise unknown(name, str(value), map(str, WORDS[name]))
-        if name not in WORDS and value < 1:
-            raise UserError(f"{name} is {value}; it must be at least 1.")
+        for value in choices(fixed, name):
+            if name in WORDS and value not in WORDS[name]:
+                raise unknown(name, str(value), map(str, WORDS[name]))
+            if name not in WORDS and value < 1:
+                raise UserError(f"{name} is {value}; it must be at least 1.")
     return fixed
 
 
@@ -136,12 +141,12 @@ def parsed(words: str) -> tuple[str, Any]:
 
 def nothing_left(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> UserError:
     """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
-    for name in fixed:
+    for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}
-        table = layouts(job, gpus, without, Counter())
-        if name in DEGREES and len(table):
-            legal = sorted(set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - fixed[name]))[:3]
-            return UserError(f"no plan on {gpus} GPUs has {name}={fixed[name]}; nearest: {', '.join(map(str, sorted(legal)))}.")
+        table, wanted = layouts(job, gpus, without, Counter()), choices(fixed, name)[0]
+        if len(table):
+            legal = sorted(set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted))[:3]
+            return UserError(f"no plan on {gpus} GPUs has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}.")
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
     return UserError(f"no plan on {gpus} GPUs is legal{asked}: {why or 'these do not go together'}.")

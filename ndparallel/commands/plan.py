@@ -12,7 +12,7 @@ Limit  docs/planner.md says what is assumed, and docs/validation.md how far meas
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,18 +25,26 @@ from ndparallel.choice.space import FIXABLE, parsed
 from ndparallel.choice.tables import as_csv, as_json, bound, certainty, layout, plain_console, ranking, rejected, with_words_last, words_of
 from ndparallel.choice.what_if import Cluster, what_if
 from ndparallel.errors import UserError
+from ndparallel.launch_flags.fields import TITAN_SCHEDULES
+from ndparallel.launch_flags.options import described, launch
 from ndparallel.planner.answer import Answer, answer
 from ndparallel.planner.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.memory import KINDS
-from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, job_from
+from ndparallel.planner.options import add_job_options, add_plan_options, job_from
 from ndparallel.planner.picture import some, timeline_of
+from ndparallel.planner.plan import Plan
+from ndparallel.planner.stack import find_stack
 from ndparallel.quantities import parse_quantity
 from ndparallel.report import quiet_table
 from ndparallel.show import WIDTH, prose
 from ndparallel.timeline import Timelines
 from ndparallel.words import count
 
+CAN_LAUNCH: dict[str, dict[str, Any]] = {  # what --emit leaves the search to choose from
+    "megatron": {"schedule": ("1f1b", "interleaved")},
+    "torchtitan": {"schedule": tuple(TITAN_SCHEDULES), "zero": (0, 2, 3)},
+}
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
 WORDS = {"compute": "compute", "bubble": "bubble", "optimizer": "optimizer"} | {
     group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")
@@ -56,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("the answer")
     output.add_argument("--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)")
     output.add_argument("--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)")
+    flags = parser.add_argument_group("launch flags")
+    flags.add_argument(
+        "--emit", choices=("megatron", "torchtitan"), help="print this framework's launch script or recipe, and nothing else"
+    )
+    flags.add_argument("--from-megatron", metavar="FILE", help="the job and the plan of a launch script of Megatron-LM, instead of options")
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
     output.add_argument("--csv", action="store_true", help="print the plans found, one a line, and nothing else")
 
@@ -90,43 +103,73 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in usual_plan() if (value := getattr(arguments, name)) is not None}
 
 
+def usual(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The options, with the defaults of what was not given."""
+    return argparse.Namespace(**vars(arguments) | usual_plan() | given(arguments))
+
+
 def searches(arguments: argparse.Namespace) -> bool:
-    asked = arguments.search or arguments.top or arguments.fix or arguments.max_memory or arguments.csv
-    return bool(asked) or not given(arguments)
+    asked = arguments.search or arguments.top is not None or arguments.fix or arguments.max_memory or arguments.csv
+    return bool(asked) or not (given(arguments) or arguments.from_megatron)
 
 
 # -------------------------------------------------------------------------------------------------------------- searched
 
 
 def run_search(arguments: argparse.Namespace) -> int:
-    cluster = Cluster(job_from(arguments), arguments.gpus)
-    found = searched(cluster, arguments)
+    cluster, beside = asked_for(arguments)
+    found = searched(cluster, arguments, beside)
     changed = {change: searched(what_if(cluster, change), arguments).best for change in arguments.what_if}
+    launches = launch_of(arguments, found) if arguments.emit else {}
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        print(json.dumps(as_json(found, arguments.tokens) | changes, indent=2, allow_nan=False))
+        print(json.dumps(as_json(found, arguments.tokens) | changes | launches, indent=2, allow_nan=False))
     elif arguments.csv:
         print(as_csv(found.answers), end="")
+    elif arguments.emit:
+        print(launches["launch"], end="")
     else:
         show_search(found, changed)
     return 0
 
 
-def searched(cluster: Cluster, arguments: argparse.Namespace) -> Found:
+def asked_for(arguments: argparse.Namespace) -> tuple[Cluster, list[Plan]]:
+    """The job to search for, and the plan that a launch script has already."""
+    if arguments.from_megatron:
+        read = described(usual(arguments))
+        return Cluster(read.job, int(read.plan.gpus)), [read.plan]
+    job = job_from(arguments)
+    if arguments.emit == "torchtitan" and not arguments.software:
+        job = replace(job, stack=find_stack("torchtitan"))
+    return Cluster(job, arguments.gpus), []
+
+
+def searched(cluster: Cluster, arguments: argparse.Namespace, beside: Sequence[Plan] = ()) -> Found:
     memory = parse_quantity(arguments.max_memory, "bytes", "--max-memory") if arguments.max_memory else None
     top = 10 if arguments.top is None else arguments.top
     if top < 1:
         raise UserError(f"--top is {top}; at least 1 plan can be shown.")
-    return search(cluster.job, cluster.gpus, fixed(arguments), max_memory=memory, top=top)
+    return search(cluster.job, cluster.gpus, fixed(arguments), max_memory=memory, top=top, also=beside)
 
 
 def fixed(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the search has to keep: plan options, and --fix."""
-    asked = given(arguments)
+    """What the search has to keep: what the framework has, plan options, and --fix."""
+    asked = {} if arguments.from_megatron else given(arguments)
     for name in asked:
         if name not in FIXABLE:
             raise UserError(f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan without --search.")
-    return asked | dict(parsed(words) for words in arguments.fix)
+    return CAN_LAUNCH.get(arguments.emit, {}) | asked | dict(parsed(words) for words in arguments.fix)
+
+
+def launch_of(arguments: argparse.Namespace, found: Found) -> dict[str, str]:
+    """The launch script of the best plan that the framework can run. Raises UserError, for the first one, where it can run none."""
+    reasons = []
+    for each in found.answers:
+        try:
+            return launch(arguments.emit, each)
+        except UserError as reason:
+            reasons.append(reason)
+    raise reasons[0]
 
 
 def show_search(found: Found, changed: dict[str, Answer]) -> None:
@@ -165,17 +208,19 @@ def what_if_json(changed: dict[str, Answer]) -> list[dict[str, Any]]:
 
 
 def run_one(arguments: argparse.Namespace) -> int:
-    vars(arguments).update(usual_plan() | given(arguments))
-    job, plan = job_and_plan(arguments)
-    found = answer(job, plan)
+    asked = described(usual(arguments))
+    found = answer(asked.job, asked.plan)
     changed = dict(same_plan(arguments, found))
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        days = {"days": found.days(arguments.tokens), "tokens": arguments.tokens}
-        print(json.dumps(found.as_dict() | days | changes, indent=2, allow_nan=False))
+        told = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}
+        print(json.dumps(found.as_dict() | told | changes | launch(arguments.emit, found), indent=2, allow_nan=False))
+        return 0
+    if arguments.emit:
+        print(launch(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
-    show(console, found, arguments)
+    show(console, found, arguments, asked.notes)
     show_changes(console, found, changed)
     return 0
 
@@ -191,14 +236,14 @@ def same_plan(arguments: argparse.Namespace, found: Answer) -> Iterator[tuple[st
         yield change, answer(cluster.job, replace(plan, dp=cluster.gpus // others))
 
 
-def show(console: Console, found: Answer, arguments: argparse.Namespace) -> None:
+def show(console: Console, found: Answer, arguments: argparse.Namespace, notes: Sequence[str] = ()) -> None:
     width = min(console.width, WIDTH)
     title = found.job.shape.name
     console.print(prose(f"{title}  {headline(found)}", width, bold=title), end="\n\n")
     for table in (times(found, width), memory(found, width)):
         console.print(table)
         console.print()
-    for sentence in sentences(found, arguments.tokens):
+    for sentence in [*sentences(found, arguments.tokens), *notes]:
         console.print(prose(sentence, width))
     if arguments.timeline != "none":
         console.print()

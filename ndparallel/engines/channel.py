@@ -6,7 +6,7 @@ Cost   A system call to send, two to receive; one copy of the array to send, non
 Limit  A frame holds small arrays itself; larger ones lie in the sender's region of shared memory, and the frame says where.
 
 Glossary
-    frame     its length, then what `_frame` pickles: the run, the source, and the message
+    frame     the run, the source, and the message, as frame.py makes it
     payload   bytes: the array's content (or its one element, where it is repeated over the shape); int: the start of a block
     outbox    frames that found a pipe full, by target
     run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import is_size_only, say
+from gpu import say
+from ndparallel.engines.frame import LENGTH_BYTES, frame_of, pack, unpack
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, named, place
 
 CONTENT_BYTES = select.PIPE_BUF // 2  # arrays up to this size travel inside the frame
-LENGTH_BYTES = 4
 LAUNCHER = -1
 QUESTION = (None, LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
 
@@ -80,14 +80,8 @@ class Channel:
             self.flush()
 
     def _pack(self, array: np.ndarray) -> tuple[Any, tuple[int, ...], bytes | int, bool]:
-        """(dtype, shape, payload, is the payload one element, repeated?)"""
-        dtype = array.dtype
-        if dtype.hasobject:
-            raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
-        name = dtype.str if dtype.isbuiltin == 1 else dtype
-        if is_size_only(array) and array.size:
-            return name, array.shape, array[(0,) * array.ndim].tobytes(), True
-        return name, array.shape, array.tobytes() if array.nbytes <= CONTENT_BYTES else self.arena.put(array), False
+        dtype, shape, content, repeated = pack(array, CONTENT_BYTES)
+        return dtype, shape, self.arena.put(array) if content is None else content, repeated
 
     def _frame(self, header: tuple) -> bytes:
         frame = frame_of(header)
@@ -181,9 +175,7 @@ class Channel:
         """(the array, the function to call when it has been read, or None)"""
         if isinstance(payload, int):
             return self.regions[source].array_at(payload, dtype, shape)
-        if repeated:
-            return np.ndarray(shape, dtype, payload, strides=(0,) * len(shape)), None
-        return np.ndarray(shape, dtype, payload), _nothing
+        return unpack(dtype, shape, payload, repeated)
 
     def explain(self) -> Waiting:
         source, what = self.awaits
@@ -202,13 +194,17 @@ class Channel:
             self._take_in(header)
 
     def end(self, failed: bool) -> None:
-        """Send what still waits in the outbox, while taking in what comes."""
+        """Send what still waits in the outbox, while taking in what comes; a failure is told first, and `idle` sends the rest."""
         self.flush()
         while self.outbox and not failed:
-            self.sleep()
-            self.read()
-            self.flush()
+            self.idle()
         self.table.set_state(self.rank, FAILED if failed else ENDED)
+
+    def idle(self, *also: int) -> None:
+        """Take in what comes, and send what has to go, once something of that (or from `also`) can be done."""
+        self.sleep(*also)
+        self.read()
+        self.flush()
 
     def forget(self) -> None:
         """Set the blocks free of messages that nobody has asked for."""
@@ -219,18 +215,9 @@ class Channel:
             inbox.clear()
 
 
-def frame_of(header: tuple) -> bytes:
-    body = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
-    return len(body).to_bytes(LENGTH_BYTES, "little") + body
-
-
 def written(outlet: int, frame: bytes) -> bool:
     """Write a frame into a pipe, if there is room for it now."""
     try:
         return os.write(outlet, frame) > 0
     except BlockingIOError:
         return False
-
-
-def _nothing() -> None:
-    """A small array needs no release: it came with its frame. It is read-only, as all lent arrays should be taken to be."""

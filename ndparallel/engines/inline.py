@@ -56,7 +56,7 @@ class Round:
         self.main = greenlet.getcurrent()
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
-        self.failure: Failure | None = None
+        self.failures: dict[int, Failure] = {}
         self.seats: dict[int, Seat] = {}
         for rank in range(world_size):
             self.seats[rank] = Seat(self, rank, greenlet.greenlet(self._run_rank))
@@ -68,26 +68,23 @@ class Round:
     def _run(self) -> list[RankResult]:
         try:
             for seat in self.seats.values():  # started from here and not by one another: a stack starts as deep as its starter
-                self._go_on(seat.stack, seat)
+                seat.stack.switch(seat)
             while self.ready:
-                self._go_on(self.ready.popleft())
+                self.ready.popleft().switch()
+            if self.failures:  # the others have run on, as they would in processes of their own: the lowest rank is reported
+                raise self.failures[min(self.failures)].error()
             if len(self.results) < len(self.seats):
                 raise DeadlockError(self._explain())
             return [self.results[rank] for rank in self.seats]
         finally:
             self._unwind()
 
-    def _go_on(self, stack: Any, *first_arguments: Any) -> None:
-        stack.switch(*first_arguments)
-        if self.failure:
-            raise self.failure.error()
-
     def _run_rank(self, seat: "Seat") -> None:
         task = self.task._replace(arguments=pickle.loads(self.arguments))  # its own, as in a process of its own
         try:
             self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
         except (Exception, SystemExit) as error:
-            self.failure = failure_of(seat.rank, error)
+            self.failures[seat.rank] = failure_of(seat.rank, error)
 
     def _explain(self) -> str:
         waits_for = {seat.rank: seat.awaits[0] for seat in self.seats.values() if seat.awaits}

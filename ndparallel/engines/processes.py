@@ -3,7 +3,8 @@
 Idea   The launcher starts the ranks, hands each its task, and then only watches: results and errors come through one connection per
        rank, the death of a process through its sentinel, and a deadlock shows in the table that all ranks share.
 Cost   Starting: about 1.5 ms a rank with fork, 60 ms with spawn. A deadlock is found within two ticks.
-Limit  Fork copies only the thread that calls it: start ranks before threads that may hold locks (a progress display, say).
+Limit  A deadlock of some ranks is told at once, while others may still be on their way to a failure of their own. Fork copies only
+       the thread that calls it: start ranks before threads that may hold locks (a progress display, say).
 
 Glossary
     fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python (elsewhere)
@@ -12,18 +13,21 @@ Glossary
     tick          how often the launcher looks at the table; a deadlock is what two looks find unchanged
 """
 
+import math
 import multiprocessing
 import os
 import pickle
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ndparallel.engines.channel import QUESTION, Wiring, frame_of, written
+from ndparallel.engines.channel import QUESTION, Wiring, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
+from ndparallel.engines.frame import frame_of
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.task import Program, RankResult, Task, reference_to
@@ -31,6 +35,7 @@ from ndparallel.engines.waiting import Waiting, deadlocked, report
 from ndparallel.errors import UserError, unknown
 
 TICK_SECONDS = 0.02
+PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
 LOOKS = 8  # for a message, before going to sleep; more of them where every rank has a core of its own
 LOOKS_ON_OWN_CORE = 50
 
@@ -126,38 +131,62 @@ class Watch:
     def __init__(self, crew: Crew) -> None:
         self.crew, self.table, self.ranks = crew, crew.table, range(len(crew.processes))
         self.done: dict[int, RankResult] = {}
+        self.failed: dict[int, Exception] = {}
+        self.patience_ends = math.inf
+        self.waits: dict[int, tuple | None] = {}  # after a failure, at the last tick: what each of the others waits for
         self.stuck: dict[int, tuple] = {}  # at the last tick: the ranks of a deadlock, and the waits that make it one
         self.asked: list[int] = []
         self.answers: dict[int, Waiting] = {}
 
     def results(self) -> list[RankResult]:
-        """Wait for all ranks. Raises what a rank's program raised, RankError for one that was killed, or DeadlockError."""
+        """Wait for all ranks. Raises what the lowest rank that failed raised, RankError for one that was killed, or DeadlockError.
+
+        After a failure the others run on until each has failed, ended or waits: who is reported does not depend on who was first.
+        """
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
                 selector.register(self.crew.connections[rank], selectors.EVENT_READ, rank)
                 selector.register(self.crew.processes[rank].sentinel, selectors.EVENT_READ, rank)
             while len(self.done) < len(self.ranks):
                 for rank in sorted({key.data for key, _ in selector.select(TICK_SECONDS)}):
-                    self._hear(rank)
-                self._look_for_deadlock()
+                    self._hear(rank, selector)
+                if not self.failed:
+                    self._look_for_deadlock()
+                elif self._others_have_settled():
+                    raise self.failed[min(self.failed)]
         return [self.done[rank] for rank in self.ranks]
 
-    def _hear(self, rank: int) -> None:
+    def _hear(self, rank: int, selector: selectors.BaseSelector) -> None:
         said = self._receive(rank)
-        if isinstance(said, Failure):
-            raise said.error()
-        if isinstance(said, Waiting):
+        if said is None:
+            selector.unregister(self.crew.connections[rank])
+            selector.unregister(self.crew.processes[rank].sentinel)
+            self._fail(rank, killed(rank, self.crew.processes[rank].exitcode))
+        elif isinstance(said, Failure):
+            self._fail(rank, said.error())
+        elif isinstance(said, Waiting):
             self.answers[rank] = said
         else:
             self.done[rank] = said
 
     def _receive(self, rank: int) -> Any:
-        process = self.crew.processes[rank]
+        """What a rank says, or None where it will say nothing more."""
         with suppress(EOFError, ConnectionError):
             if self.crew.connections[rank].poll():
                 return self.crew.connections[rank].recv()
-        process.join()
-        raise killed(rank, process.exitcode)
+        self.crew.processes[rank].join()
+        return None
+
+    def _fail(self, rank: int, error: Exception) -> None:
+        self.done.pop(rank, None)
+        self.failed.setdefault(rank, error)
+        self.patience_ends = min(self.patience_ends, time.monotonic() + PATIENCE_SECONDS)
+
+    def _others_have_settled(self) -> bool:
+        """Two looks must find all others waiting for the same, with no message on its way: then none of them will move again."""
+        others = set(self.ranks) - self.done.keys() - self.failed.keys()
+        before, self.waits = self.waits, {rank: self.table.idle_wait(rank) for rank in others}
+        return (self.waits == before and None not in before.values()) or time.monotonic() > self.patience_ends
 
     def _look_for_deadlock(self) -> None:
         """Two looks must find the same waits, with no message on its way: in between, then, none of these ranks can have moved."""

@@ -37,10 +37,9 @@ def _end_with_launcher() -> None:
 
 
 def _next_task(channel: Channel, launcher: Connection) -> tuple[int, Reference, bytes]:
-    """Wait for a task, and meanwhile take in what comes, so that a rank that has ended never keeps another from ending."""
+    """Wait for a task, and meanwhile do what the messages need: a rank that has ended never keeps another from ending."""
     while not launcher.poll():
-        channel.sleep(launcher.fileno())
-        channel.read()
+        channel.idle(launcher.fileno())
     return launcher.recv()
 
 

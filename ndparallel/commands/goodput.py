@@ -1,0 +1,160 @@
+"""What failures, checkpoints and restarts leave of a cluster's time, and how often to checkpoint.
+
+Idea   Young's and Daly's formulas beside a simulation, failure after failure, that knows neither. `ndparallel plan --tokens` says how many
+       days a training takes where nothing fails; --days makes real ones of them.
+Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, table 5: 419 unexpected interruptions in 54 days). Checkpoint
+       and restart times are of your system: the defaults are assumptions.
+
+  ndparallel goodput --gpus 16384
+  ndparallel goodput --gpus 1024 --checkpoint 2min --restart 20min --days 30 --interval 4h
+"""
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from ndparallel import goodput
+from ndparallel.errors import UserError
+from ndparallel.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Cluster, Duration
+from ndparallel.quantities import parse_quantity
+from ndparallel.report import plain, quiet_table
+from ndparallel.show import WIDTH, prose
+
+COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
+MOST_GPUS = 10**9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    option, usual = parser.add_argument, Cluster(1)
+    option("--gpus", type=int, required=True, metavar="N", help="all of which stop when one fails")
+    option(
+        "--failure-rate",
+        type=float,
+        default=LLAMA_3_FAILURES_PER_GPU_HOUR,
+        metavar="RATE",
+        help=f"failures per GPU-hour (default {LLAMA_3_FAILURES_PER_GPU_HOUR:.2e}, Llama 3's)",
+    )
+    option("--checkpoint", default=f"{usual.checkpoint_seconds:g}s", metavar="TIME", help="that training stops for one (default 10s)")
+    option("--restart", default=f"{usual.restart_seconds / 60:g}min", metavar="TIME", help="from a failure to training (default 10min)")
+    option("--interval", metavar="TIME", help="between checkpoints: this one too")
+    option("--step", metavar="TIME", help="of training; a checkpoint comes after whole steps (default: at any time)")
+    option("--days", type=float, default=54.0, metavar="N", help="of training, without failures (default 54)")
+    option("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
+    option("--json", action="store_true", help="print JSON and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    cluster, step_seconds = cluster_from(arguments), time_from(arguments, "step")
+    if not 0 < arguments.days < math.inf:
+        raise UserError(f"--days {arguments.days:g} of training cannot be; give a number above 0.")
+    rows = [row(cluster, name, interval, arguments.seed) for name, interval in intervals(cluster, arguments, step_seconds).items()]
+    best = max(rows, key=lambda row: row["simulated_goodput"])
+    lasts = goodput.duration(cluster, best["interval_seconds"], arguments.days, arguments.seed)
+    if arguments.json:
+        print(json.dumps(plain(document(cluster, rows, lasts, arguments.seed)), indent=2, allow_nan=False))
+    else:
+        show(cluster, rows, best, lasts)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------- what is asked for
+
+
+def cluster_from(arguments: argparse.Namespace) -> Cluster:
+    """Raises UserError for what no cluster can be."""
+    if not 1 <= arguments.gpus <= MOST_GPUS:
+        raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {MOST_GPUS:,}.")
+    if not 0 < arguments.failure_rate < math.inf:
+        raise UserError(f"--failure-rate {arguments.failure_rate:g} must be above 0: failures per GPU-hour, as {2e-5:.0e}.")
+    if arguments.seed < 0:
+        raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
+    checkpoint = time_from(arguments, "checkpoint")
+    if not checkpoint:
+        raise UserError("--checkpoint 0s: a checkpoint that takes no time needs no interval; give the seconds for which training stops.")
+    return Cluster(arguments.gpus, arguments.failure_rate, checkpoint, time_from(arguments, "restart"))
+
+
+def time_from(arguments: argparse.Namespace, name: str) -> float:
+    """Seconds; 0 where the option is not given."""
+    text = getattr(arguments, name)
+    return 0.0 if text is None else parse_quantity(text, "seconds", f"--{name}")
+
+
+def intervals(cluster: Cluster, arguments: argparse.Namespace, step_seconds: float) -> dict[str, float]:
+    """Seconds between checkpoints, by who says so."""
+    found = {
+        "Young": goodput.young_interval(cluster),
+        "Daly": goodput.daly_interval(cluster),
+        "simulation": goodput.best_interval(cluster, arguments.seed, step_seconds),
+    }
+    if arguments.interval is not None:
+        found["you"] = time_from(arguments, "interval")
+        if not found["you"]:
+            raise UserError("--interval 0s would only ever checkpoint; give the time between two.")
+    return {name: goodput.whole_steps(interval, step_seconds) for name, interval in found.items()}
+
+
+def row(cluster: Cluster, name: str, interval: float, seed: int) -> dict[str, Any]:
+    life = goodput.long_run(cluster, interval, seed)
+    return {
+        "by": name,
+        "interval_seconds": interval,
+        "expected_goodput": goodput.expected_goodput(cluster, interval),
+        "simulated_goodput": life.goodput,
+        "checkpoint_share": life.checkpoints / life.elapsed,
+        "lost_share": life.lost / life.elapsed,
+        "restart_share": life.restarts / life.elapsed,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- what is answered
+
+
+def document(cluster: Cluster, rows: list[dict[str, Any]], lasts: Duration, seed: int) -> dict[str, Any]:
+    head = asdict(cluster) | {"mtbf_seconds": cluster.mtbf_seconds, "seed": seed}
+    return head | {"intervals": rows, "tolerable_interval_seconds": goodput.tolerable_intervals(cluster), "training": asdict(lasts)}
+
+
+def show(cluster: Cluster, rows: list[dict[str, Any]], best: dict[str, Any], lasts: Duration) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    width, title = min(console.width, WIDTH), "Goodput"
+    head = (
+        f"{title}  {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}, each failing {cluster.failures_per_gpu_hour:.3g} times an hour: one "
+        f"does every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for {in_words(cluster.checkpoint_seconds)}, a failure for "
+        f"{in_words(cluster.restart_seconds)}."
+    )
+    console.print(prose(head, width, bold=title), end="\n\n")
+    console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
+    console.print()
+    for sentence in sentences(cluster, best, lasts):
+        console.print(prose(sentence, width))
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    shares = ("expected_goodput", "simulated_goodput", "checkpoint_share", "lost_share", "restart_share")
+    return [row["by"], in_words(row["interval_seconds"]), *(f"{row[share]:.1%}" for share in shares)]
+
+
+def sentences(cluster: Cluster, best: dict[str, Any], lasts: Duration) -> list[str]:
+    if lasts.days is None:
+        return [f"{lasts.work_days:g} days of training would hardly ever end: a failure comes before the work since the last one is kept."]
+    shortest, longest = (in_words(seconds) for seconds in goodput.tolerable_intervals(cluster))
+    every = in_words(best["interval_seconds"])
+    return [
+        f"Any interval from {shortest} to {longest} keeps at least 99% of what the best one does.",
+        f"With a checkpoint every {every}, {lasts.work_days:g} days of training take {lasts.days:.1f} and meet {lasts.failures:,.0f} "
+        f"failures; in 9 of 10 simulated runs {lasts.shortest_days:.1f} to {lasts.longest_days:.1f} days.",
+    ]
+
+
+def in_words(seconds: float) -> str:
+    """With three digits, in the largest unit of which it is at least one."""
+    for unit, size in (("days", DAY), ("h", HOUR), ("min", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

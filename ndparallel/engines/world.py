@@ -1,0 +1,161 @@
+"""All the processes that mpirun has started, and the frames between them.
+
+Idea   Every process runs the same script, but only rank 0 goes through it: it parses, runs strategies and prints. The others serve: they
+       take part in what rank 0 runs, and end when it ends. Whether this is such a world is read from the launcher's environment.
+Cost   A small array is one message, a larger one two, and its buffer travels as it is. Whoever waits looks again and again, and
+       lets others have the core in between.
+Limit  Nothing is printed by other ranks than 0 unless a rank program prints.
+
+Glossary
+    frame     a pickled tuple, whose first element says what it is
+    content   the buffer of an array that is too large for its frame; it follows it
+    serve     wait for rank 0's orders, and carry them out
+"""
+
+import argparse
+import atexit
+import importlib
+import os
+import pickle
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ndparallel.errors import UserError
+
+SIZES = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK"}
+FRAME, CONTENT = 1, 2  # tags
+CONTENT_BYTES = 2048  # arrays up to this size travel inside the frame
+EAGER_LOOKS = 50  # before going to sleep for a moment, which then grows
+SLEEP_SECONDS, LONGEST_SLEEP_SECONDS = 50e-6, 2e-3
+BACK = ("back", "ended", "failed")  # frames that say that a rank has come back from a run
+FAREWELL_SECONDS = 10  # that ranks which work on are given to notice that all is over
+
+
+def launched_size() -> int:
+    """How many processes the launcher says it has started: Open MPI, MPICH (and its kin), MVAPICH; 1 where none says so."""
+    return next((int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdecimal()), 1)
+
+
+def launched_rank() -> int:
+    return next((int(os.environ[name]) for name in SIZES.values() if os.environ.get(name, "").isdecimal()), 0)
+
+
+def default_engine() -> str:
+    return "mpi" if launched_size() > 1 else "processes"
+
+
+def join(argv: Sequence[str] | None) -> None:
+    """Under mpirun, keep all but rank 0 from going on: they serve it, or end where an option names another engine."""
+    words = sys.argv[1:] if argv is None else argv
+    if launched_size() == 1 and not any("mpi" in word for word in words):
+        return
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--engine", default=default_engine())
+    try:
+        if parser.parse_known_args(words)[0].engine == "mpi":
+            world().serve_unless_first()
+    except (argparse.ArgumentError, UserError):
+        pass  # rank 0 will say so
+    if launched_rank():
+        sys.exit()
+
+
+@cache
+def world() -> "World":
+    """This process' place in the world. Raises UserError where there is no MPI to speak with."""
+    try:
+        MPI = importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"engine 'mpi' needs mpi4py and an MPI ({error}): pip install 'ndparallel[mpi]'.") from None
+    return World(MPI)
+
+
+class World:
+    def __init__(self, MPI: Any) -> None:
+        self.MPI, self.comm = MPI, MPI.COMM_WORLD
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.leaving: list[tuple] = []  # (request, what it sends, which must not be altered before it is done)
+        self.arrived: deque[tuple] = deque()  # (source, frame, content)
+        self.looks, self.run = 0, 0
+        self.absent: set[int] = set()  # ranks that have not come back from the last run
+        if self.rank == 0:
+            atexit.register(self.end)
+
+    # ---- frames
+
+    def send(self, target: int, frame: tuple, content: np.ndarray | None = None) -> None:
+        """Send a frame, and an array's bytes after it. Never blocks; the array is copied."""
+        self._isend(target, np.frombuffer(pickle.dumps(frame, pickle.HIGHEST_PROTOCOL), np.uint8), FRAME)
+        if content is not None:
+            self._isend(target, np.array(content, order="C").reshape(-1).view(np.uint8), CONTENT)
+
+    def _isend(self, target: int, data: np.ndarray, tag: int) -> None:
+        self.leaving.append((self.comm.Isend([data, self.MPI.BYTE], target, tag), data))
+
+    def look(self) -> bool:
+        """Take in whatever has come, and say whether that was anything; if not, let others have this core."""
+        self.leaving = [item for item in self.leaving if not item[0].Test()]
+        came = False
+        while message := self.comm.improbe(tag=FRAME, status=(status := self.MPI.Status())):
+            self.arrived.append(self._take_in(message, status))
+            came = True
+        self.looks = 0 if came else self.looks + 1
+        if not came:
+            self._rest()
+        return came
+
+    def _take_in(self, message: Any, status: Any) -> tuple:
+        data = np.empty(status.Get_count(self.MPI.BYTE), np.uint8)
+        message.Recv([data, self.MPI.BYTE])
+        source, frame = status.Get_source(), pickle.loads(data.data)
+        content = None
+        if frame[0] == "content":  # what its last element counts in bytes comes next
+            content = np.empty(frame[-1], np.uint8)
+            self.comm.Recv([content, self.MPI.BYTE], source, CONTENT)
+        return source, frame, content
+
+    def _rest(self) -> None:
+        if self.looks < EAGER_LOOKS:
+            os.sched_yield()
+        else:
+            time.sleep(min(SLEEP_SECONDS * 2 ** ((self.looks - EAGER_LOOKS) // EAGER_LOOKS), LONGEST_SLEEP_SECONDS))
+
+    # ---- the life of a rank
+
+    def serve_unless_first(self) -> None:
+        """Rank 0 goes on; the others take part in what it runs, and end with it."""
+        if self.rank:
+            from ndparallel.engines.mpi import serve  # which needs this module
+
+            serve(self)
+            self.farewell()
+            sys.exit()
+
+    def end(self) -> None:
+        """Rank 0: send everybody home. Ends all by force where somebody does not come back."""
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        for target in self.absent:
+            self.send(target, ("abandon", self.run))
+        while self.absent and time.monotonic() < deadline:
+            self.look()
+            self.absent -= {source for source, frame, _ in self.arrived if frame[0] in BACK and frame[1] == self.run}
+        if self.absent:
+            sys.stdout.flush()
+            self.comm.Abort(1)
+        for target in range(1, self.size):
+            self.send(target, ("end", self.run + 1))
+        self.farewell()
+
+    def farewell(self) -> None:
+        """Wait for all, taking in what comes, so that whatever was sent has been received."""
+        while self.leaving:
+            self.look()
+        barrier = self.comm.Ibarrier()
+        while not barrier.Test():
+            self.look()

@@ -1,0 +1,128 @@
+"""Claims about goodput: published intervals, a life worked out by hand, a simulation that agrees with a theory it does not know."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from ndparallel import goodput
+from ndparallel.__main__ import main
+from ndparallel.goodput import DAY, HOUR, Cluster, daly_interval, expected_goodput, simulate, young_interval
+
+LLAMA_3 = Cluster(16_384)
+MINUTE = 60.0
+
+
+def machine(mtbf, checkpoint, restart):
+    return Cluster(1, HOUR / mtbf, checkpoint, restart)
+
+
+@pytest.mark.parametrize(("mtbf", "minutes"), [(24 * HOUR, "117"), (6 * HOUR, "57"), (15 * MINUTE, "9.1")])
+def test_the_intervals_of_dalys_figures_3_to_5(mtbf, minutes):
+    """Daly 2006: restart 10 min, dump 5 min."""
+    interval = daly_interval(machine(mtbf, 5 * MINUTE, 10 * MINUTE))
+    assert f"{interval / MINUTE:.{len(minutes.partition('.')[2])}f}" == minutes
+
+
+def test_youngs_interval_is_the_root_of_twice_checkpoint_times_mtbf_and_dalys_tends_to_it():
+    cluster = machine(200.0, 1.0, 0.0)
+    assert young_interval(cluster) == 20
+    assert daly_interval(machine(1e9, 1.0, 0.0)) == pytest.approx(young_interval(machine(1e9, 1.0, 0.0)), rel=1e-4)
+    assert daly_interval(machine(10.0, 30.0, 0.0)) == 10
+
+
+def test_llama_3s_cluster_fails_every_three_hours_and_keeps_more_than_90_percent():
+    """arXiv 2407.21783: 419 unexpected interruptions in 54 days, more than 90 % effective training time."""
+    assert LLAMA_3.mtbf_seconds == pytest.approx(54 * DAY / 419)
+    assert expected_goodput(LLAMA_3, daly_interval(LLAMA_3)) > 0.9
+    lasts = goodput.duration(LLAMA_3, daly_interval(LLAMA_3), 54 * 0.9)
+    assert lasts.failures == pytest.approx(419, rel=0.03)
+
+
+def test_a_life_worked_out_by_hand(monkeypatch):
+    """Interval 10, checkpoint 2, restart 5. Failures after 30 (two rounds, 6 lost), 3 (in the restart), 17 (restart, one round, 0 lost),
+    and 100: restart, one round, and the last 5 of 45 need no checkpoint."""
+    gaps = iter([30.0, 3.0, 17.0, 100.0])
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: type("Gaps", (), {"exponential": lambda self, mean: next(gaps)})())
+    life = simulate(machine(1.0, 2.0, 5.0), 10.0, 45.0)
+    assert (life.kept, life.checkpoints, life.lost, life.restarts, life.failures) == (45, 8, 6, 3 + 5 + 5, 3)
+    assert life.elapsed == 30 + 3 + 17 + (5 + 12 + 5)
+
+
+@pytest.mark.parametrize("restart", [0.0, 0.3])
+@pytest.mark.parametrize("interval", [0.02, 0.2, 1.5])
+@pytest.mark.parametrize("checkpoint", [0.01, 0.3])
+def test_the_simulation_keeps_what_daly_expects(interval, checkpoint, restart):
+    cluster = machine(1.0, checkpoint, restart)
+    kept = [simulate(cluster, interval, 100.0, seed).goodput for seed in range(40)]
+    error = np.std(kept, ddof=1) / math.sqrt(len(kept))
+    assert np.mean(kept) == pytest.approx(expected_goodput(cluster, interval), abs=4 * error + 0.01)  # 100 is not for ever
+
+
+@pytest.mark.parametrize("cluster", [LLAMA_3, machine(1.0, 0.001, 0.1), machine(1.0, 0.2, 0.1), machine(1.0, 3.0, 0.0)])
+def test_the_interval_that_simulated_runs_prefer_is_as_good_as_the_best_of_all(cluster):
+    intervals = cluster.mtbf_seconds * np.geomspace(1e-3, 10, 400)
+    best = max(expected_goodput(cluster, interval) for interval in intervals)
+    assert expected_goodput(cluster, goodput.best_interval(cluster)) > 0.99 * best
+    assert expected_goodput(cluster, daly_interval(cluster)) > 0.99 * best
+    shortest, longest = goodput.tolerable_intervals(cluster)
+    assert [expected_goodput(cluster, edge) for edge in (shortest, longest)] == pytest.approx([0.99 * best] * 2, rel=2e-3)
+
+
+def test_without_failures_only_checkpoints_take_time():
+    cluster = machine(1e15, 2.0, 100.0)
+    assert expected_goodput(cluster, 8.0) == pytest.approx(0.8)
+    assert simulate(cluster, 8.0, 80.0).goodput == pytest.approx(0.8)
+
+
+def test_a_checkpoint_comes_after_whole_steps():
+    assert [goodput.whole_steps(interval, 7.0) for interval in (0.1, 10.0, 11.0)] == [7, 7, 14]
+    best = goodput.best_interval(LLAMA_3, step_seconds=90.0)
+    assert best % 90 == 0
+
+
+def test_a_cluster_that_never_gets_anywhere_is_given_up(capsys):
+    hopeless = machine(1.0, 100.0, 1000.0)
+    assert expected_goodput(hopeless, 1.0) == 0
+    assert simulate(hopeless, 1.0, 10.0).failures == goodput.MOST_FAILURES
+    assert main(["goodput", "--gpus", "1000000000"]) == 0
+    assert "would hardly ever end" in capsys.readouterr().out
+
+
+# ----------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_table_says(capsys):
+    texts = []
+    for options in (["--json"], ["--json"], ["--json", "--seed", "1"], []):
+        assert main(["goodput", "--gpus", "16384", "--interval", "1h", *options]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+    document = json.loads(texts[0])
+    rows = {row["by"]: row for row in document["intervals"]}
+    assert list(rows) == ["Young", "Daly", "simulation", "you"] and rows["you"]["interval_seconds"] == 3600
+    shares = ("simulated_goodput", "checkpoint_share", "lost_share", "restart_share")
+    assert all(sum(row[share] for share in shares) == pytest.approx(1) for row in rows.values())
+    assert f"54 days of training take {document['training']['days']:.1f}" in " ".join(texts[3].split())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--gpus", "0"], "--gpus 0 is no cluster; choose 1"),
+        (["--gpus", "8", "--failure-rate", "nan"], "--failure-rate nan must be above 0"),
+        (["--gpus", "8", "--failure-rate", "-1"], "must be above 0"),
+        (["--gpus", "8", "--checkpoint", "10"], "has no unit"),
+        (["--gpus", "8", "--checkpoint", "0s"], "takes no time"),
+        (["--gpus", "8", "--restart=-3s"], "not negative"),
+        (["--gpus", "8", "--restart", "3GB"], "measures bytes"),
+        (["--gpus", "8", "--interval", "0s"], "the time between two"),
+        (["--gpus", "8", "--days", "inf"], "--days inf of training cannot be"),
+        (["--gpus", "8", "--seed", "-1"], "the seed is -1"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(capsys, options, says):
+    assert main(["goodput", *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err
