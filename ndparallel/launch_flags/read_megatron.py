@@ -8,7 +8,6 @@ Glossary
     reading   the job, the plan, and what is to be told about how they were found
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,6 @@ from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.legality import check
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.sizes import near_divisors
 from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
 from ndparallel.planner.workload import layers_by_stage
 from ndparallel.words import listed
