@@ -12,6 +12,7 @@ Glossary
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,8 +81,12 @@ def spread_layers(layers: int, stages: int, embedding_cost: float = 0.0, head_co
     counts, besides = [0] * stages, [0.0] * stages
     besides[0] += embedding_cost
     besides[-1] += head_cost
+    lightest = [(besides[stage], -stage) for stage in range(stages)]
+    heapify(lightest)
     for _ in range(layers):
-        counts[min(range(stages), key=lambda stage: (besides[stage] + counts[stage], -stage))] += 1
+        stage = -lightest[0][1]
+        counts[stage] += 1
+        heapreplace(lightest, (besides[stage] + counts[stage], -stage))
     idle = sum(besides[stage] + counts[stage] <= 0 for stage in range(stages))
     if idle:
         raise UserError(f"{layers} layers cannot fill {stages} stages: take at most {stages - idle} stages.")

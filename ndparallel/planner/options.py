@@ -90,14 +90,19 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
+    job = job_from(arguments)
+    plan = plan_from(arguments, job)
+    check(job, plan)
+    return job, plan
+
+
+def job_from(arguments: argparse.Namespace) -> Job:
+    """The job that the options describe."""
     if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
         raise UserError(f"the job also needs {' and '.join(missing)}.")
     hardware = find_hardware(arguments.hardware)
     job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
-    job = replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
-    plan = plan_from(arguments, job)
-    check(job, plan)
-    return job, plan
+    return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
