@@ -24,7 +24,7 @@ from ndparallel.planner.grid import run_grid
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AUTOMATIC, one_stage, over_rounds, schedule_of, workload_of
+from ndparallel.planner.step import AUTOMATIC, extrapolated, one_stage, rounds_of, schedule_of, workload_of
 from ndparallel.planner.workload import KEPT, elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
@@ -78,7 +78,10 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
     if plan.pp == 1:
         return [1.0]
     work = workload_of(job, plan)
-    return peak_activations(schedule_of(work)) if plan.schedule in AUTOMATIC else over_rounds(work, peak_activations)
+    if plan.schedule in AUTOMATIC:
+        return peak_activations(schedule_of(work))
+    few, more, rounds = rounds_of(work)
+    return extrapolated(few.peaks, more.peaks, rounds)
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:

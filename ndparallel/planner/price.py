@@ -92,7 +92,7 @@ def bubble_seconds(plan: Plan, parts: UnitSeconds) -> Any:
 
 def collectives(pricing: Pricing, which: str, kind: str) -> Any:
     """Seconds of a unit's gradients or weights on their way."""
-    bucket = Workload(pricing).bucket(kind, "")
+    bucket = Workload(pricing).bucket(kind)
     exchanges: list[Exchange] = list(bucket.reduce if which == "reduce" else bucket.gather)
     return sum(pricing.whole(exchange) for exchange in exchanges)
 
