@@ -96,7 +96,7 @@ def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
 def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
     work = Workload(pricing)
-    buckets = [work.first_bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    buckets = [work.bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
     sent = [[getattr(bucket, which) if bucket else [] for bucket in buckets] for which in ("reduce", "gather")]
     return [
         [[sum((pricing.whole(one) for one in unit if (one.group == "experts_dp") == own), 0.0) for unit in units] for own in (False, True)]
