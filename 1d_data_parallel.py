@@ -30,6 +30,7 @@ from ndparallel.hybrid_sharding import HybridShardedUnit
 from ndparallel.job import Job
 from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
 from ndparallel.mesh import Mesh
+from ndparallel.options import hardware_from
 from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import FullyShardedUnit, ShardedGradients, ShardedOptimizer
 from ndparallel.words import duration, listed
@@ -201,8 +202,8 @@ def about_sharding(run: Run) -> Iterator[str]:
 
 
 def about_nodes(run: Run) -> Iterator[str]:
-    if "FSDP over nodes" in run and "HSDP over nodes" in run:
-        one, copies = run["FSDP over nodes"], run["HSDP over nodes"]
+    if "FSDP prefetch" in run and "HSDP" in run and run["HSDP"].gpus > run.hardware.gpus_per_node > 1:
+        one, copies = run["FSDP prefetch"], run["HSDP"]
         memory = copies.peak_memory_bytes["total"] / one.peak_memory_bytes["total"]
         waits = copies.exposed_communication_seconds / one.exposed_communication_seconds
         yield f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP, and needs {memory:.0%} of its memory."
@@ -252,9 +253,10 @@ def data_parallel(gpus: int) -> Mesh:
     return Mesh(dp=gpus)
 
 
-def over_nodes(gpus: int) -> Mesh:
-    """Two pocket nodes, or more."""
-    return Mesh(dp=max(gpus, 8))
+def chosen(arguments: argparse.Namespace) -> list[Strategy]:
+    """On a single node HSDP is FSDP: there it is shown only where it is asked for."""
+    hidden = [] if arguments.strategy or arguments.gpus > hardware_from(arguments).gpus_per_node else [hsdp]
+    return [strategy for strategy in LESSON.strategies if strategy.program not in hidden]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -274,13 +276,13 @@ LESSON = Lesson(
         Strategy("FSDP", fsdp, data_parallel),
         Strategy("FSDP prefetch", fsdp_prefetch, data_parallel),
         Strategy("FSDP no reshard", fsdp_prefetch, data_parallel, {"reshard_after_forward": False}),
-        Strategy("FSDP over nodes", fsdp_prefetch, over_nodes),
-        Strategy("HSDP over nodes", hsdp, over_nodes),
+        Strategy("HSDP", hsdp, data_parallel),
     ],
     contrast=("DDP naive", "DDP overlapped"),
     compare=("DDP ring", "DDP overlapped", "FSDP prefetch"),
     notice=notice,
     add_options=add_options,
+    chosen=chosen,
     sweeps={"microbatches": microbatches},
 )
 

@@ -12,7 +12,7 @@ Glossary
     ZeRO        what DP ranks share out: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 weights too (FSDP)
     dense       without experts
 
-Run     python 4d_combined.py                 and with --tp 4 --pp 2, --sweep layouts, --sweep orders, --gpus 16, --model-size large
+Run     python 4d_combined.py                 and with --tp 4 --pp 2, --sweep layouts, orders or zero, --gpus 16, --model-size large
 """
 
 import argparse
@@ -114,8 +114,8 @@ def with_experts(job: Job, mesh: Mesh) -> ModelConfig:
     return job.model.on(experts=8, top_k=2)
 
 
-def four_times_longer(job: Job, mesh: Mesh) -> ModelConfig:
-    return job.model.on(sequence=4 * job.model.sequence)
+def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
+    return job.model.on(sequence=2 * job.model.sequence)
 
 
 BAD_ORDER = "dp-pp-ep-cp-tp"
@@ -125,9 +125,8 @@ STRATEGIES = [
     grid("TP only", tp=all_of_them),
     grid("PP only", pp=all_of_them),
     grid("TP outermost", tp=2, pp=2, dp=share(4), order=BAD_ORDER),
-    grid("with FSDP", {"zero": 3}, tp=2, pp=2, dp=share(4)),
     grid("with experts, EP", {"model": with_experts}, tp=2, pp=2, dp=share(4), ep=share(4)),
-    grid("CP2 x TP2 x DP2, 4x sequence", {"model": four_times_longer}, cp=2, tp=2, dp=share(4)),
+    grid("CP2 x TP2 x DP2, 2x sequence", {"model": twice_as_long}, cp=2, tp=2, dp=share(4)),
 ]
 
 
@@ -170,14 +169,19 @@ def row(runner: Runner, strategy: Strategy, job: Job, **point) -> dict:
     entry = enter(strategy, job, 8)
     measured = runner.measured(entry)[0]
     if measured.step_seconds is None:
-        return point | {"step_seconds": None, "speedup": None, "waiting share": None, "bubble share": None, "memory_bytes": None}
-    return point | {
-        "step_seconds": measured.step_seconds,
-        "speedup": runner.reference(job).measurement.step_seconds / measured.step_seconds,
-        "waiting share": measured.exposed_communication_seconds / measured.step_seconds,
-        "bubble share": measured.bubble_seconds / measured.step_seconds,
-        "memory_bytes": measured.peak_memory_bytes["total"],
-    }
+        return point | dict.fromkeys(FIGURES)
+    figures = (
+        measured.step_seconds,
+        runner.reference(job).measurement.step_seconds / measured.step_seconds,
+        measured.exposed_communication_seconds / measured.step_seconds,
+        measured.bubble_seconds / measured.step_seconds,
+        measured.bytes_sent_per_gpu,
+        measured.peak_memory_bytes["total"],
+    )
+    return point | dict(zip(FIGURES, figures))
+
+
+FIGURES = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
 
 
 def layouts(runner: Runner, job: Job) -> Sweep:
@@ -204,6 +208,15 @@ def orders(runner: Runner, job: Job) -> Sweep:
     return Sweep("TP2 x PP2 x DP2 in every order, innermost first, fastest first", rows, sentence)
 
 
+def zeros(runner: Runner, job: Job) -> Sweep:
+    """2 x 2 x 2 with more and more shared out over dp: what does a pipeline pay for what it no longer holds?"""
+    rows = [row(runner, grid("", {"zero": zero}, tp=2, pp=2, dp=2), job, zero=zero) for zero in range(4)]
+    first, last = rows[0], rows[-1]
+    longer = last["step_seconds"] / first["step_seconds"] - 1
+    sentence = f"ZeRO-3 (FSDP) sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of DDP, and takes {longer:.1%} longer."
+    return Sweep("TP2 x PP2 x DP2, by what DP shares out", rows, sentence)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     for axis, what in {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}.items():
@@ -224,7 +237,7 @@ LESSON = Lesson(
     add_options=add_options,
     chosen=chosen,
     compare=("TP2 x PP2 x DP2", "DP only", "TP outermost"),
-    sweeps={"layouts": layouts, "orders": orders},
+    sweeps={"layouts": layouts, "orders": orders, "zero": zeros},
     hierarchy="TP2 x PP2 x DP2",
 )
 

@@ -364,8 +364,9 @@ def write(output: np.ndarray | None, work: np.ndarray | None) -> np.ndarray | No
 
 
 def _same_memory(one: np.ndarray, other: np.ndarray) -> bool:
-    contiguous = one.flags.c_contiguous and other.flags.c_contiguous
-    return contiguous and one.__array_interface__["data"] == other.__array_interface__["data"]
+    if not np.may_share_memory(one, other) or not (one.flags.c_contiguous and other.flags.c_contiguous):
+        return False
+    return one.__array_interface__["data"] == other.__array_interface__["data"]
 
 
 def split_sizes(size: int, parts: int) -> list[int]:

@@ -15,6 +15,7 @@ COMMANDS = {
     "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",
+    "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }
 

@@ -10,7 +10,8 @@ Idea   A ```console block shows a command after "$ " and what it prints. A comme
            Prefetching reaches 7.11x, because only 61.3 ms of its communication are exposed; an H100 reads 3.35 TB/s.
 
        Each line has a number as the paragraph writes it, and a Python expression of the command's JSON, in units without prefix (seconds,
-       bytes, ratios); it is right if it is the value rounded to the digits that are written. Without a command it is arithmetic alone.
+       bytes, ratios); it is right if it is the value rounded to the digits that are written. Semicolons let a line have several. Without
+       a command it is arithmetic alone.
        A number with a unit that no line explains is a mistake.
 Run    python -m ndparallel.book           says what is stale, and exits with 1
        python -m ndparallel.book --write   makes it new; [FILE ...] for other files than README.md and docs/*.md
@@ -133,8 +134,9 @@ def value_of(expression: str, names: dict[str, Any]) -> float:
 
 
 def lines_of(block: re.Match) -> list[list[str]]:
-    """[number, expression] of each line."""
-    return [re.split(r"\s{2,}|\s(?=source:)", line.strip(), maxsplit=1) for line in block["lines"].splitlines()]
+    """[number, expression] of each line, or of each part of a line between semicolons."""
+    parts = [part.strip() for part in re.split(r"[;\n]", block["lines"])]
+    return [re.split(r"\s{2,}|\s(?=source:)", part, maxsplit=1) for part in parts if part]
 
 
 def whole(number: str) -> str:

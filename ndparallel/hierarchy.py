@@ -11,6 +11,7 @@ Glossary
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
@@ -22,6 +23,7 @@ AXES = ("tp", "cp", "ep", "pp", "dp")
 NAMES = {"dp_cp": "dp", "expert_dp": "dp", "expert_dp_cp": "dp", "tied": "pp", "tp_cp": "cp", "p2p": "pp"}
 
 
+@lru_cache
 def axis_of(stream: str) -> str:
     """The axis that a stream's messages run along: "pp send forward" is pp's."""
     first = stream.split()[0]
@@ -32,7 +34,8 @@ def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> li
     """One row for each axis that talked, the most frequent first: figures of one step, as means over the GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
     hardware = undisturbed(hardware)  # a slow link is no third kind of link
-    talks = [talk for axis in AXES if (talk := Talk.of(axis, runs, hardware)).calls]
+    events = [[Event._make(event) for event in run.events] for run in runs]
+    talks = [talk for axis in AXES if (talk := Talk.of(axis, events, hardware)).calls]
     rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
     return sorted(rows, key=lambda row: row["between calls_seconds"])
 
@@ -49,10 +52,11 @@ class Talk:
     links: set[Link] = field(default_factory=set)
 
     @classmethod
-    def of(cls, axis: str, runs: Sequence[RankRun], hardware: Hardware) -> "Talk":
+    def of(cls, axis: str, events: Sequence[Sequence[Event]], hardware: Hardware) -> "Talk":
+        """What was said in these events, GPU by GPU."""
         talk = cls(axis)
-        for run in runs:
-            talk.add([Event._make(event) for event in run.events], hardware)
+        for of_one_gpu in events:
+            talk.add(of_one_gpu, hardware)
         return talk
 
     def add(self, events: Sequence[Event], hardware: Hardware) -> None:

@@ -14,7 +14,7 @@ Glossary
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +52,11 @@ class Lane(NamedTuple):
     rank: int
     stream: str
     spans: tuple[Span, ...]
+    others: tuple[int, ...] = ()  # GPUs that did just the same, where they are not drawn themselves
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return (self.rank, *self.others)
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,9 @@ class MemoryHistory:
         return max((sum(held.values()) for held in self.held), default=0)
 
     def _repr_svg_(self) -> str:
-        from ndparallel.svg import draw_memory
+        from ndparallel.svg_memory import draw_memory
 
-        return draw_memory(self)
+        return draw_memory([self])
 
 
 # -------------------------------------------------------------------------------------------------- events to lanes
@@ -150,7 +155,19 @@ def label(what: Any) -> str:
     return say(what)
 
 
-# ------------------------------------------------------------------------------------------------------ fewer spans
+# -------------------------------------------------------------------------------------------- fewer lanes, fewer spans
+
+
+def alike(run: Timeline) -> Timeline:
+    """Draw GPUs that did the very same, to the last digit, once: as the first of them, with the others' numbers."""
+    lanes_of: dict[int, list[Lane]] = {}
+    for lane in run.lanes:
+        lanes_of.setdefault(lane.rank, []).append(lane)
+    same: dict[tuple, list[int]] = {}
+    for rank, lanes in lanes_of.items():
+        same.setdefault(tuple((lane.stream, lane.spans) for lane in lanes), []).append(rank)
+    kept = [lane._replace(others=tuple(others)) for first, *others in same.values() for lane in lanes_of[first]]
+    return replace(run, lanes=tuple(kept))
 
 
 def joined(spans: Iterable[Span], words: int) -> list[Span]:

@@ -45,4 +45,7 @@ MEMORY = {
     "buffers": ACTIVITIES[WAITING],
 }
 
+# GPUs that share one matrix; the same on light and dark pages, for what is written on them is dark
+RANKS = tuple(Paint(str(rank), colour, colour) for rank, colour in enumerate(("#4994df", "#95e495", "#dbb5e3", "#cf818e")))
+
 GROUND, INK, FAINT_INK, GRID = ("#ffffff", "#0d1117"), ("#1f2328", "#e6edf3"), ("#59636e", "#9198a1"), ("#d1d9e0", "#3d444d")

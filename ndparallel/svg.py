@@ -1,4 +1,4 @@
-"""Timelines and memory over time as small SVG files: exact, sharp at every size, at home on light and on dark pages.
+"""Timelines as small SVG files: exact, sharp at every size, at home on light and on dark pages.
 
 Idea   A picture is a column of panels over one axis of time. What is wide enough to be pointed at tells its times; what a GPU sends and
        receives shows however short it is; lanes that are the same on several GPUs are drawn once and used again.
@@ -8,29 +8,27 @@ Cost   About 100 bytes a bar that tells its times, 20 one that does not. Where a
 Limit  Never coarser than four pixels: a long run of many GPUs makes a file larger than `limit`, and not a picture that misleads.
 
 Glossary
-    panel   one strategy's lanes, or one GPU's memory
+    panel   one strategy's lanes
     lane    the spans of one GPU on streams whose names begin alike; the ground of a compute lane is idle time
     seam    a thin line between two spans of one colour
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha1
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpu import COMPUTE, MEMORY_KINDS, si
-from ndparallel.history import Lane, MemoryHistory, Span, Timeline, joined, thinned
-from ndparallel.palette import ACTIVITIES, IDLE, MEMORY
+from gpu import COMPUTE, si
+from ndparallel.history import Lane, Span, Timeline, joined, thinned
+from ndparallel.palette import ACTIVITIES, IDLE
 from ndparallel.svg_parts import (
     AXIS_HEIGHT,
     LEFT,
     LEGEND_HEIGHT,
     PLOT_WIDTH,
-    RIGHT,
     TITLE_HEIGHT,
-    WIDTH,
     document,
     legend,
     number,
@@ -38,7 +36,7 @@ from ndparallel.svg_parts import (
     time_axis,
 )
 
-COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP, MEMORY_HEIGHT = 16, 8, 6, 2, 12, 180
+COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP = 16, 8, 6, 2, 12
 SEAM_PIXELS = 5
 LIMIT_BYTES = 30_000
 
@@ -106,14 +104,28 @@ def panel(timeline: Timeline, top: float, per_second: float, pointed_seconds: fl
     yield text(max(end, LEFT + 8 * len(timeline.name) + 60), top + 17, si(timeline.seconds, "s"), "end")
     for lane in timeline.lanes:
         y += lane_gap(lane)
-        named = (f"GPU {lane.rank}", "end") if lane.stream == COMPUTE else (lane.stream, "end small")
-        yield text(LEFT - 8, y + lane_height(lane) / 2 + 4, *named)
+        yield text(LEFT - 8, y + lane_height(lane) / 2 + 4, *lane_name(lane))
         content = "".join(lane_content(lane, timeline.seconds, per_second, pointed_seconds))
         name = "lane" + sha1(content.encode()).hexdigest()[:10]  # named by content: pictures on one page cannot mix up their lanes
         shapes[name] = f'<g id="{name}">{content}</g>'
         yield f'<use href="#{name}" x="{LEFT}" y="{number(y)}"/>'
         y += lane_height(lane)
     yield f'<path class="mark" d="M{number(end)} {number(top + TITLE_HEIGHT - 4)}V{number(y + 2)}"/>'
+
+
+def lane_name(lane: Lane) -> tuple[str, str]:
+    """What stands before a lane, and the kind of text; a name that is long is written small."""
+    if lane.stream != COMPUTE:
+        return lane.stream, "end small"
+    name = f"GPU {ranges(lane.ranks)}"
+    return name, "end" if len(name) <= 8 else "end small"
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """Write "0", "0-3" or "0-1 4-5"."""
+    starts = [rank for rank in ranks if rank - 1 not in ranks]
+    ends = [rank for rank in ranks if rank + 1 not in ranks]
+    return " ".join(f"{start}-{end}" if start < end else f"{start}" for start, end in zip(starts, ends))
 
 
 def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds: float) -> Iterator[str]:
@@ -155,56 +167,3 @@ def touching(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
     for before, span in pairwise(spans):
         if before.end == span.start and before.activity == span.activity and min(before.seconds, span.seconds) >= seconds:
             yield span
-
-
-# ----------------------------------------------------------------------------------------------------------- memory
-
-
-def draw_memory(history: MemoryHistory) -> str:
-    """Draw what one GPU held over time, by kind, one on the other, with its peak and its limit."""
-    peak, limit = history.peak_bytes, history.limit_bytes
-    scale_bytes = 1.08 * max(peak, limit if limit < 5 * peak else 0, 1)
-    per_second, per_byte, base = PLOT_WIDTH / (history.end_seconds or 1.0), MEMORY_HEIGHT / scale_bytes, TITLE_HEIGHT + MEMORY_HEIGHT
-    kinds = [kind for kind in MEMORY_KINDS if any(held[kind] for held in history.held)]
-    paints = {kind: MEMORY[kind] for kind in kinds}
-    columns = list(fullest_by_pixel(history, per_second))
-    areas = [area(kind, kinds[: number + 1], columns, base, per_byte) for number, kind in enumerate(kinds)]
-    levels = {"peak": peak, "limit": limit} if limit <= scale_bytes else {"peak": peak}
-    body = [
-        text(LEFT, 17, f"{history.name}, GPU {history.rank}", "name"),
-        text(WIDTH - RIGHT, 17, f"peak {si(peak, 'B')} of {si(limit, 'B')}", "end"),
-        *time_axis(history.end_seconds, base, per_second),
-        *reversed(areas),
-        *(level(name, size, base, per_byte) for name, size in levels.items()),
-        *legend(paints, base + AXIS_HEIGHT),
-    ]
-    return document(f"Memory of GPU {history.rank}, {history.name}", base + AXIS_HEIGHT + LEGEND_HEIGHT, paints, body)
-
-
-def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[tuple[float, dict[str, float]]]:
-    """(x, bytes held by kind) of every pixel with a change: its fullest moment, then its last, so that no peak is lost."""
-    columns: dict[int, list[dict[str, float]]] = {}
-    for seconds, held in zip(history.seconds, history.held):
-        columns.setdefault(min(int(seconds * per_second), PLOT_WIDTH - 1), []).append(held)
-    for x, moments in columns.items():
-        yield x, max(moments, key=lambda held: sum(held.values()))
-        yield x + 1, moments[-1]
-
-
-def area(kind: str, below: Sequence[str], columns: Iterable[tuple[float, dict[str, float]]], base: float, per_byte: float) -> str:
-    """A step curve over time of all kinds up to this one; the kinds under it are drawn over it."""
-    path, height, most = [f"M{LEFT} {number(base)}"], 0.0, 0.0
-    for x, held in columns:
-        level, most = sum(held[name] for name in below) * per_byte, max(most, held[kind])
-        if level != height:
-            path.append(f"H{number(LEFT + x)}V{number(base - level)}")
-            height = level
-    path.append(f"H{WIDTH - RIGHT}V{number(base)}z")
-    return f'<path class="nd-{kind}" d="{"".join(path)}"><title>{kind}: at most {si(most, "B")}</title></path>'
-
-
-def level(name: str, size: float, base: float, per_byte: float) -> str:
-    """A line at a number of bytes, named in the margin: the peak below its line, the limit above, so that they never meet."""
-    y = base - size * per_byte
-    line = f'<path class="{name}" d="M{LEFT} {number(y)}H{WIDTH - RIGHT}"><title>{name} {si(size, "B")}</title></path>'
-    return line + text(LEFT - 8, y + (8 if name == "peak" else -1), name, "end small")

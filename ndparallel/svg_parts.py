@@ -20,10 +20,12 @@ PLOT_WIDTH = WIDTH - LEFT - RIGHT
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
 FRAME = (
-    "text{font:12px system-ui,sans-serif}.name{font-weight:600}.end{text-anchor:end}.small{font-size:10px}"
-    ".mark,.grid,.limit,.peak{fill:none}.peak{stroke-dasharray:2 3}.limit{stroke-width:1.5}"
+    "text{font:12px system-ui,sans-serif}.name{font-weight:600}.small,.digit{font-size:10px}"
+    ".end{text-anchor:end}.middle{text-anchor:middle}"
+    ".mark,.grid,.limit,.peak,.frame{fill:none}.peak{stroke-dasharray:2 3}.limit,.frame{stroke-width:1.5}"
+    f".on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"  # on a shape's colour, which is about the same in both modes
 )
-SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}.nd-line{stroke-width:.8}"
+SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}.nd-line{stroke-width:.8}.nd-box{stroke-width:.8}"
 
 
 def document(label: str, height: float, paints: Mapping[str, Paint], body: Iterable[str]) -> str:
@@ -40,13 +42,13 @@ def style(paints: Mapping[str, Paint]) -> str:
 
 def frame_colours(mode: int) -> str:
     ground, ink, faint, grid = (pair[mode] for pair in (GROUND, INK, FAINT_INK, GRID))
-    lines = f".grid{{stroke:{grid}}}.mark,.peak{{stroke:{faint}}}.limit{{stroke:{ACTIVITIES[WAITING][1 + mode]}}}"
+    lines = f".grid{{stroke:{grid}}}.frame{{stroke:{ink}}}.mark,.peak{{stroke:{faint}}}.limit{{stroke:{ACTIVITIES[WAITING][1 + mode]}}}"
     return f".ground{{fill:{ground}}}text{{fill:{ink}}}.small{{fill:{faint}}}" + lines
 
 
 def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
     """Rules for shapes that <use> repeats; no rule about what they are in would reach them there, so that their names are our own."""
-    lines = f".nd-seam{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
+    lines = f".nd-seam,.nd-box{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
     return lines + "".join(f".nd-{name}{{fill:{paint[1 + mode]}}}" for name, paint in paints.items())
 
 
@@ -67,10 +69,12 @@ def time_axis(end: float, bottom: float, per_second: float) -> Iterator[str]:
         yield f'<text class="small" x="{x}" y="{number(bottom + 16)}" text-anchor="middle">{si(tick, "s")}</text>'
 
 
-def legend(paints: Mapping[str, Paint], top: float) -> Iterator[str]:
+def legend(paints: Iterable[str], top: float, words: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A patch of every paint, and its name or what `words` calls it."""
     x = LEFT
-    for name in paints:
-        yield f'<rect class="nd-{name}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+    for paint in paints:
+        name = (words or {}).get(paint, paint)
+        yield f'<rect class="nd-{paint}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
         yield text(x + 17, top + 15, name)
         x += 36 + 7 * len(name)
 

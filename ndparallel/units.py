@@ -198,6 +198,7 @@ class Unit:
         self.w: dict[str, np.ndarray] = {}
         self.g: dict[str, np.ndarray] = {}
         self.saved: dict[Any, Saved] = {}
+        self.charges: dict[tuple, Charge] = {}
         self.inner: list[Unit] = []  # units inside, whose gradients are averaged over other ranks
         self.defers = True
 
@@ -224,7 +225,11 @@ class Unit:
 
     def charge(self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int) -> Charge:
         """The price list for `batch` sequences, and for counts that the sizes do not tell."""
-        return Charge(self.gpu, price_list(f"{phase} {self.name}", operations, self.context.sizes(batch), *counts))
+        key = (phase, operations, batch, counts)
+        if key not in self.charges:
+            prices = price_list(f"{phase} {self.name}", operations, self.context.sizes(batch), *counts)
+            self.charges[key] = Charge(self.gpu, prices)
+        return self.charges[key]
 
     forward: Callable[[Any, int], Any]
     backward_input: Callable[[Any, int], Any]

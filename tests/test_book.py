@@ -57,6 +57,12 @@ def test_numbers_that_are_stale_are_renewed_in_the_comment_and_in_the_paragraph(
     assert new == PARAGRAPH.replace("3.85x", "4.00x").replace("26.8 ms", "30.1 ms")
 
 
+def test_semicolons_let_a_line_explain_several_numbers():
+    dense = PARAGRAPH.replace(".speedup\n", ".speedup ;  ")
+    new = renewed(dense, commands(speedup=4.0, exposed=0.0301))
+    assert new == dense.replace("3.85x", "4.00x").replace("26.8 ms", "30.1 ms")
+
+
 def test_a_number_is_not_mistaken_for_a_part_of_another():
     text = "<!-- numbers: any\n3.8x   strategies['DDP ring'].speedup\n-->\nNot 13.8x, nor 3.85x, but 3.8x.\n"
     assert renewed(text, commands(4.0)).endswith("Not 13.8x, nor 3.85x, but 4.0x.\n")

@@ -1,21 +1,21 @@
 """1D over nodes: FSDP in two levels, HSDP with a copy in each node; who sends what across, and when."""
 
+import json
 from dataclasses import replace
 
 import pytest
-from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, names, reference, run, strategy
+from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, reference, run, strategy
 
 from gpu import COLLECTIVE, COMPUTE, SEND, WAIT, Event
 from ndparallel.errors import UserError
 from ndparallel.job import Job
-from ndparallel.lesson import Runner, run_lesson
+from ndparallel.lesson import Runner, main
 from ndparallel.lessons import load
-from ndparallel.mesh import Mesh
 from ndparallel.pocket import POCKET
 
 LESSON = "1d_data_parallel"
 DEFAULT, EIGHT = Job(), Job(model=SMALL)
-FSDP, HSDP = (strategy(LESSON, name) for name in ("FSDP over nodes", "HSDP over nodes"))
+FSDP, HSDP = (strategy(LESSON, name) for name in ("FSDP prefetch", "HSDP"))
 
 
 def events(results, kind: str) -> list[Event]:
@@ -36,33 +36,33 @@ def gradient_bytes() -> int:
 @pytest.mark.parametrize("over_nodes", [FSDP, HSDP], ids=lambda strategy: strategy.name)
 def test_loss_and_every_gradient_shard_equal_the_single_gpus_whatever_a_node_holds(over_nodes, gpus_per_node, dtype):
     job = EIGHT.on(dtype=dtype, microbatches=2, batch=16)
-    loss, gradient = loss_and_gradient_difference(run(over_nodes, job, 4, replace(POCKET, gpus_per_node=gpus_per_node)), job)
+    loss, gradient = loss_and_gradient_difference(run(over_nodes, job, 8, replace(POCKET, gpus_per_node=gpus_per_node)), job)
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
 
 def test_hsdp_divides_the_states_by_the_gpus_of_a_node_and_fsdp_by_all():
     n = gradient_bytes()
     for over_nodes, parts in ((FSDP, 8), (HSDP, 4)):
-        held = run(over_nodes, DEFAULT, 4)[0].held_bytes
+        held = run(over_nodes, DEFAULT, 8)[0].held_bytes
         assert (held["weights"], held["gradients"], held["optimizer"]) == (n / parts, n / parts, 2 * n / parts)
 
 
 def test_across_nodes_hsdp_sends_one_all_reduce_of_its_shard_and_fsdp_a_half_more():
     """g = 4, m = 2: 2 (m-1)/m n / g against 3 (m-1)/m n / g."""
     n = gradient_bytes()
-    assert bytes_across(run(HSDP, DEFAULT, 4)) == 2 * (1 / 2) * n / 4
-    assert bytes_across(run(FSDP, DEFAULT, 4)) == 3 * (1 / 2) * n / 4
+    assert bytes_across(run(HSDP, DEFAULT, 8)) == 2 * (1 / 2) * n / 4
+    assert bytes_across(run(FSDP, DEFAULT, 8)) == 3 * (1 / 2) * n / 4
 
 
 def test_bytes_sent_in_all():
     """FSDP 3 (N-1)/N n; HSDP 3 (g-1)/g n inside and 2 (m-1)/m n / g across."""
     n = gradient_bytes()
-    sent = {over_nodes.name: measured(LESSON, over_nodes.name, DEFAULT, 4).bytes_sent_per_gpu for over_nodes in (FSDP, HSDP)}
+    sent = {over_nodes.name: measured(LESSON, over_nodes.name, DEFAULT, 8).bytes_sent_per_gpu for over_nodes in (FSDP, HSDP)}
     assert sent == {FSDP.name: 3 * 7 / 8 * n, HSDP.name: (3 * 3 / 4 + 2 * 1 / 2 / 4) * n}
 
 
 def test_weights_never_cross_between_the_nodes_of_hsdp():
-    crossing = [event for event in events(run(HSDP, EIGHT, 4), COLLECTIVE) if len({rank // 4 for rank in event.peer}) > 1]
+    crossing = [event for event in events(run(HSDP, EIGHT, 8), COLLECTIVE) if len({rank // 4 for rank in event.peer}) > 1]
     assert {(event.stream, event.what[2]) for event in crossing} == {("dp replicate", "all_reduce")}
 
 
@@ -84,7 +84,7 @@ def test_two_levels_send_the_bytes_of_one_ring_but_a_seventh_of_them_over_the_bu
 
 
 def test_gradients_go_across_as_soon_as_they_are_reduced_inside_while_the_backward_pass_goes_on():
-    mine = [event for event in events(run(HSDP, DEFAULT, 4), COLLECTIVE) if event.rank == 0]
+    mine = [event for event in events(run(HSDP, DEFAULT, 8), COLLECTIVE) if event.rank == 0]
     inside = [event for event in mine if event.what[2] == "reduce_scatter"]
     across = [event for event in mine if event.what[2] == "all_reduce"]
     assert len(inside) == len(across) == DEFAULT.model.layers + 2
@@ -92,13 +92,13 @@ def test_gradients_go_across_as_soon_as_they_are_reduced_inside_while_the_backwa
     for first, second in zip(inside, across):
         assert second.start == max(first.end, free), "nothing else holds it up"
         free = second.end
-    last_of_backward = max(event.end for event in events(run(HSDP, DEFAULT, 4), COMPUTE) if event.what.startswith("backward"))
+    last_of_backward = max(event.end for event in events(run(HSDP, DEFAULT, 8), COMPUTE) if event.what.startswith("backward"))
     assert across[-3].end < last_of_backward < across[-1].end
 
 
 def test_who_waits_for_the_all_reduce_waits_for_the_reduce_scatter_before_it_too():
     """The tail of the step is exposed communication from the last backward operation to the optimizer, and no bubble."""
-    mine = run(HSDP, DEFAULT, 4)[0]
+    mine = run(HSDP, DEFAULT, 8)[0]
     backward = max(event.end for event in events([mine], COMPUTE) if event.what.startswith("backward"))
     optimizer = min(event.start for event in events([mine], COMPUTE) if event.what.startswith("optimizer"))
     waits = [event for event in events([mine], WAIT) if backward <= event.start and event.end <= optimizer]
@@ -107,7 +107,7 @@ def test_who_waits_for_the_all_reduce_waits_for_the_reduce_scatter_before_it_too
 
 def test_hsdp_on_one_node_is_fsdp_and_with_one_gpu_a_node_sends_what_ddp_sends():
     one_node, one_gpu = (replace(POCKET, gpus_per_node=size) for size in (8, 1))
-    steps = [measured(LESSON, over_nodes.name, DEFAULT, 4, one_node).step_seconds for over_nodes in (FSDP, HSDP)]
+    steps = [measured(LESSON, over_nodes.name, DEFAULT, 8, one_node).step_seconds for over_nodes in (FSDP, HSDP)]
     assert steps[0] == pytest.approx(steps[1], rel=1e-12)
     sent = [measured(LESSON, name, DEFAULT, 8, one_gpu).bytes_sent_per_gpu for name in ("DDP ring", HSDP.name)]
     assert sent[0] == sent[1]
@@ -115,11 +115,11 @@ def test_hsdp_on_one_node_is_fsdp_and_with_one_gpu_a_node_sends_what_ddp_sends()
 
 def test_nodes_of_unequal_numbers_are_one_sentence():
     with pytest.raises(UserError, match="these 8 GPUs stand 6, 2 in a node: choose a number of GPUs that nodes of 6 divide"):
-        run(HSDP, EIGHT, 4, replace(POCKET, gpus_per_node=6))
+        run(HSDP, EIGHT, 8, replace(POCKET, gpus_per_node=6))
 
 
 def test_hsdp_waits_less_than_fsdp_for_more_memory():
-    fsdp, hsdp = (measured(LESSON, over_nodes.name, DEFAULT, 4) for over_nodes in (FSDP, HSDP))
+    fsdp, hsdp = (measured(LESSON, over_nodes.name, DEFAULT, 8) for over_nodes in (FSDP, HSDP))
     assert hsdp.exposed_communication_seconds < fsdp.exposed_communication_seconds
     assert hsdp.peak_memory_bytes["total"] > fsdp.peak_memory_bytes["total"]
 
@@ -141,22 +141,7 @@ def test_the_sweep_over_microbatches_says_what_each_part_costs():
     assert "1.0x with DDP overlapped and ZeRO-1, 4.5x with ZeRO-2, 8.0x with FSDP prefetch and FSDP no reshard" in sweep.sentence
 
 
-# ------------------------------------------------------------------------------------------- strategies of their own size
-
-
-def test_a_strategy_of_another_size_than_was_asked_for_explains_itself_in_its_row():
-    run_by_two = run_lesson(load(LESSON), EIGHT.on(batch=4), POCKET, 2, [], "inline", lambda name: None)
-    errors = {row.name: row.error for row in run_by_two.report.strategies if row.error}
-    assert errors.keys() == {FSDP.name, HSDP.name}
-    assert all("the nearest batch that can is 8" in error for error in errors.values())
-
-
-@pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, [HSDP.name])])
-def test_what_was_asked_for_and_cannot_be_is_an_error(gpus, asked):
-    with pytest.raises(UserError, match="the nearest batch"):
-        run_lesson(load(LESSON), EIGHT.on(batch=4), POCKET, gpus, asked, "inline", lambda name: None)
-
-
-def test_over_nodes_means_two_pocket_nodes_or_as_many_gpus_as_are_asked_for():
-    assert [HSDP.mesh(gpus) for gpus in (2, 4, 16)] == [Mesh(dp=8), Mesh(dp=8), Mesh(dp=16)]
-    assert names(LESSON)[-2:] == [FSDP.name, HSDP.name]
+@pytest.mark.parametrize(("options", "last"), [([], "FSDP no reshard"), (["--gpus=8"], "HSDP"), (["--strategy=HSDP"], "HSDP")])
+def test_hsdp_is_shown_where_there_are_several_nodes_or_where_it_is_asked_for(options, last, capsys):
+    assert main(load(LESSON), [*options, "--engine=inline", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["strategies"][-1]["name"] == last

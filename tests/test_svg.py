@@ -11,7 +11,8 @@ from synthetic import HARDWARE, OPERATIONS, data_parallel, pipeline
 from gpu import COMPUTE
 from ndparallel.history import Lane, Span, Timeline, memory_history, timeline
 from ndparallel.palette import ACTIVITIES, COMMUNICATION, FORWARD, GROUND, IDLE, INK, MEMORY
-from ndparallel.svg import DETAILS, LIMIT_BYTES, MEMORY_HEIGHT, draw_memory, draw_timelines
+from ndparallel.svg import DETAILS, LIMIT_BYTES, draw_timelines
+from ndparallel.svg_memory import HEADROOM, HIGHEST, draw_memory
 from ndparallel.svg_parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
 from ndparallel.timeline import Timelines
 
@@ -113,7 +114,7 @@ def test_all_timelines_share_one_scale():
     assert ends == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.parametrize("svg", [draw_timelines(CONTRAST), draw_memory(MEMORY_OF_ONE)], ids=["time", "memory"])
+@pytest.mark.parametrize("svg", [draw_timelines(CONTRAST), draw_memory([MEMORY_OF_ONE])], ids=["time", "memory"])
 def test_a_picture_is_whole_in_itself_and_has_both_modes(svg):
     ElementTree.fromstring(svg)
     assert not re.search(r"script|@import|url\(|font-face|href=\"[^#]", svg)
@@ -138,7 +139,7 @@ def test_rules_for_text_hold_inside_our_pictures_only():
 
 
 def test_everything_drawn_lies_inside_the_picture():
-    for svg in (draw_timelines(CONTRAST), draw_memory(MEMORY_OF_ONE)):
+    for svg in (draw_timelines(CONTRAST), draw_memory([MEMORY_OF_ONE])):
         root = ElementTree.fromstring(svg)
         height = float(root.get("height"))
         assert all(0 <= float(text.get("x")) <= WIDTH and 0 < float(text.get("y")) < height for text in root.iter(NAMESPACE + "text"))
@@ -161,7 +162,7 @@ def test_an_empty_run_is_still_a_picture():
 def test_a_notebook_shows_timelines_and_memory():
     assert Timelines(CONTRAST)._repr_svg_() == draw_timelines(CONTRAST)
     assert CONTRAST[0]._repr_svg_() == draw_timelines(CONTRAST[:1])
-    assert MEMORY_OF_ONE._repr_svg_() == draw_memory(MEMORY_OF_ONE)
+    assert MEMORY_OF_ONE._repr_svg_() == draw_memory([MEMORY_OF_ONE])
 
 
 # ----------------------------------------------------------------------------------------------------------- memory
@@ -169,7 +170,7 @@ def test_a_notebook_shows_timelines_and_memory():
 
 def highest(svg):
     """The highest point of every area, in pixels above the base."""
-    base = TITLE_HEIGHT + MEMORY_HEIGHT
+    base = TITLE_HEIGHT + HIGHEST
     for path in elements(svg, "path"):
         if (path.get("class") or "").startswith("nd-"):
             yield base - min(float(y) for y in re.findall(r"V([\d.]+)", path.get("d")))
@@ -181,20 +182,20 @@ def test_the_top_of_the_picture_is_the_peak_even_where_it_lasts_no_time(run):
     moment += ((run.rank, COMPUTE, "memory", "buffers", run.end_seconds, run.end_seconds, 0, 0, None),)
     history = memory_history("ddp", replace(run, events=moment), 1e12)
     assert history.peak_bytes == 4 * 40_000 * 2 + 3e5
-    assert max(highest(draw_memory(history))) == pytest.approx(MEMORY_HEIGHT / 1.08, abs=0.01)
+    assert max(highest(draw_memory([history]))) == pytest.approx(HIGHEST / HEADROOM, abs=0.01)
 
 
 def test_the_limit_is_drawn_where_it_belongs_or_named():
     run = RUNS["overlapped"][0]
-    near, far = (draw_memory(memory_history("ddp", run, limit)) for limit in (4e5, 1e9))
+    near, far = (draw_memory([memory_history("ddp", run, limit)]) for limit in (4e5, 1e9))
     line = next(path for path in elements(near, "path") if path.get("class") == "limit")
-    assert float(re.search(r"M\S+ ([\d.]+)", line.get("d"))[1]) == pytest.approx(TITLE_HEIGHT + MEMORY_HEIGHT * (1 - 1 / 1.08), abs=0.01)
+    assert float(re.search(r"M\S+ ([\d.]+)", line.get("d"))[1]) == pytest.approx(TITLE_HEIGHT + HIGHEST * (1 - 1 / HEADROOM), abs=0.01)
     assert not any(path.get("class") == "limit" for path in elements(far, "path"))
     assert "peak 320 kB of 1.00 GB" in {text.text for text in elements(far, "text")}
 
 
 def test_kinds_are_stacked_in_their_order_and_only_those_held():
-    svg = draw_memory(MEMORY_OF_ONE)
+    svg = draw_memory([MEMORY_OF_ONE])
     kinds = [path.get("class")[3:] for path in elements(svg, "path") if (path.get("class") or "").startswith("nd-")]
     assert kinds == ["activations", "gradients", "weights"]  # the lowest is drawn last, over the others
     assert list(highest(svg)) == sorted(highest(svg), reverse=True)
@@ -204,5 +205,5 @@ def test_kinds_are_stacked_in_their_order_and_only_those_held():
 def test_memory_over_a_long_run_stays_small():
     run = data_parallel(operations=OPERATIONS * 20, hardware=replace(HARDWARE, memory_bytes=1e8))[0]
     assert len(run.events) > 3000
-    assert len(draw_memory(memory_history("long", run, 1e7))) < 30_000
+    assert len(draw_memory([memory_history("long", run, 1e7)])) < 30_000
     assert WIDTH - RIGHT - LEFT == PLOT_WIDTH

@@ -11,6 +11,7 @@ from ndparallel import costs
 from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.launch import launch
+from ndparallel.lesson import run_lesson
 from ndparallel.lessons import load
 from ndparallel.mesh import Mesh
 from ndparallel.oracle import gradient_difference, whole_tensors
@@ -167,3 +168,22 @@ def test_the_sweep_names_the_degree_at_which_communication_passes_compute():
         sweep = load(LESSON).sweeps["degree"](runner, Job(model=WIDE))
     first = next(row["tp"] for row in sweep.rows if row["exposed_communication_seconds"] > row["compute_seconds"])
     assert f"tp={first}" in sweep.sentence
+
+
+# ------------------------------------------------------------------------------------------- strategies of their own size
+
+
+def lesson_of(gpus, asked):
+    return run_lesson(load(LESSON), Job(model=SMALL, batch=3), POCKET, gpus, asked, "inline", lambda name: None)
+
+
+def test_a_strategy_of_another_size_than_was_asked_for_explains_itself_in_its_row():
+    errors = {row.name: row.error for row in lesson_of(2, []).report.strategies if row.error}
+    assert errors.keys() == {"TP x FSDP"}
+    assert "the nearest batch that can is 2" in errors["TP x FSDP"]
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, ["TP x FSDP"])])
+def test_what_was_asked_for_and_cannot_be_is_an_error(gpus, asked):
+    with pytest.raises(UserError, match="tp can be|nearest"):
+        lesson_of(gpus, asked)

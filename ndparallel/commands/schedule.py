@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.files import write_atomically
 from ndparallel.pipeline import picture
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.report import WIDTH, quiet_table
+from ndparallel.words import listed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory-limit", type=float, metavar="X", help="most activations per rank, in those of one chunk; searched keeps to it (default P)"
     )
     add("--released-by-input", type=float, default=0.0, metavar="R", help="share of the activations that I frees (default 0)")
+    add("--svg", metavar="FILE", help="draw the schedules into an SVG")
     add("--json", action="store_true", help="print JSON: one object, or a list of them for several names")
 
 
@@ -46,6 +49,11 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(described if len(described) > 1 else described[0]))
     else:
         show(timings, args)
+    if args.svg:
+        from ndparallel.svg_schedules import draw_schedules  # only where a picture is asked for
+
+        write_atomically(args.svg, draw_schedules(timings))
+        print(f"\n{args.svg} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout)
 
 
 def timed(name: str, args: argparse.Namespace) -> Timing:

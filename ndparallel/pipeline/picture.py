@@ -19,7 +19,7 @@ from rich.style import Style
 from rich.text import Text
 
 from ndparallel.history import ticks
-from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 
 COLOURS = {  # of the rank's first chunk and of its last; chosen so that the colour-blind can tell all of them apart
@@ -97,7 +97,7 @@ def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
         middle = (first + end) // 2 if len(step) == 2 else end
         for action, left, right, fused in zip(step, (first, middle), (middle, end), ("first", "second")):
             chunk = layout.chunk(action.stage)
-            yield Cell(left, right - left, action, chunk / max(layout.chunks - 1, 1), chunk, fused if len(step) == 2 else "")
+            yield Cell(left, right - left, action, shade_of(layout, chunk), chunk, fused if len(step) == 2 else "")
         position += len(step)
 
 
@@ -106,9 +106,23 @@ def column(seconds: float, scale: float) -> int:
     return math.ceil(seconds * scale - 0.5)
 
 
+def shade_of(layout: Layout, chunk: int) -> float:
+    """0 for the first chunk of a rank, 1 for the last."""
+    return chunk / max(layout.chunks - 1, 1)
+
+
+def shade(op: str, lightness: float) -> ColorTriplet:
+    return blend_rgb(*COLOURS[op], lightness)
+
+
+def dark_enough(lightness: float) -> bool:
+    """Whether white can be read on a shade."""
+    return lightness < 0.5
+
+
 def coloured(cell: Cell) -> tuple[str, Style]:
-    background = Color.from_triplet(blend_rgb(*COLOURS[cell.action.op], cell.shade))
-    ink = Color.from_triplet(WHITE if cell.shade < 0.5 else BLACK)
+    background = Color.from_triplet(shade(cell.action.op, cell.shade))
+    ink = Color.from_triplet(WHITE if dark_enough(cell.shade) else BLACK)
     return number(cell)[0].center(cell.columns), Style(color=ink, bgcolor=background, underline=bool(cell.fused), bold=bool(cell.fused))
 
 

@@ -31,6 +31,11 @@ class Timing:
     end: list[list[float]]
     busy: list[float]
 
+    def _repr_svg_(self) -> str:
+        from ndparallel.svg_schedules import draw_schedules  # only where a notebook asks for it
+
+        return draw_schedules([self])
+
     @property
     def makespan(self) -> float:
         """Seconds from the start of the first action, at 0, to the end of the last."""

@@ -1,0 +1,103 @@
+"""What tensor parallelism does to one transformer block, read from an executed run: who holds which slices, where they talk.
+
+Idea   A rank's events stand in the order of its program, so that the operations before and after a collective say where it belongs. The
+       slices are those of the parameters whose gradients the ranks left behind.
+Limit  Dense blocks, whose operations are those of ndparallel/costs.py.
+
+Glossary
+    place   where ranks may talk: f1 and f2 before the matmuls that are cut by columns, g1 and g2 after those cut by rows
+    talk    one collective of the block
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpu import COLLECTIVE, COMPUTE, SEND, Event
+from ndparallel.history import RankRun
+from ndparallel.launch import RankResult
+from ndparallel.parameters import Parameter
+
+AFTER = {
+    ("forward", "norm1"): "f1",
+    ("forward", "out"): "g1",
+    ("forward", "norm2"): "f2",
+    ("forward", "down"): "g2",
+    ("backward", "qkv"): "f1",
+    ("backward", "gate_up"): "f2",
+}
+BEFORE = {("backward", "out"): "g1", ("backward", "down"): "g2"}
+
+
+class Talk(NamedTuple):
+    direction: str
+    place: str
+    operation: str
+    bytes_sent: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """One strategy's run of one block: `talks` of its first rank in order, `slices[name][rank]` of the block's parameters."""
+
+    name: str
+    talks: tuple[Talk, ...]
+    slices: dict[str, list[Parameter]]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.slices["q"])
+
+    def operations(self, direction: str, place: str) -> list[str]:
+        return [talk.operation for talk in self.talks if (talk.direction, talk.place) == (direction, place)]
+
+    def counts(self) -> Counter[str]:
+        return Counter(talk.operation for talk in self.talks)
+
+
+def block_run(name: str, results: Sequence[RankResult], unit: str) -> BlockRun:
+    """Read what became of the block `unit`, as layers.3. Raises ValueError where ranks talk at a place that no block has."""
+    return BlockRun(name, tuple(talks(results[0], unit)), slices(results, unit))
+
+
+def slices(results: Sequence[RankResult], unit: str) -> dict[str, list[Parameter]]:
+    held: dict[str, list[Parameter]] = {}
+    for result in results:
+        for parameter in (parameter for holding in result.value.gradients for parameter in holding.parameters):
+            if parameter.name.startswith(f"{unit}."):
+                held.setdefault(parameter.name.removeprefix(f"{unit}."), []).append(parameter)
+    return held
+
+
+def talks(run: RankRun, unit: str) -> Iterator[Talk]:
+    """The collectives of one block, in order."""
+    events = [Event._make(event) for event in run.events if event[2] in (COMPUTE, COLLECTIVE, SEND)]
+    sent: defaultdict[tuple, float] = defaultdict(float)
+    for event in events:
+        if event.kind == SEND:
+            sent[event.what[0]] += event.bytes
+    for before, event, after in in_order(events):
+        if unit in (before.split()[1:2] + after.split()[1:2]) and (found := place_of(before, after, unit)):
+            yield Talk(*found, event.what[2].replace("_", "-"), sent[event.what[:2]], event.end - event.start)
+
+
+def in_order(events: Sequence[Event]) -> Iterator[tuple[str, Event, str]]:
+    """Every collective between the names of the operations before and after it."""
+    before, waiting = "", list[Event]()
+    for event in events:
+        if event.kind == COLLECTIVE:
+            waiting.append(event)
+        elif event.kind == COMPUTE:
+            yield from ((before, talk, event.what) for talk in waiting)
+            before, waiting = event.what, []
+
+
+def place_of(before: str, after: str, unit: str) -> tuple[str, str] | None:
+    """(direction, place) of a collective between two operations, None for one that is another unit's."""
+    for operation, places in ((before, AFTER), (after, BEFORE)):
+        direction, name, *short = operation.split()
+        if name == unit and (direction, " ".join(short)) in places:
+            return direction, places[direction, " ".join(short)]
+    return None

@@ -1,0 +1,71 @@
+"""Check, or with --write renew, the pictures that README.md and docs/ show.
+
+Idea   Each is drawn anew, from runs on the simulated clock, and compared with its file in docs/pictures, byte by byte.
+Limit  It changes nothing without --write, and exits with 1 where a file is stale.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gpu import si
+from ndparallel.errors import UserError, unknown
+from ndparallel.files import write_atomically
+from ndparallel.launch import ENGINES
+from ndparallel.pictures import FOLDER, PICTURES, is_stale, path_of, strays
+from ndparallel.report import WIDTH, quiet_table
+from ndparallel.show import progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(PICTURES)}")
+    add("--write", action="store_true", help="write the files that are stale")
+    add("--folder", type=Path, default=FOLDER, metavar="DIR", help="where they lie (default docs/pictures)")
+    add("--engine", default="processes", choices=ENGINES, help="what runs the GPUs (default processes)")
+    add("--json", action="store_true", help="print JSON and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for name in arguments.names:
+        if name not in PICTURES:
+            raise unknown("picture", name, PICTURES)
+    if not arguments.folder.is_dir():
+        raise UserError(f"there is no directory {str(arguments.folder)!r} for pictures: make it, or name another with --folder.")
+    with progress() as announce:
+        rows = []
+        for name in arguments.names or PICTURES:
+            announce(name)
+            rows.append(renewed(name, arguments))
+    unasked = [] if arguments.names else [path.name for path in strays(arguments.folder)]
+    show(rows, unasked, arguments)
+    return int(bool(unasked) or any(row["state"] == "stale" for row in rows))
+
+
+def renewed(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Draw one picture and compare it with its file; with --write, replace a file that is stale."""
+    svg = PICTURES[name].svg(arguments.engine)
+    state = "stale" if is_stale(name, svg, arguments.folder) else "up to date"
+    if state == "stale" and arguments.write:
+        write_atomically(path_of(name, arguments.folder), svg)
+        state = "written"
+    return {"name": name, "state": state, "bytes": len(svg.encode()), "shows": PICTURES[name].shows}
+
+
+def show(rows: list[dict[str, Any]], unasked: list[str], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps({"folder": str(arguments.folder), "pictures": rows, "strays": unasked}, indent=2))
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    cells = [(row["name"], row["state"], si(row["bytes"], "B"), row["shows"]) for row in rows]
+    table = quiet_table(("picture", "state", "size", "shows"), cells, console.width)
+    table.columns[-1].justify = "left"
+    console.print(table)
+    if unasked:
+        console.print(f"\nNo picture is called {', '.join(unasked)}: remove what nobody makes.")
+    if any(row["state"] == "stale" for row in rows):
+        console.print("\nRenew what is stale with `ndparallel pictures --write`, and look at it.")

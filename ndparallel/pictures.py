@@ -1,0 +1,146 @@
+"""The pictures that README.md and docs/ show: what each has, and how it is made from a run.
+
+Idea   A picture is drawn from the same runs and by the same functions as --svg, `ndparallel schedule --svg` and a notebook use, so that
+       none of them can tell another story. All lie in docs/pictures; one file serves light and dark pages.
+Cost   A few seconds for all.
+Limit  Files must be the same on every machine to the last byte; so only what the simulated clock says is drawn, never a loss.
+
+Glossary
+    stale   a file that is not what its picture would be now, or is not there
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ndparallel.block import block_run
+from ndparallel.hardware import find_hardware
+from ndparallel.history import alike, memory_history, timeline
+from ndparallel.job import Job
+from ndparallel.lesson import Run, run_lesson
+from ndparallel.lessons import ROOT, load
+from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.timing import Timing, time_schedule
+from ndparallel.pipeline.work import Work
+from ndparallel.svg import draw_timelines
+from ndparallel.svg_block import draw_block
+from ndparallel.svg_memory import draw_memory
+from ndparallel.svg_schedules import draw_schedules
+
+FOLDER = ROOT / "docs" / "pictures"
+LONGEST = 33  # seconds of the longest schedule that is drawn on the gallery's common scale
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What it shows, and how it is drawn on an engine, from strategies of a lesson or from schedules of these names."""
+
+    shows: str
+    draw: Callable[..., str]
+    lesson: str | None
+    names: Sequence[str]
+
+    def svg(self, engine: str) -> str:
+        return self.draw(self.lesson, self.names, engine) if self.lesson else self.draw(self.names)
+
+
+def lesson_run(lesson: str, names: Sequence[str], engine: str, gpus_per_node: int | None = None, **job: int) -> Run:
+    """Run a lesson's strategies on pocket as they stand, but for other nodes and other fields of the job."""
+    its, pocket = load(lesson), find_hardware("pocket")
+    hardware = replace(pocket, gpus_per_node=gpus_per_node or pocket.gpus_per_node)
+    return run_lesson(its, Job(**(its.defaults | job)), hardware, its.gpus, names, engine, lambda name: None)
+
+
+def timelines(lesson: str, names: Sequence[str], engine: str, **changes: int) -> str:
+    run = lesson_run(lesson, names, engine, **changes)
+    return draw_timelines([alike(timeline(name, run.results[name])) for name in names])
+
+
+def far_apart(lesson: str, names: Sequence[str], engine: str) -> str:
+    """Every GPU in a node of its own, where there is enough communication to be seen."""
+    return timelines(lesson, names, engine, gpus_per_node=1)
+
+
+def memory(lesson: str, names: Sequence[str], engine: str, **changes: int) -> str:
+    """GPU 0 of every strategy."""
+    run = lesson_run(lesson, names, engine, **changes)
+    return draw_memory([memory_history(name, run.results[name][0], run.hardware.memory_bytes) for name in names])
+
+
+def memory_in_two(lesson: str, names: Sequence[str], engine: str) -> str:
+    """In two microbatches, so that activations do not dwarf all else."""
+    return memory(lesson, names, engine, microbatches=2)
+
+
+def block(lesson: str, names: Sequence[str], engine: str) -> str:
+    """One of the middle layers: the first and the last have neighbours of another kind."""
+    run, model = lesson_run(lesson, names, engine), Job().model
+    return draw_block([block_run(name, run.results[name], f"layers.{model.layers // 2}") for name in names], model)
+
+
+def equal_work(names: Sequence[str], end: float | None = LONGEST) -> str:
+    """4 ranks, 8 microbatches, a second for each of F, I and W of a rank's layers."""
+    return draw_schedules([time_one(name) for name in names], end)
+
+
+def time_one(name: str, ranks: int = 4, microbatches: int = 8) -> Timing:
+    schedule = build(name, ranks, microbatches)
+    return time_schedule(schedule, Work.of_whole_stages(schedule.chunks))
+
+
+def naive(names: Sequence[str]) -> str:
+    return equal_work(names, end=None)
+
+
+PICTURES = {
+    "0d-memory": Picture(
+        "what accumulation and recomputation leave of memory",
+        memory,
+        "0d_single_gpu",
+        ("single GPU", "4 microbatches", "full recompute"),
+    ),
+    "1d-timeline": Picture(
+        "what overlapping and prefetching hide, on slow links",
+        far_apart,
+        "1d_data_parallel",
+        ("DDP ring", "DDP overlapped", "FSDP", "FSDP prefetch"),
+    ),
+    "1d-memory": Picture(
+        "what each stage of ZeRO takes out of memory",
+        memory_in_two,
+        "1d_data_parallel",
+        ("DDP ring", "ZeRO-1", "ZeRO-2", "FSDP prefetch"),
+    ),
+    "2d-block": Picture(
+        "the block: who holds which slice, where the GPUs talk",
+        block,
+        "2d_tensor_parallel",
+        ("TP", "TP + SP", "TP + SP regather"),
+    ),
+    "3d-timeline": Picture("a pipeline with a bubble, and one that fills it", timelines, "3d_pipeline_parallel", ("1F1B", "ZB-V")),
+    "4d-timeline": Picture(
+        "who talks how often, and what rank order costs",
+        timelines,
+        "4d_combined",
+        ("TP2 x PP2 x DP2", "TP outermost"),
+    ),
+    "schedules-naive": Picture("one microbatch after another", naive, None, ("naive",)),
+    "schedules-order": Picture("forwards first, or backwards as soon as there are any", equal_work, None, ("gpipe", "1f1b", "eager-1f1b")),
+    "schedules-chunks": Picture("smaller stages", equal_work, None, ("interleaved", "looped-bfs")),
+    "schedules-zero-bubble": Picture("weight gradients in the bubble", equal_work, None, ("zb-h1", "zb-h2")),
+    "schedules-v": Picture("the V", equal_work, None, ("zb-v", "dualpipev")),
+}
+
+
+def path_of(name: str, folder: Path) -> Path:
+    return folder / f"{name}.svg"
+
+
+def is_stale(name: str, svg: str, folder: Path) -> bool:
+    path = path_of(name, folder)
+    return not path.is_file() or path.read_text("utf-8") != svg
+
+
+def strays(folder: Path) -> list[Path]:
+    """Files among the pictures that none of them is."""
+    return sorted(set(folder.glob("*")) - {path_of(name, folder) for name in PICTURES})

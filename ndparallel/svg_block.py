@@ -1,0 +1,215 @@
+"""The transformer block under tensor parallelism, as a small SVG: who holds which slice of each weight, and where the GPUs talk.
+
+Idea   Time runs to the right as in a forward pass. Above, the weights, as the mathematics writes them, y = x W: columns are outputs. Below,
+       for each variant, a lane for every GPU: its colour where it works on its slice, grey where all GPUs do the same work.
+Cost   About 8 kB.
+Limit  All names, slices and collectives are those of an executed run (ndparallel/block.py); the order of the columns is drawn.
+
+Glossary
+    stop    a column of the picture: an operation, or f or g, where the GPUs talk
+    band    one variant's lanes and collectives
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpu import si
+from ndparallel.block import BlockRun
+from ndparallel.palette import ACTIVITIES, COMMUNICATION, IDLE, RANKS
+from ndparallel.parameters import Parameter, part
+from ndparallel.svg_parts import LEFT, LEGEND_HEIGHT, RIGHT, WIDTH, document, legend, number, text
+from ndparallel.units import ModelConfig
+from ndparallel.words import count, listed
+
+SCALE, WEIGHTS_HEIGHT, LABEL_HEIGHT, HEADER_HEIGHT, GAP = 1.25, 148, 14, 40, 5
+LANE_HEIGHT, LANE_GAP, TITLE_HEIGHT, ROW_HEIGHT, BAND_GAP = 17, 2, 24, 16, 8
+
+
+class Stop(NamedTuple):
+    """A column: its name, its width in pixels, the weights that it multiplies with; rows of them drawn below one another."""
+
+    name: str
+    width: int
+    weights: tuple[tuple[str, ...], ...] = ()
+    place: str = ""
+
+    @property
+    def residual(self) -> bool:
+        return self.name in ("norm", "+")
+
+
+STOPS = (
+    Stop("norm", 74),
+    Stop("f", 26, place="f1"),
+    Stop("q, k, v", 90, (("q", "k", "v"),)),
+    Stop("attention", 92),
+    Stop("output", 64, (("out",),)),
+    Stop("g", 26, place="g1"),
+    Stop("+", 18),
+    Stop("norm", 74),
+    Stop("f", 26, place="f2"),
+    Stop("gate, up", 114, (("gate",), ("up",))),
+    Stop("SwiGLU", 68),
+    Stop("down", 64, (("down",),)),
+    Stop("g", 26, place="g2"),
+    Stop("+", 18),
+)
+
+
+def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
+    """Draw one block of a model, and a band for every run of it; a band without lanes has those of the band above."""
+    lefts = [LEFT + sum(stop.width for stop in STOPS[:place]) for place in range(len(STOPS))]
+    top, parts = WEIGHTS_HEIGHT + HEADER_HEIGHT, [*weights(runs[0], lefts), *header(lefts)]
+    above = None
+    for run in runs:
+        lanes = [[lane_words(stop, run, config, rank) for stop in STOPS] for rank in range(run.ranks)]
+        parts += band(run, lanes if lanes != above else [], lefts, top)
+        top += TITLE_HEIGHT + 2 * ROW_HEIGHT + BAND_GAP + (LANE_HEIGHT + LANE_GAP) * run.ranks * (lanes != above)
+        above = lanes
+    shared = {COMMUNICATION: ACTIVITIES[COMMUNICATION], IDLE: ACTIVITIES[IDLE]}
+    ranks = {f"rank{rank}": paint for rank, paint in enumerate(RANKS[: runs[0].ranks])}
+    words = {f"rank{rank}": f"GPU {rank}" for rank in range(len(ranks))} | {COMMUNICATION: "they talk", IDLE: "all do the same"}
+    body = [*parts, *legend(ranks | shared, top - BAND_GAP, words)]
+    label = "A transformer block under " + listed([run.name for run in runs])
+    return document(label, top - BAND_GAP + LEGEND_HEIGHT, ranks | shared, body)
+
+
+# ---------------------------------------------------------------------------------------------------------- the weights
+
+
+def weights(run: BlockRun, lefts: Sequence[float]) -> Iterator[str]:
+    """Every weight above the stop that multiplies with it, centred, its slices in the colours of those who hold them."""
+    yield text(LEFT, 17, f"A transformer block on {count(run.ranks, 'GPU')}", "name")
+    yield text(LEFT, 33, "Weights as in y = x W: rows are inputs, columns are outputs", "small")
+    for stop, left in zip(STOPS, lefts):
+        bottom = WEIGHTS_HEIGHT - 4.0
+        for names in reversed(stop.weights):
+            width = sum(drawn_size(run.slices[name][0])[0] for name in names) + GAP * (len(names) - 1)
+            x, height = left + (stop.width - width) / 2, drawn_size(run.slices[names[0]][0])[1]
+            yield text(left + stop.width / 2, bottom, label(names, run), "middle small")
+            for name in names:
+                yield from slices(run.slices[name], x, bottom - LABEL_HEIGHT + 2 - height)
+                x += drawn_size(run.slices[name][0])[0] + GAP
+            bottom -= height + LABEL_HEIGHT + 4
+
+
+def drawn_size(parameter: Parameter) -> tuple[float, float]:
+    """Width and height: a parameter is stored as (outputs, inputs), and drawn with its outputs as columns."""
+    outputs, inputs = parameter.whole
+    return outputs * SCALE, inputs * SCALE
+
+
+def label(names: Sequence[str], run: BlockRun) -> str:
+    """Write "q 32 x 32, k v 32 x 8"."""
+    by_size: dict[str, list[str]] = {}
+    for name in names:
+        outputs, inputs = run.slices[name][0].whole
+        by_size.setdefault(f"{inputs} x {outputs}", []).append(name)
+    return ", ".join(f"{listed(named)} {size}" for size, named in by_size.items())
+
+
+def slices(held: Sequence[Parameter], x: float, y: float) -> Iterator[str]:
+    """One weight; a slice that several ranks hold is shared between their colours."""
+    holders: dict[tuple, list[int]] = {}
+    for rank, parameter in enumerate(held):
+        holders.setdefault(tuple((piece.start, piece.stop) for piece in parameter.index), []).append(rank)
+    for (outputs, inputs), ranks in holders.items():
+        each = (inputs[1] - inputs[0]) / len(ranks)
+        for place, rank in enumerate(ranks):
+            corner = x + outputs[0] * SCALE, y + (inputs[0] + place * each) * SCALE
+            yield rectangle(f"rank{rank}", *corner, (outputs[1] - outputs[0]) * SCALE, each * SCALE)
+
+
+def rectangle(paint: str, x: float, y: float, width: float, height: float, more: str = "") -> str:
+    place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+    return f'<rect class="nd-{paint} nd-box" {place}{more}/>'
+
+
+# ------------------------------------------------------------------------------------------------------------ the bands
+
+
+def header(lefts: Sequence[float]) -> Iterator[str]:
+    """The names of the stops, and the residuals, which lead past them."""
+    y = WEIGHTS_HEIGHT + HEADER_HEIGHT - 6
+    for stop, left in zip(STOPS, lefts):
+        yield text(left + stop.width / 2, y - 4, stop.name, "middle" + " name" * bool(stop.place))
+    starts = [left for stop, left in zip(STOPS, lefts) if stop.name == "norm"]
+    ends = [left + stop.width / 2 for stop, left in zip(STOPS, lefts) if stop.name == "+"]
+    for start, end in zip(starts, ends):
+        yield f'<path class="mark" d="M{number(start + 4)} {y - 6}V{y - 22}H{number(end)}V{y - 16}m-3 -4l3 4l3 -4"/>'
+
+
+def band(run: BlockRun, lanes: Sequence[Sequence[str]], lefts: Sequence[float], top: float) -> Iterator[str]:
+    """A title with what the block costs, the collectives of both directions, and between them the lanes."""
+    yield text(LEFT, top + 17, run.name, "name")
+    yield text(WIDTH - RIGHT, top + 17, cost(run), "end")
+    y = top + TITLE_HEIGHT
+    yield from directions(run, "forward", lefts, y)
+    y += ROW_HEIGHT
+    for rank, lane in enumerate(lanes):
+        yield text(LEFT - 8, y + LANE_HEIGHT / 2 + 4, f"GPU {rank}", "end")
+        for stop, words, left in zip(STOPS, lane, lefts):
+            if not stop.place:
+                yield from cell(stop, words, rank, left, y)
+        y += LANE_HEIGHT + LANE_GAP
+    height = (LANE_HEIGHT + LANE_GAP) * len(lanes) - LANE_GAP
+    for stop, left in zip(STOPS, lefts):
+        if stop.place and lanes:
+            yield rectangle(COMMUNICATION, left + 5, y - height - LANE_GAP, stop.width - 10, height, ' rx="6"')
+            yield text(left + stop.width / 2, y - height / 2 + 2, stop.name, "middle name on-light")
+    yield from directions(run, "backward", lefts, y)
+
+
+def cost(run: BlockRun) -> str:
+    operations = listed([count(number, operation) for operation, number in run.counts().items()])
+    sent, seconds = sum(talk.bytes_sent for talk in run.talks), sum(talk.seconds for talk in run.talks)
+    return f"a layer: {operations}; a GPU sends {si(sent, 'B')} in {si(seconds, 's')}"
+
+
+def directions(run: BlockRun, direction: str, lefts: Sequence[float], top: float) -> Iterator[str]:
+    """What the GPUs do at every place, in one direction."""
+    arrow = "forward \u2192" if direction == "forward" else "\u2190 backward"
+    yield text(LEFT - 8, top + 11, arrow, "end small")
+    for stop, left in zip(STOPS, lefts):
+        if stop.place:
+            words = ", ".join(run.operations(direction, stop.place)) or "nothing"
+            yield text(left + stop.width / 2, top + 11, words, "middle small" if words == "nothing" else "middle digit")
+
+
+def cell(stop: Stop, words: str, rank: int, left: float, y: float) -> Iterator[str]:
+    same = words.startswith("all")
+    yield rectangle(IDLE if same else f"rank{rank}", left + 1, y, stop.width - 2, LANE_HEIGHT)
+    if stop.name != "+":
+        yield text(left + stop.width / 2, y + LANE_HEIGHT / 2 + 3.5, words, "middle digit" + " on-light" * (not same))
+
+
+def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str:
+    """What one GPU has at a stop: tokens where the residual runs, else columns, heads or rows of its slices."""
+    if stop.residual:
+        return tokens(run, config, rank)
+    of = {name: held[rank].index for name, held in run.slices.items()}
+    match stop.name:
+        case "q, k, v":
+            return f"q {span(of['q'][0])}, kv {span(of['k'][0])}"
+        case "attention":
+            return f"heads {span(of['q'][0], config.head_dim)}, kv {span(of['k'][0], config.head_dim)}"
+        case "output":
+            return f"rows {span(of['out'][1])}"
+        case "gate, up":
+            return f"columns {span(of['gate'][0])}"
+        case "SwiGLU":
+            return span(of["up"][0])
+        case "down":
+            return f"rows {span(of['down'][1])}"
+    return ""
+
+
+def tokens(run: BlockRun, config: ModelConfig, rank: int) -> str:
+    """All of them, unless they are gathered at f: then the rank's part of the sequence."""
+    gathers = "all-gather" in run.operations("forward", "f1")
+    return f"tokens {span(part(config.sequence, run.ranks, rank))}" if gathers else "all tokens"
+
+
+def span(piece: slice, each: int = 1) -> str:
+    first, last = piece.start // each, (piece.stop - 1) // each
+    return f"{first}-{last}" if first < last else f"{first}"

@@ -1,0 +1,144 @@
+"""Timed pipeline schedules as small SVG files: a panel for each, a row for each rank, the number of its microbatch in every action.
+
+Idea   What `ndparallel.pipeline.picture` draws on the terminal, in the same colours, with exact lengths, all on one axis of time.
+Cost   About 50 bytes for every action.
+Limit  An action that is narrower than its number has none.
+
+Glossary
+    box     an action where it stands in time, or its half of a fused pair, which is framed
+    paint   the name of a colour: the op and the chunk, F0
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ndparallel.palette import ACTIVITIES, IDLE, Paint
+from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.picture import NAMES, dark_enough, shade, shade_of
+from ndparallel.pipeline.timing import Timing
+from ndparallel.svg_parts import (
+    AXIS_HEIGHT,
+    LEFT,
+    LEGEND_HEIGHT,
+    PLOT_WIDTH,
+    RIGHT,
+    TITLE_HEIGHT,
+    WIDTH,
+    document,
+    number,
+    text,
+    time_axis,
+)
+
+ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH = 17, 3, 10, 6.2
+
+
+class Box(NamedTuple):
+    start: float
+    end: float
+    action: Action
+    paint: str
+
+
+def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
+    """Draw schedules below one another on one axis of time, which ends with the longest of them or at `end`."""
+    end = end or max(timing.makespan for timing in timings)
+    parts: list[str] = []
+    per_second, top = PLOT_WIDTH / end, 0.0
+    for timing in timings:
+        parts += panel(timing, top, per_second)
+        top += TITLE_HEIGHT + timing.schedule.ranks * (ROW_HEIGHT + ROW_GAP) + PANEL_GAP
+    body = [*time_axis(end, top - PANEL_GAP, per_second), *parts, *legend(timings, top - PANEL_GAP + AXIS_HEIGHT)]
+    names = ", ".join(f"{timing.schedule.name} {timing.makespan:g} s" for timing in timings)
+    return document(f"Schedules: {names}", top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT, paints_of(timings), body)
+
+
+def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
+    """Every colour that occurs, in the order of the ops, and that of idle time."""
+    paints = {IDLE: ACTIVITIES[IDLE]}
+    for op, chunks in chunks_by_op(timings).items():
+        for chunk, lightness in chunks.items():
+            colour = shade(op, lightness).hex
+            paints[f"{op}{chunk}"] = Paint(op, colour, colour)
+    return paints
+
+
+def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
+    """For every op that occurs, how light each chunk is drawn that it occurs on."""
+    layouts = {(action.op, timing.schedule.layout) for timing in timings for row in timing.schedule.actions for action in row}
+    chunks = {op: {c: shade_of(layout, c) for o, layout in layouts if o == op for c in range(layout.chunks)} for op in NAMES}
+    return {op: dict(sorted(chunks[op].items())) for op in NAMES if chunks[op]}
+
+
+def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
+    """A patch for every chunk of an op, and what they are."""
+    x, by_op = LEFT, chunks_by_op(timings)
+    for op, chunks in by_op.items():
+        for chunk in chunks:
+            yield f'<rect class="nd-{op}{chunk}" x="{x}" y="{number(top + 5)}" width="12" height="12"/>'
+            x += 12
+        yield text(x + 5, top + 15, NAMES[op])
+        x += 22 + 7 * len(NAMES[op])
+    notes = ["lighter: a later chunk"] * any(len(chunks) > 1 for chunks in by_op.values())
+    notes += ["framed: two run as one"] * any(any(timing.schedule.fused) for timing in timings)
+    yield text(x + 8, top + 15, ", ".join(notes), "small")
+
+
+def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
+    """The name, the figures, and the rows of one schedule."""
+    figures = f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held {peaks(timing.peak_held)}"
+    yield text(LEFT, top + 17, timing.schedule.name, "name")
+    yield text(WIDTH - RIGHT, top + 17, figures, "end")
+    for rank in range(timing.schedule.ranks):
+        y = top + TITLE_HEIGHT + rank * (ROW_HEIGHT + ROW_GAP)
+        yield text(LEFT - 8, y + ROW_HEIGHT / 2 + 4, f"rank {rank}", "end")
+        yield f'<g transform="translate({LEFT} {number(y)})">{"".join(row(timing, rank, per_second))}</g>'
+
+
+def peaks(held: Sequence[int]) -> str:
+    """Rank by rank where that is short."""
+    if len(set(held)) == 1:
+        return f"{held[0]} each"
+    return " ".join(map(str, held)) if len(held) <= 8 else f"{min(held)} to {max(held)}"
+
+
+def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
+    """The ground of idle time, the boxes by colour, frames round fused pairs, the numbers by ink."""
+    yield f'<path class="nd-{IDLE}" d="M0 0h{number(timing.makespan * per_second)}v{ROW_HEIGHT}H0z"/>'
+    shapes, numbers = defaultdict(list), defaultdict(list)
+    for start, end, action, paint in boxes(timing, rank):
+        x, width, words = start * per_second, (end - start) * per_second, str(action.microbatch)
+        shapes[paint].append(outline(x, width))
+        if width >= DIGIT_WIDTH * len(words):
+            lightness = shade_of(timing.schedule.layout, int(paint[1:]))
+            numbers["on-dark" if dark_enough(lightness) else "on-light"].append(f'<tspan x="{number(x + width / 2)}">{words}</tspan>')
+    for paint, outlines in shapes.items():
+        yield f'<path class="nd-{paint} nd-box" d="{"".join(outlines)}"/>'
+    pairs = [outline(start * per_second, (end - start) * per_second) for start, end in fused_pairs(timing, rank)]
+    if pairs:
+        yield f'<path class="frame" d="{"".join(pairs)}"/>'
+    for ink, spans in numbers.items():
+        yield f'<text class="middle digit {ink}" y="{ROW_HEIGHT / 2 + 3.5}">{"".join(spans)}</text>'
+
+
+def outline(x: float, width: float) -> str:
+    return f"M{number(x)} 0h{number(width)}v{ROW_HEIGHT}h-{number(width)}z"
+
+
+def boxes(timing: Timing, rank: int) -> Iterator[Box]:
+    """Where every action of a rank stands; the two of a fused pair have half of its time each."""
+    schedule, position = timing.schedule, 0
+    for step in schedule.steps(rank):
+        start, end = timing.start[rank][position], timing.end[rank][position]
+        each = (end - start) / len(step)
+        for place, action in enumerate(step):
+            paint = f"{action.op}{schedule.layout.chunk(action.stage)}"
+            yield Box(start + place * each, start + (place + 1) * each, action, paint)
+        position += len(step)
+
+
+def fused_pairs(timing: Timing, rank: int) -> Iterator[tuple[float, float]]:
+    """When each fused pair of a rank runs."""
+    for position in timing.schedule.fused[rank]:
+        yield timing.start[rank][position], timing.end[rank][position]
