@@ -41,6 +41,7 @@ class Job:
     schedule: str = "1f1b"
     stage_chunks: int | None = None
     zero: int = 0
+    watch: bool = False  # look for the first number that is not finite
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
