@@ -13,6 +13,7 @@ COMMANDS = {
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
     "plan": "a training step of a large model on a cluster: how long, what bounds it, does it fit, and how sure is that",
     "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
+    "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",
     "explain": "a layer's operations, one by one, and what bounds each",
     "validate": "the planner's predictions against measured training runs",
     "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",

@@ -30,7 +30,7 @@ def test_each_of_the_two_sets_up_by_pip_alone_and_then_does_one_thing():
 def test_what_they_name_is_there():
     assert PROJECT["scripts"]["ndparallel"] == "ndparallel.__main__:main" and "compare" in COMMANDS
     tools = " ".join(PROJECT["optional-dependencies"]["test"])
-    assert all(tool in tools for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline]"))
+    assert all(tool in tools for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline,mpi]"))
 
 
 def test_ci_reads_the_same_two_out_of_readme():

@@ -8,10 +8,11 @@ from common import strategy
 from gpu import Hardware
 from ndparallel.job import Job as LessonJob
 from ndparallel.launch import launch
-from ndparallel.measure import measure
+from ndparallel.measure import Measurement, measure
+from ndparallel.mesh import Mesh
 from ndparallel.planner.memory import peak_memory
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.shape import Experts, ModelShape
 from ndparallel.planner.stack import POCKET as STACK
 from ndparallel.planner.step import predict
 from ndparallel.pocket import POCKET
@@ -27,7 +28,9 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Pla
     model, mesh = lesson.model, lesson.mesh
     sizes = (model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn, model.vocab)
     zero, schedule = software.pop("zero", 0), lesson.schedule if mesh.pp > 1 else "1f1b"
-    stack = replace(STACK, dtype=lesson.dtype, regathers=lesson.sequence_parallel == "sp-regather", tp_chunks=lesson.chunks, **software)
+    software |= {"regathers": lesson.sequence_parallel == "sp-regather", "cp_gathers": lesson.context_parallel == "all-gather"}
+    stack = replace(STACK, **{"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software)
+    some = Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn) if model.experts else None
     plan = Plan(
         **{axis: getattr(mesh, axis) for axis in ("tp", "pp", "dp", "ep", "cp")},
         chunks=lesson.stage_chunks or (2 if schedule in ("interleaved", "zb-v", "dualpipev") else 1),
@@ -37,7 +40,8 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Pla
         recompute=lesson.recompute,
         schedule=schedule,
     )
-    return Job(ModelShape("pocket", *sizes), hardware, stack, model.sequence, lesson.batch), plan
+    shape = ModelShape("pocket", *sizes, experts=some)
+    return Job(shape, hardware, stack, model.sequence, lesson.batch, capacity_factor=model.capacity_factor), plan
 
 
 def executed(lesson: str, name: str, gpus: int, hardware: Hardware, **changes):
@@ -49,8 +53,12 @@ def executed(lesson: str, name: str, gpus: int, hardware: Hardware, **changes):
 
 def assert_equal(lesson: str, name: str, gpus: int = 4, hardware: Hardware = ROOMY, changes=None, **software):
     job, measured = executed(lesson, name, gpus, hardware, **(changes or {}))
-    there = planned(job, hardware, **software)
-    step, memory = predict(*there), peak_memory(*there)
+    assert_predicted(measured, *planned(job, hardware, **software))
+
+
+def assert_predicted(measured: Measurement, job: Job, plan: Plan):
+    step, memory = predict(job, plan), peak_memory(job, plan)
+    assert measured.peak_memory_bytes
     assert float(step.seconds) == pytest.approx(measured.step_seconds, rel=1e-6)
     assert memory.total == measured.peak_memory_bytes["total"]
     for kind in ("weights", "gradients", "optimizer", "activations", "buffers"):
@@ -117,3 +125,64 @@ def test_a_pipeline_that_recomputes_over_links_of_both_kinds(name, recompute):
 
 def test_a_single_gpu():
     assert_equal("0d_single_gpu", "4 microbatches", 1, **WHOLE)
+
+
+# ------------------------------------------------------------------------------------------------------------- the grid
+
+SMALL = ModelConfig(layers=4)
+ALL_EXPERTS = SMALL.on(experts=4, top_k=4, shared_experts=1)  # every token goes to every expert: balance
+FULL_EXPERTS = SMALL.on(experts=8, top_k=2, capacity_factor=0.01)  # an expert takes one row of each rank: balance
+
+
+def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
+    """4D's loop on a mesh: 16 sequences, in microbatches where there is a pipeline."""
+    lesson = LessonJob(**{"model": SMALL, "mesh": mesh, "batch": 16, "microbatches": 2 * mesh.pp if mesh.pp > 1 else 1} | changes)
+    results = launch(strategy("4d_combined", "DP only").program, mesh.world_size, hardware, lesson, engine="inline")
+    assert in_balance(results)
+    assert_predicted(measure("", results, hardware), *planned(lesson, hardware, zero=lesson.zero, grid=True))
+
+
+def in_balance(results) -> bool:
+    """Whether all experts of all ranks worked on as many rows."""
+    rows = {count for result in results for each in result.value.routed[0].values() for count in each.expert_rows}
+    return len(rows) <= 1
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("mesh", [Mesh(tp=2, pp=2, dp=2), Mesh(dp=8), Mesh(cp=2, tp=2, dp=2), Mesh(dp=4, cp=2, pp=2)], ids=repr)
+def test_a_grid_with_every_stage_of_zero(mesh, zero):
+    assert_grid(mesh, zero=zero)
+
+
+@pytest.mark.parametrize("schedule", PIPELINES[1:])
+def test_a_grid_with_every_schedule(schedule):
+    chunks = 2 if schedule in ("interleaved", "ZB-V", "DualPipeV") else None
+    assert_grid(Mesh(tp=2, pp=2, dp=2), schedule=schedule.lower(), zero=1, stage_chunks=chunks)
+
+
+@pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_context_parallelism_over_links_of_both_kinds(context_parallel, recompute):
+    assert_grid(Mesh(cp=4, tp=2), context_parallel=context_parallel, recompute=recompute)
+
+
+EXPERTS = [Mesh(dp=2, ep=2), Mesh(dp=4, ep=4), Mesh(tp=2, dp=2, ep=2)]
+
+
+@pytest.mark.parametrize("mesh", EXPERTS, ids=repr)
+def test_experts_that_take_one_row_of_each_rank(mesh):
+    assert_grid(mesh, model=FULL_EXPERTS, sequence_parallel="sp" if mesh.tp > 1 else "none")
+
+
+@pytest.mark.parametrize(("mesh", "changes"), [
+    (Mesh(tp=2, dp=2, ep=2), {"recompute": "full", "sequence_parallel": "sp-regather"}),
+    (Mesh(tp=2, pp=2, dp=2, ep=2), {"schedule": "zb-h1", "zero": 2}),
+    (Mesh(dp=4, ep=2, pp=2), {"zero": 3}),
+    (Mesh(tp=2, cp=2, pp=2, dp=2, ep=2), {"zero": 1}),
+], ids=repr)  # fmt: skip
+def test_experts_that_take_every_row_in_all_five_dimensions(mesh, changes):
+    assert_grid(mesh, model=ALL_EXPERTS, **changes)
+
+
+def test_a_tp_group_that_reaches_from_one_node_into_the_next():
+    assert_grid(Mesh(tp=2, pp=2, dp=2), replace(ROOMY, gpus_per_node=3), zero=1)

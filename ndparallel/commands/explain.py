@@ -16,6 +16,7 @@ from rich.console import Console
 from gpu import Operation, si
 from ndparallel.planner.operations import Exchange, Start
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
+from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import AnyWorkload, workload_of
 from ndparallel.planner.streams import Item
 from ndparallel.planner.workload import Workload
@@ -43,12 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     width = min(console.width, WIDTH)
+    if busy := busiest(job, plan, unit):
+        console.print(prose(busy, width), end="\n\n")
     for name, rows in passes.items():
         taken = sum(row["seconds"] for row in rows)
         console.print(prose(f"{name}  one microbatch through a unit: {si(taken, 's')}", width, bold=name), end="\n\n")
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
     return 0
+
+
+def busiest(job: Job, plan: Plan, unit: str) -> str:
+    """Whose rows the lists are of, where routing is uneven."""
+    received = float(plan.share(job).received)
+    return f"Experts of the busiest rank: {received:g} times the mean's rows." if unit == "experts" and received != 1 else ""
 
 
 def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:

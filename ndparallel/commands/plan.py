@@ -11,6 +11,7 @@ Limit  docs/planner.md says what is assumed, and docs/validation.md how far meas
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +21,7 @@ from ndparallel.errors import UserError
 from ndparallel.planner.answer import Answer, answer
 from ndparallel.planner.flops import DEFINITIONS
 from ndparallel.planner.memory import KINDS
-from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
+from ndparallel.planner.options import add_job_options, add_plan_options
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.plan import Plan
 from ndparallel.report import quiet_table
@@ -40,29 +41,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("the answer")
     output.add_argument("--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)")
     output.add_argument("--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)")
+    flags = parser.add_argument_group("launch flags")
+    flags.add_argument(
+        "--emit", choices=("megatron", "torchtitan"), help="print this framework's launch script or recipe, and nothing else"
+    )
+    flags.add_argument("--from-megatron", metavar="FILE", help="the job and the plan of a launch script of Megatron-LM, instead of options")
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.tokens < float("inf"):
         raise UserError(f"--tokens {arguments.tokens:g} cannot be trained on; give a number above 0.")
-    found = answer(*job_and_plan(arguments))
+    from ndparallel.launch_flags.options import described, launch  # whose tables cost some milliseconds
+
+    asked = described(arguments)
+    found = answer(asked.job, asked.plan)
     if arguments.json:
-        print(json.dumps(found.as_dict() | {"days": found.days(arguments.tokens), "tokens": arguments.tokens}, indent=2, allow_nan=False))
+        told = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}
+        print(json.dumps(found.as_dict() | told | launch(arguments.emit, found), indent=2, allow_nan=False))
+        return 0
+    if arguments.emit:
+        print(launch(arguments.emit, found)["launch"], end="")
         return 0
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    show(console, found, arguments)
+    show(console, found, arguments, asked.notes)
     return 0
 
 
-def show(console: Console, found: Answer, arguments: argparse.Namespace) -> None:
+def show(console: Console, found: Answer, arguments: argparse.Namespace, notes: Sequence[str] = ()) -> None:
     width = min(console.width, WIDTH)
     title = found.job.shape.name
     console.print(prose(f"{title}  {headline(found)}", width, bold=title), end="\n\n")
     for table in (times(found, width), memory(found, width)):
         console.print(table)
         console.print()
-    for sentence in sentences(found, arguments.tokens):
+    for sentence in [*sentences(found, arguments.tokens), *notes]:
         console.print(prose(sentence, width))
     if arguments.timeline != "none":
         console.print()

@@ -18,7 +18,7 @@ The rules for what is not stated
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ndparallel.hardware import Accelerator, accelerator, data_sheets
 from ndparallel.planner.flops import model_flops
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import Experts, ModelShape
-from ndparallel.planner.stack import STACKS, Stack
+from ndparallel.planner.stack import MODULES, STACKS, Stack
 
 UNSTATED_VOCABULARY = 32_000
 PRESETS = {"V100": "v100", "A100": "a100-80", "H100": "h100", "H200": "h200", "B200": "b200", "GB200": "gb200"}
@@ -44,6 +44,7 @@ FRAMEWORKS = (  # the first whose words are all in the framework's name; None st
     (("torchtitan",), "torchtitan"),
     (("pytorch",), "pytorch"),
 )
+RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn"} | {module: module for module in MODULES}
 SCHEDULES = {"zb-2p": "zb-2p", "zb-1p": "zb-1p", "1f1b-i": "interleaved", "zb-v": "zb-v", "gpipe": "gpipe"}
 
 
@@ -76,6 +77,8 @@ def express(run: Mapping[str, Any]) -> Case:
     """Read one run. Raises UserError, saying why, where it cannot be expressed."""
     stack = stack_of(run["software"])
     plan = plan_of(run, stack)
+    if modules := modules_of(run["recompute"]):
+        stack = replace(stack, selective=modules)
     precision = str(run["precision"]).lower()
     half = "pure" in precision or (stack.name.startswith("pytorch") and plan.dp == 1)
     job = Job(shape_of(run), hardware_of(run["hardware"]), stack, run["batch"]["sequence"], run["batch"]["global"], half)
@@ -151,7 +154,13 @@ def plan_of(run: Mapping[str, Any], stack: Stack) -> Plan:
 
 def recompute_of(stated: str | None) -> str:
     words = (stated or "none").lower()
-    return next((kind for kind in ("full", "selective") if words.startswith(kind)), "none")
+    return "selective" if modules_of(stated) else next((kind for kind in ("full", "selective") if words.startswith(kind)), "none")
+
+
+def modules_of(stated: str | None) -> tuple[str, ...]:
+    """What runs again, where the run names modules and nothing else."""
+    words = re.split(r"[,\s]+", (stated or "none").lower())
+    return tuple(RECOMPUTED[word] for word in words) if all(word in RECOMPUTED for word in words) else ()
 
 
 def measured_seconds(run: Mapping[str, Any], job: Job) -> tuple[float, bool]:

@@ -55,6 +55,8 @@ def family(gpu: str) -> str:
 
 def error_bar(job: Job, plan: Plan) -> ErrorBar:
     """The relative error to expect, and a sentence on it."""
+    if job.stack.executed:
+        return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
     mine, runs = traits(job, plan), known_errors()
     comparable, what = alike(mine, runs)
     fraction = sqrt(sum(run["step_error"] ** 2 for run in comparable) / len(comparable))

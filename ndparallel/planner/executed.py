@@ -1,34 +1,29 @@
-"""The lessons' own model, as lists: what its layers charge, say and keep, in program order, and the clocks of its GPUs.
+"""The lessons' own model, as lists: what its layers charge, say and keep, in program order.
 
 Idea   ndparallel/costs.py says what an executed layer computes and keeps. Here collectives and memory stand between those operations, where
-       ndparallel/layers.py has them; so the planner can predict an executed cluster to the last digit (tests/test_rung3.py).
-Cost   as `ndparallel.planner.streams`, and a vector operation for every step of a collective.
-Limit  Llama-style blocks, all microbatches alike.
+       ndparallel/layers.py, attention.py and experts.py have them; so the planner can predict an executed cluster to the last digit
+       (tests/test_rung3.py).
+Cost   as `ndparallel.planner.streams`.
+Limit  Llama-style blocks, all microbatches alike; experts in balance.
 
 Glossary
     woven      operations with what happens after each of them
     I, W       halves of a backward pass: gradients of inputs, gradients of weights
     deferred   a backward pass whose W comes later keeps what W needs
+    core       where queries meet keys
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-
-from gpu import Hardware, Operation
+from gpu import Operation
 from ndparallel import costs
-from ndparallel.clocks import start_clocks
 from ndparallel.costs import Sizes
-from ndparallel.lockstep import advance
-from ndparallel.mesh import Mesh
+from ndparallel.planner.executed_core import Core
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 from ndparallel.planner.streams import Item
-from ndparallel.sharding import usual_algorithm
 
-RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
 ACTIVATIONS = "activations"
 BYTE = 1  # of a token
 
@@ -42,6 +37,8 @@ class ExecutedLists:
     sequence_parallel: str = "none"
     recompute: str = "none"
     chunks: int = 1
+    cp: int = 1
+    gathers: bool = False  # context parallelism gathers all keys, and sends no blocks round
 
     # ---- what all units share
 
@@ -96,8 +93,13 @@ class ExecutedLists:
     # ---- the block
 
     @cached_property
-    def kept(self) -> dict[str, dict[str, int]]:
-        return {"attention": costs.attention_saved(self.z, self.recompute == "selective"), "mlp": costs.mlp_saved(self.z)}
+    def kept(self) -> Mapping[str, Mapping[str, float]]:
+        return {"attention": costs.attention_saved(self.z, self.recompute == "selective"), "second": self.second_kept}
+
+    @property
+    def second_kept(self) -> Mapping[str, float]:
+        """Of the block's second half."""
+        return costs.mlp_saved(self.z)
 
     def block_forward(self) -> list[Item]:
         if self.recompute != "full":
@@ -107,47 +109,53 @@ class ExecutedLists:
 
     def block_backward(self, deferred: bool = False) -> list[Item]:
         again = [*self.free(self.kept["attention"]["x"]), *self.pass_forward()] if self.recompute == "full" else []
-        return [*again, *self.mlp_backward(deferred), *self.attention_backward(deferred)]
+        return [*again, *self.second_backward(deferred), *self.attention_backward(deferred)]
 
     def block_weight(self) -> list[Item]:
-        return [*self.mlp_weight(), *self.attention_weight()]
+        return [*self.second_weight(), *self.attention_weight()]
 
     def pass_forward(self) -> list[Item]:
-        return [*self.attention_forward(), *self.mlp_forward()]
+        return [*self.attention_forward(), *self.second_forward()]
+
+    @cached_property
+    def core(self) -> Core:
+        return Core(self.z, self.cp, self.gathers, self.recompute == "selective")
 
     def attention_forward(self) -> list[Item]:
         kept = dict(self.kept["attention"])
         enter = [*self.enter(), *self.hold(kept.pop("x"), kept.pop("normed"))]
-        return self.woven(costs.attention_forward(self.z), {"norm1": enter, "values": self.hold(*kept.values())}, summed="out")
+        before, after = around(costs.attention_forward(self.z), costs.core_forward(self.z))
+        core = [*self.core.forward(), *self.hold(*kept.values())]
+        return [*self.woven(before, {"norm1": enter}), *core, *self.woven(after, {}, summed="out")]
 
     def attention_backward(self, deferred: bool) -> list[Item]:
         kept, z = self.kept["attention"], self.z
-        again = costs.core_recompute(z) if self.recompute == "selective" else self.free(kept["probabilities"])
-        core = [*self.free(kept["q"], kept["k"], kept["v"]), *again]
+        before, after = around(costs.attention_backward_input(z), costs.core_backward(z))
         out = self.hold(z.tokens * z.hidden) if deferred else self.weight("out", kept["mixed"])
+        core = [*self.free(*(size for name, size in kept.items() if name not in ("x", "normed", "mixed"))), *self.core.backward()]
         qkv = self.hold(z.tokens * z.qkv) if deferred else self.weight("qkv", kept["normed"])
-        after = {"out": [*out, *core], "qkv": qkv, "norm1": self.free(kept["x"])}
-        return [*self.leave_backward(), *self.woven(costs.attention_backward_input(z), after, summed="qkv")]
+        into = self.woven(after, {"qkv": qkv, "norm1": self.free(kept["x"])}, summed="qkv")
+        return [*self.leave_backward(), *self.woven(before, {}), *out, *core, *into]
 
     def attention_weight(self) -> list[Item]:
         z, kept = self.z, self.kept["attention"]
         out = [*self.free(z.tokens * z.hidden), *self.weight("out", kept["mixed"])]
         return [*out, *self.free(z.tokens * z.qkv), *self.weight("qkv", kept["normed"])]
 
-    def mlp_forward(self) -> list[Item]:
-        kept = self.kept["mlp"]
+    def second_forward(self) -> list[Item]:
+        kept = self.kept["second"]
         after = {"norm2": [*self.enter(), *self.hold(kept["x"], kept["normed"])], "swiglu": self.hold(kept["gate_up"], kept["activated"])}
         return self.woven(costs.mlp_forward(self.z), after, summed="down")
 
-    def mlp_backward(self, deferred: bool) -> list[Item]:
-        kept, z = self.kept["mlp"], self.z
+    def second_backward(self, deferred: bool) -> list[Item]:
+        kept, z = self.kept["second"], self.z
         down = self.hold(z.tokens * z.hidden) if deferred else self.weight("down", kept["activated"])
         gate_up = self.hold(kept["gate_up"]) if deferred else self.weight("gate_up", kept["normed"])
         after = {"down": down, "swiglu": self.free(kept["gate_up"]), "gate_up": gate_up, "norm2": self.free(kept["x"])}
         return [*self.leave_backward(), *self.woven(costs.mlp_backward_input(z), after, summed="gate_up")]
 
-    def mlp_weight(self) -> list[Item]:
-        kept = self.kept["mlp"]
+    def second_weight(self) -> list[Item]:
+        kept = self.kept["second"]
         down = [*self.free(self.z.tokens * self.z.hidden), *self.weight("down", kept["activated"])]
         return [*down, *self.free(kept["gate_up"]), *self.weight("gate_up", kept["normed"])]
 
@@ -159,7 +167,8 @@ class ExecutedLists:
     @cached_property
     def weights(self) -> dict[str, Operation]:
         z = self.z
-        lists = costs.attention_backward_weight(z) + costs.mlp_backward_weight(z) + costs.head_backward_weight(z)
+        second = costs.router_backward_weight(z) if z.experts else costs.mlp_backward_weight(z)
+        lists = costs.attention_backward_weight(z) + second + costs.head_backward_weight(z)
         return {operation.name: operation for operation in lists}
 
     # ---- the two ends
@@ -190,39 +199,7 @@ class ExecutedLists:
         return [*self.free(self.z.tokens * self.z.vocab), *self.weight("logits", costs.head_saved(self.z)["normed"])]
 
 
-@dataclass
-class Cluster:
-    """All GPUs of an executed run: their clocks are arrays over the ranks."""
-
-    hardware: Hardware
-    mesh: Mesh
-    itemsize: int
-    alike: bool = field(default=False, init=False)
-    prices: dict[Operation, float] = field(default_factory=dict)
-
-    def seconds(self, operation: Operation) -> float:
-        if operation not in self.prices:
-            self.prices[operation] = float(self.hardware.seconds(operation))
-        return self.prices[operation]
-
-    def arrival(self, exchange: Exchange, start: Any) -> np.ndarray:
-        """When each rank ends a collective that it starts at its time of `start`."""
-        ranks = self.ranks(exchange.group)
-        start = np.broadcast_to(start, (self.mesh.world_size,))
-        clocks = start_clocks(self.hardware, ranks, self.itemsize, now=start[ranks])
-        advance(clocks, exchange.collective, self.algorithm(exchange), round(exchange.bytes))
-        end = start.astype(float)
-        end[ranks] = clocks.now
-        return end
-
-    def algorithm(self, exchange: Exchange) -> str:
-        """What the lessons take: buckets of data parallelism go in two levels where their links allow it, all else round a ring."""
-        axis = exchange.group.partition("/")[0]
-        return usual_algorithm(self.mesh.group(axis, 0), self.hardware) if "dp" in axis else RING[exchange.collective]
-
-    def ranks(self, name: str) -> np.ndarray:
-        """The groups of that name, (groups, ranks); "tp/2" are the pairs of neighbours in tp."""
-        axis, _, parts = name.partition("/")
-        groups = dict.fromkeys(self.mesh.group(axis, rank).ranks for rank in range(self.mesh.world_size))
-        ranks = np.array(list(groups))
-        return ranks.reshape(-1, int(parts)) if parts else ranks
+def around(whole: list[Operation], part: list[Operation]) -> tuple[list[Operation], list[Operation]]:
+    """What stands before a run of operations in a list, and what behind."""
+    start = whole.index(part[0])
+    return whole[:start], whole[start + len(part) :]

@@ -16,25 +16,46 @@ from functools import cached_property
 import numpy as np
 
 from ndparallel import costs
+from ndparallel.costs import Sizes
 from ndparallel.errors import UserError
 from ndparallel.mesh import Mesh
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.work import spread_layers
-from ndparallel.planner.executed import Cluster, ExecutedLists
+from ndparallel.planner.executed import ExecutedLists
+from ndparallel.planner.executed_cluster import Cluster
+from ndparallel.planner.executed_experts import ExecutedExperts
 from ndparallel.planner.operations import Exchange, Hold
 from ndparallel.planner.overlap import Bucket, Unit
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.streams import Item, Ledger, Seconds, Streams
+from ndparallel.routing import capacity
 from ndparallel.units import ModelConfig, local_sizes
 
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
 
+def check_executed(job: Job, plan: Plan) -> None:
+    """Raise UserError for what the lessons' own runs do not do."""
+    if job.shape.tied_embeddings and plan.pp > 1:
+        raise UserError("tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1.")
+    if plan.recompute_layers or job.stack.selective != ("core_attn",):
+        raise UserError("the lessons recompute all layers or none, and selectively attention's core: choose so.")
+    if job.routing_imbalance > 1:
+        raise UserError("the lessons' routers decide for themselves: leave out --routing-imbalance, or name other --software.")
+    if plan.shards:
+        raise UserError("the lessons' grid shards over all of dp: leave out --shards, or name other --software.")
+
+
 def config_of(job: Job) -> ModelConfig:
     """The lessons' model of this shape."""
-    shape = job.shape
+    shape, some = job.shape, job.shape.experts
     sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn, shape.vocab)
-    return ModelConfig(*sizes, sequence=job.sequence, tied=shape.tied_embeddings)
+    config = ModelConfig(*sizes, sequence=job.sequence, tied=shape.tied_embeddings, capacity_factor=job.capacity_factor)
+    if some is None:
+        return config
+    if some.dense_layers or some.shared_gate or some.shared_ffn not in (0, some.ffn):
+        raise UserError("the lessons' model has experts in every layer, and shared ones as wide as the others: name other --software.")
+    return config.on(experts=some.experts, top_k=some.top_k, expert_ffn=some.ffn, shared_experts=some.shared_experts)
 
 
 @dataclass(frozen=True)
@@ -46,14 +67,21 @@ class ExecutedWorkload:
 
     @cached_property
     def config(self) -> ModelConfig:
-        if self.job.shape.tied_embeddings and self.plan.pp > 1:
-            raise UserError("tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1.")
+        check_executed(self.job, self.plan)
         return config_of(self.job)
 
     @cached_property
-    def machine(self) -> Cluster:
+    def mesh(self) -> Mesh:
         plan = self.plan
-        return Cluster(self.job.hardware, Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep), self.itemsize)
+        return Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep)
+
+    @cached_property
+    def machine(self) -> Cluster:
+        return Cluster(self.job.hardware, self.mesh, self.itemsize)
+
+    def stage_machine(self, rank: int) -> Cluster:
+        """The GPUs of one pipeline rank."""
+        return Cluster(self.job.hardware, self.mesh, self.itemsize, rank, self.machine.prices)
 
     @property
     def itemsize(self) -> int:
@@ -65,9 +93,18 @@ class ExecutedWorkload:
 
     @cached_property
     def lists(self) -> ExecutedLists:
-        plan, stack = self.plan, self.job.stack
-        z = local_sizes(self.config, plan.micro_batch, plan.tp, 0, self.sequence_parallel, stack.dtype)
-        return ExecutedLists(z, plan.tp, self.sequence_parallel, plan.recompute, stack.tp_chunks)
+        plan, stack, config = self.plan, self.job.stack, self.config
+        variant = "all-gather" if stack.cp_gathers else "ring"
+        z = local_sizes(config, plan.micro_batch, plan.tp, 0, self.sequence_parallel, stack.dtype, plan.cp, variant, plan.ep)
+        common = (z, plan.tp, self.sequence_parallel, plan.recompute, stack.tp_chunks, plan.cp, stack.cp_gathers)
+        if not config.experts:
+            return ExecutedLists(*common)
+        return ExecutedExperts(*common, self.rows_to_each_expert(z), plan.micro_batch, config.balance_loss > 0)
+
+    def rows_to_each_expert(self, z: Sizes) -> float:
+        """That one rank sends: the mean, or what a full expert takes."""
+        mean = z.routed_tokens * z.top_k / z.experts
+        return min(mean, capacity(self.job.capacity_factor, z.routed_tokens, z.top_k, z.experts))
 
     # ---- units and buckets
 
@@ -93,30 +130,56 @@ class ExecutedWorkload:
             return {"table": (z.vocab * z.hidden, 1)}
         if kind == "head":
             return {"norm": (z.hidden, norms), "logits": (z.vocab * z.hidden, 1)}
-        cut = (z.heads * z.head_dim * 2 + 3 * z.ffn) * z.hidden
+        cut = (z.heads * z.head_dim * 2 + 3 * (z.shared_ffn if z.experts else z.ffn)) * z.hidden
         keys_and_values = 2 * z.kv_heads * z.head_dim * z.hidden
-        return {"norms": (2 * z.hidden, norms), "kv": (keys_and_values, max(1, tp // self.config.kv_heads)), "cut": (cut, 1)}
+        shared = {"norms": (2 * z.hidden, norms), "kv": (keys_and_values, max(1, tp // self.config.kv_heads))}
+        return shared | {"router": (z.experts * z.hidden, tp), "cut": (cut, 1)}
 
-    def elements(self, kind: str) -> int:
-        return sum(size for size, _ in self.parameters(kind).values())
+    def elements(self, kind: str) -> np.ndarray:
+        """Of a unit on one rank: (all but experts, experts)."""
+        z = self.lists.z
+        experts = 3 * z.local_experts * z.expert_ffn * z.hidden if kind == "block" else 0
+        return np.array([sum(size for size, _ in self.parameters(kind).values()), experts])
 
-    def buckets(self, stage: int) -> list[Bucket]:
+    def runs(self, stage: int) -> list[list[str]]:
         """Runs of whole units of at least the stack's smallest bucket, the last unit's first."""
-        least = self.job.stack.unit_bytes if self.plan.zero == 3 else self.job.stack.bucket_bytes
+        stack = self.job.stack
+        least = stack.unit_bytes if self.plan.zero == 3 and not stack.grid else stack.bucket_bytes
         runs: list[list[str]] = [[]]
         for kind in reversed(self.kinds[stage]):
-            if runs[-1] and sum(map(self.elements, runs[-1])) * self.itemsize >= least:
+            if runs[-1] and self.sizes(runs[-1]).sum() * self.itemsize >= least:
                 runs.append([])
             runs[-1].insert(0, kind)
-        return [self.bucket(run, f"{stage}.{number}") for number, run in enumerate(runs)]
+        return runs
+
+    def buckets(self, stage: int) -> list[Bucket]:
+        return [self.bucket(run, f"{stage}.{number}") for number, run in enumerate(self.runs(stage))]
 
     def bucket(self, run: Sequence[str], name: str) -> Bucket:
-        units = [Unit(self.passes(kind, "forward"), self.passes(kind, "backward"), (self.elements(kind), 0)) for kind in run]
-        whole = sum(map(self.elements, run)) * self.itemsize
-        if self.plan.dp == 1:
-            return Bucket(units, [], [], self.shared_by(run), (whole, whole))
-        reduce = Exchange(f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", "dp", whole)
-        return Bucket(units, [reduce], [Exchange(f"weights {name}", "all_gather", "dp", whole)], self.shared_by(run), (whole, whole))
+        units = [Unit(self.passes(kind, "forward"), self.passes(kind, "backward"), tuple(self.elements(kind))) for kind in run]
+        whole = self.sizes(run) * self.itemsize
+        reduce = self.exchanges(f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", whole)
+        gather = self.exchanges(f"weights {name}", "all_gather", whole)
+        return Bucket(units, reduce, gather, self.shared_by(run), (whole.sum(), whole.sum()))
+
+    def sizes(self, run: Sequence[str]) -> np.ndarray:
+        """Elements of a run of units, as `elements` parts them."""
+        return np.sum([self.elements(kind) for kind in run], axis=0)
+
+    def exchanges(self, name: str, collective: str, sizes: np.ndarray) -> list[Exchange]:
+        """Of what all data-parallel ranks hold, and of the experts, which fewer hold."""
+        parts = zip(("", " of experts"), self.averaging_groups, self.owners, sizes)
+        return [Exchange(name + what, collective, group, size) for what, group, ranks, size in parts if size and ranks > 1]
+
+    @property
+    def averaging_groups(self) -> tuple[str, str]:
+        return ("dp_cp", "expert_dp_cp") if self.plan.cp > 1 else ("dp", "expert_dp")
+
+    @property
+    def owners(self) -> np.ndarray:
+        """Ranks that average: (all but experts, experts)."""
+        plan = self.plan
+        return np.array([plan.dp * plan.cp, plan.dp * plan.cp // plan.ep])
 
     def shared_by(self, run: Sequence[str]) -> list[Exchange]:
         """The sums over tp of gradients that its ranks share: one for each number of sharers."""
@@ -127,7 +190,7 @@ class ExecutedWorkload:
         return [
             Exchange(f"shared by {sharers}", "all_reduce", f"tp/{sharers}", size * self.itemsize)
             for sharers, size in sizes.items()
-            if sharers > 1
+            if sharers > 1 and size
         ]
 
     # ---- the pipeline
@@ -141,18 +204,26 @@ class ExecutedWorkload:
         streams.run(self.action_items(op, stage))
         return Seconds({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
 
+    @cached_property
+    def known_items(self) -> dict[tuple[str, str], list[Item]]:
+        """Lists by op and kind of unit, once they have been asked for."""
+        return {}
+
     def action_items(self, op: str, stage: int) -> list[Item]:
         kinds = self.kinds[stage] if op == "F" else self.kinds[stage][::-1]
         return [item for kind in kinds for item in self.passes(kind, PASSES[op], deferred=op == "I")]
 
+    @property
+    def message_bytes(self) -> int:
+        return self.lists.z.shard_tokens * self.lists.z.hidden * self.itemsize
+
     def messages(self) -> tuple[np.ndarray, np.ndarray]:
         """Latency and wire time of a message between stages, by [sending rank][receiving rank]."""
         mesh, hardware = self.machine.mesh, self.job.hardware
-        nbytes = self.lists.z.shard_tokens * self.lists.z.hidden * self.itemsize
         place = [mesh.rank(pp=rank) for rank in range(self.plan.pp)]
         links = [[hardware.link(a, b) for b in place] for a in place]
         latency = [[link.latency_seconds for link in row] for row in links]
-        return np.array(latency), np.array([[nbytes / link.bandwidth_bytes_per_second for link in row] for row in links])
+        return np.array(latency), np.array([[self.message_bytes / link.bandwidth_bytes_per_second for link in row] for row in links])
 
     # ---- the end of a step
 
@@ -164,11 +235,14 @@ class ExecutedWorkload:
         return [costs.adamw("adamw", share, self.job.stack.dtype) for _, share in self.shares(rank)]
 
     def shares(self, rank: int) -> list[tuple[int, int]]:
-        """Elements of each bucket, and those of the fullest owner's share."""
-        owners = self.plan.dp if self.plan.zero else 1
-        buckets = [bucket for stage in self.plan.layout.stages_of(rank) for bucket in self.buckets(stage)]
-        sizes = [sum(int(unit.elements[0]) for unit in bucket.units) for bucket in buckets]
-        return [(size, -(-size // owners)) for size in sizes]
+        """Elements of each bucket, those of experts by themselves, and those of the fullest owner's share."""
+        found = []
+        for stage in reversed(self.plan.layout.stages_of(rank)):
+            for run in self.runs(stage):
+                sizes = self.sizes(run)
+                owned = -(-sizes // self.owners) if self.plan.zero else sizes
+                found += [(int(size), int(share)) for size, share in zip(sizes, owned) if size]
+        return found
 
     # ---- memory
 

@@ -6,9 +6,12 @@ Idea   Model FLOPs are what the mathematics needs, whatever the software does: 6
 Limit  Published MFUs differ by up to 2x: some count the masked half of attention, the embedding, or recomputation.
 """
 
+from dataclasses import replace
+
 from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.workload import kinds_by_stage
 
 DEFINITIONS = {
     "mfu": "model FLOPs (6 per parameter that multiplies and token, causal half of attention, no recomputation) / (peak * GPUs * step)",
@@ -26,8 +29,9 @@ def model_flops(job: Job) -> float:
 
 def recomputed_flops(job: Job, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
-    lists = LayerLists(job.shape, plan.share(job), job.stack)
-    layers = {False: job.shape.layers - job.shape.moe_layers, True: job.shape.moe_layers}
+    lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
+    kinds = [kind for stage in kinds_by_stage(job.shape, plan.stages, plan.recompute_layers) for kind in stage]
+    layers = {experts: kinds.count("experts" if experts else "dense") for experts in (False, True)}
     again = sum(count * flops(lists.layer(experts, plan.recompute).recompute) for experts, count in layers.items() if count)
     return float(again * plan.tp * plan.cp * plan.dp * plan.microbatches(job))
 

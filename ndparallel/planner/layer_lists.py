@@ -1,7 +1,7 @@
 """The lists of one layer, written out: attention, the MLP or the mixture of experts, and the two ends of the model.
 
 Idea   Forward and backward of each half stand next to each other, its collectives where the software has them.
-Limit  Experts are in balance, and whole: ep ranks hold them, tp ranks route their own shard. Biases and norms' weights are not priced.
+Limit  Experts are whole: ep ranks hold them, tp ranks route their own shard. Biases and norms' weights are not priced.
 
 Glossary: see `ndparallel.planner.operations`.
 """
@@ -47,9 +47,17 @@ class LayerLists:
         """What runs again before the backward pass."""
         if recompute == "full":
             return first + (last[: _last_matmul(last)] if self.stack.early_stop else last)
-        if recompute == "selective":
-            return self.core_forward() if self.stack.selective == "attention" else half_of_matrices(first + last)
-        return []
+        return [item for module in self.stack.selective * (recompute == "selective") for item in self.module(module, first, last)]
+
+    def module(self, name: str, first: list, last: list) -> list:
+        """What one module of selective recomputation runs again; nothing where the layer has none."""
+        experts = any(isinstance(item, Exchange) and item.group == "ep" for item in last)
+        if name == "moe_act":
+            return [self.expert_activation(False)] if experts else []
+        if name in ("mlp", "moe"):
+            return last[1:-1] if experts == (name == "moe") else []
+        norms = [self.norm(False), self.norm(False)]
+        return {"core_attn": self.core_forward, "layernorm": lambda: norms, "half": lambda: half_of_matrices(first + last)}[name]()
 
     # ---- pieces that both halves of a layer share
 
@@ -106,8 +114,8 @@ class LayerLists:
     def attention_forward(self) -> list:
         *into, out = self.shape.attention()
         products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
-        core = self.core_forward()
-        return [self.norm(False), *self.gather(products[-1]), *products, *self.rotary(False), *self.ring(core, 1), *core, result] + [
+        core = self.keys_and_values(self.core_forward(), False)
+        return [self.norm(False), *self.gather(products[-1]), *products, *self.rotary(False), *core, result] + [
             *self.sum_parts(result),
             self.residual(False),
         ]
@@ -115,8 +123,8 @@ class LayerLists:
     def attention_backward(self) -> list:
         *into, out = self.shape.attention()
         back, products = self.product(out, "dgrad"), [self.product(matrix, "dgrad") for matrix in reversed(into)]
-        core = self.core_backward()
-        return [self.residual(True), *self.gather(back), back, *self.ring(core, 2), *core, *self.rotary(True)] + [
+        core = self.keys_and_values(self.core_backward(), True)
+        return [self.residual(True), *self.gather(back), back, *core, *self.rotary(True)] + [
             *self.gather_again(products[0]),
             *products,
             *self.sum_parts(self.product(into[-1], "wgrad"), True),
@@ -129,12 +137,16 @@ class LayerLists:
         elements = self.share.rows * (self.shape.heads + self.shape.kv_heads) / self.share.tp * self.shape.head_dim
         return [elementwise("rotary", elements, self.passes("rotary", backward))]
 
-    def ring(self, core: list[Operation], times: int) -> list[Exchange]:
-        """Keys and values go round the cp ring beside attention, their gradients too (Liu et al. 2310.01889)."""
+    def keys_and_values(self, core: list[Operation], backward: bool) -> list:
+        """The core of attention, with the keys and values of the cp ranks: they go round a ring beside it, their gradients too
+        (Liu et al. 2310.01889), or are gathered before it, and their gradients scattered behind it (Llama 3, 2407.21783, 3.3.2)."""
         kv = 2 * self.shape.kv_heads / self.share.tp * self.shape.head_dim
-        size = self.share.micro_batch * self.share.sequence * kv * HALF * times
+        size = self.share.micro_batch * self.share.sequence * kv * HALF
+        if self.stack.cp_gathers:
+            scatter = [Exchange("cp scatter", "reduce_scatter", "cp", size)] if backward else []
+            return [Exchange("cp gather", "all_gather", "cp", size), *core, *scatter]
         beside = max(core, key=lambda op: op.kind != "elementwise") if self.stack.cp_overlap else None
-        return [Exchange("cp ring", "all_gather", "cp", size, beside, self.share.cp)]
+        return [Exchange("cp ring", "all_gather", "cp", size * (1 + backward), beside, self.share.cp), *core]
 
     @property
     def pairs(self):
@@ -216,13 +228,18 @@ class LayerLists:
 
     @property
     def routed(self):
-        """Rows that the rank's experts multiply: each of its own goes to top_k experts, and as many come from others."""
-        return self.share.shard * self.moe.top_k
+        """Rows that the rank sends: each of its tokens goes to top_k experts."""
+        return self.share.shard * self.moe.top_k * self.share.sent
+
+    @property
+    def received(self):
+        """Rows that the experts of the busiest rank multiply; all wait for it."""
+        return self.share.shard * self.moe.top_k * self.share.received
 
     def experts_forward(self) -> list:
         experts = self.moe
         routers = [self.product(matrix, "forward", self.share.shard) for matrix in experts.router(self.shape.hidden)]
-        inner = [self.grouped("up", "forward"), self.activation(self.routed * experts.ffn, False), self.grouped("down", "forward")]
+        inner = [self.grouped("up", "forward"), self.expert_activation(False), self.grouped("down", "forward")]
         return [self.norm(False), *routers, *self.routing(), self.to_experts("dispatch"), *inner, self.to_experts("combine")] + [
             *self.shared(False),
             self.residual(False),
@@ -231,29 +248,33 @@ class LayerLists:
     def experts_backward(self) -> list:
         experts = self.moe
         routers = [self.product(matrix, "dgrad", self.share.shard) for matrix in experts.router(self.shape.hidden)]
-        inner = [self.grouped("down", "dgrad"), self.activation(self.routed * experts.ffn, True), self.grouped("up", "dgrad")]
+        inner = [self.grouped("down", "dgrad"), self.expert_activation(True), self.grouped("up", "dgrad")]
         return [self.residual(True), *self.shared(True), self.to_experts("combine"), *inner, self.to_experts("dispatch")] + [
             *self.routing(),
             *routers,
             self.norm(True),
         ]
 
+    def expert_activation(self, backward: bool) -> Operation:
+        return self.activation(self.received * self.moe.ffn, backward)
+
     def experts_weights(self) -> list:
         return [self.grouped("up", "wgrad"), self.grouped("down", "wgrad"), *self.weights(self.shared_matrices())]
 
     def routing(self) -> list[Operation]:
-        """Permute rows by expert, and back: read and write each routed row twice."""
-        return [elementwise("permute", self.routed * self.shape.hidden, 8, ROUTING_LAUNCHES)]
+        """Permute rows by expert, and back: read and write each row twice where it is sent, and where it arrives."""
+        return [elementwise("permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES)]
 
     def to_experts(self, name: str) -> Exchange:
-        size, choices = self.routed * self.shape.hidden * HALF, self.moe.top_k if self.stack.deduplicates else 0
+        """The rows of the busiest rank, at whose door all others wait."""
+        size, choices = self.received * self.shape.hidden * HALF, self.moe.top_k if self.stack.deduplicates else 0
         return Exchange(f"ep {name}", "all_to_all", "ep", size, choices=choices)
 
     def grouped(self, which: str, side: str) -> Operation:
         """One matrix of all the rank's experts: as many products, and launches, as there are experts on the rank."""
         experts = self.moe.experts / self.share.ep
         up, down = self.shape.mlp(self.moe.ffn)
-        matrix, rows = up if which == "up" else down, self.routed / experts
+        matrix, rows = up if which == "up" else down, self.received / experts
         m, n, k = {
             "forward": (rows, matrix.outputs, matrix.inputs),
             "dgrad": (rows, matrix.inputs, matrix.outputs),

@@ -60,8 +60,9 @@ class Pricing:
     def unit(self, kind: str) -> UnitSeconds:
         """All passes of an embedding, dense, experts or head unit."""
         if kind not in self.units:
-            lists = self.lists.unit(kind, self.plan.recompute)
-            self.units[kind] = UnitSeconds(*(self.price(items, waits=kind == "experts") for items in lists))
+            name, _, kept = kind.partition(" ")
+            lists = self.lists.unit(name, "none" if kept else self.plan.recompute)
+            self.units[kind] = UnitSeconds(*(self.price(items, waits=name == "experts") for items in lists))
         return self.units[kind]
 
     def price(self, items: list, waits: bool = False) -> Seconds:

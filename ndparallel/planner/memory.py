@@ -12,6 +12,7 @@ Glossary
     unit        what FSDP gathers at once: a layer, or the two ends of the model together
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,12 @@ import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.grid import run_grid
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import AUTOMATIC, one_stage, over_rounds, schedule_of, workload_of
-from ndparallel.planner.workload import elements_of, kinds_by_stage
+from ndparallel.planner.workload import KEPT, elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
 CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
@@ -61,7 +63,9 @@ def peak_memory(job: Job, plan: Plan) -> StageMemory:
 def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
     """Counted as the GPUs of an executed run count it, allocation by allocation."""
     work = ExecutedWorkload(job, plan)
-    if plan.pp == 1:
+    if job.stack.grid:
+        peaks = [streams.memory.peak for streams in run_grid(work, schedule_of(work))]
+    elif plan.pp == 1:
         peaks = [one_stage(work).memory.peak]
     else:
         schedule = schedule_of(work)
@@ -78,17 +82,15 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
-    stages = kinds_by_stage(job.shape, plan.stages)
+    stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
-    layers, last = sum(kind in ("dense", "experts") for kind in kinds), rank == plan.pp - 1
+    last = rank == plan.pp - 1
     elements = [elements_of(job, plan, kind) for kind in kinds]
     shared, experts = sum(each for each, _ in elements), sum(each for _, each in elements)
     states = _fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
-    kept = kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), plan.recompute)
-    once = kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none") if plan.recompute == "full" else 0.0
     return StageMemory(
         **states,
-        activations=kept * chunks * layers / plan.chunks + once,
+        activations=activation_bytes(job, plan, kinds) * chunks / plan.chunks + once_bytes(job, plan),
         logits=logits_bytes(job, plan) if last else 0.0,
     )
 
@@ -125,23 +127,44 @@ def logits_bytes(job: Job, plan: Plan):
 # ------------------------------------------------------------------------------------------------------------ activations
 
 
+def activation_bytes(job: Job, plan: Plan, kinds: Sequence[str]):
+    """What these units keep of one microbatch: layers that run again, and those that do not."""
+    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
+    kept = sum(kind.endswith(KEPT) for kind in layers)
+    return (len(layers) - kept) * kept_bytes(lists, plan.recompute) + (kept and kept * kept_bytes(lists, "none"))
+
+
+def once_bytes(job: Job, plan: Plan):
+    """Of the one layer that is computed again."""
+    return kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none") if plan.recompute == "full" else 0.0
+
+
 def kept_bytes(lists: LayerLists, recompute: str):
     """Bytes that one layer keeps of one microbatch."""
     shape, share, stack = lists.shape, lists.share, lists.stack
     start = share.shard * shape.hidden * HALF
     if recompute == "full":
         return start
-    if recompute == "selective" and stack.selective == "half":
+    again = stack.selective if recompute == "selective" else ()
+    if "half" in again:
         return start + half_of_outputs(lists)
-    scores = 0 if stack.flash or recompute == "selective" else lists.scores * (HALF + (1 + HALF if stack.dropout else 0))
+    scores = 0 if stack.flash or "core_attn" in again else lists.scores * (HALF + (1 + HALF if stack.dropout else 0))
     moe_share = shape.moe_layers / shape.layers
-    return attention_bytes(lists) + scores + (1 - moe_share) * mlp_bytes(lists) + (moe_share * experts_bytes(lists) if moe_share else 0)
+    dense = mlp_bytes(lists, "mlp" in again)
+    experts = experts_bytes(lists, again) if moe_share else 0
+    norms = 2 * gathered_bytes(lists) if "layernorm" in again else 0
+    return attention_bytes(lists) + scores + (1 - moe_share) * dense + moe_share * experts - norms
 
 
 def normed_bytes(lists: LayerLists):
     """A half's input and its norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps the gathered ones."""
-    gathered = lists.share.rows if lists.stack.tp_overlap == "none" else lists.share.shard
-    return (lists.share.shard + gathered) * lists.shape.hidden * HALF
+    return lists.share.shard * lists.shape.hidden * HALF + gathered_bytes(lists)
+
+
+def gathered_bytes(lists: LayerLists):
+    rows = lists.share.rows if lists.stack.tp_overlap == "none" else lists.share.shard
+    return rows * lists.shape.hidden * HALF
 
 
 def mask_bytes(lists: LayerLists):
@@ -155,16 +178,18 @@ def attention_bytes(lists: LayerLists):
     return normed_bytes(lists) + lists.share.rows * widths / tp * HALF + mask_bytes(lists)
 
 
-def mlp_bytes(lists: LayerLists):
-    widths = (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
+def mlp_bytes(lists: LayerLists, again: bool):
+    """Of the MLP; where it runs again, only what goes into it."""
+    widths = 0 if again else (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
     return normed_bytes(lists) + lists.share.rows * widths * HALF + mask_bytes(lists)
 
 
-def experts_bytes(lists: LayerLists):
-    """Routed rows before and after the experts, and between their matrices."""
+def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
+    """Rows before and after the experts, and between their matrices, on the busiest rank."""
     assert lists.shape.experts
-    widths = 2 * lists.shape.hidden + (2 + lists.shape.gated) * lists.shape.experts.ffn
-    return normed_bytes(lists) + lists.routed * widths * HALF
+    between = 1 + lists.shape.gated + ("moe_act" not in again)
+    widths = 0 if "moe" in again else 2 * lists.shape.hidden + between * lists.shape.experts.ffn
+    return normed_bytes(lists) + lists.received * widths * HALF
 
 
 def half_of_outputs(lists: LayerLists):

@@ -4,7 +4,7 @@ Idea   A layer is a list of matmuls, attention, kernels bound by memory, and col
        the rank's share and the software; sizes may be numpy arrays, so that one list prices a thousand plans.
 Cost   matmul (m, k) x (k, n): 2mnk FLOPs. Flash attention: 2 products over the pairs that the mask keeps, 5 in the backward pass; unfused
        attention multiplies the masked pairs too and moves every score through memory several times.
-Limit  Kernels move each array once from and to memory; caches are not modelled. Experts are in balance.
+Limit  Kernels move each array once from and to memory; caches are not modelled.
 
 Glossary
     rows        tokens of one microbatch that the rank multiplies: sequence * microbatch / cp
@@ -74,6 +74,8 @@ class Share:
     cp: Any = 1
     ep: Any = 1
     sequence_parallel: bool = False
+    sent: Any = 1.0  # rows that go to experts, in those that the router chose
+    received: Any = 1.0  # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
     linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
     dtype: str = "bfloat16"
 

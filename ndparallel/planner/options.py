@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.errors import UserError
+from ndparallel.context_parallel import VARIANTS
+from ndparallel.errors import UserError, unknown
 from ndparallel.hardware import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.legality import DTYPES, SCHEDULES, check
 from ndparallel.planner.models import find_model, from_flags
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.stack import STACKS, Stack, find_stack
+from ndparallel.planner.stack import MODULES, STACKS, Stack, find_stack
 from ndparallel.units import RECOMPUTE
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
@@ -40,15 +41,21 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     for name, (megatron, meaning) in MODEL_FLAGS.items():
         job.add_argument(f"--{name.replace('_', '-')}", megatron, type=int, metavar="N", help=meaning)
     job.add_argument("--hardware", default="h100", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default h100)")
-    job.add_argument("--gpus", "--world-size", type=int, required=True, metavar="N", help="GPUs in all")
+    job.add_argument("--gpus", "--world-size", type=int, metavar="N", help="GPUs in all (needed)")
     job.add_argument("--sequence", "--seq-length", type=int, default=4096, metavar="N", help="tokens in a sequence (default 4096)")
-    job.add_argument("--global-batch", "--global-batch-size", type=int, required=True, metavar="N", help="sequences in a step")
+    job.add_argument("--global-batch", "--global-batch-size", type=int, metavar="N", help="sequences in a step (needed)")
     job.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the layers' matmuls (default bf16)")
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
     job.add_argument("--software", metavar="NAME", help=f"one of {', '.join(STACKS)} (default megatron-core; pocket on pocket)")
     flash = job.add_mutually_exclusive_group()
     flash.add_argument("--flash-attention", "--use-flash-attn", action="store_true", default=None, help="fused attention")
     flash.add_argument("--no-flash-attention", dest="flash_attention", action="store_false", help="scores go through memory")
+    ratio: dict[str, Any] = {"type": float, "metavar": "X"}
+    job.add_argument("--routing-imbalance", default=1.0, help="rows of the busiest rank's experts, in the mean's (default 1)", **ratio)
+    job.add_argument("--capacity-factor", "--moe-expert-capacity-factor", help="an expert takes X even shares, no more", **ratio)
+    ways = job.add_mutually_exclusive_group()
+    ways.add_argument("--context-parallel", choices=VARIANTS, default=VARIANTS[0], help="how keys and values travel (default ring)")
+    ways.add_argument("--cp-comm-type", choices=("p2p", "all_gather"), help=argparse.SUPPRESS)
     job.add_argument(
         "--overlap", metavar="LIST", help=f"what hides behind compute, of {','.join(OVERLAPS)}; or none (default: the software's)"
     )
@@ -73,14 +80,21 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--recompute", "--recompute-granularity", choices=RECOMPUTE, default="none", help="in the backward pass (default none)"
     )
+    plan.add_argument(
+        "--recompute-layers", "--recompute-num-layers", default=0, help="of --recompute full: of each stage (default: all)", **number
+    )
+    plan.add_argument("--recompute-method", choices=("block", "uniform"), default="block", help=argparse.SUPPRESS)
+    plan.add_argument("--recompute-modules", nargs="+", metavar="NAME", help=f"of --recompute selective: of {', '.join(MODULES)}")
     plan.add_argument("--recompute-activations", dest="recompute", action="store_const", const="selective", help="--recompute selective")
 
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
+    if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
+        raise UserError(f"the job also needs {' and '.join(missing)}.")
     hardware = find_hardware(arguments.hardware)
     job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
-    job = replace(job, dtype=arguments.dtype)
+    job = replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
     plan = plan_from(arguments, job)
     check(job, plan)
     return job, plan
@@ -98,11 +112,51 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
     return from_flags(**needed | flags)
 
 
+def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, Any]:
+    """How evenly a router spreads its tokens. Raises UserError for what no router can do."""
+    imbalance, capacity = arguments.routing_imbalance, arguments.capacity_factor
+    if not 1 <= imbalance < float("inf"):
+        raise UserError(f"--routing-imbalance {imbalance:g}: the busiest rank has at least the mean; give a number from 1 on.")
+    if capacity is not None and not 0 < capacity < float("inf"):
+        raise UserError(f"--capacity-factor {capacity:g}: an expert takes something; give a number above 0.")
+    if shape.experts is None and (imbalance > 1 or capacity):
+        raise UserError(f"{shape.name} has no experts to route to: leave out --routing-imbalance and --capacity-factor.")
+    return {"routing_imbalance": imbalance, "capacity_factor": capacity}
+
+
 def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     stack = find_stack(arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core"))
     if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
+    if arguments.context_parallel == "all-gather" or arguments.cp_comm_type == "all_gather":
+        stack = replace(stack, cp_gathers=True)
+    if arguments.recompute_modules:
+        stack = replace(stack, selective=recomputed_modules(arguments))
+    if arguments.overlap is not None and stack.grid:
+        raise UserError("--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave it out.")
     return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
+
+
+def recomputed_modules(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Raises UserError for a module that is none, or where nothing is to be recomputed selectively."""
+    for module in arguments.recompute_modules:
+        if module not in MODULES:
+            raise unknown("--recompute-modules:", module, MODULES)
+    if arguments.recompute != "selective":
+        raise UserError("--recompute-modules names what --recompute selective runs again: add that.")
+    return tuple(dict.fromkeys(arguments.recompute_modules))
+
+
+def recomputed_layers(arguments: argparse.Namespace) -> int:
+    """Of each stage, 0 for all. Raises UserError where that means nothing."""
+    layers = arguments.recompute_layers
+    if layers and arguments.recompute != "full":
+        raise UserError("--recompute-layers says how many layers --recompute full runs again: add that.")
+    if layers < 0:
+        raise UserError(f"--recompute-layers is {layers}; give 0 for all layers of a stage, or how many.")
+    if arguments.recompute_method == "uniform" and layers > 1:
+        raise UserError("--recompute-method uniform keeps the input of every layer here: choose --recompute-num-layers 1.")
+    return 0 if arguments.recompute_method == "uniform" else layers
 
 
 def overlapping(stack: Stack, words: str) -> Stack:
@@ -133,6 +187,7 @@ def plan_from(arguments: argparse.Namespace, job: Job) -> Plan:
         shards=arguments.shards,
         sequence_parallel=sequence_parallel and tp > 1,
         recompute=arguments.recompute,
+        recompute_layers=recomputed_layers(arguments),
         schedule=schedule,
     )
 

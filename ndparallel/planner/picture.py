@@ -6,9 +6,13 @@ Limit  A few ranks stand for many, and few microbatches for many where all are a
 
 from dataclasses import replace
 
+import numpy as np
+
 from ndparallel import palette
 from ndparallel.history import Lane, Span, Timeline
 from ndparallel.pipeline.timing import time_schedule
+from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.grid import run_grid
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import AnyWorkload, endings, one_stage, schedule_of, work_of, workload_of
 
@@ -19,6 +23,8 @@ PHASES = {"forward": palette.FORWARD, "backward": palette.BACKWARD, "compute": p
 
 def timeline_of(job: Job, plan: Plan) -> Timeline:
     """The picture of one step."""
+    if job.stack.grid:
+        return grid_timeline(ExecutedWorkload(job, plan))
     if plan.pp > 1:
         return pipeline_timeline(workload_of(job, plan))
     microbatches = plan.microbatches(job)
@@ -33,16 +39,32 @@ def stage_timeline(work: AnyWorkload, name: str) -> Timeline:
     trace: list[tuple[str, float, float, str]] = []
     work.machine.alike = False  # so that every microbatch is timed, and seen
     seconds = one_stage(work, trace).now
+    return Timeline(name, float(np.max(seconds)), as_lanes(spans_of(trace)))
+
+
+def grid_timeline(work: ExecutedWorkload) -> Timeline:
+    """What the GPUs of every pipeline rank do; without a pipeline, also what communicates beside it."""
+    ranks = run_grid(work, schedule_of(work), traces=True)
+    shown = some(len(ranks))
+    lanes = [lane for rank in shown for lane in as_lanes(spans_of(ranks[rank].trace or []), rank)]
+    if len(ranks) > 1:
+        lanes = [lane for lane in lanes if lane.stream == "compute"]
+    name = "one step" + f", {len(shown)} of its {len(ranks)} pipeline ranks" * (len(shown) < len(ranks))
+    return Timeline(name, max(float(np.max(streams.now)) for streams in ranks), tuple(lanes))
+
+
+def spans_of(trace: list[tuple[str, float, float, str]]) -> dict[str, list[Span]]:
+    """What was noted, by stream; idle time is left blank."""
     lanes: dict[str, list[Span]] = {}
     for stream, start, end, what in trace:
-        if end > start:
+        if end > start and what != "bubble":
             other = palette.WAITING if stream == "compute" else palette.COMMUNICATION
             lanes.setdefault(stream, []).append(Span(start, end, PHASES.get(what, other) if stream == "compute" else other, what))
-    return Timeline(name, float(max(seconds)) if hasattr(seconds, "__len__") else float(seconds), as_lanes(lanes))
+    return lanes
 
 
-def as_lanes(lanes: dict[str, list[Span]]) -> tuple[Lane, ...]:
-    return tuple(Lane(0, stream, tuple(spans)) for stream, spans in lanes.items())
+def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
+    return tuple(Lane(rank, stream, tuple(spans)) for stream, spans in lanes.items())
 
 
 def pipeline_timeline(work: AnyWorkload) -> Timeline:

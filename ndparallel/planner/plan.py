@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from gpu import Hardware
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
@@ -34,6 +36,13 @@ class Job:
     global_batch: int
     half: bool = False
     dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
+    routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
+    capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
+
+    @property
+    def busiest(self) -> float:
+        """Rows of the busiest rank's experts, in those of the mean rank when nothing is dropped."""
+        return self.routing_imbalance if self.capacity_factor is None else min(self.routing_imbalance, self.capacity_factor)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class Plan:
     shards: Any = 0  # with zero 3: ranks that a layer's weights are sharded over, 0 for all of dp and cp; the others are replicas (HSDP)
     sequence_parallel: bool = False
     recompute: str = "none"
+    recompute_layers: int = 0  # with full recomputation: the first so many layers of a stage, 0 for all
     schedule: str = "1f1b"
 
     @property
@@ -71,7 +81,11 @@ class Plan:
 
     def share(self, job: Job) -> Share:
         linear = "float8" if job.dtype == "fp8" else "bfloat16"
-        return Share(self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel, linear)
+        sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
+        received = job.busiest if job.busiest <= 1 else np.minimum(job.busiest, self.ep)
+        return Share(
+            self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel, sent, received, linear_dtype=linear
+        )
 
 
 @dataclass(frozen=True)

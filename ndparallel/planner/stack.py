@@ -15,6 +15,15 @@ from dataclasses import dataclass, replace
 
 from ndparallel.errors import unknown
 
+MODULES = {  # what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
+    "core_attn": "attention's scores, softmax and values",
+    "layernorm": "the norms of both halves of a layer",
+    "moe_act": "the experts' activation",
+    "mlp": "the MLP of a dense layer",
+    "moe": "the experts of a layer, routing and all-to-alls included",
+    "half": "every second matrix and all small kernels (torchtitan)",
+}
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -33,11 +42,12 @@ class Stack:
     reshards: bool = True  # FSDP: weights are forgotten after the forward pass, and gathered again
     gathers_first: bool = True  # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     cp_overlap: bool = True  # keys and values go round beside attention
+    cp_gathers: bool = False  # keys and values are gathered before attention instead of going round (Llama 3, 2407.21783, 3.3.2)
     pp_overlap: bool = True  # messages between stages beside compute; else a rank stands still while it sends and receives
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
     early_stop: bool = False
-    selective: str = "attention"  # what selective recomputation runs again: attention's core, or "half" of all matrices
+    selective: tuple[str, ...] = ("core_attn",)  # what selective recomputation runs again, out of MODULES
     logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
     logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
@@ -45,6 +55,7 @@ class Stack:
     deduplicates: bool = False  # a token crosses to a node once, however many of its experts are there (DeepEP)
     dtype: str = "bfloat16"
     executed: bool = False  # the lessons' own layers, whose lists are ndparallel/costs.py's
+    grid: bool = False  # of those: the loop of 4d_combined.py
     regathers: bool = False  # of those: sequence parallelism keeps shards of the matmuls' inputs and gathers them again
     tp_chunks: int = 1  # of those: parts of an activation, one all-reduced while the next is multiplied
     bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
@@ -75,11 +86,11 @@ MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
 DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4)
 FSDP_2023 = Stack("fsdp-2023", "fused", "flash1", accumulates=False, tp_overlap="none", logits_kept=10)
-TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective="half")
+TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective=("half",))
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
 PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False)
 PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
-POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, bucket_bytes=0.1e6)
+POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, grid=True, bucket_bytes=0.1e6)
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
 _TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, POCKET)
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}

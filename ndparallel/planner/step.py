@@ -26,6 +26,7 @@ from ndparallel.pipeline.search import search
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.overlap import Bucket, arriving_forward, fully_sharded, reduce_behind, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
@@ -70,6 +71,9 @@ def workload_of(job: Job, plan: Plan) -> AnyWorkload:
 
 
 def step_of(work: AnyWorkload) -> Step:
+    if isinstance(work, ExecutedWorkload) and work.job.stack.grid:
+        spent = slowest_gpu(run_grid(work, schedule_of(work)))
+        return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
     spent = one_stage(work).spent if work.plan.pp == 1 else pipeline(work)
     means = {kind: np.mean(spent.get(kind, 0.0)) for kind in KINDS}
     return Step(means | {"bubble": means["bubble"] + np.max(spent.total) - sum(means.values()) + 0.0})

@@ -12,14 +12,15 @@ Glossary
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gpu import Operation
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 
-SAME_KIND = dict.fromkeys(("experts_dp", "shards", "replicas"), "dp")  # groups whose waiting counts as another's
+DATA = ("experts_dp", "shards", "replicas", "dp_cp", "expert_dp", "expert_dp_cp")
+SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
 
 
 class Seconds(dict[str, Any]):
@@ -44,6 +45,14 @@ class Seconds(dict[str, Any]):
 
 
 Item = Operation | Exchange | Start | Wait | Hold | Seconds
+
+
+class OnTheWay(NamedTuple):
+    """A shift that has begun: when what a GPU hands on has left, and when what it gets begins to arrive, for `wire` seconds."""
+
+    left: Any
+    first_byte: Any
+    wire: Any
 
 
 class Machine(Protocol):
@@ -82,6 +91,7 @@ class Streams:
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
         self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
         self.lines: dict[str, Any] = {}  # when each communication stream is free
+        self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
         self.ends: dict[str, Any] = {}  # of what was started and not yet waited for
 
     def run(self, items: Iterable[Item], kind: str = "compute") -> None:
@@ -115,13 +125,22 @@ class Streams:
     def start(self, exchange: Exchange) -> None:
         line = exchange.group.partition("/")[0]
         begin = np.maximum(self.now, self.lines.get(line, 0.0))
-        self.lines[line] = self.machine.arrival(exchange, begin)
+        self.ends[exchange.name] = end = self.machine.arrival(exchange, begin)
+        self.lines[line] = end.left if isinstance(end, OnTheWay) else end
         self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
-        self.ends[exchange.name] = self.lines[line]
 
     def wait(self, exchange: Exchange) -> None:
-        group = exchange.group.partition("/")[0]
-        self.spend(SAME_KIND.get(group, group), np.maximum(self.ends.pop(exchange.name) - self.now, 0.0))
+        line = exchange.group.partition("/")[0]
+        end = self.ends.pop(exchange.name)
+        if isinstance(end, OnTheWay):
+            end = self.take_in(line, end)
+        self.spend(SAME_KIND.get(line, line), np.maximum(end - self.now, 0.0))
+
+    def take_in(self, line: str, coming: OnTheWay) -> Any:
+        """Receive a shift, as gpu.receive does: behind what came in before it."""
+        there = self.doors[line] = np.maximum(self.doors.get(line, 0.0), coming.first_byte) + coming.wire
+        self.lines[line] = np.maximum(self.lines[line], there)
+        return np.maximum(there, coming.left)
 
     def repeat(self, times: int, body: Callable[[], None]) -> None:
         """Do `body` so many times. It leaves nothing under way, so where all GPUs are alike every time takes as long as the first."""

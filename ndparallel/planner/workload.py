@@ -5,7 +5,7 @@ Idea   A step is put together in ndparallel.planner.step, the same way for every
 Limit  All microbatches are alike, and so are the ranks of a stage.
 
 Glossary
-    kind       of a unit: embedding, dense, experts, head
+    kind       of a unit: embedding, dense, experts, head; "dense kept" where other layers are recomputed and this one is not
     bucket     one unit's gradients, or weights
     elements   parameters: (those that all of a dp group's ranks hold, those of experts)
 """
@@ -27,16 +27,20 @@ from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.streams import Item, Seconds, Streams
 
+KEPT = " kept"  # of a layer that is not recomputed while others are
+
 
 def layers_by_stage(layers: int, stages: int) -> list[int]:
     """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3, 2407.21783, section 3.3.2)."""
     return [layers // stages] * stages if layers % stages == 0 else spread_layers(layers, stages, 1, 1)
 
 
-def kinds_by_stage(shape: ModelShape, stages: int) -> list[list[str]]:
-    """The kinds of the units on every stage, in the order of the model."""
+def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0) -> list[list[str]]:
+    """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage behind those are kept."""
     places = np.cumsum([0, *layers_by_stage(shape.layers, stages)])
     kinds = [["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)] for a, b in zip(places, places[1:])]
+    if recomputed:
+        kinds = [[kind + KEPT * (place >= recomputed) for place, kind in enumerate(stage)] for stage in kinds]
     kinds[0].insert(0, "embedding")
     kinds[-1].append("head")
     return kinds
@@ -45,6 +49,7 @@ def kinds_by_stage(shape: ModelShape, stages: int) -> list[list[str]]:
 def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
     """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a copy of the table."""
     counted, tp = job.shape.parameters(), plan.tp
+    kind = kind.removesuffix(KEPT)
     if kind == "embedding":
         return counted.token_embedding / tp + counted.position_embedding, 0.0
     if kind == "head":
@@ -76,7 +81,7 @@ class Workload:
 
     @cached_property
     def kinds(self) -> list[list[str]]:
-        return kinds_by_stage(self.job.shape, self.plan.stages)
+        return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers)
 
     # ---- units and buckets
 

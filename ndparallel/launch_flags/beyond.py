@@ -1,0 +1,73 @@
+"""Flags of Megatron-Core that change time or memory and that the planner does not model, each with what it assumes instead."""
+
+ONE_STEP = "the step is one of the full batch"
+ON_GPU = "all of it is counted on the GPU"
+SPREAD = "layers are spread over the stages as evenly as they go"
+ADAM = "Adam's weights and moments are counted in float32"
+KERNELS = "kernels are priced as the planner's list has them"
+AGAIN = "full recomputation is of every layer, one by one"
+ORDER = "ranks stand in the order tp, cp, dp, pp"
+
+ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
+    "--hybrid-layer-pattern",
+    "--hybrid-override-pattern",
+    "--is-hybrid-model",
+    "--experimental-attention-variant",
+    "--heterogeneous-layers-config-path",
+    "--heterogeneous-layers-config-encoded-json",
+    "--yaml-cfg",
+    "--spec",
+)
+BEYOND = {
+    "--fp16": "priced as bf16",
+    "--fp4-format": "priced as bf16",
+    "--fp8-param-gather": "weights are gathered in 16 bits",
+    "--rampup-batch-size": ONE_STEP,
+    "--step-batch-size-schedule": ONE_STEP,
+    "--optimizer-cpu-offload": ON_GPU,
+    "--cpu-offloading-num-layers": ON_GPU,
+    "--fine-grained-activation-offloading": ON_GPU,
+    "--cuda-graph-impl": "every kernel keeps the time that its launch takes",
+    "--enable-cuda-graph": "every kernel keeps the time that its launch takes",
+    "--external-cuda-graph": "every kernel keeps the time that its launch takes",
+    "--mtp-num-layers": "multi-token prediction is left out",
+    "--window-size": "attention is over the whole sequence",
+    "--attention-output-gate": "the gate is left out",
+    "--moe-latent-size": "the latent projections are left out",
+    "--moe-expert-capacity-factor": "experts are in balance, and no token is dropped",
+    "--moe-layer-recompute": "it is not recomputed",
+    "--moe-shared-expert-overlap": "shared experts are computed after the others",
+    "--overlap-moe-expert-parallel-comm": "the experts' all-to-all hides behind nothing",
+    "--recompute-modules": "selective recomputation is of attention's core alone",
+    "--distribute-saved-activations": "every tp rank keeps a layer's whole input",
+    "--use-precision-aware-optimizer": ADAM,
+    "--main-params-dtype": ADAM,
+    "--main-grads-dtype": ADAM,
+    "--exp-avg-dtype": ADAM,
+    "--exp-avg-sq-dtype": ADAM,
+    "--delay-wgrad-compute": KERNELS,
+    "--deterministic-mode": KERNELS,
+    "--batch-invariant-mode": KERNELS,
+    "--cross-entropy-loss-fusion": KERNELS,
+    "--hierarchical-context-parallel-sizes": "keys and values go round one ring",
+    "--tensor-parallel-num-weight-shards": "weights are cut over tp alone",
+    "--expert-tensor-parallel-num-weight-shards": "experts stay whole",
+    "--decoder-first-pipeline-num-layers": SPREAD,
+    "--decoder-last-pipeline-num-layers": SPREAD,
+    "--account-for-embedding-in-pipeline-split": SPREAD,
+    "--account-for-loss-in-pipeline-split": SPREAD,
+    "--microbatch-group-size-per-virtual-pipeline-stage": "microbatches go round in groups of as many as pipeline ranks",
+    "--use-tp-pp-dp-mapping": ORDER,
+    "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
+}
+BUT = {  # words that the planner does assume, flag by flag
+    "--optimizer": (("adam",), ADAM),
+    "--cp-comm-type": (("p2p",), "keys and values go round one ring"),
+    "--transformer-impl": (("transformer_engine",), KERNELS),
+    "--recompute-method": (("uniform",), AGAIN),
+    "--recompute-num-layers": (("1",), AGAIN),
+    "--recompute-modules": (("core_attn",), BEYOND.pop("--recompute-modules")),
+    "--cuda-graph-impl": (("none",), BEYOND.pop("--cuda-graph-impl")),
+    "--moe-token-dispatcher-type": (("alltoall", "flex"), "tokens go to their experts by all-to-all"),
+    "--expert-tensor-parallel-size": (("1",), "experts stay whole, on the ranks of ep"),
+}

@@ -1,0 +1,90 @@
+"""Which field of a model, a job or a plan is which flag of Megatron-Core, and which key of torchtitan.
+
+Idea   What is one number in both is one row: the same rows write a launch line and read one. What is a choice of words has a row for each
+       word. `ndparallel flags` prints the tables.
+Limit  Megatron's flags alone are read; torchtitan's keys are only written.
+
+Glossary
+    MLA    multi-head latent attention
+    FSDP   fully sharded data parallelism: of Megatron-Core its own, Megatron-FSDP
+"""
+
+from collections.abc import Mapping
+
+SIZES = {  # of a model
+    "layers": "--num-layers",
+    "hidden": "--hidden-size",
+    "heads": "--num-attention-heads",
+    "ffn": "--ffn-hidden-size",
+    "vocab": "--vocab-size",
+}
+LATENT_SIZES = {  # of multi-head latent attention
+    "kv_rank": "--kv-lora-rank",
+    "nope_dim": "--qk-head-dim",
+    "rope_dim": "--qk-pos-emb-head-dim",
+    "value_dim": "--v-head-dim",
+}
+EXPERT_SIZES = {
+    "experts": "--num-experts",
+    "top_k": "--moe-router-topk",
+    "ffn": "--moe-ffn-hidden-size",
+}
+JOB_SIZES = {
+    "sequence": "--seq-length",
+    "global_batch": "--global-batch-size",
+}
+DEGREES = {  # of a plan
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "micro_batch": "--micro-batch-size",
+}
+CHUNKS = "--num-virtual-stages-per-pipeline-rank"
+LAYOUT = "--pipeline-model-parallel-layout"
+REPLICAS = "--num-distributed-optimizer-instances"
+FSDP = "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor --data-parallel-sharding-strategy"
+
+# a choice of words: {its value: flags}; "" where the framework does so by itself
+ACTIVATIONS = {"swiglu": "--swiglu", "gelu": ""}
+NORMS = {"rmsnorm": "--normalization RMSNorm", "layernorm": "--normalization LayerNorm"}
+POSITIONS = {"rotary": "--position-embedding-type rope", "learned": "--position-embedding-type learned_absolute"}
+BIASES = {(): "--disable-bias-linear", ("qkv",): "--disable-bias-linear --add-qkv-bias", ("qkv", "output", "mlp"): ""}
+DTYPES = {"bf16": "--bf16", "fp8": "--bf16 --fp8-format hybrid"}
+ATTENTION = {"cudnn": "--attention-backend fused", "flash2": "--attention-backend flash", "unfused": "--attention-backend unfused"}
+RECOMPUTE = {
+    "none": "",
+    "selective": "--recompute-granularity selective",
+    "full": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+}
+ZERO = {0: "", 1: "--use-distributed-optimizer", 2: f"{FSDP} optim_grads", 3: f"{FSDP} optim_grads_params"}
+
+TITAN_DEGREES = {
+    "tp": "parallelism.tensor_parallel_degree",
+    "pp": "parallelism.pipeline_parallel_degree",
+    "cp": "parallelism.context_parallel_degree",
+    "ep": "parallelism.expert_parallel_degree",
+}
+TITAN_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+TITAN_RESHARD = {2: "never", 3: "always"}  # after the forward pass, by ZeRO's stage
+TITAN_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+
+NUMBERS: Mapping[str, Mapping[str, str]] = {
+    "model": SIZES,
+    "latent attention": LATENT_SIZES,
+    "experts": EXPERT_SIZES,
+    "job": JOB_SIZES,
+    "plan": DEGREES,
+}
+CHOICES: Mapping[str, Mapping[str, Mapping]] = {
+    "model": {"activation": ACTIVATIONS, "norm": NORMS, "position": POSITIONS, "biases": BIASES},
+    "job": {"dtype": DTYPES, "software: attention": ATTENTION},
+    "plan": {"recompute": RECOMPUTE, "zero": ZERO},
+}

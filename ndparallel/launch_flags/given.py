@@ -1,0 +1,136 @@
+"""The flags of a command line, checked against Megatron-Core's names, with a note of what was used, defaulted and left out.
+
+Idea   Who asks for a flag says what Megatron does without it; so what was assumed is known at the end.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ndparallel.errors import UserError, unknown
+from ndparallel.launch_flags.frozen import megatron_flags, release
+
+Meaning = TypeVar("Meaning")
+SYNONYMS = {"--encoder-seq-length": "--seq-length", "--encoder-num-layers": "--num-layers"}
+
+
+@dataclass
+class Given:
+    """Flags with their values; `used` are those that were asked for, `defaults` what Megatron does about those that are missing."""
+
+    flags: Mapping[str, list[str]]
+    strange: Sequence[str] = ()
+    used: set[str] = field(default_factory=set)
+    defaults: list[str] = field(default_factory=list)
+
+    def has(self, flag: str) -> bool:
+        self.used.add(flag)
+        return flag in self.flags
+
+    def text(self, flag: str) -> str | None:
+        return " ".join(self.flags[flag]) if self.has(flag) else None
+
+    def number(self, flag: str, default: int | None = None, why: str = "") -> int:
+        """A whole number from 0 on. Raises UserError where it is none, or is missing and has no default."""
+        text = self.text(flag)
+        if text is None:
+            if default is None:
+                raise UserError(f"{flag} is missing{why}.")
+            self.assume(flag, why or f"{default}")
+            return default
+        if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
+            unset = "; the file does not set that variable: write its value there" if "$" in text else ""
+            raise UserError(f"{flag} must be a whole number, not {text[:60]!r}{unset}.")
+        return int(text)
+
+    def fraction(self, flag: str, default: float) -> float:
+        text = self.text(flag)
+        try:
+            return default if text is None else float(text)
+        except ValueError:
+            raise UserError(f"{flag} must be a number, not {(text or '')[:60]!r}.") from None
+
+    def word(self, flag: str, default: str, meanings: Mapping[str, Meaning]) -> Meaning:
+        """What the flag's word means. Raises UserError, with the nearest, for a word that is none of them."""
+        word = self.text(flag)
+        if word is None:
+            return meanings[default]
+        if word not in meanings:
+            raise unknown(flag, word[:60], meanings)
+        return meanings[word]
+
+    def one_of(self, meanings: Mapping[str, Meaning], default: Meaning) -> Meaning:
+        """What the one flag of these means that is there. Raises UserError for two that contradict one another."""
+        there = [flag for flag in meanings if self.has(flag)]
+        if len({meanings[flag] for flag in there}) > 1:
+            raise UserError(f"{' and '.join(there)} contradict one another: keep one.")
+        return meanings[there[0]] if there else default
+
+    def assume(self, flag: str, what: str) -> None:
+        self.defaults.append(f"{flag}: {what}")
+
+    @property
+    def unused(self) -> list[str]:
+        return [flag for flag in self.flags if flag not in self.used]
+
+
+def given(words: Sequence[str]) -> Given:
+    """Sort a command's words by its flags. Raises UserError for a flag with the wrong number of values, or two that differ."""
+    flags: dict[str, list[str]] = {}
+    strange: dict[str, None] = {}
+    for flag, values in pairs(words):
+        if flag not in megatron_flags():
+            strange[flag] = None
+            continue
+        strange |= dict.fromkeys(unset := unset_variables(flag, values))
+        values = [value for value in values if value not in unset]
+        refuse_wrong_count(flag, values)
+        flag = SYNONYMS.get(flag, flag)
+        if flags.get(flag, values) != values:
+            raise UserError(f"{flag} is given twice, as {shown(flags[flag])} and as {shown(values)}: keep one.")
+        flags[flag] = values
+    return Given(flags, tuple(strange))
+
+
+def pairs(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Each flag with the words up to the next one."""
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            found.append((flag, [value] if equals else []))
+        elif found:
+            found[-1][1].append(word)
+    return found
+
+
+def unset_variables(flag: str, values: list[str]) -> list[str]:
+    """Variables that the script does not set and that stand behind the flag's own values: more flags, which nobody here knows."""
+    own = {"none": 0, "one": 1, "some": len(values)}[megatron_flags()[flag]]
+    return [value for value in values[own:] if value.startswith("$")]
+
+
+def refuse_wrong_count(flag: str, values: list[str]) -> None:
+    wanted = megatron_flags()[flag]
+    if wanted == "one" and not values:
+        raise UserError(f"{flag} needs a value.")
+    if wanted == "none" and values:
+        raise UserError(f"{flag} takes no value, and {shown(values)} follows it.")
+    if wanted == "one" and len(values) > 1:
+        raise UserError(f"{flag} takes one value, not {shown(values)}.")
+
+
+def shown(values: list[str]) -> str:
+    return repr(" ".join(values)[:60])
+
+
+def strange_sentence(strange: Sequence[str]) -> str:
+    """Name the flags that the release does not have, with the nearest that it has."""
+    named = []
+    for flag in strange[:20]:
+        near = difflib.get_close_matches(flag, megatron_flags(), n=1, cutoff=0.8)
+        named.append(f"{flag[:60]} (it has {near[0]})" if near else flag[:60])
+    more = f" and {len(strange) - 20} more" if len(strange) > 20 else ""
+    return f"{release('megatron')} has no {', '.join(named)}{more}: left out."

@@ -1,0 +1,222 @@
+"""`--emit megatron`: the launch line of Megatron-Core for a job and a plan.
+
+Idea   Every field of the model, the job and the plan is a flag, or it is refused: a launch line of another plan than the one that was
+       priced is worse than none.
+Limit  What no plan knows (data, tokenizer, learning rate, checkpoints) is passed on from the script's own arguments.
+
+Glossary: see fields.py.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ndparallel.errors import UserError
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.frozen import release
+from ndparallel.planner.legality import check
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
+from ndparallel.planner.workload import layers_by_stage
+from ndparallel.words import count
+
+FREE = (  # of a software stack: what flags choose
+    *("name", "attention", "dropout", "accumulates", "gradient_bytes", "deduplicates", "sequence_parallel"),
+    *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
+)
+PADDED_TO = 128  # --make-vocab-size-divisible-by, times tp
+ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
+
+
+def emit_megatron(job: Job, plan: Plan) -> str:
+    """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags cannot express."""
+    check(job, plan)
+    flags = [*model_flags(job.shape), *plan_flags(job, plan), *job_flags(job), *overlap_flags(job, plan)]
+    lines = [f"  {flag} \\" for flag in flags if flag]
+    return "\n".join([*header(job, plan), *environment(plan), *launcher(job, plan), *lines, '  "$@"', ""])
+
+
+def header(job: Job, plan: Plan) -> Iterator[str]:
+    yield "#!/bin/bash"
+    yield f"# {job.shape.name} on {count(int(plan.gpus), 'GPU')} ({job.hardware.name}), as planned by ndparallel."
+    number = int(plan.microbatches(job))
+    yield f"# Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. Flags of {release('megatron')}."
+    padded = math.ceil(job.shape.vocab / (PADDED_TO * plan.tp)) * PADDED_TO * plan.tp
+    if padded != job.shape.vocab:
+        yield f"# It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts {job.shape.vocab}."
+    yield f"# What no plan knows is given as this script's arguments: {ELSEWHERE}."
+
+
+def environment(plan: Plan) -> Iterator[str]:
+    """One hardware queue keeps tp's and cp's communication in order before Blackwell; FSDP needs several."""
+    if plan.zero >= 2:
+        yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
+    elif plan.tp > 1 or plan.cp > 1:
+        yield "export CUDA_DEVICE_MAX_CONNECTIONS=1"
+
+
+def launcher(job: Job, plan: Plan) -> Iterator[str]:
+    yield f"torchrun {nodes_of(job, plan)} \\"
+    yield '  --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" pretrain_gpt.py \\'
+
+
+def nodes_of(job: Job, plan: Plan) -> str:
+    """torchrun's options. Raises UserError where the last node is not full."""
+    each = min(job.hardware.gpus_per_node, int(plan.gpus))
+    if plan.gpus % each:
+        near = max(1, round(plan.gpus / each)) * each
+        raise UserError(f"{plan.gpus} GPUs do not fill nodes of {each}, and torchrun starts as many on each; take {near}.")
+    return f"--nnodes {plan.gpus // each} --nproc-per-node {each}"
+
+
+# ------------------------------------------------------------------------------------------------------------ the model
+
+
+def model_flags(shape: ModelShape) -> Iterator[str]:
+    """Raises UserError for a model that Megatron-Core's GPT cannot be."""
+    yield from numbers(shape, fields.SIZES)
+    yield chosen("activation", shape.activation, fields.ACTIVATIONS)
+    yield chosen("norm", shape.norm, fields.NORMS)
+    if ("norm" in shape.biases) != (shape.norm == "layernorm"):
+        raise cannot(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
+    yield chosen("position", shape.position, fields.POSITIONS)
+    linear = tuple(bias for bias in ("qkv", "output", "mlp") if bias in shape.biases)
+    yield chosen("biases of", linear, fields.BIASES)
+    yield "" if shape.tied_embeddings else "--untie-embeddings-and-output-weights"
+    yield from latent_flags(shape) if shape.latent else attention_flags(shape)
+    yield from expert_flags(shape)
+
+
+def attention_flags(shape: ModelShape) -> Iterator[str]:
+    yield f"--kv-channels {shape.head_dim}"
+    yield f"--group-query-attention --num-query-groups {shape.kv_heads}" if shape.kv_heads != shape.heads else ""
+    yield "--qk-layernorm" if shape.qk_norm else ""
+
+
+def latent_flags(shape: ModelShape) -> Iterator[str]:
+    """Its norms of the latent vectors are `--qk-layernorm`."""
+    assert shape.latent
+    if shape.qk_norm:
+        raise cannot("multi-head latent attention with a norm on every head")
+    yield "--multi-latent-attention --qk-layernorm --rope-type rope"
+    yield from numbers(shape.latent, fields.LATENT_SIZES)
+    yield f"--q-lora-rank {shape.latent.query_rank}" if shape.latent.query_rank else ""
+
+
+def expert_flags(shape: ModelShape) -> Iterator[str]:
+    if not (some := shape.experts):
+        return
+    yield from numbers(some, fields.EXPERT_SIZES)
+    yield f"--moe-layer-freq {runs_of(shape)}" if some.dense_layers else ""
+    yield f"--moe-shared-expert-intermediate-size {some.shared_experts * some.shared_ffn}" if some.shared_experts else ""
+    yield "--moe-shared-expert-gate" if some.shared_gate else ""
+    yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias" if some.router_bias else ""
+    yield "--moe-grouped-gemm"
+
+
+def runs_of(shape: ModelShape) -> str:
+    """Which layers have experts, as Megatron writes it: "([0]*3+[1]*58)"."""
+    kinds = [int(shape.has_experts(layer)) for layer in range(shape.layers)]
+    starts = [layer for layer in range(shape.layers) if layer == 0 or kinds[layer] != kinds[layer - 1]]
+    return f'"({"+".join(f"[{kinds[a]}]*{b - a}" for a, b in zip(starts, [*starts[1:], shape.layers]))})"'
+
+
+# ------------------------------------------------------------------------------------------------------------ the plan
+
+
+def plan_flags(job: Job, plan: Plan) -> Iterator[str]:
+    """Raises UserError for a plan that Megatron-Core does not have."""
+    yield from numbers(plan, fields.DEGREES)
+    yield from pipeline_flags(job, plan)
+    if plan.tp > 1 and job.shape.experts:
+        if not plan.sequence_parallel:
+            raise cannot(f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel")
+        yield "--expert-tensor-parallel-size 1"
+    yield "--sequence-parallel" if plan.sequence_parallel and plan.tp > 1 else ""
+    yield chosen("recompute", plan.recompute, fields.RECOMPUTE)
+    yield chosen("zero", plan.zero, fields.ZERO)
+    replicas = plan.dp * plan.cp // (plan.shards or plan.dp * plan.cp) if plan.zero == 3 else 1
+    yield f"{fields.REPLICAS} {replicas}" if replicas > 1 else ""
+
+
+def pipeline_flags(job: Job, plan: Plan) -> Iterator[str]:
+    if plan.pp == 1:
+        return
+    if plan.schedule not in ("1f1b", "interleaved"):
+        raise cannot(f"the schedule {plan.schedule}", "it has 1f1b, and interleaved with several chunks")
+    if plan.chunks > 1 and plan.pp == 2 and not job.stack.pp_overlap:
+        raise cannot("several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap")
+    if job.shape.layers % plan.stages:
+        yield f"{fields.LAYOUT} {layout_of(job.shape.layers, plan.stages)}"
+    else:
+        yield f"{fields.CHUNKS} {plan.chunks}" if plan.chunks > 1 else ""
+
+
+def layout_of(layers: int, stages: int) -> str:
+    """The stages in Megatron's letters: E embedding, t transformer layer, L loss; "Et*2|t*3|t*2L"."""
+    runs = [f"t*{number}" if number else "" for number in layers_by_stage(layers, stages)]
+    return f'"E{"|".join(runs)}L"'
+
+
+# ------------------------------------------------------------------------------------------------------------ the job
+
+
+def job_flags(job: Job) -> Iterator[str]:
+    yield from numbers(job, fields.JOB_SIZES)
+    if job.shape.position == "learned" and job.shape.positions < job.sequence:
+        raise cannot(f"a sequence of {job.sequence} with {job.shape.positions} learned positions", "shorten the sequence")
+    yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
+    if job.half:
+        raise cannot("an optimizer that keeps everything in 16 bits")
+    yield chosen("dtype", job.dtype, fields.DTYPES)
+    yield chosen("attention", job.stack.attention, fields.ATTENTION)
+    rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
+    yield f"--attention-dropout {rate} --hidden-dropout {rate}"
+    yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
+    yield "--grad-reduce-in-bf16" if job.stack.gradient_bytes == 2 else ""
+    if job.shape.experts:
+        yield f"--moe-token-dispatcher-type {'flex' if job.stack.deduplicates else 'alltoall'}"
+
+
+def overlap_flags(job: Job, plan: Plan) -> Iterator[str]:
+    """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
+    stack = job.stack
+    refuse_other_software(stack)
+    if stack.tp_overlap == "none" and plan.tp > 1:
+        raise cannot("tensor parallelism without any overlap", "add tp to --overlap")
+    if stack.tp_overlap == "all" and plan.tp > 1:
+        if not plan.sequence_parallel:
+            raise cannot("tp in chunks beside matmuls without sequence parallelism", "add --sequence-parallel")
+        yield "--tp-comm-overlap"
+    if not stack.cp_overlap and plan.cp > 1:
+        raise cannot("context parallelism without overlap", "add cp to --overlap")
+    yield "--overlap-grad-reduce" if stack.dp_overlap else ""
+    yield "--overlap-param-gather" if stack.dp_overlap and stack.gathers_first and plan.zero else ""
+    yield "" if stack.pp_overlap else "--no-overlap-p2p-communication"
+
+
+def refuse_other_software(stack: Stack) -> None:
+    """Raise UserError for software whose kernels are not those of the present Megatron-Core."""
+    if replace(MEGATRON_CORE, **{name: getattr(stack, name) for name in FREE}) != stack:
+        names = f"{MEGATRON_CORE.name} or {NEMO.name}"
+        raise UserError(f"the plan is for {stack.name}, which is other software than {release('megatron')}: take --software {names}.")
+
+
+# ------------------------------------------------------------------------------------------------------------ helpers
+
+
+def numbers(thing: object, flags: dict[str, str]) -> Iterator[str]:
+    return (f"{flag} {getattr(thing, name)}" for name, flag in flags.items())
+
+
+def chosen(what: str, word, flags: dict) -> str:
+    """The flags of a choice. Raises UserError where Megatron-Core has none."""
+    if word not in flags:
+        has = ", ".join(map(str, flags))
+        raise cannot(f"{what} {word}", f"it has {has}")
+    return flags[word]
+
+
+def cannot(what: str, instead: str = "") -> UserError:
+    return UserError(f"{release('megatron')} has no flags for {what}{f': {instead}' if instead else ''}.")

@@ -1,0 +1,174 @@
+"""The model that a command line of Megatron-Core describes.
+
+Idea   Megatron's defaults are those of 2019's GPT-2: LayerNorm, GELU, learned positions, biases, dropout, a tied head. What is not given is
+       that, and is noted.
+Limit  Expert layers are all alike, and attention is over the whole sequence.
+"""
+
+import ast
+from dataclasses import replace
+
+from ndparallel.errors import UserError
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.given import Given
+from ndparallel.planner.models import preset, presets
+from ndparallel.planner.shape import Experts, LatentAttention, ModelShape
+from ndparallel.planner.sizes import LARGEST, head_width
+
+NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+POSITIONS = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "mrope": "rotary", "none": "rotary", "relative": "rotary"}
+ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu"}
+TOKENIZERS = {"GPT2BPETokenizer": 50257}  # whose vocabulary has one size
+LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
+
+
+def shape_from(flags: Given, vocab: int | None) -> ModelShape:
+    """Raises UserError for sizes that are missing or that no model can have."""
+    layers, hidden, heads = (flags.number(fields.SIZES[name]) for name in ("layers", "hidden", "heads"))
+    activation = flags.one_of(ACTIVATIONS, "gelu")
+    position = position_from(flags)
+    norm = flags.word("--normalization", "LayerNorm", NORMALIZATIONS)
+    latent = latent_from(flags) if flags.has("--multi-latent-attention") else None
+    ffn = ffn_from(flags, hidden, activation)
+    assume_words(flags, activation)
+    shape = ModelShape(
+        "a model",
+        layers,
+        hidden,
+        heads,
+        heads if latent else kv_heads_from(flags, heads),
+        latent.head_dim if latent else flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size")),
+        ffn,
+        vocab_from(flags) if vocab is None else vocab,
+        activation=activation,
+        norm=norm,
+        position=position,
+        positions=flags.number("--max-position-embeddings") if position == "learned" else 0,
+        biases=biases_from(flags, norm),
+        qk_norm=flags.has("--qk-layernorm") and not latent,
+        tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
+        latent=latent,
+        experts=experts_from(flags, layers, ffn),
+        source="a Megatron command line",
+    )
+    return replace(shape, name=known_name(shape))
+
+
+def known_name(shape: ModelShape) -> str:
+    """The preset with all these sizes, if there is one."""
+    same = (name for name in presets() if replace(shape, name=name, source=preset(name).source, notes=preset(name).notes) == preset(name))
+    return next(same, shape.name)
+
+
+def assume_words(flags: Given, activation: str) -> None:
+    """Note the architecture that nobody chose."""
+    if not flags.has("--normalization"):
+        flags.assume("--normalization", "LayerNorm")
+    if activation == "gelu":
+        flags.assume("--swiglu", "no, GELU without a gate")
+    for flag in ("--max-position-embeddings", "--use-mcore-models", "--group-query-attention"):
+        flags.has(flag)
+
+
+def position_from(flags: Given) -> str:
+    """Raises UserError for positions that contradict one another."""
+    named = flags.word("--position-embedding-type", "learned_absolute", POSITIONS)
+    if flags.has("--use-rotary-position-embeddings"):
+        if named == "learned" and "--position-embedding-type" in flags.flags:
+            raise UserError("--use-rotary-position-embeddings contradicts --position-embedding-type learned_absolute: keep one.")
+        return "rotary"
+    if not flags.has("--position-embedding-type"):
+        flags.assume("--position-embedding-type", "learned_absolute")
+    return named
+
+
+def ffn_from(flags: Given, hidden: int, activation: str) -> int:
+    """Megatron's own widths: 4 * hidden, or with SwiGLU two thirds of it in whole 64s."""
+    return flags.number("--ffn-hidden-size", 4 * hidden if activation != "swiglu" else int(4 * hidden * 2 / 3 / 64) * 64)
+
+
+def kv_heads_from(flags: Given, heads: int) -> int:
+    """--num-query-groups counts only with --group-query-attention."""
+    groups = flags.number("--num-query-groups", 1) if flags.has("--group-query-attention") else heads
+    flags.has("--num-query-groups")
+    return groups
+
+
+def vocab_from(flags: Given) -> int:
+    for flag in ("--padded-vocab-size", "--vocab-size"):
+        if flags.has(flag):
+            return flags.number(flag)
+    tokenizer = flags.text("--tokenizer-type") or ""
+    if tokenizer in TOKENIZERS:
+        flags.assume("--vocab-size", f"{tokenizer}'s {TOKENIZERS[tokenizer]}")
+        return TOKENIZERS[tokenizer]
+    raise UserError("how large is the vocabulary? The tokenizer's file knows it, not the command line: add --vocab.")
+
+
+def biases_from(flags: Given, norm: str) -> tuple[str, ...]:
+    shift = ("norm",) if norm == "layernorm" else ()
+    if not flags.has("--disable-bias-linear"):
+        flags.has("--add-qkv-bias")
+        flags.assume("--disable-bias-linear", "no, every matrix has a bias")
+        return ("qkv", "output", "mlp", *shift)
+    return (("qkv",) if flags.has("--add-qkv-bias") else ()) + shift
+
+
+def latent_from(flags: Given) -> LatentAttention:
+    flags.has("--qk-layernorm")
+    flags.has("--rope-type")
+    sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
+    return LatentAttention(query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes)
+
+
+def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
+    """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2."""
+    if not flags.has("--num-experts") or not (number := flags.number("--num-experts")):
+        return None
+    shared = flags.number("--moe-shared-expert-intermediate-size") if flags.has("--moe-shared-expert-intermediate-size") else 0
+    for flag in ("--moe-grouped-gemm", "--moe-router-score-function", "--expert-tensor-parallel-size"):
+        flags.has(flag)
+    return Experts(
+        number,
+        flags.number("--moe-router-topk", 2),
+        flags.number("--moe-ffn-hidden-size", ffn),
+        shared_experts=int(shared > 0),
+        shared_ffn=shared,
+        shared_gate=flags.has("--moe-shared-expert-gate"),
+        router_bias=flags.has("--moe-router-enable-expert-bias"),
+        dense_layers=dense_layers_from(flags, layers),
+    )
+
+
+def dense_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
+    """--moe-layer-freq is N, for experts in every N-th layer from the first on, or a list of a 0 or 1 for each layer."""
+    text = (flags.text("--moe-layer-freq") or "1").strip("\"'")
+    kinds = [int(layer % int(text) == 0) for layer in range(layers)] if text.isdecimal() and int(text) else layer_list(text)
+    if len(kinds) != layers or not {*kinds} <= {0, 1}:
+        raise UserError(f"--moe-layer-freq {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer.")
+    return tuple(layer for layer, kind in enumerate(kinds) if not kind)
+
+
+def layer_list(text: str) -> list[int]:
+    """The list that an expression of lists, + and * makes: "([0]*3+[1]*58)". Empty for anything else."""
+    try:
+        return listed_by(ast.parse(text[:4000], mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def listed_by(node: ast.AST) -> list[int]:
+    match node:
+        case ast.List(elts=elements):
+            return [whole(element) for element in elements]
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return listed_by(left) + listed_by(right)
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            return (listed_by(left) * min(whole(right), LARGEST["layers"] + 1))[: LARGEST["layers"] + 1]
+    raise ValueError
+
+
+def whole(node: ast.AST) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ValueError

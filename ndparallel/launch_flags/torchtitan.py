@@ -1,0 +1,155 @@
+"""`--emit torchtitan`: the recipe of torchtitan for a job and a plan.
+
+Idea   torchtitan's recipe is a Python function that returns a configuration: it starts from one of torchtitan's own, which brings data,
+       optimizer and learning rate, and sets what the plan decides. Stages are written out layer by layer, so that they are the plan's.
+Limit  The models that torchtitan has; a plan that it cannot run is refused. Recipes are written, not read.
+
+Glossary
+    HSDP       sharded over some data-parallel ranks, replicated over the others
+    reshard    to forget gathered weights after the forward pass (ZeRO-3); never to is ZeRO-2
+"""
+
+from collections.abc import Iterator
+
+from ndparallel.errors import UserError
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.megatron import nodes_of
+from ndparallel.planner.legality import check
+from ndparallel.planner.models import preset
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.workload import layers_by_stage
+
+STACKS = ("torchtitan", "torchtitan-compiled")
+MODELS = {  # our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept
+    "llama-3-8b": ("llama3", "8B", "llama3_8b"),
+    "llama-3-70b": ("llama3", "70B", "llama3_70b"),
+    "llama-3-405b": ("llama3", "405B", "llama3_405b"),
+    "qwen3-0.6b": ("qwen3", "0.6B", "qwen3_0_6b"),
+    "qwen3-1.7b": ("qwen3", "1.7B", "qwen3_1_7b"),
+    "qwen3-14b": ("qwen3", "14B", "qwen3_14b"),
+    "qwen3-32b": ("qwen3", "32B", "qwen3_32b"),
+    "qwen3-30b-a3b": ("qwen3", "30B-A3B", "qwen3_30b_a3b"),
+    "deepseek-v2-lite": ("deepseek_v3", "16B", "deepseek_v3_16b"),
+    "deepseek-v3": ("deepseek_v3", "671B", "deepseek_v3_671b"),
+}
+
+
+def emit_torchtitan(job: Job, plan: Plan) -> str:
+    """A Python file with the recipe. Raises UserError, saying what, for what torchtitan cannot run."""
+    check(job, plan)
+    module, flavor, base = model_of(job)
+    settings = {f"config.{key}": value for key, value in settings_of(job, plan)}
+    settings["config.model_spec"] = f"model_registry({flavor!r}{converters(job)})"
+    body = [f"    {name} = {value}" for name, value in settings.items()]
+    return "\n".join(
+        [*header(job, plan), *imports(job, plan, module, base), "", "", "def plan():"]
+        + [f"    config = {base}()", *body, "    return config", ""]
+    )
+
+
+def header(job: Job, plan: Plan) -> Iterator[str]:
+    number = int(plan.microbatches(job))
+    yield f'"""{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name}), as planned by ndparallel, for {release("torchtitan")}.'
+    yield ""
+    yield f"Derived: {plan.dp} data-parallel ranks, {number} microbatch{'es' * (number != 1)} in a step. Save it as plan.py; launch it with"
+    yield f"torchrun {nodes_of(job, plan)} -m torchtitan.train --module plan --config plan"
+    yield '"""'
+    yield ""
+
+
+def imports(job: Job, plan: Plan, module: str, base: str) -> Iterator[str]:
+    if job.dtype == "fp8":
+        yield "from torchtitan.components.quantization import Float8LinearConverter"
+    if plan.recompute != "none":
+        yield f"from torchtitan.distributed.activation_checkpoint import {fields.TITAN_RECOMPUTE[plan.recompute].partition('.')[0]}"
+    yield f"from torchtitan.models.{module} import model_registry"
+    yield f"from torchtitan.models.{module}.config_registry import {base}"
+
+
+def model_of(job: Job) -> tuple[str, str, str]:
+    """Raises UserError for a model that torchtitan does not have, or software that it is not."""
+    if job.stack.name not in STACKS:
+        raise UserError(
+            f"the plan is for {job.stack.name}, which is other software than torchtitan: take --software {' or '.join(STACKS)}."
+        )
+    for name, found in MODELS.items():
+        if sizes(preset(name)) == sizes(job.shape):
+            return found
+    raise cannot(f"model of these sizes ({job.shape.name})", f"it has {', '.join(MODELS)}")
+
+
+def sizes(shape: ModelShape) -> tuple:
+    return shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab, shape.latent, shape.experts
+
+
+def converters(job: Job) -> str:
+    if job.dtype == "bf16":
+        return ""
+    if job.shape.experts:
+        raise cannot("one switch for experts in fp8", "choose bf16")
+    return f', converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled={compiled(job)})]'
+
+
+def compiled(job: Job) -> bool:
+    return job.stack.fusion == "compiled"
+
+
+def settings_of(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Keys of torchtitan's configuration with their values, as Python writes them."""
+    each_pass = job.global_batch // plan.dp if plan.pp > 1 else plan.micro_batch  # of one data-parallel rank
+    yield "training.seq_len", f"{job.sequence}"
+    yield "training.global_batch_size", f"{job.global_batch}"
+    yield "training.local_batch_size", f"{each_pass}"
+    yield "training.dtype", '"bfloat16"' if job.half else '"float32"'
+    yield "training.disable_cuda_graphs", "True"  # which the planner does not model
+    for name, key in fields.TITAN_DEGREES.items():
+        yield key, f"{getattr(plan, name)}"
+    yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
+    yield from sharding(plan)
+    yield from pipeline(job, plan)
+    yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
+    yield "compile.enable", f"{compiled(job)}"
+    yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'all'}"
+
+
+def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Raises UserError for shards that torchtitan does not make: it shards over cp too, and optimizers never alone."""
+    if plan.zero == 1:
+        raise cannot("ZeRO-1", "take --zero 0, 2 or 3")
+    if plan.zero == 0 and plan.cp > 1:
+        raise cannot(f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3")
+    shards = (plan.shards if plan.zero == 3 and plan.shards else plan.dp * plan.cp) if plan.zero else 1
+    if shards % plan.cp:
+        raise cannot(f"{shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}")
+    yield "parallelism.data_parallel_shard_degree", f"{shards // plan.cp}"
+    yield "parallelism.data_parallel_replicate_degree", f"{plan.dp * plan.cp // shards}"
+    if plan.zero:
+        yield "parallelism.fsdp_reshard_after_forward", f'"{fields.TITAN_RESHARD[plan.zero]}"'
+
+
+def pipeline(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.pp == 1:
+        return
+    if plan.schedule not in fields.TITAN_SCHEDULES:
+        raise cannot(f"schedule {plan.schedule}", f"it has {', '.join(fields.TITAN_SCHEDULES)}")
+    if plan.schedule in ("interleaved", "looped-bfs") and plan.chunks == 1:
+        raise cannot(f"{plan.schedule} with one chunk", "take more, or 1f1b")
+    yield "parallelism.pipeline_parallel_schedule", f'"{fields.TITAN_SCHEDULES[plan.schedule]}"'
+    yield "parallelism.pipeline_parallel_microbatch_size", f"{plan.micro_batch}"
+    yield "parallelism.module_fqns_per_model_part", "[\n" + "".join(f"        {stage},\n" for stage in stages_of(job, plan)) + "    ]"
+
+
+def stages_of(job: Job, plan: Plan) -> Iterator[str]:
+    """The modules of every stage, as a Python expression."""
+    start, split = 0, layers_by_stage(job.shape.layers, plan.stages)
+    for stage, layers in enumerate(split):
+        names = f'[f"layers.{{layer}}" for layer in range({start}, {start + layers})]'
+        first, last = stage == 0, stage == plan.stages - 1
+        yield ('["tok_embeddings"] + ' if first else "") + names + (' + ["norm", "lm_head"]' if last else "")
+        start += layers
+
+
+def cannot(what: str, instead: str) -> UserError:
+    return UserError(f"{release('torchtitan')} has no {what}; {instead}.")

@@ -1,0 +1,442 @@
+"""Claims about launch flags: what is written can be read back, every name is the framework's, and nothing is dropped in silence."""
+
+import ast
+import json
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ndparallel.__main__ import main
+from ndparallel.errors import UserError
+from ndparallel.hardware import find_hardware
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
+from ndparallel.launch_flags.frozen import frozen, megatron_flags
+from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.read_megatron import read_megatron
+from ndparallel.launch_flags.shell import read_script
+from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
+from ndparallel.planner.legality import why_not
+from ndparallel.planner.models import preset
+from ndparallel.planner.options import overlapping
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.stack import STACKS
+from ndparallel.planner.workload import layers_by_stage
+
+H100 = find_hardware("h100")
+NAMES = ["gpt2", "llama-3-8b", "llama-3-405b", "qwen2-7b", "qwen3-32b", "mixtral-8x7b", "qwen2-57b-a14b", "deepseek-v2", "deepseek-v3"]
+SIZES = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000"
+LINE = f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 64"
+
+
+def job_of(name: str = "llama-3-8b", software: str = "megatron-core", batch: int = 64, **changes) -> Job:
+    return Job(preset(name), H100, STACKS[software], 4096 if preset(name).position == "rotary" else 1024, batch, **changes)
+
+
+def plain(shape: ModelShape) -> ModelShape:
+    """Without what no flag says: where a model is from, and into how many parts its shared experts are cut."""
+    some = shape.experts
+    if some and some.shared_experts:
+        some = replace(some, shared_experts=1, shared_ffn=some.shared_experts * some.shared_ffn)
+    return replace(shape, name="", source="", notes=(), experts=some)
+
+
+def powers(most: int) -> st.SearchStrategy[int]:
+    return st.integers(0, most).map(lambda power: 2**power)
+
+
+@st.composite
+def jobs_and_plans(draw) -> tuple[Job, Plan]:
+    """Any legal plan that Megatron-Core has: 1F1B or interleaved, all degrees, all of ZeRO."""
+    name = draw(st.sampled_from(NAMES))
+    pp, chunks = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 3), (16, 1)]))
+    tp, zero, cp, dp = draw(powers(3)), draw(st.sampled_from([0, 1, 2, 3, 3])), draw(powers(2)), draw(powers(5))
+    plan = Plan(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        cp=cp,
+        ep=draw(powers(4)) if preset(name).experts else 1,
+        chunks=chunks,
+        micro_batch=draw(powers(2)),
+        zero=zero,
+        shards=draw(st.sampled_from([dp * cp // 2, 0])) if zero == 3 and dp * cp > 2 else 0,
+        sequence_parallel=tp > 1 and (preset(name).experts is not None or draw(st.booleans())),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        schedule="interleaved" if chunks > 1 else "1f1b",
+    )
+    job = job_of(name, batch=plan.dp * plan.micro_batch * pp * draw(st.integers(1, 4)), dtype=draw(st.sampled_from(["bf16", "fp8"])))
+    stack = replace(job.stack, attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])), dropout=draw(st.booleans()))
+    stack = replace(stack, deduplicates=draw(st.booleans())) if job.shape.experts else stack
+    hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
+    assume("pp" in hidden or pp != 2 or chunks == 1)
+    stack = overlapping(stack, hidden)
+    assume(not [*why_not(job, plan)] and (plan.gpus <= 8 or plan.gpus % 8 == 0))
+    return replace(job, stack=stack), plan
+
+
+@example((job_of(), Plan(cp=2, dp=4, zero=3, shards=4)))
+@example((job_of("llama-3-405b", "nemo", 63), Plan(tp=8, pp=9, dp=1, chunks=7, sequence_parallel=True, schedule="interleaved")))
+@given(jobs_and_plans())
+@settings(max_examples=300, deadline=None)
+def test_emitted_flags_read_back_give_the_same_plan(asked):
+    job, plan = asked
+    found = read_megatron(emit_megatron(job, plan), H100)
+    assert found.plan == plan
+    assert plain(found.job.shape) == plain(job.shape)
+    assert replace(found.job, shape=job.shape) == job
+    words = " ".join(found.notes)  # nothing was left out, and assumed only what Megatron has no flag for: to be what it is by itself
+    for silent in ("--swiglu: no, GELU without a gate", "--disable-bias-linear: no, every matrix has a bias"):
+        words = words.replace(silent, "")
+    assert words.strip(" ;.") in ("", "Not given, so as Megatron-Core 0.19.2 has it:")
+
+
+@given(jobs_and_plans())
+@settings(max_examples=50, deadline=None)
+def test_every_emitted_flag_is_one_of_the_release_and_has_as_many_values_as_it_takes(asked):
+    words = max(read_script(emit_megatron(*asked)).commands, key=len)
+    words = words[words.index("pretrain_gpt.py") + 1 :]
+    for flag, after in zip(words, [*words[1:], "--"]):
+        if flag.startswith("--"):
+            assert megatron_flags()[flag] == ("none" if after.startswith("--") else "one"), flag
+
+
+def test_every_flag_in_the_tables_is_one_of_the_release():
+    numbers = [flag for flags in fields.NUMBERS.values() for flag in flags.values()]
+    words = [flags for choices in fields.CHOICES.values() for choice in choices.values() for flags in choice.values()]
+    known = {word for flags in words for word in flags.split() if word.startswith("--")} | {
+        *numbers,
+        fields.CHUNKS,
+        fields.LAYOUT,
+        fields.REPLICAS,
+    }
+    assert (known | {*ANOTHER_MODEL, *BEYOND, *BUT}) <= megatron_flags().keys()
+    assert len(megatron_flags()) == 846 and frozen("megatron")["version"] == "0.19.2"
+
+
+def test_uneven_stages_are_written_out_letter_by_letter():
+    text = emit_megatron(job_of("deepseek-v3", batch=1024), Plan(pp=16, dp=64, ep=64, zero=1))
+    assert '"Et*2|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*3L"' in text
+    assert layers_by_stage(61, 16) == [2, *[4] * 14, 3]
+    assert '--moe-layer-freq "([0]*3+[1]*58)"' in text
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"schedule": "zb-h1"}, "no flags for the schedule zb-h1"),
+        ({"schedule": "gpipe"}, "1f1b, and interleaved"),
+    ],
+)
+def test_a_schedule_that_megatron_does_not_have_is_refused_in_a_sentence(changes, said):
+    with pytest.raises(UserError, match=said):
+        emit_megatron(job_of(), Plan(pp=4, dp=4, **changes))
+
+
+def test_what_else_cannot_be_written_is_refused_in_a_sentence():
+    for job, plan, said in (
+        (job_of("mpt-7b"), Plan(dp=8), "layernorm without a shift"),
+        (job_of("mixtral-8x7b"), Plan(tp=2, dp=4), "without sequence parallelism"),
+        (job_of(software="megatron-2021"), Plan(dp=8), "the plan is for megatron-2021"),
+        (job_of(half=True), Plan(dp=8), "16 bits"),
+        (job_of(batch=72), Plan(dp=12), "12 GPUs do not fill nodes of 8"),
+        (replace(job_of(), stack=replace(STACKS["megatron-core"], cp_overlap=False)), Plan(cp=2, dp=4), "add cp to --overlap"),
+        (replace(job_of(), stack=replace(STACKS["megatron-core"], tp_overlap="none")), Plan(tp=2, dp=4), "add tp to --overlap"),
+        (job_of("gpt2"), Plan(dp=3), "nearest batch"),
+    ):
+        with pytest.raises(UserError, match=said):
+            emit_megatron(job, plan)
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+EXAMPLE = """#!/bin/bash
+# Trains the "175B" model; don't change what isn't yours
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-16}
+WORLD_SIZE=$(($GPUS_PER_NODE * NUM_NODES))
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES     # all of them
+    --master_addr $MASTER_ADDR
+)
+GPT_MODEL_ARGS=(
+    --num-layers 96
+    --hidden-size 12288
+    # --hidden-size 64
+    --num-attention-heads=96
+    --seq-length 2048 --max-position-embeddings 2048
+)
+TRAINING_ARGS="
+    --micro-batch-size 1 \\
+    --global-batch-size $((WORLD_SIZE * 12)) --bf16
+"
+TRAINING_ARGS="$TRAINING_ARGS --split '949,50,1'"
+PARALLEL=(--tensor-model-parallel-size 8)
+PARALLEL+=(--pipeline-model-parallel-size 16 --sequence-parallel)
+if [ -n "$DEBUG" ]; then
+    PARALLEL+=(--recompute-activations)
+fi
+KIND=fp8
+if [[ "$KIND" == "bf16" ]] || [[ -z "$KIND" ]]; then KIND_ARGS=(--no-such-flag)
+elif [ $KIND != fp8 ]; then
+    KIND_ARGS=(--no-such-flag)
+else
+    KIND_ARGS=("--fp8-format hybrid")  # one word, which the shell parts
+fi
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${KIND_ARGS[@]} \\
+    "${GPT_MODEL_ARGS[@]}" ${PARALLEL[@]} \\
+    $TRAINING_ARGS --tokenizer-type GPT2BPETokenizer --save "$1/it is here" $MORE
+"""
+
+
+def test_a_script_with_variables_arrays_sums_and_comments_is_read():
+    found = read_megatron(EXAMPLE, H100)
+    assert found.plan == Plan(tp=8, pp=16, dp=1, sequence_parallel=True)
+    assert found.job.dtype == "fp8"  # the one branch that runs
+    assert (found.job.global_batch, found.job.sequence, found.job.shape.vocab) == (1536, 2048, 50257)
+    assert found.job.shape.name == "gpt3-175b"  # its sizes, and Megatron's defaults: GELU, LayerNorm, learned positions, biases, tied
+    told = " ".join(found.notes)
+    assert "left out (PARALLEL)" in told and "--normalization: LayerNorm" in told and "GPT2BPETokenizer's 50257" in told
+    assert "has no $MORE" in told and "--split" in told
+
+
+def test_missing_flags_take_megatrons_defaults_and_this_is_said():
+    found = read_megatron(LINE.replace(" --global-batch-size 64", "") + " --swiglu --num-experts 8", H100)
+    shape = found.job.shape
+    assert (shape.ffn, shape.kv_heads, shape.norm, shape.biases) == (10880, 32, "layernorm", ("qkv", "output", "mlp", "norm"))
+    assert shape.experts.top_k == 2 and shape.experts.ffn == 10880 and found.job.global_batch == 16
+    assert found.job.stack.dropout and not found.job.stack.dp_overlap and found.job.stack.attention == "cudnn"
+    told = found.notes[-1]
+    assert all(
+        name in told for name in ("--ffn-hidden-size: 10880", "--hidden-dropout: 0.1", "--moe-router-topk: 2", "--global-batch-size: 16")
+    )
+
+
+def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
+    extra = (
+        " --optimizer-cpu-offload --cuda-graph-impl local --recompute-granularity full --recompute-method block --recompute-num-layers 4"
+    )
+    told = read_megatron(LINE + extra + " --no-such-flag 3 --lr 1e-4 --cp-comm-type a2a", H100).notes
+    assert "--optimizer-cpu-offload is not modelled: all of it is counted on the GPU." in told
+    assert "--cuda-graph-impl local is not modelled: every kernel keeps the time that its launch takes." in told
+    assert any(note.startswith("--recompute-method block is not modelled") for note in told)
+    assert any(note.startswith("--cp-comm-type a2a is not modelled") for note in told)
+    assert "Megatron-Core 0.19.2 has no --no-such-flag: left out." in told
+    assert "Passed over, for no plan depends on them: --lr." in told
+
+
+def test_the_three_ways_to_give_chunks_agree():
+    for way in (
+        "--num-virtual-stages-per-pipeline-rank 4",
+        "--num-layers-per-virtual-pipeline-stage 2",
+        '--pipeline-model-parallel-layout "E(tt|)*15,ttL"',
+    ):
+        plan = read_megatron(f"{LINE} --pipeline-model-parallel-size 4 {way}", H100).plan
+        assert (plan.chunks, plan.schedule) == (4, "interleaved")
+
+
+REFUSED = {
+    LINE.replace("--num-layers 32 ", ""): "--num-layers is missing",
+    LINE + " --tensor-model-parallel-size 3": "does not divide 16 GPUs",
+    LINE + " --tensor-model-parallel-size $TP": "does not set that variable",
+    LINE + " --tensor-model-parallel-size 2 --tensor-model-parallel-size 4": "given twice",
+    LINE + " --bf16 --fp16": "contradict one another",
+    LINE + " --recompute-activations --recompute-granularity full": "contradicts",
+    LINE + " --swiglu --squared-relu": "contradict one another",
+    LINE + " --use-torch-fsdp2 --use-distributed-optimizer": "contradicts",
+    LINE + " --pipeline-model-parallel-size 3": "does not divide 16 GPUs",
+    LINE.replace("--num-layers 32", "--num-layers 31") + " --pipeline-model-parallel-size 2": "nearest: 1 or 31",
+    LINE.replace("size 64", "size 65"): "nearest batch that can is 64",
+    LINE.replace("--hidden-size 4096", "--hidden-size 4097"): "not a multiple of 32 heads",
+    LINE.replace("--hidden-size 4096", "--hidden-size -4"): "whole number",
+    LINE + " --num-query-groups": "needs a value",
+    LINE + " --swiglu yes": "takes no value",
+    LINE + " --attention-backend flush": "Did you mean 'flash'",
+    LINE + " --hybrid-layer-pattern M*M*": "another model",
+    LINE + ' --num-experts 8 --moe-layer-freq "([1]*999999999)"': "a list of 32 zeros and ones",
+    LINE + ' --pipeline-model-parallel-layout "E((t|)*9999)*9999L"': "E, t, m, L",
+    LINE + ' --pipeline-model-parallel-layout "E(t*9999|)*9999L"': "more layers than any model",
+    LINE.replace("--vocab-size 32000", ""): "add --vocab",
+    LINE.replace("--nnodes 2", "--nnodes $NNODES"): "how many GPUs",
+    "echo hello --world": "no command line of Megatron-Core",
+    "echo 'hello": "line 1 is never closed",
+    "A=xx\n" + "A=$A$A\n" * 40: "grow beyond",
+    "x" * 200_001: "200001 characters",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=[*REFUSED.values()])
+def test_a_command_line_that_cannot_be_is_refused_in_a_sentence(text):
+    with pytest.raises(UserError, match=REFUSED[text]):
+        read_megatron(text, H100)
+
+
+@given(st.text(alphabet="A=$(){}\"'\\\n #;&|-*+[]@0ab \t"))
+@settings(max_examples=300, deadline=None)
+def test_no_text_makes_the_reader_fail_otherwise_than_with_a_sentence(text):
+    for script in (text, f"{text}\n{LINE} {text}", f"A={text}\n{LINE} $A"):
+        try:
+            read_megatron(script, H100)
+        except UserError as error:
+            assert "\n" not in str(error).strip()
+
+
+# ------------------------------------------------------------------------------------------------------------ torchtitan
+
+
+class Settings(types.SimpleNamespace):
+    """A configuration that notes every key that is set, also of its sections."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.__dict__[name] = Settings()
+        return self.__dict__[name]
+
+
+def keys(configuration: Settings) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in vars(configuration).items():
+        inner = {f"{name}.{key}": one for key, one in keys(value).items()} if isinstance(value, Settings) else {name: value}
+        found |= inner
+    return found
+
+
+def run_recipe(text: str, monkeypatch) -> dict[str, object]:
+    """What the recipe sets, with torchtitan's modules played by others; every name that it imports is one that torchtitan has."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            assert {f"{node.module}.{alias.name}" for alias in node.names} <= {*frozen("torchtitan")["names"]}
+            named = {alias.name: types.SimpleNamespace(Config=lambda name=alias.name, **options: name) for alias in node.names}
+            module = types.ModuleType(str(node.module))
+            vars(module).update(named, model_registry=lambda flavor, converters=(): (flavor, *converters))
+            vars(module).update({name: Settings for name in named if node.module.endswith("config_registry")})
+            monkeypatch.setitem(sys.modules, str(node.module), module)
+    scope: dict = {}
+    exec(text, scope)
+    return keys(scope["plan"]())
+
+
+@given(asked=jobs_and_plans(), schedule=st.sampled_from([*fields.TITAN_SCHEDULES]))
+@settings(max_examples=60, deadline=None)
+def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan_has(asked, schedule):
+    job, plan = asked
+    job = replace(job, shape=preset("qwen3-30b-a3b" if job.shape.experts else "llama-3-8b"), stack=STACKS["torchtitan"], sequence=4096)
+    chunks = 2 if schedule in ("interleaved", "looped-bfs", "zb-v", "dualpipev") and plan.pp > 1 else 1
+    plan = replace(plan, schedule=schedule, chunks=chunks)
+    assume(not [*why_not(job, plan)] and plan.zero != 1 and (plan.zero or plan.cp == 1) and not (job.shape.experts and job.dtype == "fp8"))
+    assume(plan.shards % plan.cp == 0)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        found = run_recipe(emit_torchtitan(job, plan), monkeypatch)
+    assert found.keys() <= {*frozen("torchtitan")["keys"]}
+    for name, key in fields.TITAN_DEGREES.items():
+        assert found[key] == getattr(plan, name)
+    shard, replicate = (found[f"parallelism.data_parallel_{way}_degree"] for way in ("shard", "replicate"))
+    assert shard * replicate == plan.dp
+    assert shard * plan.cp == (plan.shards or plan.dp * plan.cp if plan.zero else 1)
+    if plan.pp > 1:
+        stages = found["parallelism.module_fqns_per_model_part"]
+        assert [sum(name.startswith("layers.") for name in stage) for stage in stages] == layers_by_stage(job.shape.layers, plan.stages)
+        assert sum(stages, []) == ["tok_embeddings", *(f"layers.{layer}" for layer in range(job.shape.layers)), "norm", "lm_head"]
+        assert found["training.local_batch_size"] == plan.micro_batch * plan.microbatches(job)
+
+
+def test_all_that_torchtitans_tables_name_is_in_the_release():
+    release = frozen("torchtitan")
+    (schedules,) = [names for key, names in release.items() if key.startswith("schedules")]
+    assert {*fields.TITAN_DEGREES.values()} <= {*release["keys"]} and {*fields.TITAN_SCHEDULES.values()} <= {*schedules}
+    for name, (module, flavor, base) in MODELS.items():
+        assert preset(name) and f"{module}/{flavor}" in release["flavors"]
+        assert f"torchtitan.models.{module}.config_registry.{base}" in release["names"]
+
+
+def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
+    titan = job_of(software="torchtitan")
+    for job, plan, said in (
+        (titan, Plan(pp=4, dp=4, schedule="zb-h2"), "no schedule zb-h2"),
+        (titan, Plan(dp=8, zero=1), "no ZeRO-1"),
+        (titan, Plan(cp=2, dp=4), "shards them over cp"),
+        (titan, Plan(cp=4, dp=4, zero=3, shards=2), "take a multiple of 4"),
+        (job_of("gpt2", "torchtitan"), Plan(dp=8), "no model of these sizes"),
+        (job_of(), Plan(dp=8, zero=3), "other software than torchtitan"),
+    ):
+        with pytest.raises(UserError, match=said):
+            emit_torchtitan(job, plan)
+
+
+# ------------------------------------------------------------------------------------------------------------ the command line
+
+
+ASKED = ["plan", "--model", "llama-3-8b", "--gpus", "16", "--global-batch", "64", "--tp", "2", "--pp", "2"]
+
+
+def test_what_is_emitted_is_all_that_is_printed_and_costs_the_same_when_read_back(capsys, tmp_path):
+    assert main([*ASKED, "--zero", "1", "--emit", "megatron"]) == 0
+    script = capsys.readouterr().out
+    assert script.startswith("#!/bin/bash\n# llama-3-8b on 16 GPUs") and script.endswith('"$@"\n')
+    assert "data-parallel size 4, 16 microbatches" in script
+    file = tmp_path / "launch.sh"
+    file.write_text(script)
+    assert main([*ASKED, "--zero", "1", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert main(["plan", "--from-megatron", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == planned
+
+
+def test_emit_torchtitan_is_for_torchtitans_software_unless_another_is_named(capsys):
+    assert main([*ASKED, "--zero", "3", "--emit", "torchtitan"]) == 0
+    assert "data_parallel_shard_degree = 4" in capsys.readouterr().out
+    assert main([*ASKED, "--emit", "torchtitan", "--software", "nemo"]) == 2
+    assert "take --software torchtitan" in capsys.readouterr().err
+
+
+def test_a_script_in_torchtitans_words(capsys, tmp_path):
+    file = tmp_path / "launch.sh"
+    file.write_text(emit_megatron(job_of(), Plan(tp=2, dp=8, zero=3, sequence_parallel=True)))
+    assert main(["plan", "--from-megatron", str(file), "--emit", "torchtitan"]) == 0
+    assert "tensor_parallel_degree = 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content, options, said",
+    [
+        (b"", [], "it is empty"),
+        (b"\x7fELF\x02\x01\xff\xfe", [], "not UTF-8"),
+        (b"--num-layers 3\0", [], "zero bytes"),
+        (b"hello", [], "no command line"),
+        (LINE.encode(), ["--tp", "4"], "--tp is the business of"),
+        (LINE.encode(), ["--model", "gpt2"], "--model is the business of"),
+        (LINE.encode(), ["--gpus", "-8"], "does not divide"),
+        (LINE.encode(), ["--vocab", "-8"], "vocab"),
+        (None, [], "no such file"),
+    ],
+)
+def test_bad_files_are_one_sentence_and_exit_code_2(content, options, said, capsys, tmp_path):
+    file = tmp_path / "launch.sh"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["plan", "--from-megatron", str(file), *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1 and said in printed.err
+
+
+def test_the_job_needs_its_gpus_and_its_batch(capsys):
+    assert main(["plan", "--model", "gpt2"]) == 2
+    assert "--gpus and --global-batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("framework, some", [("megatron", "--tensor-model-parallel-size N"), ("torchtitan", "Interleaved1F1B")])
+def test_the_tables_are_printed_with_their_release(framework, some, capsys):
+    assert main(["flags", framework]) == 0
+    printed = capsys.readouterr().out
+    assert some in printed and frozen(framework)["version"] in printed
+    assert main(["flags", framework, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fields"]
