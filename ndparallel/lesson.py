@@ -20,7 +20,7 @@ from ndparallel.errors import UserError, guarded, unknown
 from ndparallel.job import Job
 from ndparallel.launch import RankResult, check_ranks
 from ndparallel.measure import Measurement
-from ndparallel.options import add_common_options, hardware_from, job_from
+from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
 
@@ -147,7 +147,7 @@ def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.show import progress, show, show_sweep
 
-    job, hardware = job_from(arguments, lesson.defaults), hardware_from(arguments)
+    job, hardware = job_from(arguments, lesson.defaults), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
         refuse_outputs(arguments)
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
