@@ -19,6 +19,7 @@ from ndparallel.lesson import Lesson, Run, choose, run_entries
 from ndparallel.lessons import available, load
 from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
+from ndparallel.outputs import check_outputs
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Runner, Strategy, baseline, enter
 from ndparallel.show import progress, show, show_sweep
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_outputs(arguments)
     hardware = disturbed_hardware_from(arguments)
     lessons = [load(name) for name in available()]
     if arguments.what_if:
