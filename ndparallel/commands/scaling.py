@@ -68,8 +68,8 @@ def show(curves: Curves) -> None:
 
 
 NOTE = (
-    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table that circulates without model or "
-    "hardware; its plan is the MFU of that table's degrees on this job, with ZeRO-1."
+    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table that circulates without model "
+    "or hardware; its plan is the MFU of that table's degrees on this job, with ZeRO-1."
 )
 
 
