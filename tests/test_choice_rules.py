@@ -5,7 +5,8 @@ from collections import Counter
 from itertools import product
 
 import pytest
-from common import SMALL, loss_and_gradient_difference, run, strategy
+from common import SMALL, run, strategy
+from meshes import differences
 
 from ndparallel.choice.candidates import candidates
 from ndparallel.choice.space import layouts
@@ -98,12 +99,12 @@ def test_a_plan_is_legal_for_the_planner_where_4d_can_be_set_up_for_it_and_nowhe
 
 def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d():
     train = strategy("4d_combined", "DP only").program
-    small = [(model, plan) for model, plan in random_plans(2000) if plan.gpus in range(4, 17) and not any(broken(planned(model), plan))]
+    small = [(model, plan) for model, plan in random_plans(2000) if plan.gpus in range(4, 11) and not any(broken(planned(model), plan))]
     alone = [(DENSE, Plan(pp=7, schedule="1f1b")), (SPARSE, Plan(dp=2, ep=2, pp=7, schedule="zb-h1"))]  # embedding and head by themselves
-    for model, plan in [*small[:6], *alone]:
+    for model, plan in [*small[:5], *alone]:
         job = executed(model, plan)
         found = run(Strategy("4D", train, lambda gpus, mesh=job.mesh: mesh), job, job.mesh.world_size)
-        loss, gradients = loss_and_gradient_difference(found, job)
+        loss, gradients = differences(job, found)
         assert loss < 1e-12 and gradients < 1e-10, plan
 
 
