@@ -59,8 +59,9 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
-    """The hardware that the options name, with nodes of the size they ask for."""
-    hardware = replace(find_hardware(arguments.hardware), disturbances=disturbances_from(arguments))
+    """The hardware that the options name, with nodes of the size they ask for, disturbed where a command runs anything."""
+    disturbances = disturbances_from(arguments) if "jitter" in arguments else None
+    hardware = replace(find_hardware(arguments.hardware), disturbances=disturbances)
     if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
     if arguments.gpus_per_node is None:

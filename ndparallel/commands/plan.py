@@ -25,6 +25,7 @@ from ndparallel.choice.space import FIXABLE, parsed
 from ndparallel.choice.tables import as_csv, as_json, bound, certainty, layout, plain_console, ranking, rejected, with_words_last, words_of
 from ndparallel.choice.what_if import Cluster, what_if
 from ndparallel.errors import UserError
+from ndparallel.launch_flags.better import comparison
 from ndparallel.launch_flags.fields import TITAN_SCHEDULES
 from ndparallel.launch_flags.options import described, launch
 from ndparallel.planner.answer import Answer, answer
@@ -211,16 +212,17 @@ def run_one(arguments: argparse.Namespace) -> int:
     asked = described(usual(arguments))
     found = answer(asked.job, asked.plan)
     changed = dict(same_plan(arguments, found))
+    beside, sentences = comparison(found) if arguments.from_megatron and not arguments.emit else ({}, [])
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        told = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}
+        told = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes} | beside
         print(json.dumps(found.as_dict() | told | changes | launch(arguments.emit, found), indent=2, allow_nan=False))
         return 0
     if arguments.emit:
         print(launch(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
-    show(console, found, arguments, asked.notes)
+    show(console, found, arguments, [*asked.notes, *sentences])
     show_changes(console, found, changed)
     return 0
 
