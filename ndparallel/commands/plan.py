@@ -43,7 +43,7 @@ from ndparallel.timeline import Timelines
 from ndparallel.words import count
 
 CAN_LAUNCH: dict[str, dict[str, Any]] = {  # what --emit leaves the search to choose from
-    "megatron": {"schedule": ("1f1b", "interleaved")},
+    "megatron": {"schedule": ("1f1b", "interleaved"), "zero": (0, 1, 3)},
     "torchtitan": {"schedule": tuple(TITAN_SCHEDULES), "zero": (0, 2, 3)},
 }
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out

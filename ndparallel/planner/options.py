@@ -149,7 +149,7 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     if arguments.context_parallel == "all-gather" or arguments.cp_comm_type == "all_gather":
         stack = replace(stack, cp_gathers=True)
-    if arguments.recompute_modules:
+    if getattr(arguments, "recompute_modules", None):  # an option of the plan, which some commands have not
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
         raise UserError("--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave it out.")

@@ -194,14 +194,17 @@ class Pipelines:
         """What a pass over all of a rank's layers does not hide of collectives, one for each unit. Lines run side by side."""
         if not overlap:
             return np.matmul(self.depth.parts[:, 1:], lines).sum(axis=0)
-        shown = [self.exposed_line(line, self.mean_layer(compute[1:3])) for line in lines if line.any()]
+        mean, table = self.mean_layer(compute[1:3]), self.depth.parts[:, 3:4] * compute[3]
+        shown = [self.exposed_line(line, mean, table) for line in lines if line.any()]
         return reduce(np.maximum, shown, np.zeros_like(self.each[0]))
 
     def mean_layer(self, of_kinds: np.ndarray) -> np.ndarray:
         return np.matmul(self.depth.parts[:, 1:3] / np.maximum(self.depth.layers, 1)[:, None], of_kinds)
 
-    def exposed_line(self, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
-        """Collectives follow one another; what shows began behind the last layer, the first one, or the head. The table's hides nowhere."""
+    def exposed_line(self, line: np.ndarray, compute: np.ndarray, embedding: np.ndarray) -> np.ndarray:
+        """Collectives follow one another; what shows began behind the last layer, the first one, or the head. Beside the table's own,
+        which hides nowhere, the embedding's compute hides a little of the others."""
         one, layers = self.mean_layer(line[:2]), self.depth.layers[:, None]
         table, head = self.depth.parts[:, 3:4] * line[2], self.depth.parts[:, 4:] * line[3]
-        return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
+        shown = np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
+        return table + np.maximum(shown - embedding, 0.0)
