@@ -21,6 +21,10 @@ from gpu import Hardware
 
 START_SECONDS = 23e-6  # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 
+# How much slower a GPU computes while a collective is under way, which takes multiprocessors, memory bandwidth and power from it: the mean
+# over A100, H100, MI210 and MI250 in Lee et al., arXiv:2507.03114 (their largest is 0.40)
+SLOWDOWN = 0.189
+
 
 @dataclass(frozen=True)
 class GroupLinks:
