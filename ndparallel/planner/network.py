@@ -1,7 +1,8 @@
 """Seconds of a collective on the links that its group really runs on, with the algorithm that NCCL would choose.
 
 Idea   A group of p ranks, `stride` apart, has some members in every node. A ring crosses each node's border over as many rails as it has
-       members there, so its bandwidth is the smaller of the link inside and of all those rails. Small sums take a tree instead.
+       members there, so its bandwidth is the smaller of the link inside and of all those rails. Small sums take a tree instead, as NCCL
+       compares them (src/graph/tuning.cc: for an all_reduce ring and tree by latency + bytes / bandwidth, for the others a ring).
 Cost   ring all_gather and reduce_scatter: START + hops' latency + (p-1)/p * n / bandwidth; all_reduce twice that without START.
 Limit  Groups do not slow one another: every member has a rail of its own. All arguments may be numpy arrays.
 

@@ -4,6 +4,10 @@ Idea   Everything that depends on software, and not on the GPU, the model or the
 Cost   none.
 Limit  A stack stands for a framework's common settings in one year, not for every switch that it has.
 
+Where the numbers come from. Bytes that the optimizer and the loss move, and that logits keep, are counted from the arrays that the
+frameworks' code reads, writes and saves: to within a copy. `host_seconds` was fitted once, on the one measured run with experts whose
+passes are bound by launches; docs/validation.md says what that means. What overlaps, and what is gathered how often, is read in the code.
+
 Glossary
     fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in float32), "fused"
                 (hand-written ones for norms, activations, dropout), "compiled" (torch.compile: whole chains in one kernel)
