@@ -111,7 +111,7 @@ def check_given(arguments: argparse.Namespace) -> None:
     for name in ("dp", "chunks", "layers_per_stage"):
         if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
             raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
-    if arguments.shards < 0:
+    if (arguments.shards or 0) < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
     if arguments.schedule == "":
         raise unknown("schedule", "", SCHEDULES)
