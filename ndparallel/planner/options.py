@@ -108,7 +108,7 @@ def job_from(arguments: argparse.Namespace) -> Job:
 
 def check_given(arguments: argparse.Namespace) -> None:
     """Raise UserError for what stands for a default where it is left out, and for nothing where it is given."""
-    for name in ("dp", "chunks", "layers_per_stage"):
+    for name in ("gpus", "global_batch", "dp", "chunks", "layers_per_stage"):
         if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
             raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
     if (arguments.shards or 0) < 0:
