@@ -108,15 +108,15 @@ def job_from(arguments: argparse.Namespace) -> Job:
 
 def check_given(arguments: argparse.Namespace) -> None:
     """Raise UserError for what stands for a default where it is left out, and for nothing where it is given."""
+    given = vars(arguments)
     for name in ("gpus", "sequence", "global_batch", "dp", "chunks", "layers_per_stage"):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
-    if (arguments.shards or 0) < 0:
+        if (value := given.get(name)) is not None and value < 1:
+            raise UserError(f"{name} is {value}; it must be at least 1.")
+    if (given.get("shards") or 0) < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
-    if arguments.schedule == "":
-        raise unknown("schedule", "", SCHEDULES)
-    if arguments.software == "":
-        raise unknown("software", "", STACKS)
+    for name, choices in (("schedule", SCHEDULES), ("software", STACKS)):
+        if given.get(name) == "":
+            raise unknown(name, "", choices)
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
