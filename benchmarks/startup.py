@@ -1,6 +1,6 @@
-"""How long a learner waits: the 1D lesson and `ndparallel compare`, against the time that importing numpy and rich takes anyway.
+"""How long a learner waits: the 1D and 4D lessons and `ndparallel compare`, against the time that importing numpy and rich takes anyway.
 
-Idea   Every round runs the floor and both commands one after another, so that what else the machine does slows all alike. The ratio of
+Idea   Every round runs the floor and the commands one after another, so that what else the machine does slows all alike. The ratio of
        the fastest of each is what the machine could do; the median ratio is what it did.
 
 Run    python benchmarks/startup.py [rounds]
@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOOR = ("-c", "import numpy, rich.console, rich.table")
 COMMANDS = {
     "python 1d_data_parallel.py": (("1d_data_parallel.py",), 8),
-    "ndparallel compare": (("-m", "ndparallel", "compare"), 16),
+    "python 4d_combined.py": (("4d_combined.py",), 12),
+    "ndparallel compare": (("-m", "ndparallel", "compare"), 24),
 }
 
 

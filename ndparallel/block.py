@@ -79,8 +79,11 @@ def talks(run: RankRun, unit: str) -> Iterator[Talk]:
         if event.kind == SEND:
             sent[event.what[0]] += event.bytes
     for before, event, after in in_order(events):
-        if unit in (before.split()[1:2] + after.split()[1:2]) and (found := place_of(before, after, unit)):
+        found = place_of(before, after, unit)
+        if found:
             yield Talk(*found, event.what[2].replace("_", "-"), sent[event.what[:2]], event.end - event.start)
+        elif unit in before.split() and unit in after.split():
+            raise ValueError(f"{event.what[2]} between {before!r} and {after!r}: a block has no such place")
 
 
 def in_order(events: Sequence[Event]) -> Iterator[tuple[str, Event, str]]:
@@ -97,7 +100,8 @@ def in_order(events: Sequence[Event]) -> Iterator[tuple[str, Event, str]]:
 def place_of(before: str, after: str, unit: str) -> tuple[str, str] | None:
     """(direction, place) of a collective between two operations, None for one that is another unit's."""
     for operation, places in ((before, AFTER), (after, BEFORE)):
-        direction, name, *short = operation.split()
-        if name == unit and (direction, " ".join(short)) in places:
-            return direction, places[direction, " ".join(short)]
+        direction, _, rest = operation.partition(" ")
+        name, _, short = rest.partition(" ")
+        if name == unit and (direction, short) in places:
+            return direction, places[direction, short]
     return None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from ndparallel.context_parallel import VARIANTS
+from ndparallel.cuts import context_rules, divides, expert_rules, routed_rules, tensor_rules
 from ndparallel.errors import UserError, unknown
 from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
@@ -84,16 +85,12 @@ class Job:
 def check_tensor_parallel(job: Job) -> None:
     """Raise UserError, naming the degrees that would do, where tp cannot cut this model."""
     model, tp = job.model, job.mesh.tp
-    rules = {
-        f"cut {model.heads} heads": lambda tp: model.heads % tp == 0,
-        f"share {model.kv_heads} KV heads": lambda tp: model.kv_heads % tp == 0 or tp % model.kv_heads == 0,
-        f"cut an MLP of {model.ffn}": lambda tp: model.ffn % tp == 0,
-    }
+    rules = tensor_rules(model.heads, model.kv_heads, None if model.experts else model.ffn)
     if job.sequence_parallel != "none":
-        rules[f"cut a sequence of {model.sequence}"] = lambda tp: model.sequence % tp == 0
-    broken = [what for what, holds in rules.items() if not holds(tp)]
+        rules.append(divides("", f"cut a sequence of {model.sequence}", model.sequence))
+    broken = [rule.what for rule in rules if not rule.holds(tp)]
     if broken:
-        legal = [degree for degree in range(1, model.heads + 1) if all(holds(degree) for holds in rules.values())]
+        legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
         raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
     if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
         raise UserError("chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence parallelism.")
@@ -107,8 +104,9 @@ def check_context_parallel(job: Job) -> None:
     cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
     if job.context_parallel not in VARIANTS:
         raise unknown("context_parallel", job.context_parallel, VARIANTS)
-    if cp > 1 and sequence % (2 * cp):
-        near = [degree for degree in range(1, sequence) if degree == 1 or sequence % (2 * degree) == 0]
+    (rule,) = context_rules(sequence)
+    if not rule.holds(cp):
+        near = [degree for degree in range(1, sequence) if rule.holds(degree)]
         raise UserError(f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} chunks; cp can be {', '.join(map(str, near))}.")
     if job.sequence_parallel != "none" and sequence // cp % tp:
         raise UserError(f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has.")
@@ -127,12 +125,13 @@ def check_experts(job: Job) -> None:
         raise UserError(f"a token cannot go to {model.top_k} of {model.experts} experts; top_k can be 1 to {model.experts}.")
     if model.capacity_factor is not None and model.capacity_factor <= 0:
         raise UserError(f"the capacity factor is {model.capacity_factor}; it must be above 0, or None for no limit.")
-    if model.experts % mesh.ep:
-        near = [degree for degree in range(1, model.experts + 1) if model.experts % degree == 0]
-        raise UserError(f"ep={mesh.ep} cannot share out {model.experts} experts evenly; ep can be {', '.join(map(str, near))}.")
-    for what, size in {"experts of width": model.expert_ffn, "the tokens of a sequence,": model.sequence // mesh.cp}.items():
-        if size % mesh.tp:
-            raise UserError(f"tp={mesh.tp} cannot cut {what} {size}; choose one that divides it.")
+    for rule in expert_rules(model.experts):
+        if not rule.holds(mesh.ep):
+            near = [degree for degree in range(1, model.experts + 1) if rule.holds(degree)]
+            raise UserError(f"ep={mesh.ep} cannot {rule.what}; ep can be {', '.join(map(str, near))}.")
+    for rule in routed_rules(model.expert_ffn, model.sequence // mesh.cp):
+        if not rule.holds(mesh.tp):
+            raise UserError(f"tp={mesh.tp} cannot {rule.what}; choose one that divides it.")
 
 
 def check_pipeline(job: Job) -> None:

@@ -8,6 +8,8 @@ from ndparallel.layers import Block, Branch, Embedding, Head, Mlp
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.units import Context, ModelConfig, Unit, local_sizes
 
+NEARLY_NOTHING = 1e-9  # blocks: what an embedding costs
+
 
 def stage_units(context: Context, stages: int, mine: list[int]) -> dict[int, list[Unit]]:
     """The units of these stages of the model: blocks in order, the embedding before the first and the head after the last."""
@@ -28,8 +30,8 @@ def _units(context: Context, stage: int, counts: tuple[int, ...]) -> list[Unit]:
 
 @lru_cache
 def layers_per_stage(config: ModelConfig, stages: int) -> tuple[int, ...]:
-    """Spread the blocks as evenly as can be, the head counted by its FLOPs."""
+    """Spread the blocks as evenly as can be, the head counted by its FLOPs; the embedding may have a stage of its own."""
     sizes = local_sizes(config, 1, 1, 0, "none", "float32")
     block = sum(operation.flops for operation in costs.block_forward(sizes))
     head = sum(operation.flops for operation in costs.head_forward(sizes))
-    return tuple(spread_layers(config.layers, stages, 0.0, head / block))
+    return tuple(spread_layers(config.layers, stages, NEARLY_NOTHING, head / block))

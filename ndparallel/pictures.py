@@ -9,16 +9,20 @@ Glossary
     stale   a file that is not what its picture would be now, or is not there
 """
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ndparallel.block import block_run
+from ndparallel.commands import compare
 from ndparallel.hardware import find_hardware
 from ndparallel.history import alike, memory_history, timeline
 from ndparallel.job import Job
 from ndparallel.lesson import Run, run_lesson
-from ndparallel.lessons import ROOT, load
+from ndparallel.lessons import ROOT, available, load
+from ndparallel.options import hardware_from
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -26,6 +30,7 @@ from ndparallel.svg import draw_timelines
 from ndparallel.svg_block import draw_block
 from ndparallel.svg_memory import draw_memory
 from ndparallel.svg_schedules import draw_schedules
+from ndparallel.svg_work import draw_work
 
 FOLDER = ROOT / "docs" / "pictures"
 LONGEST = 33  # seconds of the longest schedule that is drawn on the gallery's common scale
@@ -33,15 +38,10 @@ LONGEST = 33  # seconds of the longest schedule that is drawn on the gallery's c
 
 @dataclass(frozen=True)
 class Picture:
-    """What it shows, and how it is drawn on an engine, from strategies of a lesson or from schedules of these names."""
+    """What it shows, and how it is drawn from runs on an engine."""
 
     shows: str
-    draw: Callable[..., str]
-    lesson: str | None
-    names: Sequence[str]
-
-    def svg(self, engine: str) -> str:
-        return self.draw(self.lesson, self.names, engine) if self.lesson else self.draw(self.names)
+    draw: Callable[[str], str]
 
 
 def lesson_run(lesson: str, names: Sequence[str], engine: str, gpus_per_node: int | None = None, **job: int) -> Run:
@@ -56,30 +56,30 @@ def timelines(lesson: str, names: Sequence[str], engine: str, **changes: int) ->
     return draw_timelines([alike(timeline(name, run.results[name])) for name in names])
 
 
-def far_apart(lesson: str, names: Sequence[str], engine: str) -> str:
-    """Every GPU in a node of its own, where there is enough communication to be seen."""
-    return timelines(lesson, names, engine, gpus_per_node=1)
-
-
 def memory(lesson: str, names: Sequence[str], engine: str, **changes: int) -> str:
     """GPU 0 of every strategy."""
     run = lesson_run(lesson, names, engine, **changes)
     return draw_memory([memory_history(name, run.results[name][0], run.hardware.memory_bytes) for name in names])
 
 
-def memory_in_two(lesson: str, names: Sequence[str], engine: str) -> str:
-    """In two microbatches, so that activations do not dwarf all else."""
-    return memory(lesson, names, engine, microbatches=2)
-
-
-def block(lesson: str, names: Sequence[str], engine: str) -> str:
+def block(names: Sequence[str], engine: str) -> str:
     """One of the middle layers: the first and the last have neighbours of another kind."""
-    run, model = lesson_run(lesson, names, engine), Job().model
+    run, model = lesson_run("2d_tensor_parallel", names, engine), Job().model
     return draw_block([block_run(name, run.results[name], f"layers.{model.layers // 2}") for name in names], model)
 
 
-def equal_work(names: Sequence[str], end: float | None = LONGEST) -> str:
-    """4 ranks, 8 microbatches, a second for each of F, I and W of a rank's layers."""
+def work(engine: str) -> str:
+    """The strategies of `ndparallel compare`, as it runs them."""
+    parser = argparse.ArgumentParser()
+    compare.add_arguments(parser)
+    arguments = parser.parse_args(["--engine", engine])
+    run = compare.one_run(arguments, [load(name) for name in available()], lambda job: job, hardware_from(arguments))
+    rows = run.report.as_dict()["strategies"]
+    return draw_work(rows, [f"{run.report.lessons[row['name']]} {row['name']}" for row in rows])
+
+
+def equal_work(names: Sequence[str], _engine: str, end: float | None = LONGEST) -> str:
+    """Schedules of 4 ranks and 8 microbatches, with a second for each of F, I and W of a rank's layers; nothing runs."""
     return draw_schedules([time_one(name) for name in names], end)
 
 
@@ -88,47 +88,31 @@ def time_one(name: str, ranks: int = 4, microbatches: int = 8) -> Timing:
     return time_schedule(schedule, Work.of_whole_stages(schedule.chunks))
 
 
-def naive(names: Sequence[str]) -> str:
-    return equal_work(names, end=None)
-
+ZERO_D, ONE_D = ("single GPU", "4 microbatches", "full recompute"), ("DDP ring", "DDP overlapped", "FSDP", "FSDP prefetch")
+STAGES_OF_ZERO, TWO_D = ("DDP ring", "ZeRO-1", "ZeRO-2", "FSDP prefetch"), ("TP", "TP + SP", "TP + SP regather")
+THREE_D, FOUR_D = ("1F1B", "ZB-V"), ("TP2 x PP2 x DP2", "TP outermost")
 
 PICTURES = {
-    "0d-memory": Picture(
-        "what accumulation and recomputation leave of memory",
-        memory,
-        "0d_single_gpu",
-        ("single GPU", "4 microbatches", "full recompute"),
-    ),
+    "work": Picture("what the strategies spend on the same work", work),
+    "0d-memory": Picture("what accumulation and recomputation leave of memory", partial(memory, "0d_single_gpu", ZERO_D)),
+    # every GPU in a node of its own, where there is enough communication to be seen
     "1d-timeline": Picture(
-        "what overlapping and prefetching hide, on slow links",
-        far_apart,
-        "1d_data_parallel",
-        ("DDP ring", "DDP overlapped", "FSDP", "FSDP prefetch"),
+        "what overlapping and prefetching hide, on slow links", partial(timelines, "1d_data_parallel", ONE_D, gpus_per_node=1)
     ),
+    # in two microbatches, so that activations do not dwarf all else
     "1d-memory": Picture(
-        "what each stage of ZeRO takes out of memory",
-        memory_in_two,
-        "1d_data_parallel",
-        ("DDP ring", "ZeRO-1", "ZeRO-2", "FSDP prefetch"),
+        "what each stage of ZeRO takes out of memory", partial(memory, "1d_data_parallel", STAGES_OF_ZERO, microbatches=2)
     ),
-    "2d-block": Picture(
-        "the block: who holds which slice, where the GPUs talk",
-        block,
-        "2d_tensor_parallel",
-        ("TP", "TP + SP", "TP + SP regather"),
+    "2d-block": Picture("the block: who holds which slice, where the GPUs talk", partial(block, TWO_D)),
+    "3d-timeline": Picture("a pipeline with a bubble, and one that fills it", partial(timelines, "3d_pipeline_parallel", THREE_D)),
+    "4d-timeline": Picture("who talks how often, and what rank order costs", partial(timelines, "4d_combined", FOUR_D)),
+    "schedules-naive": Picture("one microbatch after another", partial(equal_work, ("naive",), end=None)),
+    "schedules-order": Picture(
+        "forwards first, or backwards as soon as there are any", partial(equal_work, ("gpipe", "1f1b", "eager-1f1b"))
     ),
-    "3d-timeline": Picture("a pipeline with a bubble, and one that fills it", timelines, "3d_pipeline_parallel", ("1F1B", "ZB-V")),
-    "4d-timeline": Picture(
-        "who talks how often, and what rank order costs",
-        timelines,
-        "4d_combined",
-        ("TP2 x PP2 x DP2", "TP outermost"),
-    ),
-    "schedules-naive": Picture("one microbatch after another", naive, None, ("naive",)),
-    "schedules-order": Picture("forwards first, or backwards as soon as there are any", equal_work, None, ("gpipe", "1f1b", "eager-1f1b")),
-    "schedules-chunks": Picture("smaller stages", equal_work, None, ("interleaved", "looped-bfs")),
-    "schedules-zero-bubble": Picture("weight gradients in the bubble", equal_work, None, ("zb-h1", "zb-h2")),
-    "schedules-v": Picture("the V", equal_work, None, ("zb-v", "dualpipev")),
+    "schedules-chunks": Picture("smaller stages", partial(equal_work, ("interleaved", "looped-bfs"))),
+    "schedules-zero-bubble": Picture("weight gradients in the bubble", partial(equal_work, ("zb-h1", "zb-h2"))),
+    "schedules-v": Picture("the V", partial(equal_work, ("zb-v", "dualpipev"))),
 }
 
 

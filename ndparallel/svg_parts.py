@@ -21,9 +21,9 @@ TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
 FRAME = (
     "text{font:12px system-ui,sans-serif}.name{font-weight:600}.small,.digit{font-size:10px}"
-    ".end{text-anchor:end}.middle{text-anchor:middle}"
+    ".end{text-anchor:end}.middle{text-anchor:middle}.name,.end{stroke-width:3px;paint-order:stroke}"  # grid lines keep their distance
     ".mark,.grid,.limit,.peak,.frame{fill:none}.peak{stroke-dasharray:2 3}.limit,.frame{stroke-width:1.5}"
-    f".on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"  # on a shape's colour, which is about the same in both modes
+    f".on-light,.on-dark{{stroke-width:0}}.on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"  # on a colour that both modes share
 )
 SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}.nd-line{stroke-width:.8}.nd-box{stroke-width:.8}"
 
@@ -43,7 +43,7 @@ def style(paints: Mapping[str, Paint]) -> str:
 def frame_colours(mode: int) -> str:
     ground, ink, faint, grid = (pair[mode] for pair in (GROUND, INK, FAINT_INK, GRID))
     lines = f".grid{{stroke:{grid}}}.frame{{stroke:{ink}}}.mark,.peak{{stroke:{faint}}}.limit{{stroke:{ACTIVITIES[WAITING][1 + mode]}}}"
-    return f".ground{{fill:{ground}}}text{{fill:{ink}}}.small{{fill:{faint}}}" + lines
+    return f".ground{{fill:{ground}}}.name,.end{{stroke:{ground}}}text{{fill:{ink}}}.small{{fill:{faint}}}" + lines
 
 
 def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
@@ -61,17 +61,17 @@ def scoped(rules: str) -> str:
     return "".join(result)
 
 
-def time_axis(end: float, bottom: float, per_second: float) -> Iterator[str]:
+def time_axis(end: float, bottom: float, per_second: float, left: float = LEFT) -> Iterator[str]:
     """Grid lines at round times, behind everything, and their times under them."""
     for tick in ticks(end):
-        x = number(LEFT + tick * per_second)
+        x = number(left + tick * per_second)
         yield f'<path class="grid" d="M{x} {TITLE_HEIGHT - 4}V{number(bottom + 4)}"/>'
         yield f'<text class="small" x="{x}" y="{number(bottom + 16)}" text-anchor="middle">{si(tick, "s")}</text>'
 
 
-def legend(paints: Iterable[str], top: float, words: Mapping[str, str] | None = None) -> Iterator[str]:
+def legend(paints: Iterable[str], top: float, words: Mapping[str, str] | None = None, left: int = LEFT) -> Iterator[str]:
     """A patch of every paint, and its name or what `words` calls it."""
-    x = LEFT
+    x = left
     for paint in paints:
         name = (words or {}).get(paint, paint)
         yield f'<rect class="nd-{paint}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ndparallel.palette import ACTIVITIES, IDLE, Paint
 from ndparallel.pipeline.actions import Action
-from ndparallel.pipeline.picture import NAMES, dark_enough, shade, shade_of
+from ndparallel.pipeline.picture import NAMES, dark_enough, peaks, shade, shade_of
 from ndparallel.pipeline.timing import Timing
 from ndparallel.svg_parts import (
     AXIS_HEIGHT,
@@ -87,20 +87,13 @@ def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
 
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
     """The name, the figures, and the rows of one schedule."""
-    figures = f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held {peaks(timing.peak_held)}"
+    figures = f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held {peaks(timing.peak_held, most=8)}"
     yield text(LEFT, top + 17, timing.schedule.name, "name")
     yield text(WIDTH - RIGHT, top + 17, figures, "end")
     for rank in range(timing.schedule.ranks):
         y = top + TITLE_HEIGHT + rank * (ROW_HEIGHT + ROW_GAP)
         yield text(LEFT - 8, y + ROW_HEIGHT / 2 + 4, f"rank {rank}", "end")
         yield f'<g transform="translate({LEFT} {number(y)})">{"".join(row(timing, rank, per_second))}</g>'
-
-
-def peaks(held: Sequence[int]) -> str:
-    """Rank by rank where that is short."""
-    if len(set(held)) == 1:
-        return f"{held[0]} each"
-    return " ".join(map(str, held)) if len(held) <= 8 else f"{min(held)} to {max(held)}"
 
 
 def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The book says what the commands print: every output and every number with a unit in README.md and docs/."""
 
 import json
+import re
 
 import pytest
 
@@ -39,6 +40,20 @@ def test_a_document_says_what_the_commands_print(path):
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_every_number_with_a_unit_is_explained(path):
     assert unexplained(path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_every_file_and_chapter_that_a_document_links_to_is_there(path):
+    for target, chapter in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text("utf-8")):
+        there = path.parent / target if target else path
+        assert there.exists(), target
+        assert not chapter or chapter in chapters(there), chapter
+
+
+def chapters(path):
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_readme_stays_a_chapter_book_of_at_most_700_lines():

@@ -5,29 +5,30 @@ import json
 import re
 from collections import Counter, defaultdict
 from functools import cache
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from test_timeline import SIGHT, distance
 
-from gpu import COMPUTE, MEMORY_KINDS
+from gpu import COLLECTIVE, COMPUTE, MEMORY_KINDS
 from ndparallel.__main__ import main
-from ndparallel.block import block_run, place_of
+from ndparallel.block import block_run, place_of, talks
 from ndparallel.book import documents
 from ndparallel.commands import pictures as command
 from ndparallel.history import Lane, MemoryHistory, Span, Timeline, alike
 from ndparallel.lessons import ROOT
 from ndparallel.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
-from ndparallel.pictures import FOLDER, PICTURES, Picture, is_stale, lesson_run, strays, time_one
+from ndparallel.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
 from ndparallel.svg import draw_timelines
 from ndparallel.svg_block import SCALE, draw_block
-from ndparallel.svg_memory import draw_memory
+from ndparallel.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
 from ndparallel.svg_parts import PLOT_WIDTH, WIDTH
 from ndparallel.svg_schedules import draw_schedules
+from ndparallel.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.units import ModelConfig
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
-TP = PICTURES["2d-block"].names
 
 
 def elements(svg, name):
@@ -43,7 +44,7 @@ def texts(svg):
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_picture_is_stale(name):
-    assert not is_stale(name, PICTURES[name].svg("inline"), FOLDER), "look at it, after `ndparallel pictures --write`"
+    assert not is_stale(name, PICTURES[name].draw("inline"), FOLDER), "look at it, after `ndparallel pictures --write`"
 
 
 def test_nothing_else_lies_among_them():
@@ -79,7 +80,7 @@ def test_the_gallery_shows_every_picture_of_schedules():
 @pytest.fixture
 def two(monkeypatch):
     """Two pictures that cost nothing."""
-    few = {name: Picture(f"what {name} shows", lambda names: f"<svg>{names[0]}</svg>", None, (name,)) for name in ("one", "other")}
+    few = {name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>") for name in ("one", "other")}
     monkeypatch.setattr(command, "PICTURES", few)
     monkeypatch.setattr("ndparallel.pictures.PICTURES", few)
 
@@ -95,7 +96,7 @@ def test_stale_pictures_are_told_written_and_then_up_to_date(two, capsys, tmp_pa
     assert code == 1 and out.count("stale") == 3 and not list(tmp_path.iterdir())
     code, out, _ = pictures(capsys, *folder, "--write")
     assert code == 0 and out.count("written") == 2 and (tmp_path / "one.svg").read_text() == "<svg>one</svg>"
-    code, out, _ = pictures(capsys, *folder)
+    code, out, _ = pictures(capsys, *folder, "--write")
     assert code == 0 and out.count("up to date") == 2
     (tmp_path / "one.svg").write_text("<svg>older</svg>")
     assert pictures(capsys, *folder, "other")[0] == 0 and pictures(capsys, *folder, "one")[0] == 1
@@ -128,12 +129,12 @@ def test_wrong_input_is_one_sentence(options, sentence, capsys):
 
 @cache
 def runs():
-    run = lesson_run("2d_tensor_parallel", TP, "inline")
-    return {name: block_run(name, run.results[name], "layers.4") for name in TP}
+    run = lesson_run("2d_tensor_parallel", TWO_D, "inline")
+    return {name: block_run(name, run.results[name], "layers.4") for name in TWO_D}
 
 
 def test_a_layer_talks_as_often_as_megatron_says():
-    tp, sp, regather = (runs()[name] for name in TP)
+    tp, sp, regather = (runs()[name] for name in TWO_D)
     assert tp.counts() == {"all-reduce": 4}
     assert sp.counts() == {"all-gather": 4, "reduce-scatter": 4}
     assert regather.counts() == {"all-gather": 6, "reduce-scatter": 4}
@@ -144,7 +145,7 @@ def test_a_layer_talks_as_often_as_megatron_says():
 
 
 def test_f_and_g_are_conjugate():
-    tp, sp, _ = (runs()[name] for name in TP)
+    tp, sp, _ = (runs()[name] for name in TWO_D)
     for half in "12":
         f, g = f"f{half}", f"g{half}"
         assert [tp.operations(way, f) for way in ("forward", "backward")] == [[], ["all-reduce"]]
@@ -167,14 +168,38 @@ def test_a_collective_of_another_unit_is_not_the_blocks():
     assert place_of("backward layers.4 add1", "backward layers.3 down", "layers.4") is None
 
 
-def areas(svg):
-    """The area of every colour among the weights, which are drawn above the first band."""
+def test_a_collective_at_a_place_that_no_block_has_is_not_left_out_in_silence():
+    events = ("forward layers.4 q", ("tp", 0, "all_reduce", "ring"), "forward layers.4 scores")
+    run = SimpleNamespace(events=[event_of(what) for what in events])
+    with pytest.raises(ValueError, match="all_reduce between 'forward layers.4 q' and 'forward layers.4 scores'"):
+        list(talks(run, "layers.4"))
+
+
+def event_of(what):
+    return (0, COMPUTE if isinstance(what, str) else "tp", COMPUTE if isinstance(what, str) else COLLECTIVE, what, 0.0, 1.0, 0, 0, None)
+
+
+def drawn_slices(svg):
+    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first band."""
     first_band = next(float(text.get("y")) for text in elements(svg, "text") if text.text == "TP")
-    total = defaultdict(float)
     for rect in elements(svg, "rect"):
-        if (rect.get("class") or "").startswith("nd-rank") and float(rect.get("y")) < first_band:
-            total[rect.get("class").split()[0]] += float(rect.get("width")) * float(rect.get("height"))
+        x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
+        if (rect.get("class") or "").startswith("nd-rank") and y < first_band:
+            yield rect.get("class").split()[0], x, y, x + width, y + height
+
+
+def areas(svg):
+    """The area of every colour among the weights."""
+    total = defaultdict(float)
+    for colour, left, top, right, bottom in drawn_slices(svg):
+        total[colour] += (right - left) * (bottom - top)
     return dict(total)
+
+
+def test_no_two_slices_lie_on_one_another():
+    slices = list(drawn_slices(draw_block(list(runs().values()), ModelConfig())))
+    for (_, left, top, right, bottom), (_, x, y, end, base) in itertools.combinations(slices, 2):
+        assert min(right, end) - max(left, x) < 0.02 or min(bottom, base) - max(top, y) < 0.02
 
 
 def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
@@ -182,6 +207,16 @@ def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
     kv = 2 * config.kv_heads * config.head_dim * config.hidden
     numbers = config.hidden * config.hidden * 2 + 3 * config.hidden * config.ffn + kv
     assert areas(svg) == {f"nd-rank{rank}": pytest.approx(numbers / 4 * SCALE**2, rel=1e-3) for rank in range(4)}
+
+
+def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
+    shapes = Counter()
+    for rect in elements(draw_block(list(runs().values()), ModelConfig()), "rect"):
+        if (rect.get("class") or "").startswith("nd-rank2"):
+            shapes[float(rect.get("width")) / SCALE, float(rect.get("height")) / SCALE] += 1
+    assert shapes[8, 32] == 1 and shapes[32, 8] == 1  # a quarter of the columns of q, of the rows of out
+    assert shapes[22, 32] == 2 and shapes[32, 22] == 1  # of the columns of gate and up, of the rows of down
+    assert shapes[4, 16] == 2  # k and v: half of the columns, and GPU 3 has the same
 
 
 def test_the_block_says_what_ran():
@@ -233,16 +268,39 @@ def test_the_schedule_command_draws_what_it_prints(capsys, tmp_path):
     assert f"{path} shows gpipe and 1f1b." in capsys.readouterr().out
 
 
-def test_panels_of_memory_are_as_high_as_their_peaks():
+def held(name, size):
     nothing = dict.fromkeys(MEMORY_KINDS, 0.0)
+    return MemoryHistory(name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size}))
 
-    def held(name, size):
-        return MemoryHistory(name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size}))
 
-    svg = draw_memory([held("half", 5e6), held("whole", 1e7)])
-    bases = [path.get("d") for path in elements(svg, "path") if path.get("class") == "nd-weights"]
-    low, high = (float(d.split()[1].split("H")[0]) - min(map(float, re.findall(r"V([\d.]+)", d))) for d in bases)
+def heights(svg):
+    """Pixels of every panel's weights."""
+    for d in (path.get("d") for path in elements(svg, "path") if path.get("class") == "nd-weights"):
+        yield float(d.split()[1].split("H")[0]) - min(map(float, re.findall(r"V([\d.]+)", d)))
+
+
+def test_panels_of_memory_are_as_high_as_their_peaks():
+    low, high = heights(draw_memory([held("half", 5e6), held("whole", 1e7)]))
     assert high == pytest.approx(2 * low, abs=0.03)
+
+
+def test_many_panels_of_memory_share_what_room_there_is():
+    assert sum(heights(draw_memory([held("run", 1e7)] * 6))) == pytest.approx(HIGHEST_SUM / HEADROOM, abs=0.1)
+
+
+ROWS = [
+    {"gpus": 1, "step_seconds": 4.0, "compute_seconds": 4.0, "exposed_communication_seconds": 0.0, "bubble_seconds": 0.0},
+    {"gpus": 4, "step_seconds": 2.0, "compute_seconds": 1.0, "exposed_communication_seconds": 0.75, "bubble_seconds": 0.25},
+]
+
+
+def test_a_bar_of_work_is_as_long_as_its_gpus_times_its_step():
+    rows = [row | {"speedup": 4 / row["step_seconds"], "peak_memory_bytes": {"total": 1e6}} for row in ROWS]
+    bars = elements(draw_work(rows, ["alone", "four"]), "rect")[1:7]
+    widths = [float(rect.get("width")) * 8 / BARS_WIDTH for rect in bars]
+    assert widths == pytest.approx([4, 0, 0, 4, 3, 1], abs=1e-3)
+    assert [rect[0].text for rect in bars[3:]] == ["compute: 4.00 s", "waiting: 3.00 s", "bubble: 1.00 s"]
+    assert float(bars[5].get("x")) == pytest.approx(BARS_LEFT + 7 / 8 * BARS_WIDTH, abs=0.01)
 
 
 def test_only_gpus_that_did_the_very_same_are_drawn_as_one():

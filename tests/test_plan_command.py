@@ -67,7 +67,7 @@ def test_recomputation_costs_time_and_hfu_but_no_mfu_flops_and_saves_memory(caps
 
 
 def test_fp8_halves_matmuls_at_most(capsys):
-    bf16, fp8 = (answered(capsys, *LLAMA, "--dtype", dtype) for dtype in ("bf16", "fp8"))
+    bf16, fp8 = (answered(capsys, *LLAMA, "--dp", "8", "--dtype", dtype) for dtype in ("bf16", "fp8"))
     assert 0.5 < fp8["step_seconds"] / bf16["step_seconds"] < 0.9
     assert fp8["mfu"] < bf16["mfu"]  # of twice the peak
 
@@ -92,7 +92,7 @@ def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
         (["--dp", "3"], "make 3 GPUs, not 8"),
         (["--ep", "2"], "has no experts"),
         (["--gpus", "5", "--tp", "5"], "cannot cut 32 heads; nearest: 4 or 8"),
-        (["--global-batch", "12"], "nearest batch that can is 16"),
+        (["--dp", "8", "--global-batch", "12"], "nearest batch that can is 16"),
         (["--schedule", "1f2b"], "Did you mean '1f1b'?"),
         (["--pp", "8", "--chunks", "8"], "32 layers cannot fill 64 stages"),
         (["--pp", "4", "--schedule", "interleaved", "--gpus", "8", "--global-batch", "6"], "take 4, not 3"),
@@ -140,7 +140,7 @@ def test_the_errors_that_error_bars_are_made_of_are_those_of_today():
 
 
 def test_an_error_bar_is_wider_where_a_job_is_unlike_every_measured_run(capsys):
-    here, unlike = (answered(capsys, *LLAMA, *options)["error_bar"] for options in ((), ("--dtype", "fp8")))
+    here, unlike = (answered(capsys, *LLAMA, "--dp", "8", *options)["error_bar"] for options in ((), ("--dtype", "fp8")))
     assert unlike == pytest.approx(1.5 * here)
     case = express(read_cases()[0])
     assert "on this GPU" in error_bar(case.job, case.plan).sentence

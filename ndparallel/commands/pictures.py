@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def renewed(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Draw one picture and compare it with its file; with --write, replace a file that is stale."""
-    svg = PICTURES[name].svg(arguments.engine)
+    svg = PICTURES[name].draw(arguments.engine)
     state = "stale" if is_stale(name, svg, arguments.folder) else "up to date"
     if state == "stale" and arguments.write:
         write_atomically(path_of(name, arguments.folder), svg)

@@ -18,6 +18,7 @@ from ndparallel.errors import UserError
 from ndparallel.files import write_atomically
 from ndparallel.pipeline import picture
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
+from ndparallel.pipeline.picture import peaks
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.report import WIDTH, quiet_table
@@ -136,10 +137,3 @@ def fits(timing: Timing, args: argparse.Namespace) -> bool:
 
 def percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
-
-
-def peaks(by_rank: Sequence[int]) -> str:
-    """Rank by rank where that is short."""
-    if len(set(by_rank)) == 1:
-        return f"{by_rank[0]} each"
-    return " ".join(map(str, by_rank)) if len(by_rank) <= 4 else f"{min(by_rank)} to {max(by_rank)}"

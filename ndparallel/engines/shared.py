@@ -11,7 +11,6 @@ Glossary
     block    one message in a region: a flag (is it lent to a receiver?), then the array; its size is a power of two
 """
 
-import math
 import mmap
 import os
 import tempfile
@@ -103,20 +102,19 @@ class Region:
 
     def __init__(self, file: SharedFile, rank: int) -> None:
         self.file, self.start = file, file.table_bytes + rank * REGION_BYTES
-        self.chunks: dict[int, np.ndarray] = {}
+        self.chunks: dict[int, memoryview] = {}
 
-    def bytes_at(self, start: int, length: int) -> np.ndarray:
-        """View bytes that lie within one chunk. Chunk k is as large as its distance from the region's start."""
+    def place(self, start: int) -> tuple[memoryview, int]:
+        """The chunk that a block lies in, and where in it. Chunk k is as large as its distance from the region's start."""
         chunk_start = max(FIRST_CHUNK_BYTES, 1 << start.bit_length() - 1)
         if chunk_start not in self.chunks:
-            self.chunks[chunk_start] = np.frombuffer(self.file.map(self.start + chunk_start, chunk_start), np.uint8)
-        return self.chunks[chunk_start][start - chunk_start : start - chunk_start + length]
+            self.chunks[chunk_start] = memoryview(self.file.map(self.start + chunk_start, chunk_start))
+        return self.chunks[chunk_start], start - chunk_start
 
     def array_at(self, start: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
         """The array in a block, and the function that sets the block free again."""
-        dtype = np.dtype(dtype)
-        block = self.bytes_at(start, HEADER_BYTES + dtype.itemsize * math.prod(shape))
-        return block[HEADER_BYTES:].view(dtype).reshape(shape), partial(block.__setitem__, 0, 0)
+        chunk, offset = self.place(start)
+        return np.ndarray(shape, dtype, chunk, offset + HEADER_BYTES), partial(chunk.__setitem__, offset, 0)
 
 
 class Arena(Region):
@@ -130,8 +128,9 @@ class Arena(Region):
     def put(self, array: np.ndarray) -> int:
         """Copy an array into a block, and return where the block starts."""
         start = self._block(1 << (HEADER_BYTES + array.nbytes - 1).bit_length())
-        self.bytes_at(start, 1)[0] = 1
-        np.copyto(self.array_at(start, array.dtype, array.shape)[0], array)
+        chunk, offset = self.place(start)
+        chunk[offset] = 1
+        np.copyto(np.ndarray(array.shape, array.dtype, chunk, offset + HEADER_BYTES), array)
         return start
 
     def _block(self, size: int) -> int:
@@ -139,7 +138,8 @@ class Arena(Region):
         for _ in range(min(TRIES, len(blocks))):
             start = blocks.popleft()
             blocks.append(start)
-            if not self.bytes_at(start, 1)[0]:
+            chunk, offset = self.place(start)
+            if not chunk[offset]:
                 return start
         blocks.append(self._new_block(size))
         return blocks[-1]

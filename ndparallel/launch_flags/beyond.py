@@ -5,7 +5,6 @@ ON_GPU = "all of it is counted on the GPU"
 SPREAD = "layers are spread over the stages as evenly as they go"
 ADAM = "Adam's weights and moments are counted in float32"
 KERNELS = "kernels are priced as the planner's list has them"
-AGAIN = "full recomputation is of every layer, one by one"
 ORDER = "ranks stand in the order tp, cp, dp, pp"
 
 ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
@@ -34,11 +33,9 @@ BEYOND = {
     "--window-size": "attention is over the whole sequence",
     "--attention-output-gate": "the gate is left out",
     "--moe-latent-size": "the latent projections are left out",
-    "--moe-expert-capacity-factor": "experts are in balance, and no token is dropped",
     "--moe-layer-recompute": "it is not recomputed",
     "--moe-shared-expert-overlap": "shared experts are computed after the others",
     "--overlap-moe-expert-parallel-comm": "the experts' all-to-all hides behind nothing",
-    "--recompute-modules": "selective recomputation is of attention's core alone",
     "--distribute-saved-activations": "every tp rank keeps a layer's whole input",
     "--use-precision-aware-optimizer": ADAM,
     "--main-params-dtype": ADAM,
@@ -62,11 +59,8 @@ BEYOND = {
 }
 BUT = {  # words that the planner does assume, flag by flag
     "--optimizer": (("adam",), ADAM),
-    "--cp-comm-type": (("p2p",), "keys and values go round one ring"),
+    "--cp-comm-type": (("p2p", "all_gather", "allgather"), "keys and values go round one ring"),
     "--transformer-impl": (("transformer_engine",), KERNELS),
-    "--recompute-method": (("uniform",), AGAIN),
-    "--recompute-num-layers": (("1",), AGAIN),
-    "--recompute-modules": (("core_attn",), BEYOND.pop("--recompute-modules")),
     "--cuda-graph-impl": (("none",), BEYOND.pop("--cuda-graph-impl")),
     "--moe-token-dispatcher-type": (("alltoall", "flex"), "tokens go to their experts by all-to-all"),
     "--expert-tensor-parallel-size": (("1",), "experts stay whole, on the ranks of ep"),

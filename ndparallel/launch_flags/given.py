@@ -45,12 +45,13 @@ class Given:
             raise UserError(f"{flag} must be a whole number, not {text[:60]!r}{unset}.")
         return int(text)
 
-    def fraction(self, flag: str, default: float) -> float:
-        text = self.text(flag)
+    def fraction(self, flag: str) -> float:
+        """A number that is there. Raises UserError where it is none."""
+        text = self.text(flag) or ""
         try:
-            return default if text is None else float(text)
+            return float(text)
         except ValueError:
-            raise UserError(f"{flag} must be a number, not {(text or '')[:60]!r}.") from None
+            raise UserError(f"{flag} must be a number, not {text[:60]!r}.") from None
 
     def word(self, flag: str, default: str, meanings: Mapping[str, Meaning]) -> Meaning:
         """What the flag's word means. Raises UserError, with the nearest, for a word that is none of them."""

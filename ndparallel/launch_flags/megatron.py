@@ -22,7 +22,7 @@ from ndparallel.planner.workload import layers_by_stage
 from ndparallel.words import count
 
 FREE = (  # of a software stack: what flags choose
-    *("name", "attention", "dropout", "accumulates", "gradient_bytes", "deduplicates", "sequence_parallel"),
+    *("name", "attention", "dropout", "accumulates", "gradient_bytes", "deduplicates", "sequence_parallel", "selective", "cp_gathers"),
     *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
 )
 PADDED_TO = 128  # --make-vocab-size-divisible-by, times tp
@@ -32,7 +32,7 @@ ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
 def emit_megatron(job: Job, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags cannot express."""
     check(job, plan)
-    flags = [*model_flags(job.shape), *plan_flags(job, plan), *job_flags(job), *overlap_flags(job, plan)]
+    flags = [*model_flags(job.shape), *plan_flags(job, plan), *job_flags(job, plan), *overlap_flags(job, plan)]
     lines = [f"  {flag} \\" for flag in flags if flag]
     return "\n".join([*header(job, plan), *environment(plan), *launcher(job, plan), *lines, '  "$@"', ""])
 
@@ -45,6 +45,8 @@ def header(job: Job, plan: Plan) -> Iterator[str]:
     padded = math.ceil(job.shape.vocab / (PADDED_TO * plan.tp)) * PADDED_TO * plan.tp
     if padded != job.shape.vocab:
         yield f"# It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts {job.shape.vocab}."
+    if job.routing_imbalance > 1:
+        yield f"# Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag says."
     yield f"# What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
 
@@ -134,10 +136,19 @@ def plan_flags(job: Job, plan: Plan) -> Iterator[str]:
             raise cannot(f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel")
         yield "--expert-tensor-parallel-size 1"
     yield "--sequence-parallel" if plan.sequence_parallel and plan.tp > 1 else ""
-    yield chosen("recompute", plan.recompute, fields.RECOMPUTE)
+    yield from recompute_flags(job.stack, plan)
     yield chosen("zero", plan.zero, fields.ZERO)
     replicas = plan.dp * plan.cp // (plan.shards or plan.dp * plan.cp) if plan.zero == 3 else 1
     yield f"{fields.REPLICAS} {replicas}" if replicas > 1 else ""
+
+
+def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
+    some = plan.recompute == "full" and plan.recompute_layers
+    yield f"{fields.RECOMPUTE_SOME} {plan.recompute_layers}" if some else chosen("recompute", plan.recompute, fields.RECOMPUTE)
+    if plan.recompute == "selective" and stack.selective != MEGATRON_CORE.selective:
+        if "half" in stack.selective:
+            raise cannot("recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}")
+        yield f"--recompute-modules {' '.join(stack.selective)}"
 
 
 def pipeline_flags(job: Job, plan: Plan) -> Iterator[str]:
@@ -162,7 +173,7 @@ def layout_of(layers: int, stages: int) -> str:
 # ------------------------------------------------------------------------------------------------------------ the job
 
 
-def job_flags(job: Job) -> Iterator[str]:
+def job_flags(job: Job, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     if job.shape.position == "learned" and job.shape.positions < job.sequence:
         raise cannot(f"a sequence of {job.sequence} with {job.shape.positions} learned positions", "shorten the sequence")
@@ -175,8 +186,11 @@ def job_flags(job: Job) -> Iterator[str]:
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
     yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
     yield "--grad-reduce-in-bf16" if job.stack.gradient_bytes == 2 else ""
+    yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
     if job.shape.experts:
-        yield f"--moe-token-dispatcher-type {'flex' if job.stack.deduplicates else 'alltoall'}"
+        yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
+        flexible = job.stack.deduplicates and plan.ep > 1  # DeepEP, which asks for probabilities in float32
+        yield "--moe-token-dispatcher-type flex --moe-router-dtype fp32" if flexible else "--moe-token-dispatcher-type alltoall"
 
 
 def overlap_flags(job: Job, plan: Plan) -> Iterator[str]:

@@ -13,18 +13,19 @@ from ndparallel.launch_flags.read_megatron import Reading, read_megatron
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.planner.answer import Answer
-from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
+from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, routing_from
 from ndparallel.planner.stack import find_stack
 
 EMITTERS = {"megatron": emit_megatron, "torchtitan": emit_torchtitan}
-BESIDE_A_FILE = ("hardware", "gpus", "vocab")  # what may be given beside --from-megatron
+BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside --from-megatron
 
 
 def described(arguments: argparse.Namespace) -> Reading:
     """The job and the plan that the options describe, or the command line that they name. Raises UserError for both at once."""
     found = from_file(arguments) if arguments.from_megatron else Reading(*job_and_plan(arguments), ())
     if arguments.emit == "torchtitan" and not arguments.software:
-        return replace(found, job=replace(found.job, stack=find_stack("torchtitan")))
+        stack = replace(find_stack("torchtitan"), cp_gathers=found.job.stack.cp_gathers)
+        return replace(found, job=replace(found.job, stack=stack))
     return found
 
 
@@ -33,9 +34,11 @@ def from_file(arguments: argparse.Namespace) -> Reading:
     path = Path(arguments.from_megatron)
     hardware = find_hardware(arguments.hardware)
     try:
-        return read_megatron(text_of(path), hardware, gpus=arguments.gpus, vocab=arguments.vocab)
+        found = read_megatron(text_of(path), hardware, gpus=arguments.gpus, vocab=arguments.vocab)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
+    return replace(found, job=replace(found.job, routing_imbalance=imbalance))
 
 
 def refuse_other_options(arguments: argparse.Namespace) -> None:
@@ -44,7 +47,7 @@ def refuse_other_options(arguments: argparse.Namespace) -> None:
     add_job_options(parser)
     add_plan_options(parser)
     for name, default in vars(parser.parse_args([])).items():
-        if getattr(arguments, name) != default and name not in BESIDE_A_FILE:
+        if getattr(arguments, name) not in (None, default) and name not in BESIDE_A_FILE:
             option = name.replace("_", "-")
             raise UserError(f"--{option} is the business of {arguments.from_megatron} here: change it there, or leave --from-megatron out.")
 
@@ -69,6 +72,7 @@ def launch(framework: str | None, found: Answer) -> dict[str, str]:
     """The framework's launch script or recipe as "launch"; nothing where none is asked for. A plan that does not fit says so beside it."""
     if not framework:
         return {}
+    text = EMITTERS[framework](found.job, found.plan)
     if found.missing_bytes > 0:
         print(f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr)
-    return {"launch": EMITTERS[framework](found.job, found.plan)}
+    return {"launch": text}

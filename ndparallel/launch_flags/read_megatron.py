@@ -8,7 +8,6 @@ Glossary
     reading   the job, the plan, and what is to be told about how they were found
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,18 +18,16 @@ from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT, SPREAD
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import Given, given, strange_sentence
 from ndparallel.launch_flags.read_model import shape_from
+from ndparallel.launch_flags.read_plan import plan_from, stages_of
 from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.legality import check
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.sizes import near_divisors
 from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
 from ndparallel.planner.workload import layers_by_stage
 from ndparallel.words import listed
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
-SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-LONGEST_LAYOUT = 20_000  # letters
 PER_NODE, NODES = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
 
 
@@ -90,93 +87,6 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
     raise UserError("how many GPUs? The file does not say it in numbers (--nnodes, --nproc-per-node): add --gpus.")
 
 
-# ------------------------------------------------------------------------------------------------------------ the plan
-
-
-def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
-    degrees = {name: flags.number(flag) if flags.has(flag) else 1 for name, flag in fields.DEGREES.items() if name != "micro_batch"}
-    tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
-    if min(gpus, *degrees.values()) < 1 or gpus % (tp * pp * cp):
-        raise UserError(f"tp*pp*cp = {tp}*{pp}*{cp} does not divide {gpus} GPUs: change one, or say how many there are with --gpus.")
-    dp = gpus // (tp * pp * cp)
-    chunks = chunks_from(flags, shape, pp)
-    zero = zero_from(flags)
-    return Plan(
-        **degrees,
-        dp=dp,
-        chunks=chunks,
-        micro_batch=flags.number("--micro-batch-size"),
-        zero=zero,
-        shards=shards_from(flags, dp * cp) if zero == 3 else 0,
-        sequence_parallel=flags.has("--sequence-parallel") and tp > 1,
-        recompute=recompute_from(flags),
-        schedule="interleaved" if chunks > 1 else "1f1b",
-    )
-
-
-def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
-    """Chunks of a pipeline rank, by any of the three flags that give them. Raises UserError for layers that cannot be dealt out."""
-    ways = (fields.CHUNKS, fields.LAYOUT, "--num-layers-per-virtual-pipeline-stage")
-    if len(there := [flag for flag in ways if flags.has(flag)]) > 1:
-        raise UserError(f"{listed(there)} contradict one another: keep one.")
-    if text := flags.text(fields.LAYOUT):
-        return chunks_of(stages_of(text), pp)
-    counted = shape.layers + sum(flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss"))
-    uneven = any(flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
-    if counted % pp and not uneven:
-        raise UserError(f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: {near_divisors(counted, pp)}.")
-    if each := flags.number(ways[2], 0) if flags.has(ways[2]) else 0:
-        if counted // pp % each:
-            raise UserError(f"{ways[2]} {each} does not divide a pipeline rank's {counted // pp} layers.")
-        return counted // pp // each
-    return max(1, flags.number(fields.CHUNKS)) if flags.has(fields.CHUNKS) else 1
-
-
-def stages_of(layout: str) -> list[int]:
-    """Layers of each stage of a --pipeline-model-parallel-layout, as in "Et*2|(t|)*3L". Raises UserError for one that is none."""
-    text = layout.strip("\"'").replace(",", "")
-    for repeated in (r"\(([^()]+)\)\*(\d{1,4})", r"([Etm|L])\*(\d{1,4})"):
-        if sum(len(found[1]) * int(found[2]) for found in re.finditer(repeated, text)) > LONGEST_LAYOUT:
-            raise UserError(f"{fields.LAYOUT} {layout[:60]!r} has more layers than any model.")
-        text = re.sub(repeated, lambda found: found[1] * int(found[2]), text)
-    if not re.fullmatch(r"E[tm|]*L", text):
-        raise UserError(f"{fields.LAYOUT} {layout[:60]!r} is not made of E, t, m, L and |.")
-    return [stage.count("t") for stage in text.split("|")]
-
-
-def chunks_of(stages: list[int], pp: int) -> int:
-    if len(stages) % pp:
-        raise UserError(f"{fields.LAYOUT} has {len(stages)} stages, which pp={pp} does not divide.")
-    return len(stages) // pp
-
-
-def zero_from(flags: Given) -> int:
-    optimizer, fsdp, torch = map(flags.has, ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"))
-    if torch and (fsdp or optimizer):
-        raise UserError("--use-torch-fsdp2 contradicts --use-megatron-fsdp and --use-distributed-optimizer: keep one.")
-    sharding = flags.word("--data-parallel-sharding-strategy", "optim_grads_params", SHARDING)
-    flags.has("--ckpt-format")
-    if torch:
-        return 2 if flags.has("--torch-fsdp2-no-reshard-after-forward") else 3
-    return sharding if fsdp else int(optimizer)
-
-
-def shards_from(flags: Given, ranks: int) -> int:
-    replicas = max(1, flags.number(fields.REPLICAS, 1)) if flags.has(fields.REPLICAS) else 1
-    if ranks % replicas:
-        raise UserError(f"{fields.REPLICAS} {replicas} does not divide dp*cp = {ranks}; nearest: {near_divisors(ranks, replicas)}.")
-    return 0 if replicas == 1 else ranks // replicas
-
-
-def recompute_from(flags: Given) -> str:
-    named = flags.word("--recompute-granularity", "none", {kind: kind for kind in fields.RECOMPUTE})
-    if flags.has("--recompute-activations"):
-        if named == "full":
-            raise UserError("--recompute-activations (selective) contradicts --recompute-granularity full: keep one.")
-        return "selective"
-    return named
-
-
 # ------------------------------------------------------------------------------------------------------------ the job
 
 
@@ -188,7 +98,18 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
     if not flags.has("--bf16") and not flags.has("--fp16"):
         flags.assume("--bf16", "float32, which is priced as bf16")
     dtype = "fp8" if flags.has("--fp8-format") else "bf16"
-    return Job(shape, hardware, stack_from(flags, shape, plan), flags.number("--seq-length"), batch, dtype=dtype)
+    capacity = flags.fraction("--moe-expert-capacity-factor") if flags.has("--moe-expert-capacity-factor") and shape.experts else None
+    stack = stack_from(flags, shape, plan)
+    return Job(shape, hardware, stack, flags.number("--seq-length"), batch, dtype=dtype, capacity_factor=capacity_of(capacity))
+
+
+def capacity_of(factor: float | None) -> float | None:
+    """Below 0 is none, as in Megatron. Raises UserError for what no expert can take."""
+    if factor is None or factor < 0:
+        return None
+    if not 0 < factor < float("inf"):
+        raise UserError(f"--moe-expert-capacity-factor {factor:g}: an expert takes something; give a number above 0.")
+    return factor
 
 
 def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
@@ -196,27 +117,42 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
     attention = flags.word("--attention-backend", "auto", BACKENDS)
     if flags.has("--use-flash-attn"):
         attention = "flash2"
-    dropout = flags.fraction("--hidden-dropout", 0.1) > 0
-    flags.has("--attention-dropout")
-    if dropout and not flags.has("--hidden-dropout"):
-        flags.assume("--hidden-dropout", "0.1")
     reduces, gathers = flags.has("--overlap-grad-reduce"), flags.has("--overlap-param-gather")
     return replace(
         base,
         attention=attention,
-        dropout=dropout,
+        dropout=dropout_from(flags),
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
         gradient_bytes=2 if flags.has("--grad-reduce-in-bf16") else 4,
         dp_overlap=reduces,
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
+        cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
+        selective=selected_from(flags, plan),
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
-        deduplicates=deduplicates_from(flags) if shape.experts else base.deduplicates,
+        deduplicates=deduplicates_from(flags) if shape.experts and plan.ep > 1 else base.deduplicates,
     )
+
+
+def dropout_from(flags: Given) -> bool:
+    """Megatron's own rate is 0.1."""
+    flags.has("--attention-dropout")
+    if flags.has("--hidden-dropout"):
+        return flags.fraction("--hidden-dropout") > 0
+    flags.assume("--hidden-dropout", "0.1")
+    return True
+
+
+def selected_from(flags: Given, plan: Plan) -> tuple[str, ...]:
+    """What selective recomputation runs again, of what the planner knows."""
+    modules = (flags.text("--recompute-modules") or "").split()
+    known = tuple(dict.fromkeys(module for module in modules if module in fields.MODULES))
+    return known if known and plan.recompute == "selective" else MEGATRON_CORE.selective
 
 
 def deduplicates_from(flags: Given) -> bool:
     """The flexible dispatcher (DeepEP) sends a token once to a node."""
+    flags.has("--moe-router-dtype")
     kind = flags.text("--moe-token-dispatcher-type")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather, which is priced as all-to-all")
@@ -250,6 +186,10 @@ def beyond(flags: Given, job: Job, plan: Plan) -> Iterator[str]:
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
     if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
         yield f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on the ranks of ep."
+    if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
+        yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
+    if strange := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
+        yield f"--recompute-modules {' '.join(sorted(strange))[:60]} is not modelled: it can recompute {', '.join(fields.MODULES)}."
     if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(job.shape.layers, plan.stages):
         yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
 

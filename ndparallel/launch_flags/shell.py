@@ -71,17 +71,17 @@ class Block:
 
 def follow(blocks: list[Block], statement: str, variables: Mapping[str, list[str]]) -> str:
     """Keep account of conditions and loops, and return what of the statement is neither."""
-    first, _, rest = (part.strip() for part in statement.partition(" "))
+    first, rest = [*statement.split(None, 1), ""][:2]
     if first == "if":
-        holds = truth(rest, variables)
-        blocks.append(Block(holds, holds))
+        now = truth(rest, variables)
+        blocks.append(Block(now, now))
     elif first in LOOPS:
         blocks.append(Block(None, None))
     elif first in CLOSERS:
         del blocks[-1:]
     elif first in ("elif", "else") and blocks:
-        before, holds = blocks[-1].settled, truth(rest, variables) if first == "elif" else True
-        blocks[-1] = Block(every([holds, None if before is None else not before]), some([before, holds]))
+        before, now = blocks[-1].settled, truth(rest, variables) if first == "elif" else True
+        blocks[-1] = Block(every([now, None if before is None else not before]), some([before, now]))
         return rest if first == "else" else ""
     else:
         return rest if first in ("then", "do") else statement
@@ -90,10 +90,10 @@ def follow(blocks: list[Block], statement: str, variables: Mapping[str, list[str
 
 def truth(condition: str, variables: Mapping[str, list[str]]) -> bool | None:
     """Whether tests of what the script itself sets hold."""
-    return some(every(test(part, variables) for part in either.split("&&")) for either in condition.split("||"))
+    return some(every(holds(part, variables) for part in either.split("&&")) for either in condition.split("||"))
 
 
-def test(text: str, variables: Mapping[str, list[str]]) -> bool | None:
+def holds(text: str, variables: Mapping[str, list[str]]) -> bool | None:
     words = [one_word(word, variables) for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]")]
     if any("$" in word for word in words):
         return None

@@ -19,6 +19,7 @@ from ndparallel.planner.legality import check
 from ndparallel.planner.models import preset
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.stack import TORCHTITAN
 from ndparallel.planner.workload import layers_by_stage
 
 STACKS = ("torchtitan", "torchtitan-compiled")
@@ -41,7 +42,7 @@ def emit_torchtitan(job: Job, plan: Plan) -> str:
     check(job, plan)
     module, flavor, base = model_of(job)
     settings = {f"config.{key}": value for key, value in settings_of(job, plan)}
-    settings["config.model_spec"] = f"model_registry({flavor!r}{converters(job)})"
+    settings["config.model_spec"] = f'model_registry("{flavor}"{converters(job)})'
     body = [f"    {name} = {value}" for name, value in settings.items()]
     return "\n".join(
         [*header(job, plan), *imports(job, plan, module, base), "", "", "def plan():"]
@@ -109,9 +110,22 @@ def settings_of(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
     yield from sharding(plan)
     yield from pipeline(job, plan)
+    refuse_details(job, plan)
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
     yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'all'}"
+
+
+def refuse_details(job: Job, plan: Plan) -> None:
+    """Raise UserError for what only Megatron has a switch for."""
+    if plan.recompute == "full" and plan.recompute_layers:
+        raise cannot(f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective")
+    if plan.recompute == "selective" and job.stack.selective != TORCHTITAN.selective:
+        raise cannot(f"recomputation of {', '.join(job.stack.selective)}", "leave --recompute-modules out")
+    if job.capacity_factor is not None:
+        raise cannot("capacity factor", "leave --capacity-factor out")
+    if plan.cp > 1 and not job.stack.cp_gathers:
+        raise cannot(f"ring for the keys and values of cp={plan.cp}", "add --context-parallel all-gather")
 
 
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -164,3 +164,10 @@ def legend(timings: Sequence[Timing], plain: bool = False) -> Text:
     if any(any(schedule.fused) for schedule in schedules):
         notes.append("&: two run as one" if plain else "underlined: two run as one")
     return text.append("\n " + ", ".join(notes), "dim") if notes else text
+
+
+def peaks(by_rank: Sequence[int], most: int = 4) -> str:
+    """Write what ranks hold, one by one where they are at most `most`."""
+    if len(set(by_rank)) == 1:
+        return f"{by_rank[0]} each"
+    return " ".join(map(str, by_rank)) if len(by_rank) <= most else f"{min(by_rank)} to {max(by_rank)}"

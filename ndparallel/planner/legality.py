@@ -1,11 +1,23 @@
 """Which plans can be: every rule is a sentence, with the nearest values that obey it.
 
-Idea   A rule says what must divide what, or what goes with what. `why_not` gives all that a plan breaks; `check` raises the first.
+Idea   A rule says what must divide what, or what goes with what; what a mesh can cut is asked of ndparallel/cuts.py, as the lessons do.
+       `broken` gives all that a plan breaks, `why_not` their sentences; `check` raises the first.
 Limit  Memory is not a rule: a plan that does not fit is priced, and said not to fit.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from ndparallel.cuts import (
+    MOST_STAGES_ABOVE_LAYERS,
+    Rule,
+    can_fill,
+    context_rules,
+    expert_rules,
+    routed_rules,
+    sequence_rules,
+    tensor_rules,
+)
 from ndparallel.errors import UserError, unknown
 from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.catalog import RECIPES, check_sizes
@@ -16,6 +28,14 @@ from ndparallel.units import RECOMPUTE
 
 DTYPES = ("bf16", "fp8")
 SCHEDULES = (*RECIPES, *AUTOMATIC)
+FOLDED = "dp not divisible by ep"
+
+
+class Broken(NamedTuple):
+    """A rule that a plan breaks, by its name, and what is wrong in a sentence."""
+
+    rule: str
+    sentence: str
 
 
 def check(job: Job, plan: Plan) -> None:
@@ -25,7 +45,17 @@ def check(job: Job, plan: Plan) -> None:
 
 
 def why_not(job: Job, plan: Plan) -> Iterator[str]:
-    """A sentence for every rule that the plan breaks."""
+    """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let pass."""
+    return (reason.sentence for reason in broken(job, plan) if reason.rule != FOLDED)
+
+
+def is_folded(plan: Plan) -> bool:
+    """Whether ep spreads experts over tp and cp ranks too (Megatron's expert tensor parallelism of 1), which the lessons do not run."""
+    return plan.dp % plan.ep > 0
+
+
+def broken(job: Job, plan: Plan) -> Iterator[Broken]:
+    """Every rule that the plan breaks."""
     if impossible := list(below_one(job, plan)):
         yield from impossible
         return
@@ -36,72 +66,87 @@ def why_not(job: Job, plan: Plan) -> Iterator[str]:
     yield from wrong_pipeline(job, plan)
 
 
-def below_one(job: Job, plan: Plan) -> Iterator[str]:
+def below_one(job: Job, plan: Plan) -> Iterator[Broken]:
     degrees = {name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch")}
     for name, value in (degrees | {"sequence": job.sequence, "global_batch": job.global_batch}).items():
         if value < 1:
-            yield f"{name} is {value}; it must be at least 1."
+            yield Broken("degrees below 1", f"{name} is {value}; it must be at least 1.")
 
 
-def wrong_words(job: Job, plan: Plan) -> Iterator[str]:
+def wrong_words(job: Job, plan: Plan) -> Iterator[Broken]:
     if plan.recompute not in RECOMPUTE:
-        yield str(unknown("recompute", plan.recompute, RECOMPUTE))
+        yield Broken("unknown words", str(unknown("recompute", plan.recompute, RECOMPUTE)))
     if plan.schedule not in SCHEDULES:
-        yield str(unknown("schedule", plan.schedule, SCHEDULES))
+        yield Broken("unknown words", str(unknown("schedule", plan.schedule, SCHEDULES)))
     if plan.zero not in (0, 1, 2, 3):
-        yield f"zero is {plan.zero}; it can be 0 (nothing), 1 (optimizer), 2 (and gradients), 3 (and weights: FSDP)."
+        why = f"zero is {plan.zero}; it can be 0 (nothing), 1 (optimizer), 2 (and gradients), 3 (and weights: FSDP)."
+        yield Broken("unknown words", why)
     if isinstance(job.hardware, Accelerator) and job.dtype == "fp8" and "fp8" not in job.hardware.peak_flops_per_second:
-        yield f"{job.hardware.name} does not multiply fp8: it has {', '.join(job.hardware.peak_flops_per_second)}."
+        has = ", ".join(job.hardware.peak_flops_per_second)
+        yield Broken("hardware without fp8", f"{job.hardware.name} does not multiply fp8: it has {has}.")
 
 
-def uncut_model(job: Job, plan: Plan) -> Iterator[str]:
-    shape, tp = job.shape, plan.tp
-    if shape.heads % tp:
-        yield f"tp={tp} cannot cut {shape.heads} heads; nearest: {near_divisors(shape.heads, tp)}."
-    elif shape.kv_heads % tp and tp % shape.kv_heads:
-        yield f"tp={tp} cannot share {shape.kv_heads} KV heads; nearest: {near_divisors(shape.kv_heads, tp)}."
-    if shape.moe_layers < shape.layers and shape.ffn % tp:
-        yield f"tp={tp} cannot cut an MLP of {shape.ffn}; nearest: {near_divisors(shape.ffn, tp)}."
-    if job.sequence % (2 * plan.cp) and plan.cp > 1:
-        yield f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are not a multiple of."
-    elif plan.sequence_parallel and (job.sequence // plan.cp) % tp:
-        yield f"sequence parallelism cannot cut {job.sequence // plan.cp} tokens over tp={tp}; nearest: {near_divisors(job.sequence, tp)}."
+def uncut_model(job: Job, plan: Plan) -> Iterator[Broken]:
+    shape, tokens = job.shape, job.sequence // plan.cp
+    cut = tensor_rules(shape.heads, shape.kv_heads, shape.ffn if shape.moe_layers < shape.layers else None)
+    cut += sequence_rules(tokens) if plan.sequence_parallel else []
+    cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
+    yield from broken_by("tp", plan.tp, cut)
+    for rule in context_rules(job.sequence):
+        if not rule.holds(plan.cp):
+            why = f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are not a multiple of."
+            yield Broken(rule.name, why)
 
 
-def uncut_experts(job: Job, plan: Plan) -> Iterator[str]:
+def broken_by(name: str, degree: int, rules: list[Rule]) -> Iterator[Broken]:
+    for rule in rules:
+        if not rule.holds(degree):
+            yield Broken(rule.name, f"{name}={degree} cannot {rule.what}; nearest: {near_divisors(rule.number, degree)}.")
+
+
+def uncut_experts(job: Job, plan: Plan) -> Iterator[Broken]:
     some, ranks = job.shape.experts, plan.tp * plan.cp * plan.dp
     if plan.ep == 1:
         return
     if some is None:
-        yield f"{job.shape.name} has no experts for ep={plan.ep} ranks to share; ep must be 1."
-    elif some.experts % plan.ep:
-        yield f"ep={plan.ep} cannot share {some.experts} experts evenly; nearest: {near_divisors(some.experts, plan.ep)}."
-    elif ranks % plan.ep:
+        yield Broken("no experts for ep", f"{job.shape.name} has no experts for ep={plan.ep} ranks to share; ep must be 1.")
+        return
+    yield from broken_by("ep", plan.ep, expert_rules(some.experts))
+    if ranks % plan.ep:
         near = near_divisors(ranks, plan.ep)
-        yield f"ep={plan.ep} does not divide tp*cp*dp = {ranks}, whose ranks the experts are spread over; nearest: {near}."
+        yield Broken(
+            "ranks not divisible by ep",
+            f"ep={plan.ep} does not divide tp*cp*dp = {ranks}, whose ranks the experts are spread over; nearest: {near}.",
+        )
+    elif plan.dp % plan.ep:
+        yield Broken(FOLDED, f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near_divisors(plan.dp, plan.ep)}.")
 
 
-def uncut_batch(job: Job, plan: Plan) -> Iterator[str]:
+def uncut_batch(job: Job, plan: Plan) -> Iterator[Broken]:
     parts = plan.dp * plan.micro_batch
     if job.global_batch % parts:
         near = max(parts, round(job.global_batch / parts) * parts)
-        yield (
+        yield Broken(
+            "batch not divisible by dp and microbatch",
             f"a global batch of {job.global_batch} cannot be cut into dp={plan.dp} parts of whole microbatches of {plan.micro_batch}; "
-            f"the nearest batch that can is {near}."
+            f"the nearest batch that can is {near}.",
         )
     if plan.shards and (plan.dp * plan.cp) % plan.shards:
-        yield f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near_divisors(plan.dp * plan.cp, plan.shards)}."
+        near = near_divisors(plan.dp * plan.cp, plan.shards)
+        yield Broken("ranks not divisible by shards", f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near}.")
 
 
-def wrong_pipeline(job: Job, plan: Plan) -> Iterator[str]:
+def wrong_pipeline(job: Job, plan: Plan) -> Iterator[Broken]:
     layers, made_of = job.shape.layers, f"pp={plan.pp}, chunks={plan.chunks}"
-    if plan.stages > layers:
-        yield f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {layers}."
+    if not can_fill(layers, plan.stages):
+        most = layers + MOST_STAGES_ABOVE_LAYERS
+        yield Broken("more stages than layers", f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {most}.")
     elif plan.pp > 1 and plan.schedule in SCHEDULES and job.global_batch % (plan.dp * plan.micro_batch) == 0:
         name = plan.schedule if plan.schedule in RECIPES else "searched"
         try:
             check_sizes(name, plan.pp, plan.microbatches(job), plan.chunks)
         except UserError as reason:
-            yield str(reason)
+            yield Broken("schedule cannot do these microbatches and chunks", str(reason))
     elif plan.pp == 1 and plan.chunks > 1:
-        yield f"chunks={plan.chunks} are parts of a pipeline rank, and pp is 1: choose chunks=1, or pp from 2 on."
+        why = f"chunks={plan.chunks} are parts of a pipeline rank, and pp is 1: choose chunks=1, or pp from 2 on."
+        yield Broken("chunks without a pipeline", why)

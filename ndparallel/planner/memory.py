@@ -14,6 +14,7 @@ Glossary
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ import numpy as np
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.grid import run_grid
+from ndparallel.planner.held import HELD
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AUTOMATIC, one_stage, over_rounds, schedule_of, workload_of
+from ndparallel.planner.step import AUTOMATIC, one_stage, schedule_of, workload_of
 from ndparallel.planner.workload import KEPT, elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
@@ -77,21 +79,21 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
     if plan.pp == 1:
         return [1.0]
-    work = workload_of(job, plan)
-    return peak_activations(schedule_of(work)) if plan.schedule in AUTOMATIC else over_rounds(work, peak_activations)
+    if plan.schedule in AUTOMATIC:
+        return peak_activations(schedule_of(workload_of(job, plan)))
+    return [float(HELD[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks)) for rank in range(plan.pp)]
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
-    last = rank == plan.pp - 1
     elements = [elements_of(job, plan, kind) for kind in kinds]
     shared, experts = sum(each for each, _ in elements), sum(each for _, each in elements)
     states = _fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
     return StageMemory(
         **states,
         activations=activation_bytes(job, plan, kinds) * chunks / plan.chunks + once_bytes(job, plan),
-        logits=logits_bytes(job, plan) if last else 0.0,
+        logits=logits_bytes(job, plan) if "head" in kinds else 0.0,
     )
 
 
@@ -113,7 +115,7 @@ def _fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
         shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp),
         HALF if job.half else SINGLE,
     )
-    unit = max(sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)])
+    unit = reduce(np.maximum, [sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)]])
     ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
     gathered = (2 * unit + ends) * HALF + unit * job.stack.gradient_bytes
     return {"weights": mine * number, "gradients": mine * number, "optimizer": mine * 2 * number, "buffers": gathered + CONTEXT_BYTES}

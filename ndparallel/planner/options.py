@@ -90,28 +90,33 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
-    if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
-        raise UserError(f"the job also needs {' and '.join(missing)}.")
-    check_given(arguments)
-    hardware = find_hardware(arguments.hardware)
-    job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
-    job = replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
+    job = job_from(arguments)
     plan = plan_from(arguments, job)
     check(job, plan)
     return job, plan
 
 
+def job_from(arguments: argparse.Namespace) -> Job:
+    """The job that the options describe."""
+    if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
+        raise UserError(f"the job also needs {' and '.join(missing)}.")
+    check_given(arguments)
+    hardware = find_hardware(arguments.hardware)
+    job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
+    return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
+
+
 def check_given(arguments: argparse.Namespace) -> None:
     """Raise UserError for what stands for a default where it is left out, and for nothing where it is given."""
-    for name in ("dp", "chunks", "layers_per_stage"):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
-    if arguments.shards < 0:
+    given = vars(arguments)
+    for name in ("gpus", "global_batch", "dp", "chunks", "layers_per_stage"):
+        if (value := given.get(name)) is not None and value < 1:
+            raise UserError(f"{name} is {value}; it must be at least 1.")
+    if (given.get("shards") or 0) < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
-    if arguments.schedule == "":
-        raise unknown("schedule", "", SCHEDULES)
-    if arguments.software == "":
-        raise unknown("software", "", STACKS)
+    for name, choices in (("schedule", SCHEDULES), ("software", STACKS)):
+        if given.get(name) == "":
+            raise unknown(name, "", choices)
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
@@ -144,7 +149,7 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     if arguments.context_parallel == "all-gather" or arguments.cp_comm_type == "all_gather":
         stack = replace(stack, cp_gathers=True)
-    if arguments.recompute_modules:
+    if getattr(arguments, "recompute_modules", None):  # an option of the plan, which some commands have not
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
         raise UserError("--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave it out.")

@@ -1,146 +1,210 @@
-"""Seconds of thousands of plans at once: closed forms where `predict` times the schedule's own actions.
+"""Seconds and bytes of thousands of plans at once: closed forms where `predict` times the schedule's own actions.
 
-Idea   All numbers of the plan are numpy arrays; the lists of operations are written once and priced for all.
+Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less than all microbatches, and is
+       done before the last one's gradient has gone back up; the step waits for the rank of which all this is longest. What hides behind
+       compute at the step's ends follows from equal layers. Memory is the fullest rank's, exactly.
 Cost   some hundred numpy operations, whatever the number of plans.
-Limit  Every rank is taken for the fullest one, messages hide in full pipelines, and the schedule's bubble is its paper's.
-       All plans of one call share schedule, recompute, zero and sequence parallelism, and the number of GPUs.
+Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B, where every second microbatch
+       waits for two messages. docs/manual.md says how near the bound is.
 
 Glossary
-    mean layer   a layer of every kind, as often as the model has it, for one
-    first, last  what no compute hides: the first collective before a pass, the last one behind it
+    columns   what does not depend on schedule and chunks (columns.py); here the first axis of an array is ranks, the last is plans
+    ends      seconds behind a rank's last action: gradients, weights and optimizer that nothing hides
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from ndparallel.errors import unknown
-from ndparallel.planner.layer_time import Pricing, UnitSeconds
-from ndparallel.planner.operations import Exchange
+from ndparallel.errors import UserError
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.columns import DEGREES, Columns, columns_of, take
+from ndparallel.planner.depth import Depth, depth_of
+from ndparallel.planner.held import HELD
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import KINDS, Step, slowest
-from ndparallel.planner.streams import Seconds
-from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step
+from ndparallel.planner.stack import Stack
+from ndparallel.planner.step import AUTOMATIC
+
+NUMBERS = (*DEGREES, "chunks")
+SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipev")  # schedules in which the last gradients go up before their weights' are done
+HEAD_START = {"zb-h1": 1, "zb-h2": 2, "zb-1p": 1, "zb-2p": 2}  # F of the first rank before its first I, in pipelines
 
 
-def price(job: Job, plans: Plan) -> Step:
-    """Price an array of plans on the same number of GPUs."""
-    gpus = int(np.max(plans.gpus))
-    pricing = Pricing(replace(job, hardware=slowest(job.hardware, gpus)), plans)
-    spent = _sharded(pricing) if plans.zero == 3 else _pipeline(pricing)
-    return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
+@dataclass(frozen=True)
+class Price:
+    """Of plans: the least seconds of a step, and bytes on the fullest GPU."""
+
+    seconds: np.ndarray
+    memory_bytes: np.ndarray
 
 
-def _pipeline(pricing: Pricing) -> Seconds:
-    job, plan = pricing.job, pricing.plan
-    parts = fullest_rank(pricing)
-    latency, wire = message_seconds(pricing)
-    hops = 2 * (plan.pp - 1) + (0 if job.stack.pp_overlap else 2 * plan.chunks * plan.microbatches(job))
-    messages = np.where(plan.pp > 1, hops * (latency + wire), 0.0)
-    ends = Seconds(pp=messages, bubble=bubble_seconds(plan, parts), dp=exposed_gradients(pricing) + exposed_weights(pricing))
-    return parts.total.times(plan.microbatches(job)) + ends + optimizer(pricing)
+def price(job: Job, plans: Plan) -> Price:
+    """Price an array of plans on the same number of GPUs. Raises UserError for the lessons' own software, which is timed alone."""
+    if job.stack.executed:
+        raise UserError(f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real framework's.")
+    plans = spread(plans)
+    columns = columns_of(job, plans)
+    seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
+    for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
+        rows = (plans.pp == pp) & (plans.chunks == chunks)
+        these = Pipelines(take(columns, rows), depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
+        seconds[rows], memory[rows] = these.least_seconds(plans.schedule), these.peak_bytes(plans.schedule)
+    return Price(seconds, memory)
 
 
-def mean_layer(pricing: Pricing) -> UnitSeconds:
-    return UnitSeconds(
-        *(sum((part.times(share) for part, share in zip(column, shares(pricing))), Seconds()) for column in _columns(pricing))
-    )
+def spread(plans: Plan) -> Plan:
+    """The same plans with all their numbers as arrays of one length."""
+    arrays = np.broadcast_arrays(*(np.atleast_1d(getattr(plans, name)) for name in NUMBERS))
+    numbers: dict[str, Any] = dict(zip(NUMBERS, arrays))
+    return replace(plans, **numbers)
 
 
-def shares(pricing: Pricing) -> list[float]:
-    """Of dense layers, and of layers with experts, those that there are."""
-    moe = pricing.job.shape.moe_layers / pricing.job.shape.layers
-    return [share for share in (1 - moe, moe) if share]
+def layout(schedule: str) -> str:
+    return RECIPES[schedule].layout if schedule in RECIPES else "loop"
 
 
-def kinds(pricing: Pricing) -> list[str]:
-    moe = pricing.job.shape.moe_layers
-    return (["dense"] if moe < pricing.job.shape.layers else []) + (["experts"] if moe else [])
+@dataclass(frozen=True)
+class Pipelines:
+    """Plans that are cut alike in depth; what all schedules need is computed once. Arrays are (rank, plan)."""
 
+    columns: Columns
+    depth: Depth
+    stack: Stack
 
-def _columns(pricing: Pricing):
-    return zip(*(pricing.unit(kind) for kind in kinds(pricing)))
+    def sums(self, parts: np.ndarray, column: str) -> np.ndarray:
+        """What runs of stages, counted by part, have of a column."""
+        return np.matmul(parts, self.columns[column])
 
+    # ---- memory
 
-def fullest_rank(pricing: Pricing) -> UnitSeconds:
-    """One microbatch through the rank that has most to do: the most layers, or as many as there are with the head."""
-    job, plan = pricing.job, pricing.plan
-    even = np.where(job.shape.layers % plan.stages == 0, 1.0, 0.0)  # else the last stage has a layer less for its head
-    layers = np.ceil(job.shape.layers / plan.pp)
-    return UnitSeconds(*(part.times(layers) + end.times(even) for part, end in zip(mean_layer(pricing), pricing.unit("head"))))
+    def peak_bytes(self, schedule: str) -> np.ndarray:
+        """Bytes on the fullest GPU; of a schedule that is searched for, at the most."""
+        depth, chunks = self.depth, 1.0
+        if depth.pp > 1:
+            chunks = HELD[schedule](self.columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks)
+        return (self.held_anyway + chunks * self.chunk_bytes).max(axis=0) + self.columns["reserve"]
 
+    @cached_property
+    def held_anyway(self) -> np.ndarray:
+        per_element, held = self.columns["per_element"], self.sums(self.depth.parts, "elements")
+        return per_element[0] * held[0] + per_element[1] * held[1] + self.depth.parts[:, 4:] * self.columns["logits"]
 
-def bubble_seconds(plan: Plan, parts: UnitSeconds) -> Any:
-    """Idle time of the busiest rank (2104.04473, section 2.2; Qi et al. 2401.10241, table 1)."""
-    forward, inputs, weights = parts.forward.total, (parts.recompute + parts.backward_input).total, parts.backward_weight.total
-    idle = {
-        "1f1b": forward + inputs + weights,
-        "interleaved": (forward + inputs + weights) / plan.chunks,
-        "zb-h1": np.maximum(0, forward + inputs - weights),
-        "zb-1p": np.maximum(0, forward + inputs - weights),
-        "zb-2p": np.maximum(0, forward + inputs - 2 * weights),
-        "zb-h2": np.maximum(0, forward + inputs - 2 * weights),
-    }
-    if plan.schedule not in idle:
-        raise unknown("schedule with a closed form", plan.schedule, idle)
-    return (plan.pp - 1) * idle[plan.schedule]
+    @cached_property
+    def chunk_bytes(self) -> np.ndarray:
+        return self.depth.layers[:, None] / self.depth.chunks * self.columns["kept"]
 
+    # ---- seconds
 
-# ------------------------------------------------------------------------------------------------- gradients and weights
+    def least_seconds(self, schedule: str) -> np.ndarray:
+        """A bound from below of each plan's step."""
+        if self.depth.pp == 1:
+            return (self.busy + self.reduced_every_time + self.ends)[0]
+        if schedule == "naive":
+            return self.alone + self.ends[0]
+        if schedule in AUTOMATIC:
+            return np.maximum(self.busy.max(axis=0), self.first_rank(schedule)) + self.ends.max(axis=0)
+        busy = self.by_pairs if schedule == "1f1b" else self.busy
+        last = self.all_but_weights if schedule in SPLIT else (busy + self.down_and_up).max(axis=0)
+        seconds = np.maximum((self.down + busy + self.ends).max(axis=0), last + self.ends[0])
+        return np.maximum(seconds, self.first_rank(schedule) + self.ends[0]) if schedule in HEAD_START else seconds
 
+    @property
+    def microbatches(self) -> np.ndarray:
+        return self.columns["microbatches"]
 
-def collectives(pricing: Pricing, which: str, kind: str) -> Any:
-    """Seconds of a unit's gradients or weights on their way."""
-    bucket = Workload(pricing).bucket(kind, "")
-    exchanges: list[Exchange] = list(bucket.reduce if which == "reduce" else bucket.gather)
-    return sum(pricing.whole(exchange) for exchange in exchanges)
+    @cached_property
+    def each(self) -> np.ndarray:
+        """F, I and W of one microbatch: (pass, rank, plan)."""
+        return self.sums(self.depth.parts, "passes")
 
+    @cached_property
+    def busy(self) -> np.ndarray:
+        return self.microbatches * self.each.sum(axis=0)
 
-def layer_collectives(pricing: Pricing, which: str) -> Any:
-    return sum(share * collectives(pricing, which, kind) for kind, share in zip(kinds(pricing), shares(pricing)))
+    @cached_property
+    def before(self) -> np.ndarray:
+        return self.sums(self.depth.before, "passes")
 
+    @cached_property
+    def down(self) -> np.ndarray:
+        """Until the first microbatch is there."""
+        return self.before[0] + self.depth.ranks[:, None] * self.columns["message"]
 
-def exposed_gradients(pricing: Pricing) -> Any:
-    """Buckets follow one another behind the last backward pass; the embedding's fills when nothing is left to hide behind."""
-    return exposed(pricing, "reduce", mean_layer(pricing).backward.total, pricing.job.stack.dp_overlap)
+    @cached_property
+    def down_and_up(self) -> np.ndarray:
+        return self.before.sum(axis=0) + 2 * self.depth.ranks[:, None] * self.columns["message"]
 
+    @cached_property
+    def all_but_weights(self) -> np.ndarray:
+        """Until the last gradient has come up, whoever has weights' gradients left to do."""
+        return (self.microbatches * self.each[:2].sum(axis=0) + self.down_and_up - self.before[2]).max(axis=0)
 
-def exposed_weights(pricing: Pricing) -> Any:
-    """ZeRO-1: stepped weights come beside the next forward pass, or at the end."""
-    if pricing.plan.zero == 0:
-        return 0.0
-    return exposed(pricing, "gather", mean_layer(pricing).forward.total, pricing.job.stack.gathers_first)
+    @cached_property
+    def alone(self) -> np.ndarray:
+        """One microbatch after another, down and up."""
+        way = self.sums(self.depth.model, "passes").sum(axis=0) + 2 * (self.depth.pp - 1) * self.columns["message"]
+        return self.microbatches * way
 
+    @cached_property
+    def by_pairs(self) -> np.ndarray:
+        """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and of two messages."""
+        each = self.each.sum(axis=0)
+        pair = (each + self.sums(self.depth.beside, "passes").sum(axis=0)) / 2 + self.columns["message"]
+        again = 2 * ((self.microbatches - 1) // 2)
+        return again * np.maximum(each, pair) + (self.microbatches - again) * each
 
-def exposed(pricing: Pricing, which: str, compute, overlap: bool) -> Any:
-    """What layers of `compute` seconds do not hide of the collectives of the fullest rank, which holds the embedding."""
-    layers, one = np.ceil(pricing.job.shape.layers / pricing.plan.pp), layer_collectives(pricing, which)
-    table = collectives(pricing, which, "embedding")
-    head = np.where(pricing.plan.pp == 1, collectives(pricing, which, "head"), 0.0)
-    if not overlap:
-        return table + layers * one + head
-    return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
+    def first_rank(self, schedule: str) -> np.ndarray:
+        """The first rank's end: until its first I only its head start of F can be done."""
+        forward, inputs, _ = self.sums(self.depth.model, "passes")
+        first = forward + inputs - self.each[1, 0] + 2 * (self.depth.pp - 1) * self.columns["message"]
+        ahead = HEAD_START[schedule] * self.depth.pp - (schedule == "zb-h2")
+        return first + self.busy[0] - np.minimum(self.microbatches, ahead) * self.each[0, 0]
 
+    # ---- the ends of a step
 
-def optimizer(pricing: Pricing) -> Seconds:
-    """The fullest rank's, which holds the embedding."""
-    job, plan = pricing.job, pricing.plan
-    layers = np.ceil(job.shape.layers / plan.pp)
-    mean = [sum(share * elements_of(job, plan, kind)[part] for kind, share in zip(kinds(pricing), shares(pricing))) for part in (0, 1)]
-    ends = elements_of(job, plan, "embedding")[0] + np.where(plan.pp == 1, elements_of(job, plan, "head")[0], 0)
-    return Seconds(optimizer=pricing.seconds(optimizer_step(pricing, layers * mean[0] + ends, layers * mean[1])))
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Seconds behind each rank's last action."""
+        (forward, inputs, weights), (reduce, gather) = self.columns["passes"], self.columns["travel"]
+        gradients = self.exposed(reduce, inputs + weights, self.stack.dp_overlap)
+        hidden = self.exposed(gather, forward, self.stack.gathers_first)
+        if self.depth.pp == 1 and self.zero_2.any():  # every microbatch reduces, nothing hides what is gathered
+            gradients, hidden = np.where(self.zero_2, 0.0, gradients), np.where(self.zero_2, self.exposed(gather, forward, False), hidden)
+        return gradients + hidden + self.optimizer
 
+    @property
+    def zero_2(self) -> np.ndarray:
+        return self.columns["zero"] == 2
 
-def _sharded(pricing: Pricing) -> Seconds:
-    """FSDP: a layer's weights come beside the layer before, its gradients go beside the next."""
-    job, stack, layers = pricing.job, pricing.job.stack, pricing.job.shape.layers
-    mean, microbatches = mean_layer(pricing), pricing.plan.microbatches(job)
-    gather, scatter = layer_collectives(pricing, "gather"), layer_collectives(pricing, "reduce")
-    forward = np.maximum(0, gather - mean.forward.total) if stack.prefetch else gather
-    beside = gather * stack.prefetch + scatter * (stack.prefetch and stack.dp_overlap)
-    backward = gather + scatter - beside + np.maximum(0, beside - mean.backward.total)
-    ends = sum(collectives(pricing, which, kind) for which in ("gather", "reduce") for kind in ("embedding", "head"))
-    compute = mean.total.times(layers) + pricing.unit("embedding").total + pricing.unit("head").total
-    whole = (compute + Seconds(dp=layers * (forward + backward) + ends)).times(microbatches)
-    return whole + optimizer(pricing)
+    @property
+    def optimizer(self) -> np.ndarray:
+        none, shared, experts = self.columns["optimizer"]
+        held = self.sums(self.depth.parts, "elements")
+        return none + shared * held[0] + experts * held[1]
+
+    @property
+    def reduced_every_time(self) -> np.ndarray:
+        """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass ends."""
+        _, inputs, weights = self.columns["passes"]
+        return np.where(self.zero_2, self.microbatches * self.exposed(self.columns["travel"][0], inputs + weights, True), 0.0)
+
+    def exposed(self, lines: np.ndarray, compute: np.ndarray, overlap: bool) -> np.ndarray:
+        """What a pass over all of a rank's layers does not hide of collectives, one for each unit. Lines run side by side."""
+        if not overlap:
+            return np.matmul(self.depth.parts[:, 1:], lines).sum(axis=0)
+        mean, table = self.mean_layer(compute[1:3]), self.depth.parts[:, 3:4] * compute[3]
+        shown = [self.exposed_line(line, mean, table) for line in lines if line.any()]
+        return reduce(np.maximum, shown, np.zeros_like(self.each[0]))
+
+    def mean_layer(self, of_kinds: np.ndarray) -> np.ndarray:
+        return np.matmul(self.depth.parts[:, 1:3] / np.maximum(self.depth.layers, 1)[:, None], of_kinds)
+
+    def exposed_line(self, line: np.ndarray, compute: np.ndarray, embedding: np.ndarray) -> np.ndarray:
+        """Collectives follow one another; what shows began behind the last layer, the first one, or the head. Beside the table's own,
+        which hides nowhere, the embedding's compute hides a little of the others."""
+        one, layers = self.mean_layer(line[:2]), self.depth.layers[:, None]
+        table, head = self.depth.parts[:, 3:4] * line[2], self.depth.parts[:, 4:] * line[3]
+        shown = np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
+        return table + np.maximum(shown - embedding, 0.0)

@@ -6,6 +6,7 @@ The limit: a size can pass and still be wrong; only its neighbours can tell (see
 
 import reprlib
 from collections.abc import Iterable
+from math import isqrt
 
 from ndparallel.errors import UserError, unknown
 
@@ -47,8 +48,13 @@ def head_width(hidden: int, heads: int, label: str = "hidden") -> int:
     return hidden // heads
 
 
+def divisors(number: int) -> list[int]:
+    """The divisors of `number`, smallest first."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
 def near_divisors(number: int, wanted: int) -> str:
     """The divisors of `number` next below and next above `wanted`, as words."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    below, above = [d for d in divisors if d < wanted], [d for d in divisors if d > wanted]
+    below, above = [d for d in divisors(number) if d < wanted], [d for d in divisors(number) if d > wanted]
     return " or ".join(map(str, below[-1:] + above[:1]))

@@ -3,14 +3,14 @@
 Idea   The patterns in which communication hides (ndparallel.planner.overlap) are loops over a Streams, as the lessons' are over a GPU. Time
        is a number where all GPUs do the same, or an array: of many GPUs that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
-Limit  As on the executed clock, streams do not slow one another.
+Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at all.
 
 Glossary
-    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective
+    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or being slowed by it
     machine   prices operations, and says when a collective ends that starts at some time
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -55,8 +55,14 @@ class OnTheWay(NamedTuple):
     wire: Any
 
 
+def later(a: Any, b: Any) -> Any:
+    """The later of two moments, or of each pair in two arrays of them."""
+    return (a if a > b else b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+
+
 class Machine(Protocol):
     alike: bool  # whether all GPUs do the same, and the time is one for all
+    slowdown: float  # of compute beside a collective
 
     def seconds(self, operation: Operation) -> Any: ...
     def arrival(self, exchange: Exchange, start: Any) -> Any: ...
@@ -71,6 +77,8 @@ class Ledger:
         self.peak: dict[str, float] = {}
 
     def hold(self, kind: str, nbytes: float) -> None:
+        if not nbytes:
+            return
         self.held[kind] += nbytes
         self.total += nbytes
         if self.total > self.most:
@@ -91,8 +99,9 @@ class Streams:
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
         self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
         self.lines: dict[str, Any] = {}  # when each communication stream is free
+        self.under_way, self.slowed_by = 0.0, ""  # until when a collective slows compute, and what it counts as
         self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
-        self.ends: dict[str, Any] = {}  # of what was started and not yet waited for
+        self.ends: dict[str, deque] = defaultdict(deque)  # of what was started and not yet waited for, by name
 
     def run(self, items: Iterable[Item], kind: str = "compute") -> None:
         """Do what a list says; its operations count as `kind`."""
@@ -111,11 +120,22 @@ class Streams:
                     self.memory.hold(*item)
                 case Seconds():
                     for part, seconds in item.items():
-                        self.spend(part, seconds)
+                        if part == "compute":
+                            self.compute(seconds)
+                        else:
+                            self.spend(part, seconds)
+
+    def compute(self, seconds: Any) -> None:
+        """Compute, slower for as long as a collective is under way; what is lost counts as its."""
+        if self.machine.slowdown and self.under_way > self.now:
+            self.spend(self.slowed_by, self.machine.slowdown * min(self.under_way - self.now, seconds))
+        self.spend("compute", seconds)
 
     def spend(self, kind: str, seconds: Any) -> None:
-        self.note("compute", self.now, self.now + seconds, self.phase if kind == "compute" else kind)
-        self.now = self.now + seconds
+        end = self.now + seconds
+        if self.trace is not None:
+            self.note("compute", self.now, end, self.phase if kind == "compute" else kind)
+        self.now = end
         self.spent[kind] = self.spent.get(kind, 0.0) + seconds
 
     def note(self, stream: str, start: Any, end: Any, what: str) -> None:
@@ -124,17 +144,21 @@ class Streams:
 
     def start(self, exchange: Exchange) -> None:
         line = exchange.group.partition("/")[0]
-        begin = np.maximum(self.now, self.lines.get(line, 0.0))
-        self.ends[exchange.name] = end = self.machine.arrival(exchange, begin)
+        begin = later(self.now, self.lines.get(line, 0.0))
+        end = self.machine.arrival(exchange, begin)
+        self.ends[exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
-        self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
+        if self.machine.slowdown and end > self.under_way:
+            self.under_way, self.slowed_by = end, SAME_KIND.get(line, line)
+        if self.trace is not None:
+            self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
 
     def wait(self, exchange: Exchange) -> None:
         line = exchange.group.partition("/")[0]
-        end = self.ends.pop(exchange.name)
+        end = self.ends[exchange.name].popleft()
         if isinstance(end, OnTheWay):
             end = self.take_in(line, end)
-        self.spend(SAME_KIND.get(line, line), np.maximum(end - self.now, 0.0))
+        self.spend(SAME_KIND.get(line, line), later(end - self.now, 0.0))
 
     def take_in(self, line: str, coming: OnTheWay) -> Any:
         """Receive a shift, as gpu.receive does: behind what came in before it."""
@@ -143,13 +167,14 @@ class Streams:
         return np.maximum(there, coming.left)
 
     def repeat(self, times: int, body: Callable[[], None]) -> None:
-        """Do `body` so many times. It leaves nothing under way, so where all GPUs are alike every time takes as long as the first."""
-        if not self.machine.alike:
+        """Do `body` so many times. It leaves nothing under way, so where all GPUs are alike, and nobody looks, it is done once."""
+        if not self.machine.alike or self.trace is not None:
             for _ in range(times):
                 body()
         elif times:
             before, start = self.spent, self.now
             self.spent = Seconds()
             body()
+            self.under_way = 0.0
             self.now, self.spent = start + times * (self.now - start), before + self.spent.times(times)
             self.lines = {}

@@ -1,0 +1,1 @@
+"""Choosing among plans: search, advice, scaling, what-if."""

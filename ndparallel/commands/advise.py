@@ -1,0 +1,53 @@
+"""The rules of thumb for parallelism, walked for this job, and how much they leave on the table.
+
+Idea   The decision tree that circulates is followed step by step, with this job's numbers at every branch; beside its advice stands the
+       best plan that search finds among all legal ones.
+
+  ndparallel advise --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192
+"""
+
+import argparse
+import json
+
+from ndparallel.choice.advice import Advice, advise
+from ndparallel.choice.tables import certainty, plain_console, ranking, with_words_last
+from ndparallel.planner.options import add_job_options, job_from
+from ndparallel.report import quiet_table
+from ndparallel.show import prose
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_options(parser)
+    output = parser.add_argument_group("the answer")
+    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    advice = advise(job_from(arguments), arguments.gpus)
+    if arguments.json:
+        print(json.dumps(advice.as_dict(), indent=2, allow_nan=False))
+    else:
+        show(advice)
+    return 0
+
+
+def show(advice: Advice) -> None:
+    console, width = plain_console()
+    questions = [(each.question, each.follows) for each in advice.branches]
+    console.print(with_words_last(quiet_table(("what the rules ask", "and say"), questions, width)))
+    console.print()
+    if advice.advised:
+        console.print(ranking(advice.ways, width, "their plan"))
+        console.print()
+    console.print(ranking([advice.found.best], width, "the best plan"))
+    console.print()
+    console.print(prose(conclusion(advice), width))
+    console.print(prose(certainty(advice.found), width))
+
+
+def conclusion(advice: Advice) -> str:
+    if advice.left_on_the_table is None:
+        return "The rules end in no plan that is legal and fits; the search does."
+    if advice.left_on_the_table < 0.0005:
+        return "The rules find a plan that no other beats."
+    return f"The rules leave {advice.left_on_the_table:.1%} of their step on the table."

@@ -1,0 +1,73 @@
+"""What can be cut by how many: the rules of tensor, context, expert and pipeline parallelism, for the lessons and for the planner.
+
+Idea   A rule says what a degree has to do, and which degrees can. The lessons' jobs and the planner's plans ask the same rules and word
+       what is broken each in their own way.
+Limit  Memory, and how fast a plan is, are no rules.
+
+Glossary
+    tokens    of a sequence that one context-parallel rank has
+    routed    whether these tokens go to experts, each tensor-parallel rank sending a shard of them
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MOST_STAGES_ABOVE_LAYERS = 2  # embedding and head may have stages of their own
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`name` is for counting plans that break it; `what` the degree cannot do, where `holds` is false; divisors of `number` can."""
+
+    name: str
+    what: str
+    number: int
+    holds: Callable[[int], bool]
+
+
+def divides(name: str, what: str, number: int) -> Rule:
+    return Rule(name, what, number, lambda degree: number % degree == 0)
+
+
+def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
+    """Of tp; `ffn` is None where every layer has experts instead of an MLP."""
+    shared = Rule(
+        "tp cannot share the KV heads",
+        f"share {kv_heads} KV heads",
+        kv_heads,
+        lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0,
+    )
+    return [
+        divides("heads not divisible by tp", f"cut {heads} heads", heads),
+        shared,
+        *([divides("MLP not divisible by tp", f"cut an MLP of {ffn}", ffn)] if ffn else []),
+    ]
+
+
+def sequence_rules(tokens: int) -> list[Rule]:
+    """Of tp, where it cuts sequences too."""
+    return [divides("sequence not divisible by tp", f"cut the {tokens} tokens of a sequence that a rank has", tokens)]
+
+
+def routed_rules(expert_ffn: int, tokens: int) -> list[Rule]:
+    """Of tp, where there are experts: it cuts them, and what is sent to them."""
+    return [
+        divides("experts not divisible by tp", f"cut experts of width {expert_ffn}", expert_ffn),
+        divides("sequence not divisible by tp", f"cut the tokens of a sequence, {tokens}", tokens),
+    ]
+
+
+def context_rules(sequence: int) -> list[Rule]:
+    """Of cp: every rank has an early and a late chunk of the sequence."""
+    what = f"cut a sequence of {sequence}"
+    return [Rule("sequence not divisible by 2 cp", what, sequence, lambda cp: cp == 1 or sequence % (2 * cp) == 0)]
+
+
+def expert_rules(experts: int) -> list[Rule]:
+    """Of ep."""
+    return [divides("experts not divisible by ep", f"share out {experts} experts evenly", experts)]
+
+
+def can_fill(layers: int, stages: int) -> bool:
+    """Whether no stage stays empty."""
+    return stages <= layers + MOST_STAGES_ABOVE_LAYERS

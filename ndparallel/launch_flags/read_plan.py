@@ -1,0 +1,114 @@
+"""The plan that a command line of Megatron-Core lays out.
+
+Idea   Degrees are numbers; chunks, sharding and recomputation can each be said in several ways, and two that contradict are refused.
+Limit  Layers are spread over stages as the planner does it; another layout is read for its stages alone.
+"""
+
+import re
+
+from ndparallel.errors import UserError
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.given import Given
+from ndparallel.planner.plan import Plan
+from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.sizes import near_divisors
+from ndparallel.words import listed
+
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+LONGEST_LAYOUT = 20_000  # letters
+
+
+def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
+    degrees = {name: flags.number(flag) if flags.has(flag) else 1 for name, flag in fields.DEGREES.items() if name != "micro_batch"}
+    tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
+    if min(gpus, *degrees.values()) < 1 or gpus % (tp * pp * cp):
+        raise UserError(f"tp*pp*cp = {tp}*{pp}*{cp} does not divide {gpus} GPUs: change one, or say how many there are with --gpus.")
+    dp = gpus // (tp * pp * cp)
+    chunks = chunks_from(flags, shape, pp)
+    zero = zero_from(flags)
+    return Plan(
+        **degrees,
+        dp=dp,
+        chunks=chunks,
+        micro_batch=flags.number("--micro-batch-size"),
+        zero=zero,
+        shards=shards_from(flags, dp * cp) if zero == 3 else 0,
+        sequence_parallel=flags.has("--sequence-parallel") and tp > 1,
+        recompute=recompute_from(flags),
+        recompute_layers=recompute_layers_from(flags),
+        schedule="interleaved" if chunks > 1 else "1f1b",
+    )
+
+
+def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
+    """Chunks of a pipeline rank, by any of the three flags that give them. Raises UserError for layers that cannot be dealt out."""
+    ways = (fields.CHUNKS, fields.LAYOUT, "--num-layers-per-virtual-pipeline-stage")
+    if len(there := [flag for flag in ways if flags.has(flag)]) > 1:
+        raise UserError(f"{listed(there)} contradict one another: keep one.")
+    if text := flags.text(fields.LAYOUT):
+        return chunks_of(stages_of(text), pp)
+    counted = shape.layers + sum(flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss"))
+    uneven = any(flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    if counted % pp and not uneven:
+        raise UserError(f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: {near_divisors(counted, pp)}.")
+    if each := flags.number(ways[2], 0) if flags.has(ways[2]) else 0:
+        if counted // pp % each:
+            raise UserError(f"{ways[2]} {each} does not divide a pipeline rank's {counted // pp} layers.")
+        return counted // pp // each
+    return max(1, flags.number(fields.CHUNKS)) if flags.has(fields.CHUNKS) else 1
+
+
+def stages_of(layout: str) -> list[int]:
+    """Layers of each stage of a --pipeline-model-parallel-layout, as in "Et*2|(t|)*3L". Raises UserError for one that is none."""
+    text = layout.strip("\"'").replace(",", "")
+    for repeated in (r"\(([^()]+)\)\*(\d{1,4})", r"([Etm|L])\*(\d{1,4})"):
+        if sum(len(found[1]) * int(found[2]) for found in re.finditer(repeated, text)) > LONGEST_LAYOUT:
+            raise UserError(f"{fields.LAYOUT} {layout[:60]!r} has more layers than any model.")
+        text = re.sub(repeated, lambda found: found[1] * int(found[2]), text)
+    if not re.fullmatch(r"E[tm|]*L", text):
+        raise UserError(f"{fields.LAYOUT} {layout[:60]!r} is not made of E, t, m, L and |.")
+    return [stage.count("t") for stage in text.split("|")]
+
+
+def chunks_of(stages: list[int], pp: int) -> int:
+    if len(stages) % pp:
+        raise UserError(f"{fields.LAYOUT} has {len(stages)} stages, which pp={pp} does not divide.")
+    return len(stages) // pp
+
+
+def zero_from(flags: Given) -> int:
+    optimizer, fsdp, torch = map(flags.has, ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"))
+    if torch and (fsdp or optimizer):
+        raise UserError("--use-torch-fsdp2 contradicts --use-megatron-fsdp and --use-distributed-optimizer: keep one.")
+    sharding = flags.word("--data-parallel-sharding-strategy", "optim_grads_params", SHARDING)
+    flags.has("--ckpt-format")
+    if torch:
+        return 2 if flags.has("--torch-fsdp2-no-reshard-after-forward") else 3
+    return sharding if fsdp else int(optimizer)
+
+
+def shards_from(flags: Given, ranks: int) -> int:
+    replicas = max(1, flags.number(fields.REPLICAS, 1)) if flags.has(fields.REPLICAS) else 1
+    if ranks % replicas:
+        raise UserError(f"{fields.REPLICAS} {replicas} does not divide dp*cp = {ranks}; nearest: {near_divisors(ranks, replicas)}.")
+    return 0 if replicas == 1 else ranks // replicas
+
+
+def recompute_from(flags: Given) -> str:
+    named = flags.word("--recompute-granularity", "none", {kind: kind for kind in fields.RECOMPUTE})
+    if flags.has("--recompute-activations"):
+        if named == "full":
+            raise UserError("--recompute-activations (selective) contradicts --recompute-granularity full: keep one.")
+        return "selective"
+    return named
+
+
+def recompute_layers_from(flags: Given) -> int:
+    """Of each stage, 0 for all. Raises UserError where Megatron would not know either."""
+    method = flags.word("--recompute-method", "uniform", {"uniform": "uniform", "block": "block"})
+    layers = flags.number("--recompute-num-layers") if flags.has("--recompute-num-layers") else 0
+    if flags.text("--recompute-granularity") != "full":
+        return 0
+    if not (flags.has("--recompute-method") and layers):
+        raise UserError("--recompute-granularity full also needs --recompute-method, and a --recompute-num-layers from 1 on.")
+    return layers if method == "block" else 0

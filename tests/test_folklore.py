@@ -1,0 +1,44 @@
+"""The page of folklore: every claim has a verdict and a command, and every command that is shown is one that makes the page's numbers."""
+
+import re
+
+import pytest
+
+from ndparallel.book import NUMBERS
+from ndparallel.lessons import ROOT
+
+TEXT = (ROOT / "docs" / "folklore.md").read_text("utf-8")
+CLAIMS = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)
+SHOWN = [
+    (line.partition("  # ")[0], line.partition("  # ")[2])
+    for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_claims_are_numbered_through_and_there_are_all_that_circulate_most():
+    assert [int(number) for number, *_ in CLAIMS] == list(range(1, len(CLAIMS) + 1)) and len(CLAIMS) >= 20
+    circulating = (
+        "ring all-reduce",
+        "all-gather",
+        "ZeRO-1, 2, 3",
+        "(N-1)/(N+M-1)",
+        "(P-1)/(2MV)",
+        "M >= 4N",
+        "inside a node",
+        "across nodes",
+    )
+    circulating += ("InfiniBand", "Sequence parallelism", "1F1B", "4 to 8 times", "80-95 %", "naive pipeline", "Broadcasting", "TP8 x PP16")
+    claims = " ".join(claim for _, claim, *_ in CLAIMS)
+    assert [words for words in (*circulating, "multiplicatively") if words not in claims] == []
+
+
+@pytest.mark.parametrize(("number", "verdict", "finding"), [(number, verdict, finding) for number, _, verdict, finding in CLAIMS])
+def test_every_claim_has_a_verdict_a_number_and_a_command(number, verdict, finding):
+    assert re.match(r"true\b|false\b", verdict) and re.search(r"\d", finding)
+    assert any(number in re.findall(r"\d+", numbers.partition(",also")[0]) for _, numbers in SHOWN), f"no command shows claim {number}"
+
+
+def test_every_command_shown_is_one_that_the_numbers_come_from():
+    run = {block["command"].strip() for block in NUMBERS.finditer(TEXT)}
+    assert [command for command, _ in SHOWN if command not in run] == []
