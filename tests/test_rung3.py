@@ -136,10 +136,14 @@ FULL_EXPERTS = SMALL.on(experts=8, top_k=2, capacity_factor=0.01)  # an expert t
 
 def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
     """4D's loop on a mesh: 16 sequences, in microbatches where there is a pipeline."""
-    lesson = LessonJob(**{"model": SMALL, "mesh": mesh, "batch": 16, "microbatches": 2 * mesh.pp if mesh.pp > 1 else 1} | changes)
-    results = launch(strategy("4d_combined", "DP only").program, mesh.world_size, hardware, lesson, engine="inline")
+    lesson, results = executed_grid(mesh, hardware, changes)
     assert in_balance(results)
     assert_predicted(measure("", results, hardware), *planned(lesson, hardware, zero=lesson.zero, grid=True))
+
+
+def executed_grid(mesh: Mesh, hardware: Hardware, changes: dict):
+    lesson = LessonJob(**{"model": SMALL, "mesh": mesh, "batch": 16, "microbatches": 2 * mesh.pp if mesh.pp > 1 else 1} | changes)
+    return lesson, launch(strategy("4d_combined", "DP only").program, mesh.world_size, hardware, lesson, engine="inline")
 
 
 def in_balance(results) -> bool:
@@ -158,6 +162,16 @@ def test_a_grid_with_every_stage_of_zero(mesh, zero):
 def test_a_grid_with_every_schedule(schedule):
     chunks = 2 if schedule in ("interleaved", "ZB-V", "DualPipeV") else None
     assert_grid(Mesh(tp=2, pp=2, dp=2), schedule=schedule.lower(), zero=1, stage_chunks=chunks)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("schedule", PIPELINES[1:])
+def test_what_times_thousands_of_gpus_times_a_small_grid_to_the_last_digit(schedule, zero):
+    chunks = 2 if schedule in ("interleaved", "ZB-V", "DualPipeV") else None
+    changes = {"schedule": schedule.lower(), "zero": zero, "stage_chunks": chunks, "bucket_mb": 0.02}
+    lesson, results = executed_grid(Mesh(tp=2, pp=2, dp=2), ROOMY, changes)
+    there = planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4)
+    assert float(predict(*there).seconds) == pytest.approx(measure("", results, ROOMY).step_seconds, rel=1e-6)
 
 
 @pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])

@@ -13,6 +13,7 @@ Glossary
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
+from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,10 +52,10 @@ class Work:
 
     def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
         """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a wrong count of them."""
-        inputs, weights = np.asarray(self.backward_input), np.asarray(self.backward_weight)
-        backward = inputs + weights if self.backward is None else self.backward
-        given = {"F": self.forward, "I": inputs, "W": weights, "B": backward}
-        return {op: seconds_of(given[op], (stages,), f"seconds of {op}") for op in given}
+        given = {"F": self.forward, "I": self.backward_input, "W": self.backward_weight}
+        seconds = {op: seconds_of(given[op], (stages,), f"seconds of {op}") for op in given}
+        both = [inputs + weights for inputs, weights in zip(seconds["I"], seconds["W"])]
+        return seconds | {"B": both if self.backward is None else seconds_of(self.backward, (stages,), "seconds of B")}
 
     def fused_seconds(self, first_stage: int, second_stage: int) -> float | None:
         return self.fused.get((first_stage, second_stage)) if isinstance(self.fused, Mapping) else self.fused
@@ -62,6 +63,8 @@ class Work:
 
 def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
     """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or is no time."""
+    if isinstance(given, list) and shape == (len(given),) and all(isinstance(each, float) and 0 <= each < inf for each in given):
+        return given  # what the planner gives, thousands of times
     array = np.asarray(given, dtype=float)
     if array.ndim and array.shape != shape:
         raise UserError(f"{what}: {array.shape} numbers were given where {shape} are needed, or one for all.")

@@ -63,9 +63,9 @@ def joined(tables: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([table[name] for table in tables], axis=-1) for name in tables[0]}
 
 
-def take(columns: Columns, rows: np.ndarray | slice) -> Columns:
-    """Some of the plans."""
-    return {name: column[..., rows] for name, column in columns.items()}
+def take(columns: Columns, rows: np.ndarray) -> Columns:
+    """Some of the plans, by their places."""
+    return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
 
 
 def exists(job: Job, kind: str) -> bool:
@@ -96,7 +96,7 @@ def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
 def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
     work = Workload(pricing)
-    buckets = [work.first_bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    buckets = [work.bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
     sent = [[getattr(bucket, which) if bucket else [] for bucket in buckets] for which in ("reduce", "gather")]
     return [
         [[sum((pricing.whole(one) for one in unit if (one.group == "experts_dp") == own), 0.0) for unit in units] for own in (False, True)]

@@ -8,6 +8,7 @@ Glossary
     before    what a microbatch has passed when it comes to a rank for the first time
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +33,13 @@ class Depth:
     model: np.ndarray
 
     @property
+    def last_stages(self) -> np.ndarray:
+        """The parts of the stage that each rank completes last: its first, without the head."""
+        if self.chunks == 1:
+            return self.parts
+        return self.parts * [1 / self.chunks, 1 / self.chunks, 1 / self.chunks, 1, 0]
+
+    @property
     def layers(self) -> np.ndarray:
         return self.parts[:, 1] + self.parts[:, 2]
 
@@ -47,7 +55,7 @@ def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> D
     return Depth(pp, chunks, np.array(some), ranks[some], passed[[min(held[rank]) for rank in some]], beside, passed[-1])
 
 
-def parts_of(kinds: list[str]) -> list[int]:
+def parts_of(kinds: Sequence[str]) -> list[int]:
     return [1, *(kinds.count(part) for part in PARTS[1:])]
 
 

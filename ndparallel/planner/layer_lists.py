@@ -14,6 +14,7 @@ from ndparallel.planner.operations import HALF, PASSES, ROUTING_LAUNCHES, SCORE_
 from ndparallel.planner.shape import Experts, Linear, ModelShape
 from ndparallel.planner.stack import Stack
 
+QKV = 3  # matrices side by side: queries, keys, values
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
 
 
@@ -90,15 +91,18 @@ class LayerLists:
 
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
-    def gather(self, beside: Operation) -> list[Exchange]:
-        """Before a column matrix: without sequence parallelism every rank has all rows already."""
-        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] if self.share.sequence_parallel else []
+    def gather(self, beside: Operation, matrices: int = 1) -> list[Exchange]:
+        """Before a column matrix, or several side by side: without sequence parallelism every rank has all rows already."""
+        if not self.share.sequence_parallel:
+            return []
+        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] * (matrices if self.stack.tp_by_matrix else 1)
 
-    def sum_parts(self, beside: Operation, backward: bool = False) -> list[Exchange]:
-        """After a row matrix, and after a column matrix's dgrad."""
+    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[Exchange]:
+        """After a row matrix, and after the dgrad of column matrices."""
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
         whole = backward and self.stack.tp_overlap != "none"
-        return [self.exchange(collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp)]
+        one = self.exchange(collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp)
+        return [one] * (matrices if self.stack.tp_by_matrix else 1)
 
     def gather_again(self, beside: Operation) -> list[Exchange]:
         """The input of a column matrix, for its wgrad: only the shard was kept."""
@@ -115,7 +119,7 @@ class LayerLists:
         *into, out = self.shape.attention()
         products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
         core = self.keys_and_values(self.core_forward(), False)
-        return [self.norm(False), *self.gather(products[-1]), *products, *self.rotary(False), *core, result] + [
+        return [self.norm(False), *self.gather(products[-1], QKV), *products, *self.rotary(False), *core, result] + [
             *self.sum_parts(result),
             self.residual(False),
         ]
@@ -127,7 +131,7 @@ class LayerLists:
         return [self.residual(True), *self.gather(back), back, *core, *self.rotary(True)] + [
             *self.gather_again(products[0]),
             *products,
-            *self.sum_parts(self.product(into[-1], "wgrad"), True),
+            *self.sum_parts(self.product(into[-1], "wgrad"), True, QKV),
             self.norm(True),
         ]
 
@@ -207,14 +211,14 @@ class LayerLists:
     def mlp_forward(self) -> list:
         up, down = (self.product(matrix, "forward") for matrix in self.shape.mlp(self.shape.ffn))
         middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, False)
-        return [self.norm(False), *self.gather(up), up, middle, down, *self.sum_parts(down), self.residual(False)]
+        return [self.norm(False), *self.gather(up, 1 + self.shape.gated), up, middle, down, *self.sum_parts(down), self.residual(False)]
 
     def mlp_backward(self) -> list:
         up, down = self.shape.mlp(self.shape.ffn)
         down_back, up_back = self.product(down, "dgrad"), self.product(up, "dgrad")
         middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, True)
         return [self.residual(True), *self.gather(down_back), down_back, middle, *self.gather_again(up_back), up_back] + [
-            *self.sum_parts(self.product(up, "wgrad"), True),
+            *self.sum_parts(self.product(up, "wgrad"), True, 1 + self.shape.gated),
             self.norm(True),
         ]
 

@@ -50,6 +50,9 @@ class Bucket:
             streams.run(unit.backward)
 
 
+Placed = tuple[int, Bucket]  # a bucket with its place in the list
+
+
 def forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
     for bucket in reversed(buckets):
         bucket.forward(streams)
@@ -112,26 +115,26 @@ def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
 def fully_sharded(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True) -> None:
     """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with `overlap` the last one's
     gradients go beside it."""
-    gathered: set[int] = set()
+    gathered: set[int] = set()  # places of the buckets whose weights are whole
     gathered_forward(streams, buckets, prefetch, reshard, gathered)
     gathered_backward(streams, buckets, prefetch, overlap, gathered)
 
 
 def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, reshard: bool, gathered: set[int]) -> None:
-    for bucket, following in followed(reversed(buckets)):
-        fetch(streams, bucket, following if prefetch else None, gathered)
+    for (place, bucket), following in followed(reversed([*enumerate(buckets)])):
+        fetch(streams, (place, bucket), following if prefetch else None, gathered)
         bucket.forward(streams)
         if reshard:
-            forget(streams, bucket, gathered)
+            forget(streams, (place, bucket), gathered)
 
 
 def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathered: set[int]) -> None:
     on_its_way = None
-    for bucket, following in followed(buckets):
-        fetch(streams, bucket, following if prefetch else None, gathered)
+    for (place, bucket), following in followed(enumerate(buckets)):
+        fetch(streams, (place, bucket), following if prefetch else None, gathered)
         streams.memory.hold("buffers", bucket.whole_bytes[1])
         bucket.backward(streams)
-        forget(streams, bucket, gathered)
+        forget(streams, (place, bucket), gathered)
         streams.run(bucket.shared)
         on_its_way = send_next(streams, bucket, on_its_way)
         if not overlap:
@@ -140,24 +143,26 @@ def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: boo
     finish_reduce(streams, on_its_way)
 
 
-def fetch(streams: Streams, bucket: Bucket, following: Bucket | None, gathered: set[int]) -> None:
+def fetch(streams: Streams, placed: Placed, following: Placed | None, gathered: set[int]) -> None:
     """Wait for a bucket's weights, and send for the next one's."""
-    start_gather(streams, bucket, gathered)
-    finish(streams, [exchange for exchange in bucket.gather if exchange.name in streams.ends])
+    start_gather(streams, placed, gathered)
+    finish(streams, [exchange for exchange in placed[1].gather if streams.ends[exchange.name]])
     if following:
         start_gather(streams, following, gathered)
 
 
-def start_gather(streams: Streams, bucket: Bucket, gathered: set[int]) -> None:
-    if id(bucket) not in gathered:
-        gathered.add(id(bucket))
+def start_gather(streams: Streams, placed: Placed, gathered: set[int]) -> None:
+    place, bucket = placed
+    if place not in gathered:
+        gathered.add(place)
         streams.memory.hold("buffers", bucket.whole_bytes[0])
         begin(streams, bucket.gather)
 
 
-def forget(streams: Streams, bucket: Bucket, gathered: set[int]) -> None:
+def forget(streams: Streams, placed: Placed, gathered: set[int]) -> None:
+    place, bucket = placed
     streams.memory.hold("buffers", -bucket.whole_bytes[0])
-    gathered.discard(id(bucket))
+    gathered.discard(place)
 
 
 def send_next(streams: Streams, bucket: Bucket, on_its_way: Bucket | None) -> Bucket:
@@ -172,7 +177,7 @@ def finish_reduce(streams: Streams, bucket: Bucket | None) -> None:
         streams.memory.hold("buffers", -bucket.whole_bytes[1])
 
 
-def followed(buckets: Iterable[Bucket]) -> Iterable[tuple[Bucket, Bucket | None]]:
+def followed(buckets: Iterable[Placed]) -> Iterable[tuple[Placed, Placed | None]]:
     """Each with the one after it."""
     ordered = list(buckets)
     return zip_longest(ordered, ordered[1:])

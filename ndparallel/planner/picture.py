@@ -14,7 +14,7 @@ from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.grid import run_grid
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AnyWorkload, endings, one_stage, schedule_of, work_of, workload_of
+from ndparallel.planner.step import AnyWorkload, endings, ends_of, one_stage, schedule_of, work_of, workload_of
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
 ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
@@ -69,7 +69,7 @@ def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
 
 def pipeline_timeline(work: AnyWorkload) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
-    timing, ends, ranks = time_schedule(schedule_of(work), work_of(work)), endings(work), some(work.plan.pp)
+    timing, ends, ranks = time_schedule(schedule_of(work), work_of(work)), endings(work, ends_of(work)), some(work.plan.pp)
     lanes = []
     for rank in ranks:
         times = zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])

@@ -36,6 +36,7 @@ class Stack:
     accumulates: bool = True  # weight gradients are added to one that stays, in float32, by the matmul itself
     gradient_bytes: int = 4  # of a gradient as it is kept and reduced
     tp_overlap: str = "backward"  # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
+    tp_by_matrix: bool = False  # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself
     sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
     dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
     prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
@@ -88,7 +89,10 @@ DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False
 FSDP_2023 = Stack("fsdp-2023", "fused", "flash1", accumulates=False, tp_overlap="none", logits_kept=10)
 TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective=("half",))
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
-PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False)
+# PyTorch's ColwiseParallel turns each matrix's input into a DTensor of its own, and back: torch/distributed/tensor/parallel/style.py. Models
+# that name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge, distributed/tensor_parallel.py);
+# torchtitan's PrepareModuleInput saves three.
+PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False, tp_by_matrix=True)
 PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
 POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, grid=True, bucket_bytes=0.1e6)
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)

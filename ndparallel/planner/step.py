@@ -11,8 +11,9 @@ Glossary
     spread      standard deviation of the GPUs' speeds, as a share
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import NormalDist
 from typing import Any
 
@@ -21,14 +22,13 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.replay import Ends, Replay, replay_of
 from ndparallel.pipeline.search import search
-from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.overlap import Bucket, arriving_forward, fully_sharded, reduce_behind, replicated, sharded_gradients
+from ndparallel.planner.overlap import Bucket, begin, finish, fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.streams import Seconds, Streams
 from ndparallel.planner.workload import Workload, total
@@ -36,7 +36,7 @@ from ndparallel.planner.workload import Workload, total
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 AnyWorkload = Workload | ExecutedWorkload
-FULL_ROUNDS = 8  # rounds of microbatches after which a pipeline is in its stride
+FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer")
 
 
@@ -107,80 +107,150 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
 
 def pipeline(work: AnyWorkload) -> Seconds:
     """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last."""
-    whole, silent = ends_of(work, work_of(work)), ends_of(work, work_of(work, messages=False))
-    ends = endings(work)
-    last = int(np.argmax([end + float(ending.total) for end, ending in zip(whole, ends)]))
-    stages = work.plan.layout.stages_of(last)
-    busy = total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
-    waits = max(0.0, whole[last] - float(busy.total))  # rounds that are not timed one by one may fall some thousandths short
-    for_messages = min(waits, max(0.0, whole[last] - silent[last]))
-    return busy + ends[last] + Seconds(pp=for_messages, bubble=waits - for_messages)
+    ends = ends_of(work)
+    finals = endings(work, ends)
+    last = int(np.argmax([end + float(final.total) for end, final in zip(ends.end, finals)]))
+    busy = busy_of(work, last)
+    waits = max(0.0, ends.end[last] - float(busy.total))  # rounds that are not timed one by one may fall short by some thousandths
+    for_messages = min(waits, max(0.0, ends.end[last] - silent_end(work, last)))
+    return busy + finals[last] + Seconds(pp=for_messages, bubble=waits - for_messages)
 
 
-def ends_of(work: AnyWorkload, durations: Work) -> list[float]:
-    """Seconds until each rank ends its last action; where steps follow without a stop, those of its own span (2401.10241, section 4).
-
-    Many microbatches are not all timed: once the pipeline is full, every round of as many as it has ranks takes the same, to some
-    thousandths where stages are very uneven.
-    """
-    if work.plan.schedule in AUTOMATIC:
-        return [max(time_schedule(schedule_of(work), durations).spans)] * work.plan.pp
-    return over_rounds(work, lambda schedule: [end[-1] for end in time_schedule(schedule, durations).end])
+def busy_of(work: AnyWorkload, rank: int) -> Seconds:
+    """What a rank computes in a step, with what it says meanwhile."""
+    stages = work.plan.layout.stages_of(rank)
+    return total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
 
 
-def over_rounds(work: AnyWorkload, of: Callable[[Schedule], list[float]]) -> list[float]:
-    """What `of` says of the schedule, from two that are one round apart."""
+def ends_of(work: AnyWorkload) -> Ends:
+    """When each rank ends its last action; where steps follow without a stop, at the end of its own span (2401.10241, section 4)."""
+    if work.plan.schedule not in AUTOMATIC:
+        return ends_after_rounds(*rounds_of(work), work_of(work))
+    ends = Replay(schedule_of(work)).ends(work_of(work))
+    longest = max(end - start for start, end in zip(ends.start, ends.end))
+    later = [longest - ends.end[work.plan.layout.rank(stage)] for stage in range(work.plan.stages)]
+    return Ends(ends.start, [longest] * work.plan.pp, [moment + wait for moment, wait in zip(ends.complete, later)])
+
+
+def rounds_of(work: AnyWorkload) -> tuple[Replay, Replay, float]:
+    """Two shorter steps, one round of as many microbatches as there are ranks apart, and how many rounds more than the first the real
+    one has. Once a pipeline is full every round takes the same, so many microbatches are not all timed."""
     ranks, microbatches = work.plan.pp, work.plan.microbatches(work.job)
     few = FULL_ROUNDS * ranks + microbatches % ranks
     if microbatches <= few + ranks:
-        return of(schedule_of(work))
-    rounds, before = (microbatches - few) / ranks, of(schedule_of(work, few))
-    return [start + rounds * (end - start) for start, end in zip(before, of(schedule_of(work, few + ranks)))]
+        return replay_for(work, microbatches), replay_for(work, microbatches), 0.0
+    return replay_for(work, few), replay_for(work, few + ranks), (microbatches - few) / ranks
 
 
-def endings(work: AnyWorkload) -> list[Seconds]:
-    """Of every rank; those whose stages have the same units end alike."""
+def ends_after_rounds(few: Replay, more: Replay, rounds: float, durations: Work) -> Ends:
+    """A rank that may not run ahead of the others goes on, sooner or later, at the pace of the busiest."""
+    before, after = few.ends(durations), more.ends(durations)
+    pace = few.busiest_round(durations) if few.peaks == more.peaks else 0.0
+    later = [extrapolated(*moments, rounds, pace) for moments in zip(before[1:], after[1:])]
+    return Ends(before.start, *later)
+
+
+def extrapolated(before: list[float], after: list[float], rounds: float, least: float = 0.0) -> list[float]:
+    return [start + rounds * max(end - start, least) for start, end in zip(before, after)]
+
+
+def silent_end(work: AnyWorkload, rank: int) -> float:
+    """When a rank would end if messages took no time: after one round, and then as the busiest rank goes on."""
+    if work.plan.schedule in AUTOMATIC:
+        ends = Replay(schedule_of(work)).ends(work_of(work, messages=False))
+        return max(end - start for start, end in zip(ends.start, ends.end))
+    replay, durations = replay_for(work, first_round(work)), work_of(work, messages=False)
+    rounds = (work.plan.microbatches(work.job) - replay.schedule.microbatches) / work.plan.pp
+    return replay.ends(durations).end[rank] + rounds * replay.busiest_round(durations)
+
+
+def first_round(work: AnyWorkload) -> int:
+    """Microbatches of the shortest step that leaves whole rounds of as many as there are ranks."""
+    return min(work.plan.microbatches(work.job), work.plan.pp + work.plan.microbatches(work.job) % work.plan.pp)
+
+
+def replay_for(work: AnyWorkload, microbatches: int) -> Replay:
+    plan = work.plan
+    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
+
+
+def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
+    """Of every rank; those whose stages have the same units, and as much time after each, end alike."""
     known: dict[tuple, Seconds] = {}
-    units = [tuple(tuple(work.kinds[stage]) for stage in work.plan.layout.stages_of(rank)) for rank in ranks(work)]
-    for rank, held in enumerate(units):
-        if held not in known:
-            known[held] = ending(work, rank)
-    return [known[held] for held in units]
+    finals = []
+    for rank in ranks(work):
+        stages = work.plan.layout.stages_of(rank)
+        left = [ends.end[rank] - ends.complete[stage] for stage in stages]
+        key = *(tuple(work.kinds[stage]) for stage in stages), *(round(seconds, 9) for seconds in left)
+        if key not in known:
+            known[key] = ending(work, rank, dict(zip(stages, left)))
+        finals.append(known[key])
+    return finals
 
 
 def ranks(work: AnyWorkload) -> range:
     return range(work.plan.pp)
 
 
-def ending(work: AnyWorkload, rank: int) -> Seconds:
-    """What a pipeline rank still waits for, and does, when its last action is done."""
-    stack, plan, buckets = work.job.stack, work.plan, buckets_of(work, rank)
-    streams = Streams(work.machine)
+def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
+    """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete `left` seconds before."""
+    stack, plan, streams = work.job.stack, work.plan, Streams(work.machine)
     if plan.zero < 3:
-        hidden_behind(streams, buckets, Bucket.backward, lambda: reduce_behind(streams, buckets, stack.dp_overlap))
+        reduce_meanwhile(work, streams, left)
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
+    buckets = [bucket for stage in sorted(left, reverse=True) for bucket in work.buckets(stage)]
     if plan.zero in (1, 2) and stack.gathers_first:
-        hidden_behind(streams, buckets, Bucket.forward, lambda: arriving_forward(streams, buckets))
+        gather_meanwhile(work, streams, buckets)
     elif plan.zero in (1, 2):
         streams.run(exchange for bucket in buckets for exchange in bucket.gather)
     return Seconds({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
 
 
-def hidden_behind(streams: Streams, buckets: list[Bucket], one_pass: Callable[[Bucket, Streams], None], body: Callable[[], None]) -> None:
-    """Do `body`, whose last or first pass through the buckets the schedule has counted already."""
-    if not any(bucket.reduce or bucket.gather for bucket in buckets):
+def reduce_meanwhile(work: AnyWorkload, streams: Streams, left: Mapping[int, float]) -> None:
+    """Each bucket starts when the action that completes its stage has passed it; the last action ends at `end`."""
+    passed = [moment for stage in sorted(left, key=lambda stage: -left[stage]) for moment in passed_buckets(work, stage, left[stage])]
+    overlap, end = work.job.stack.dp_overlap, max((before for _, before in passed), default=0.0)
+    for bucket, before in passed:
+        streams.now = end - before
+        begin(streams, bucket.reduce if overlap else ())
+    streams.now = end
+    for bucket, _ in passed:
+        if overlap:
+            finish(streams, bucket.reduce)
+        else:
+            streams.run(bucket.reduce)
+
+
+def passed_buckets(work: AnyWorkload, stage: int, left: float) -> list[tuple[Bucket, float]]:
+    """The buckets of a stage, and how long before the rank's end its last backward pass has passed each."""
+    buckets = work.buckets(stage)
+    if not any(bucket.reduce for bucket in buckets):
+        return []
+    moments = list(accumulate(seconds_of_passes(work, buckets, Bucket.backward)))
+    return [(bucket, left + moments[-1] - moment) for bucket, moment in zip(buckets, moments)]
+
+
+def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: list[Bucket]) -> None:
+    """Weights that come beside a forward pass, which the schedule has counted already."""
+    if not any(bucket.gather for bucket in buckets):
         return
-    counted = Streams(streams.machine)
+    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    passes = seconds_of_passes(work, buckets, Bucket.forward)
+    for bucket, seconds in zip(reversed(buckets), reversed(passes)):
+        finish(streams, bucket.gather)
+        streams.now = streams.now + seconds
+
+
+def seconds_of_passes(work: AnyWorkload, buckets: list[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> list[float]:
+    """Seconds of one microbatch through each bucket."""
+    known: dict[int, float] = {}
     for bucket in buckets:
-        one_pass(bucket, counted)
-    body()
-    streams.spent = streams.spent + counted.spent.times(-1)
-
-
-def buckets_of(work: AnyWorkload, rank: int) -> list[Bucket]:
-    """Those of all a rank's stages, in the order in which the last backward passes fill them."""
-    return [bucket for stage in reversed(work.plan.layout.stages_of(rank)) for bucket in work.buckets(stage)]
+        if id(bucket.units) not in known:
+            counted = Streams(work.machine)
+            one_pass(bucket, counted)
+            known[id(bucket.units)] = float(np.max(counted.now))
+    return [known[id(bucket.units)] for bucket in buckets]
 
 
 def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
@@ -189,7 +259,7 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
     microbatches = microbatches or plan.microbatches(work.job)
     if plan.schedule in AUTOMATIC:
         return search(plan.pp, microbatches, work_of(work), memory_limit=AUTOMATIC[plan.schedule] * plan.pp)
-    return build(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
+    return replay_for(work, microbatches).schedule
 
 
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:

@@ -10,7 +10,7 @@ Glossary
     machine   prices operations, and says when a collective ends that starts at some time
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -55,6 +55,11 @@ class OnTheWay(NamedTuple):
     wire: Any
 
 
+def later(a: Any, b: Any) -> Any:
+    """The later of two moments, or of each pair in two arrays of them."""
+    return (a if a > b else b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+
+
 class Machine(Protocol):
     alike: bool  # whether all GPUs do the same, and the time is one for all
 
@@ -71,6 +76,8 @@ class Ledger:
         self.peak: dict[str, float] = {}
 
     def hold(self, kind: str, nbytes: float) -> None:
+        if not nbytes:
+            return
         self.held[kind] += nbytes
         self.total += nbytes
         if self.total > self.most:
@@ -92,7 +99,7 @@ class Streams:
         self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
         self.lines: dict[str, Any] = {}  # when each communication stream is free
         self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
-        self.ends: dict[str, Any] = {}  # of what was started and not yet waited for
+        self.ends: dict[str, deque] = defaultdict(deque)  # of what was started and not yet waited for, by name
 
     def run(self, items: Iterable[Item], kind: str = "compute") -> None:
         """Do what a list says; its operations count as `kind`."""
@@ -114,8 +121,10 @@ class Streams:
                         self.spend(part, seconds)
 
     def spend(self, kind: str, seconds: Any) -> None:
-        self.note("compute", self.now, self.now + seconds, self.phase if kind == "compute" else kind)
-        self.now = self.now + seconds
+        end = self.now + seconds
+        if self.trace is not None:
+            self.note("compute", self.now, end, self.phase if kind == "compute" else kind)
+        self.now = end
         self.spent[kind] = self.spent.get(kind, 0.0) + seconds
 
     def note(self, stream: str, start: Any, end: Any, what: str) -> None:
@@ -124,17 +133,19 @@ class Streams:
 
     def start(self, exchange: Exchange) -> None:
         line = exchange.group.partition("/")[0]
-        begin = np.maximum(self.now, self.lines.get(line, 0.0))
-        self.ends[exchange.name] = end = self.machine.arrival(exchange, begin)
+        begin = later(self.now, self.lines.get(line, 0.0))
+        end = self.machine.arrival(exchange, begin)
+        self.ends[exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
-        self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
+        if self.trace is not None:
+            self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
 
     def wait(self, exchange: Exchange) -> None:
         line = exchange.group.partition("/")[0]
-        end = self.ends.pop(exchange.name)
+        end = self.ends[exchange.name].popleft()
         if isinstance(end, OnTheWay):
             end = self.take_in(line, end)
-        self.spend(SAME_KIND.get(line, line), np.maximum(end - self.now, 0.0))
+        self.spend(SAME_KIND.get(line, line), later(end - self.now, 0.0))
 
     def take_in(self, line: str, coming: OnTheWay) -> Any:
         """Receive a shift, as gpu.receive does: behind what came in before it."""

@@ -10,9 +10,10 @@ Glossary
     elements   parameters: (those that all of a dp group's ranks hold, those of experts)
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def layers_by_stage(layers: int, stages: int) -> list[int]:
     return [layers // stages] * stages if layers % stages == 0 else spread_layers(layers, stages, 1, 1)
 
 
-def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0) -> list[list[str]]:
+@lru_cache(maxsize=1024)
+def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0) -> tuple[tuple[str, ...], ...]:
     """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage behind those are kept."""
     places = np.cumsum([0, *layers_by_stage(shape.layers, stages)])
     kinds = [["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)] for a, b in zip(places, places[1:])]
@@ -43,7 +45,7 @@ def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0) -> list[
         kinds = [[kind + KEPT * (place >= recomputed) for place, kind in enumerate(stage)] for stage in kinds]
     kinds[0].insert(0, "embedding")
     kinds[-1].append("head")
-    return kinds
+    return tuple(map(tuple, kinds))
 
 
 def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
@@ -80,24 +82,22 @@ class Workload:
         return self.pricing.plan
 
     @cached_property
-    def kinds(self) -> list[list[str]]:
+    def kinds(self) -> Sequence[Sequence[str]]:
         return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers)
 
     # ---- units and buckets
 
     def buckets(self, stage: int) -> list[Bucket]:
         """Of one stage, the last unit's first."""
-        return [self.bucket(kind, f"{stage}.{place}") for place, kind in reversed([*enumerate(self.kinds[stage])])]
+        return [self.bucket(kind) for kind in reversed(self.kinds[stage])]
 
-    def bucket(self, kind: str, place: str) -> Bucket:
-        """One unit's; those of a kind differ in their place alone."""
+    def bucket(self, kind: str) -> Bucket:
+        """One unit's; all of a kind are the same."""
         if kind not in self.kinds_seen:
-            self.kinds_seen[kind] = self.first_bucket(kind)
-        first = self.kinds_seen[kind]
-        reduce, gather = ([one._replace(name=f"{one.name} {place}") for one in sent] for sent in (first.reduce, first.gather))
-        return Bucket(first.units, reduce, gather)
+            self.kinds_seen[kind] = self.make_bucket(kind)
+        return self.kinds_seen[kind]
 
-    def first_bucket(self, kind: str) -> Bucket:
+    def make_bucket(self, kind: str) -> Bucket:
         seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
         unit = Unit([seconds.forward.plain], [seconds.backward.plain], elements)
         sharded = self.plan.zero > 0
@@ -125,12 +125,19 @@ class Workload:
         """Seconds of F, I and W of every stage; what is recomputed counts as I."""
         if self.plan.zero == 3:
             return self.sharded_columns()
-        units = [[self.pricing.unit(kind) for kind in kinds] for kinds in self.kinds]
-        return (
-            [total(unit.forward for unit in stage) for stage in units],
-            [total(unit.recompute + unit.backward_input for unit in stage) for stage in units],
-            [total(unit.backward_weight for unit in stage) for stage in units],
-        )
+        known: dict[tuple, list[Seconds]] = {}
+        counted = [tuple(Counter(kinds).items()) for kinds in self.kinds]
+        for kinds in counted:
+            if kinds not in known:
+                known[kinds] = self.stage_seconds(kinds)
+        forward, inputs, weights = zip(*(known[kinds] for kinds in counted))
+        return list(forward), list(inputs), list(weights)
+
+    def stage_seconds(self, kinds: Sequence[tuple[str, int]]) -> list[Seconds]:
+        """F, I and W of a stage with so many units of each kind."""
+        units = [(self.pricing.unit(kind), count) for kind, count in kinds]
+        passes = [(unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units]
+        return [total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)]
 
     def sharded_columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
         """FSDP within stages: F and B take what they wait for weights."""
