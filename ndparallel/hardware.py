@@ -20,6 +20,7 @@ Glossary
 """
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -143,10 +144,10 @@ def read_hardware(path: Path) -> Accelerator:
         table = json.loads(text) if path.suffix == ".json" else read_toml(text)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}; presets are {', '.join(hardware_names())}.") from None
-    except ValueError as error:  # json's, tomllib's and Unicode's errors
+    except (ValueError, RecursionError) as error:  # json's, tomllib's and Unicode's errors
         raise UserError(f"{path} cannot be read: {error}.") from None
     if not isinstance(table, dict):
-        raise UserError(f"{path} must hold one table of keys and values, not a {type(table).__name__}.")
+        raise UserError(f"{path} must hold one table of keys and values, not {reprlib.repr(table)}.")
     return accelerator(str(table.pop("name", path.stem)), table)
 
 
@@ -161,6 +162,7 @@ QUANTITIES = {
     "power": "watts",
     "power_limit": "watts",
 }
+MAY_BE_ZERO = ("latency_inside", "latency_across", "kernel_overhead")
 COUNTS, FRACTIONS = ("gpus_per_node", "multiprocessors"), ("matmul_fraction",)
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
@@ -222,14 +224,16 @@ def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 def _value(name: str, key: str, given: Any):
     subject = f"hardware {name!r}: {key}"
     if key in QUANTITIES:
-        return None if given is None else _positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in OPTIONAL)
+        return None if given is None else _positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
     if key in COUNTS:
         return _count(subject, given)
     if key in FRACTIONS:
         return _fraction(subject, given)
     if key == "joules_per_flop":
-        return None if given is None else _positive(subject, float(given))
+        return None if given is None else _positive(subject, parse_quantity(given, "joules", subject))
     if key == "attention":
+        if not isinstance(given, Mapping):
+            raise UserError(f"{subject} must be a table of fractions by kind, not {given!r}.")
         return {kind: _fraction(f"{subject}.{kind}", value) for kind, value in given.items()}
     return _peaks(subject, given) if key == "peak" else str(given)
 

@@ -100,9 +100,23 @@ def job_from(arguments: argparse.Namespace) -> Job:
     """The job that the options describe."""
     if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
         raise UserError(f"the job also needs {' and '.join(missing)}.")
+    check_given(arguments)
     hardware = find_hardware(arguments.hardware)
     job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
     return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
+
+
+def check_given(arguments: argparse.Namespace) -> None:
+    """Raise UserError for what stands for a default where it is left out, and for nothing where it is given."""
+    for name in ("dp", "chunks", "layers_per_stage"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
+    if (arguments.shards or 0) < 0:
+        raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
+    if arguments.schedule == "":
+        raise unknown("schedule", "", SCHEDULES)
+    if arguments.software == "":
+        raise unknown("software", "", STACKS)
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:

@@ -37,7 +37,6 @@ def timeline_of(job: Job, plan: Plan) -> Timeline:
 def stage_timeline(work: AnyWorkload, name: str) -> Timeline:
     """Compute, and what communicates beside it."""
     trace: list[tuple[str, float, float, str]] = []
-    work.machine.alike = False  # so that every microbatch is timed, and seen
     seconds = one_stage(work, trace).now
     return Timeline(name, float(np.max(seconds)), as_lanes(spans_of(trace)))
 
