@@ -90,6 +90,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
+    check_given(arguments)
     job = job_from(arguments)
     plan = plan_from(arguments, job)
     check(job, plan)
@@ -100,7 +101,8 @@ def job_from(arguments: argparse.Namespace) -> Job:
     """The job that the options describe."""
     if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
         raise UserError(f"the job also needs {' and '.join(missing)}.")
-    check_given(arguments)
+    if arguments.software == "":
+        raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
     job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
     return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
@@ -111,12 +113,10 @@ def check_given(arguments: argparse.Namespace) -> None:
     for name in ("dp", "chunks", "layers_per_stage"):
         if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
             raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
-    if (arguments.shards or 0) < 0:
+    if arguments.shards < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
     if arguments.schedule == "":
         raise unknown("schedule", "", SCHEDULES)
-    if arguments.software == "":
-        raise unknown("software", "", STACKS)
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
