@@ -137,13 +137,13 @@ class Runner:
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
-        strategy, gpus, job, refusal = entry[:4]
+        strategy, gpus, job, refusal, is_baseline = entry
         if job is None:
             return failed(strategy.name, gpus, refusal), []
         reference = self.reference(job, strategy.reference)
         if reference.stands_for(entry, self.hardware):
             return reference.measurement, reference.results
-        hardware = replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **strategy.hardware)
+        hardware = replace(undisturbed(self.hardware) if is_baseline else self.hardware, **strategy.hardware)
         try:
             results = self.run(strategy, job, hardware)
         except self.told_in_rows as error:
