@@ -107,8 +107,9 @@ def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengt
     part = Part()
     for pp in lengths:
         long = np.flatnonzero(depths == pp)
+        these = take(columns, long)
         for (chunks, kind), names in by_depth(job, pp, fixed).items():
-            plans = Pipelines(take(columns, long), depth_of(job.shape, pp, chunks, kind), job.stack)
+            plans = Pipelines(these, depth_of(job.shape, pp, chunks, kind), job.stack)
             price_depth(part, plans, rows[long], names, memory_bytes)
     return part
 

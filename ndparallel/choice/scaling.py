@@ -23,7 +23,7 @@ from ndparallel.planner.plan import Job, Plan
 
 SIZES = (8, 64, 512, 2048, 16384)
 WAYS = ("weak", "strong")
-EFFORT = 150_000  # of a search: one plan is wanted, not ten
+EFFORT = 100_000  # of a search: one plan is wanted, not ten
 
 
 @dataclass(frozen=True)
