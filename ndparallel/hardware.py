@@ -20,6 +20,7 @@ Glossary
 """
 
 import json
+import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -198,9 +199,9 @@ def sustained_fraction(value: Mapping[str, Any]) -> float:
 
 def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     base = table.get("based_on", "")
-    if base and base not in data_sheets():
+    if base and str(base) not in data_sheets():
         raise unknown("hardware", str(base), data_sheets())
-    whole = {**OPTIONAL, **data_sheets().get(base, {}), **{key: value for key, value in table.items() if key != "based_on"}}
+    whole = {**OPTIONAL, **data_sheets().get(str(base), {}), **{key: value for key, value in table.items() if key != "based_on"}}
     for key in whole:
         if key not in KEYS:
             raise unknown(f"key of hardware {name!r}:", key, KEYS)
@@ -217,15 +218,15 @@ def _value(name: str, key: str, given: Any):
     if key in COUNTS:
         return _count(subject, given)
     if key in FRACTIONS:
-        return _fraction(subject, given)
+        return _number(subject, given, 1)
     if key == "joules_per_flop":
-        return None if given is None else _positive(subject, parse_quantity(given, "joules", subject))
+        return None if given is None else _number(subject, given, math.inf)
     if key == "efficiency":
         return checked_curve(subject, given)
     if key == "attention":
         if not isinstance(given, Mapping):
-            raise UserError(f"{subject} must be a table of fractions by kind, not {given!r}.")
-        return {kind: _fraction(f"{subject}.{kind}", value) for kind, value in given.items()}
+            raise UserError(f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, not {given!r}.')
+        return {kind: _number(f"{subject}.{kind}", value, 1) for kind, value in given.items()}
     return _peaks(subject, given) if key == "peak" else str(given)
 
 
@@ -251,7 +252,7 @@ def _count(subject: str, given: Any) -> int:
     return given
 
 
-def _fraction(subject: str, given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 1:
-        raise UserError(f"{subject} must be a number above 0 and up to 1, not {given!r}.")
+def _number(subject: str, given: Any, most: float) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= most or given == math.inf:
+        raise UserError(f"{subject} must be a number above 0{f' and up to {most}' * (most < math.inf)}, not {given!r}.")
     return float(given)

@@ -146,6 +146,11 @@ def test_a_whole_data_sheet_in_json_reads_like_the_preset(tmp_path):
         ('based_on = "h100"\npeak = { bf16 = "9 TFLOP/s", fp9 = "9 TFLOP/s" }', "Did you mean 'fp8'"),
         ('peak = { bf16 = "9 TFLOP/s" }', "lacks matmul_fraction, gpus_per_node, multiprocessors, memory,"),
         ("based_on =", "cannot be read"),
+        ('based_on = ["h100"]', "unknown hardware"),
+        ('based_on = "h100"\njoules_per_flop = "x"', "joules_per_flop must be a number above 0, not 'x'"),
+        ('based_on = "h100"\njoules_per_flop = nan', "joules_per_flop must be a number above 0, not nan"),
+        ('based_on = "h100"\npower_limit = "0 W"', "power_limit must be above 0"),
+        ('based_on = "h100"\nattention = 0.5', "attention must be a table of fractions"),
     ],
 )
 def test_a_wrong_file_is_refused_in_a_sentence_that_names_the_key(tmp_path, text, said):

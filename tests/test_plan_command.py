@@ -164,5 +164,6 @@ def test_what_is_not_as_usual_is_said(capsys):
 
 
 def test_explain_prices_the_busiest_ranks_experts(capsys):
-    assert main(["explain", "--model", "mixtral-8x7b", "--gpus", "8", "--ep", "8", "--global-batch", "64", "--routing-imbalance", "1.3"]) == 0
+    options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
+    assert main(["explain", *options.split()]) == 0
     assert capsys.readouterr().out.startswith("Experts of the busiest rank: 1.3 times the mean's rows.")
