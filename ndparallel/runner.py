@@ -101,13 +101,16 @@ class Runner:
         self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
         self.ranks: dict[int, Ranks] = {}
         self.references: dict[tuple, Reference] = {}
+        self.most_gpus = 0
 
     def __enter__(self) -> "Runner":
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type | None = None, *exception: object) -> None:
         for ranks in self.ranks.values():
             ranks.close()
+        if kind is None and self.hardware.disturbances:
+            self.hardware.disturbances.check(self.most_gpus)
 
     def on(self, **hardware: Any) -> "Runner":
         """A runner like this one on changed hardware, to be used with `with`."""
@@ -116,6 +119,7 @@ class Runner:
     def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
         self.announce(strategy.name)
         size = job.mesh.world_size
+        self.most_gpus = max(self.most_gpus, size)
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
         return self.ranks[size].run(strategy.program, hardware, job)

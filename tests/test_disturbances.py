@@ -168,3 +168,9 @@ def test_what_is_no_disturbance_is_one_sentence(capsys, option, value, says):
     assert main(load("1d_data_parallel"), [option, value, "--engine", "inline", *TWO]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err and value in captured.err
+
+
+def test_a_gpu_that_a_sweep_never_has_is_told_too(capsys):
+    assert main(load("1d_data_parallel"), ["--slow-gpu", "4:2", "--sweep", "--engine", "inline", "--batch", "32"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "there is no GPU 4; what runs here has GPUs 0 to 3" in captured.err
