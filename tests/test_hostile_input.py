@@ -171,9 +171,7 @@ def cases():
     """(program, arguments), each with one thing that is wrong."""
     for program in (*LESSONS, "compare"):
         for option, values in (FOR_ALL_RUNS | OF_ONE.get(program, {})).items():
-            yield from (
-                (program, (option, value, *(("--engine", "inline") if option != "--engine" else ()))) for value in values
-            )
+            yield from ((program, (option, value, *(("--engine", "inline") if option != "--engine" else ()))) for value in values)
     for (program, *usual), options in COMMANDS_OPTIONS.items():
         yield from ((program, (*usual, option, value)) for option, values in options.items() for value in values)
     yield from ((program, ("--nope",)) for program in (*LESSONS, *COMMANDS))
