@@ -24,13 +24,14 @@ from ndparallel.choice.candidates import Candidates, candidates
 from ndparallel.choice.space import Fixed, checked, nothing_left
 from ndparallel.errors import UserError
 from ndparallel.planner.answer import Answer
-from ndparallel.planner.legality import SCHEDULES, broken, wrong_words
+from ndparallel.planner.legality import SCHEDULES, below_one, broken, wrong_words
 from ndparallel.planner.memory import fits, memory_by_rank
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import AUTOMATIC, FULL_ROUNDS, Step, predict
 
 EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
+MOST_GPUS, MOST = 2**20, 2**30
 POOL = 1_000  # plans of every schedule whose promises are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
 AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
@@ -85,11 +86,8 @@ def search(
     are timed whatever they promise; executor: any of concurrent.futures, to price and to time in several processes. The answer is the
     same with and without one. Raise UserError where no plan is legal, or none fits.
     """
-    if job.stack.executed:
-        raise UserError(f"software {job.stack.name} is the lessons' own; to choose a plan, name a real framework with --software.")
-    for reason in wrong_words(job, Plan()):
-        raise UserError(reason.sentence)
-    fixed, memory_bytes = checked(fixed or {}), max_memory or job.hardware.memory_bytes
+    check_job(job, gpus)
+    fixed, memory_bytes = checked(fixed or {}), job.hardware.memory_bytes if max_memory is None else max_memory
     found = candidates(job, gpus, fixed, memory_bytes, executor)
     if not found.legal:
         raise nothing_left(job, gpus, fixed, found.rejected)
@@ -99,6 +97,17 @@ def search(
     ranked = sorted(timed, key=lambda one: one.seconds)  # timed in the order of memory where bounds are equal, and so sorted
     answers = [Answer(job, one.plan, one.step, memory_by_rank(job, one.plan)) for one in ranked[:top]]
     return Found(job, gpus, ranked, found.rejected, found.legal, len(found.seconds), len(timed), gap, answers)
+
+
+def check_job(job: Job, gpus: int) -> None:
+    """Raise UserError for a job that no plan can be for."""
+    if job.stack.executed:
+        raise UserError(f"software {job.stack.name} is the lessons' own; to choose a plan, name a real framework with --software.")
+    for reason in (*below_one(job, Plan()), *wrong_words(job, Plan())):
+        raise UserError(reason.sentence)
+    for name, number, most in (("gpus", gpus, MOST_GPUS), ("global_batch", job.global_batch, MOST), ("sequence", job.sequence, MOST)):
+        if not 1 <= number <= most:
+            raise UserError(f"{name} is {number}; a search takes from 1 to {most:,}.")
 
 
 def none_fits(job: Job, gpus: int, found: Candidates) -> str:
