@@ -222,22 +222,27 @@ def microbatches(runner: Runner, job: Job) -> Sweep:
 
 def accumulated(runner: Runner, strategy: Strategy, job: Job) -> dict:
     measured = runner.measured(enter(strategy, job, 4))[0]
+    memory = measured.peak_memory_bytes
     return {
         "strategy": strategy.name,
         "microbatches": job.microbatches,
         "sent_bytes": measured.bytes_sent_per_gpu,
         "step_seconds": measured.step_seconds,
         "exposed_communication_seconds": measured.exposed_communication_seconds,
-        "memory_bytes": measured.peak_memory_bytes["total"],
+        "memory_bytes": memory and memory["total"],
     }
 
 
 def what_parts_cost(rows: list[dict]) -> str:
-    """Most parts against one: the bytes of every strategy, and the step that grows most."""
-    first, last = ({row["strategy"]: row for row in rows if row["microbatches"] == parts} for parts in (PARTS[0], PARTS[-1]))
-    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}x" for name in ACCUMULATED}
+    """Most parts against one, of those that fit: the bytes of every strategy, and the step that grows most."""
+    ran = [row for row in rows if row["step_seconds"]]
+    first, last = ({row["strategy"]: row for row in ran if row["microbatches"] == parts} for parts in (PARTS[0], PARTS[-1]))
+    fit = [name for name in ACCUMULATED if name in first and name in last]
+    if not fit:
+        return "Where the batch is not cut, none of them fits into the memory of a GPU."
+    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}x" for name in fit}
     alike = [f"{times} with {listed([name for name in sent if sent[name] == times])}" for times in dict.fromkeys(sent.values())]
-    slowest = max(ACCUMULATED, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
+    slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
     longer = duration(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
     return (
         f"In {PARTS[-1]} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or reduced for each part. "

@@ -118,9 +118,9 @@ def tensor_parallel_fsdp(gpu: GPU, job: Job) -> Outcome:
 def notice(run: Run) -> str:
     """What the cut costs: the right one and the wrong one, inside a node and across."""
     sentences = []
-    if "MLP, columns then rows" in run and "MLP, columns twice" in run:
-        right, wrong = run["MLP, columns then rows"], run["MLP, columns twice"]
-        times = wrong.exposed_communication_seconds / right.exposed_communication_seconds
+    right, wrong = (run[name].exposed_communication_seconds if name in run else None for name in TWO_LAYERS)
+    if right and wrong:
+        times = wrong / right
         sentences.append(f"Cut the wrong way, the two-layer MLP waits {times:.1f}x as long for its neighbours.")
     if "TP" in run and "TP across nodes" in run:
         inside, across = run["TP"], run["TP across nodes"]
@@ -143,15 +143,16 @@ def degree(runner: Runner, job: Job) -> Sweep:
             "tp": tp,
             "links": entry.job.mesh.link("tp", runner.hardware),
             "step_seconds": row.step_seconds,
-            "speedup": alone.step_seconds / row.step_seconds,
+            "speedup": row.step_seconds and alone.step_seconds / row.step_seconds,
             "compute_seconds": row.compute_seconds,
             "exposed_communication_seconds": row.exposed_communication_seconds,
         })
-    passed = [row["tp"] for row in rows if row["exposed_communication_seconds"] > row["compute_seconds"]]
+    passed = [row["tp"] for row in rows if row["step_seconds"] and row["exposed_communication_seconds"] > row["compute_seconds"]]
     sentence = f"At tp={passed[0]} communication passes compute." if passed else "Communication stays below compute at every degree."
     return Sweep("Tensor parallelism by degree", rows, sentence)
 
 
+TWO_LAYERS = ("MLP, columns then rows", "MLP, columns twice")
 SEQUENCE = ("TP + SP", "TP + SP regather")
 
 

@@ -28,9 +28,11 @@ from dataclasses import replace
 from gpu import GPU
 from ndparallel.job import Job
 from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
+from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
 from ndparallel.replica import Outcome, Replica
 from ndparallel.two_layers import TwoLayers
+from ndparallel.words import listed
 
 
 def two_gpus(gpu: GPU, job: Job) -> Outcome:
@@ -82,25 +84,38 @@ def notice(run: Run) -> str:
     """Bubble and memory of the schedules that ran."""
     sentences = []
     if "GPipe" in run and "1F1B" in run:
-        gpipe, one = (run[name].peak_memory_bytes["activations"] for name in ("GPipe", "1F1B"))
-        sentences.append(f"GPipe and 1F1B have the same bubble, but 1F1B keeps {one / gpipe:.0%} of the activations.")
-    if "1F1B" in run and "ZB-V" in run:
-        before, after = (run[name].bubble_seconds / run[name].step_seconds for name in ("1F1B", "ZB-V"))
-        sentences.append(f"Filling the bubble with weight gradients takes it from {before:.0%} of the step to {after:.0%} (ZB-V).")
+        gpipe, one = run["GPipe"], run["1F1B"]
+        kept = one.peak_memory_bytes["activations"] / gpipe.peak_memory_bytes["activations"]
+        bubbles = list(dict.fromkeys(bubble_share(row) for row in (gpipe, one)))
+        have = "the same bubble" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)} of the step"
+        sentences.append(f"GPipe and 1F1B have {have}, but 1F1B keeps {kept:.0%} of the activations.")
+    if "1F1B" in run and "ZB-V" in run and run["1F1B"].bubble_seconds > 0:
+        before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-V"))
+        sentences.append(f"Filling the bubble with weight gradients takes it from {before} of the step to {after} (ZB-V).")
     return " ".join(sentences)
+
+
+def bubble_share(row: Measurement) -> str:
+    return f"{row.bubble_seconds / row.step_seconds:.0%}"
 
 
 def row(runner: Runner, name: str, job: Job, **point) -> dict:
     """One row of a sweep: what changes, and what that does to the step of a strategy."""
     strategy = next(strategy for strategy in LESSON.strategies if strategy.name == name)
     measured = runner.measured(enter(strategy, job, 4))[0]
-    shares = {part: getattr(measured, f"{part}_seconds") / measured.step_seconds for part in ("bubble", "exposed_communication")}
-    return {"strategy": name} | point | {
-        "step_seconds": measured.step_seconds,
-        "speedup": runner.reference(job).measurement.step_seconds / measured.step_seconds,
-        "bubble share": shares["bubble"],
-        "waiting share": shares["exposed_communication"],
-    }
+    point = {"strategy": name} | point
+    if measured.step_seconds is None:
+        return point | dict.fromkeys(FIGURES)
+    figures = (
+        measured.step_seconds,
+        runner.reference(job).measurement.step_seconds / measured.step_seconds,
+        measured.bubble_seconds / measured.step_seconds,
+        measured.exposed_communication_seconds / measured.step_seconds,
+    )
+    return point | dict(zip(FIGURES, figures))
+
+
+FIGURES = ("step_seconds", "speedup", "bubble share", "waiting share")
 
 
 def microbatches(runner: Runner, job: Job) -> Sweep:
@@ -126,6 +141,9 @@ def overhead(runner: Runner, job: Job) -> Sweep:
 
 
 def best_of(rows: list[dict], *what: str) -> str:
+    rows = [row for row in rows if row["step_seconds"] is not None]
+    if not rows:
+        return "None of them fits into the memory of a GPU."
     best = min(rows, key=lambda row: row["step_seconds"])
     bubble = min(rows, key=lambda row: row["bubble share"])
     named = ", ".join(f"{name} {best[name]}" for name in what)

@@ -22,7 +22,8 @@ class Parser(argparse.ArgumentParser):
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """Say that there is no such `kind`, which one is nearest, and which there are."""
     by_lower = {choice.lower(): choice for choice in choices}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
+    near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
     return UserError(f"unknown {kind} {name!r}.{hint} There are: {', '.join(by_lower.values())}.")
 

@@ -55,7 +55,7 @@ class Job:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
-                raise UserError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+                raise UserError(f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: all together).")
         check_tensor_parallel(self)
         check_context_parallel(self)
         check_experts(self)
@@ -95,7 +95,7 @@ def check_tensor_parallel(job: Job) -> None:
     if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
         raise UserError("chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence parallelism.")
     if model.sequence % job.chunks:
-        near = [chunks for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0]
+        near = ", ".join(str(chunks) for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0)
         raise UserError(f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into {near}.")
 
 
@@ -123,7 +123,7 @@ def check_experts(job: Job) -> None:
         return
     if not 1 <= model.top_k <= model.experts:
         raise UserError(f"a token cannot go to {model.top_k} of {model.experts} experts; top_k can be 1 to {model.experts}.")
-    if model.capacity_factor is not None and model.capacity_factor <= 0:
+    if model.capacity_factor is not None and not model.capacity_factor > 0:
         raise UserError(f"the capacity factor is {model.capacity_factor}; it must be above 0, or None for no limit.")
     for rule in expert_rules(model.experts):
         if not rule.holds(mesh.ep):

@@ -101,7 +101,7 @@ OF_ONE = {
     "3d_pipeline_parallel": {"--chunks": ("0", "-1", "1000000")},
     "4d_combined": {"--tp": ("0", "-1", "100000"), "--ep": ("0", "-1"), "--order": ("", "tp", "a-b-c"), "--schedule": ("", "nope")},
 }
-PLAN = ("--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--cp", "1")
+PLAN = ("--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--tp", "8")
 OF_PLANS = {
     "--model": CONFIGS,
     "--hardware": HARDWARE,
@@ -126,9 +126,16 @@ OF_PLANS = {
 }
 SIZES = ("--gpus", "8", "--global-batch", "8", "--layers", "4", "--hidden", "64", "--heads", "4", "--ffn", "128", "--vocab", "100")
 COMMANDS_OPTIONS = {
-    ("plan", *PLAN[:-2]): {"--gpus": ("0", "-1", "x"), "--global-batch": ("0", "-1"), "--fix": ("", "tp=0", "x=1"), "--top": ("0", "x")},
     ("plan", *PLAN): OF_PLANS | {"--tokens": ("nan", "0", "-1", "inf", "x")},
     ("explain", *PLAN): OF_PLANS,
+    ("plan", *PLAN[:-2]): {
+        "--gpus": ("0", "-1"),
+        "--global-batch": ("0", "-1"),
+        "--top": ("0", "-1", "x"),
+        "--fix": ("tp=0", "tp=x", "tp", "nope=1"),
+        "--max-memory": ("nan", "-1", "80", "x"),
+        "--what-if": ("nope*2", "bandwidth_across", "bandwidth_across*nan", "bandwidth_across*0"),
+    },
     ("plan", *SIZES): {"--layers": ("0", "-1"), "--heads": ("0", "7"), "--vocab": ("0",), "--top-k": ("9",), "--experts": ("-1", "8")},
     ("collective", "all_reduce"): {
         "--bytes": ("nan", "-1", "abc", "inf", "", "5us", "1e400"),

@@ -2,14 +2,18 @@
 
 import argparse
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from common import SMALL
 
 from ndparallel.__main__ import main as command_line
-from ndparallel.lesson import main
+from ndparallel.job import Job
+from ndparallel.lesson import Runner, main
 from ndparallel.lessons import available, load
 from ndparallel.outputs import drawn, told
+from ndparallel.pocket import POCKET
 
 LESSON = "1d_data_parallel"
 FEW = ["--strategy", "DDP ring", "--strategy", "ZeRO-1"]
@@ -95,6 +99,18 @@ def test_a_rank_that_does_not_exist_is_one_sentence_and_no_file_is_written(rank,
 def test_a_sweep_has_no_timeline_to_draw(option, capsys):
     code, out, err = lesson(capsys, "--sweep", option, "0")
     assert (code, out) == (2, "") and f"{option} is of one run, and --sweep makes a table of many" in err
+
+
+@pytest.mark.parametrize(("name", "sweep"), [
+    ("1d_data_parallel", "microbatches"),
+    ("2d_tensor_parallel", "degree"),
+    ("3d_pipeline_parallel", "microbatches"),
+    ("4d_combined", "layouts"),
+])
+def test_what_does_not_fit_into_memory_is_a_row_of_a_sweep_without_numbers(name, sweep):
+    with Runner(replace(POCKET, memory_bytes=10_000.0), "inline") as runner:
+        table = load(name).sweeps[sweep](runner, Job(model=replace(SMALL, layers=8, heads=8)))
+    assert table.rows and all(row["step_seconds"] is None for row in table.rows) and table.sentence
 
 
 def test_a_story_and_json_exclude_one_another(capsys):

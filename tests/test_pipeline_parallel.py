@@ -11,6 +11,7 @@ from ndparallel.history import activity
 from ndparallel.job import Job
 from ndparallel.lesson import Runner, enter
 from ndparallel.lessons import load
+from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
 from ndparallel.palette import WEIGHT
@@ -159,3 +160,15 @@ def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
     assert shares == sorted(shares, reverse=True)
     best = min(sweep.rows, key=lambda row: row["step_seconds"])
     assert best["microbatches"] < 32 and f"microbatches {best['microbatches']}" in sweep.sentence
+
+
+@pytest.mark.parametrize(("seconds", "said"), [
+    ((1.0, 1.0), "the same bubble, but"),
+    ((1.0, 2.0), "bubbles of 10% and 20% of the step, but"),
+])
+def test_gpipe_and_1f1b_are_said_to_have_the_same_bubble_only_where_they_have(seconds, said):
+    rows = {
+        name: Measurement(name, 4, step_seconds=10.0, bubble_seconds=bubble, peak_memory_bytes={"activations": 8.0})
+        for name, bubble in zip(("GPipe", "1F1B"), seconds)
+    }
+    assert f"GPipe and 1F1B have {said} 1F1B keeps 100%" in load(LESSON).notice(rows)

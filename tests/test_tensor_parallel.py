@@ -153,7 +153,9 @@ def test_more_chunks_are_eaten_by_overhead():
 @pytest.mark.parametrize(("changes", "says"), [
     ({"mesh": Mesh(tp=3)}, "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8."),
     ({"mesh": Mesh(tp=2), "chunks": 2, "sequence_parallel": "sp"}, "chunks overlap the all-reduces"),
-    ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks"),
+    ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
+    ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
+    ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
 ])
 def test_what_cannot_be_cut_is_one_sentence(changes, says):
     with pytest.raises(UserError) as error:
@@ -181,6 +183,10 @@ def test_a_strategy_of_another_size_than_was_asked_for_explains_itself_in_its_ro
     errors = {row.name: row.error for row in lesson_of(2, []).report.strategies if row.error}
     assert errors.keys() == {"TP x FSDP"}
     assert "the nearest batch that can is 2" in errors["TP x FSDP"]
+
+
+def test_on_one_gpu_nobody_waits_and_no_ratio_of_waits_is_told():
+    assert "the two-layer MLP" not in load(LESSON).notice(lesson_of(1, []))
 
 
 @pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, ["TP x FSDP"])])

@@ -101,6 +101,7 @@ def job_from(arguments: argparse.Namespace) -> Job:
     """The job that the options describe."""
     if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
         raise UserError(f"the job also needs {' and '.join(missing)}.")
+    at_least_one(arguments, "gpus", "sequence", "global_batch")
     if arguments.software == "":
         raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
@@ -109,14 +110,18 @@ def job_from(arguments: argparse.Namespace) -> Job:
 
 
 def check_given(arguments: argparse.Namespace) -> None:
-    """Raise UserError for what stands for a default where it is left out, and for nothing where it is given."""
-    for name in ("dp", "chunks", "layers_per_stage"):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            raise UserError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
+    """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it is given."""
+    at_least_one(arguments, "dp", "chunks", "layers_per_stage")
     if arguments.shards < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
     if arguments.schedule == "":
         raise unknown("schedule", "", SCHEDULES)
+
+
+def at_least_one(arguments: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UserError(f"{name} is {value}; it must be at least 1.")
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
