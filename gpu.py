@@ -317,13 +317,13 @@ class GPU:
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits for the receiver."""
         link = self._links.get(target) or self._links.setdefault(target, self.hardware.link(self.rank, target))
-        stream = self.current
+        stream, nbytes = self.current, array.nbytes
         start = stream.now
-        wire_seconds = array.nbytes / link.bandwidth_bytes_per_second
+        wire_seconds = nbytes / link.bandwidth_bytes_per_second
         stream.now = end = start + wire_seconds
         self.transport.post(target, what, (self.call, start, start + link.latency_seconds, wire_seconds, array, None))
         if self.keep_events:
-            self.events.append((self.rank, stream.name, SEND, what, start, end, array.nbytes, 0, target))
+            self.events.append((self.rank, stream.name, SEND, what, start, end, nbytes, 0, target))
 
     def receive(self, source: int, what: Any, into: np.ndarray | None = None, combine: Callable | None = None) -> np.ndarray:
         """Wait for the message `what` of `source` and return its array.
@@ -341,8 +341,8 @@ class GPU:
         if done > now:
             stream.now = done
         if self.keep_events:
-            end = stream.now
-            self.events.append((self.rank, stream.name, RECEIVE, what, min(max(now, departed), end), end, array.nbytes, 0, source))
+            start, end = departed if departed > now else now, stream.now
+            self.events.append((self.rank, stream.name, RECEIVE, what, start if start < end else end, end, array.nbytes, 0, source))
         if into is None and release is None:
             return array
         return _unpack(array, release, into, combine)

@@ -1,13 +1,15 @@
 """How many messages a second `gpu.send` and `gpu.receive` carry inline: a ring of sizes only, from 64 to 8,192 ranks.
 
 Every rank sends to its right and receives from its left, over and over, as in a ring all-reduce. Where SimPy is installed, its processes
-and stores do the same beside it. Seconds are of this process (time.process_time), so that other work on the machine counts less.
+and stores do the same beside it, in the same minute of the same machine. Seconds are of this process (time.process_time), so that other
+work on the machine counts less.
 Run `python benchmarks/messages.py`.
 """
 
 import importlib.util
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,20 +54,38 @@ def simpy(world_size: int, steps: int) -> None:
     environment.run()
 
 
-def rate(world_size: int, messages: int, work: Callable[..., None], *arguments: object) -> str:
-    """Thousands of messages a second: the best of a few runs."""
+def rate(world_size: int, messages: int, work: Callable[..., None], *arguments: object) -> float:
+    """Messages a second: the best of a few runs."""
     steps, seconds = max(messages // world_size, 1), []
     for _ in range(REPETITIONS):
         start = time.process_time()
         work(world_size, steps, *arguments)
         seconds.append(time.process_time() - start)
-    return f"{world_size * steps / min(seconds) / 1e3:8.0f} k"
+    return world_size * steps / min(seconds)
+
+
+def memory(world_size: int, messages: int) -> float:
+    """Bytes that a message and its two events take at the peak; the ranks' own stacks are counted in."""
+    steps = max(messages // world_size, 1)
+    tracemalloc.start()
+    inline(world_size, steps, True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / (world_size * steps)
+
+
+def main() -> None:
+    beside = importlib.util.find_spec("simpy") is not None
+    print("messages a second   events off    events on   memory each" + "        SimPy   times SimPy" * beside)
+    for world_size in (64, 256, 1024, 4096, 8192):
+        each_bytes = memory(world_size, 16 * world_size)
+        rates = [rate(world_size, MESSAGES, inline, False), rate(world_size, MESSAGES // 4, inline, True)]
+        if beside:
+            rates.append(rate(world_size, MESSAGES // 10, simpy))
+        ratios = [f"{ours / rates[-1]:.1f}" for ours in rates[:-1]] if beside else []
+        cells = [f"{each / 1e3:8.0f} k" for each in rates]
+        print("   ".join([f"{world_size:>6} ranks   ", *cells[:2], f"{each_bytes:9.0f} B", *cells[2:], " and ".join(ratios)]))
 
 
 if __name__ == "__main__":
-    print("messages a second   events off    events on" + "        SimPy" * bool(importlib.util.find_spec("simpy")))
-    for world_size in (64, 256, 1024, 4096, 8192):
-        rates = [rate(world_size, MESSAGES, inline, False), rate(world_size, MESSAGES // 4, inline, True)]
-        if importlib.util.find_spec("simpy"):
-            rates.append(rate(world_size, MESSAGES // 10, simpy))
-        print(f"{world_size:>6} ranks      " + "   ".join(rates))
+    main()

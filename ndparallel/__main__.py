@@ -5,7 +5,7 @@ import importlib
 import sys
 
 from ndparallel.engines.world import join
-from ndparallel.errors import guarded, unknown
+from ndparallel.errors import Parser, guarded, unknown
 
 COMMANDS = {
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
@@ -27,9 +27,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 2, after one sentence, for what the user can put right."""
     join(argv)
     name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    if name in ("-h", "--help"):
-        print(overview())
-        return 0
     return guarded(lambda: run_command(name, rest))
 
 
@@ -39,10 +36,13 @@ def overview() -> str:
 
 
 def run_command(name: str, rest: list[str]) -> int:
+    if name in ("-h", "--help"):
+        print(overview())
+        return 0
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     command = importlib.import_module(f"ndparallel.commands.{name}")
-    parser = argparse.ArgumentParser(f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter)
     command.add_arguments(parser)
     return command.run(parser.parse_args(rest)) or 0
 

@@ -21,7 +21,7 @@ TEXT = Path(__file__).with_name("text.txt")
 def read_tokens(path: str | None) -> np.ndarray:
     """The bytes of a file, or of the text that comes with the package. Raises UserError where it can't be read."""
     try:
-        return np.frombuffer(Path(path or TEXT).read_bytes(), np.uint8)
+        return np.frombuffer(Path(TEXT if path is None else path).read_bytes(), np.uint8)
     except OSError as error:
         raise UserError(f"the text {str(path)!r} cannot be read: {error.strerror or error}.") from error
 

@@ -1,12 +1,22 @@
 """Errors meant for people: what is wrong, with which values, and what would do instead."""
 
+import argparse
 import difflib
+import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 
 class UserError(ValueError):
     """Something that the user can put right. The command line prints its sentence and exits with 2; anything else is our bug."""
+
+
+class Parser(argparse.ArgumentParser):
+    """One that raises UserError, and does not print all its options before saying what is wrong with one of them."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} ({self.prog} --help tells what there is).")
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
@@ -20,10 +30,48 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
 
 def guarded(work: Callable[[], int]) -> int:
     """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
+    open_what_is_closed()
     try:
-        return work()
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        code = ended(work)
+        sys.stdout.flush()  # here, where it can still be said that nobody reads it
+        return code
+    except BrokenPipeError:
+        give_up_output()
+        return told("the output was not read to its end.")
+    except OSError as error:
+        give_up_output()
+        return told(str(error))
+    except UserError as error:
+        return told(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def ended(work: Callable[[], int]) -> int:
+    """The exit code of `work`, also where it ends by itself: --help does, and rich where nobody reads on."""
+    try:
+        return work()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        return end.code if isinstance(end.code, int) else 0
+
+
+def open_what_is_closed() -> None:
+    """Python has None for what the shell has closed (>&-); what is written there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for as long as the process lives
+
+
+def told(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return 2
+
+
+def give_up_output() -> None:
+    """Let Python not try once more, at its end, to write what could not be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,6 +18,14 @@ def write_atomically(path: str | Path, text: str) -> None:
         raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.") from None
 
 
+def check_writable(path: str | Path) -> None:
+    """Raise UserError, before long work, where a file surely cannot be written afterwards."""
+    path = Path(path)
+    error = IsADirectoryError() if path.is_dir() else None if path.parent.is_dir() else NotADirectoryError(20, "Not a directory")
+    if error:
+        raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.")
+
+
 def _write_beside_and_rename(path: Path, text: str) -> None:
     if path.is_dir():
         raise IsADirectoryError

@@ -6,7 +6,7 @@ Idea   A data sheet gives peaks. A matmul reaches a fraction of the peak, the sh
        sheets' numbers, with their sources.
 Cost   matmul: flops / (peak * min(matmul_fraction, power / (joules_per_flop * peak)) * tile fill).
        others: bytes / (nominal bandwidth * MEMORY_FRACTION).
-Limit  One tile for all matmuls; caches are not modelled.
+Limit  One tile for all matmuls, unless a file gives a measured curve; caches are not modelled.
 
 The type of number. Hardware prices the dtype that an operation asks for. The lessons' arrays are float32, so on these GPUs they multiply
 as TF32: half the rate of bf16, for twice the bytes. All seconds are twice those of a bf16 run, and their ratios are the same.
@@ -21,6 +21,7 @@ Glossary
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,10 +32,10 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware, Link, Operation
+from ndparallel.efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.errors import UserError, unknown
 from ndparallel.quantities import parse_quantity
 
-TILE = (128, 256)  # rows and columns: the largest tile of CUTLASS's default kernels, from the A100 to the B200 (cutlass/media/docs)
 MEMORY_FRACTION = 0.75  # of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
 INSIDE_FRACTION = 0.8  # NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100, 40.1 of 50 on B200): src/graph/topo.h
 ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and between switches
@@ -66,6 +67,7 @@ class Accelerator(Hardware):
     matmul_fraction: float
     multiprocessors: int
     attention_fractions: Mapping[str, float] = field(default_factory=dict, hash=False)  # by kind of operation: "flash2 forward"
+    efficiency: Curve = ()  # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
     description: str = ""
 
     def rate(self, operation: Operation):
@@ -75,6 +77,8 @@ class Accelerator(Hardware):
             return np.minimum(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
         if operation.kind != "matmul":
             return achieved
+        if self.efficiency:
+            return achieved * along(self.efficiency, operation.flops)
         m, n, k = operation.shape
         return achieved * tile_fill(operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k))
 
@@ -86,22 +90,6 @@ class Accelerator(Hardware):
         if name not in self.peak_flops_per_second:
             raise UserError(f"{self.name} does not multiply {dtype}: it has {', '.join(self.peak_flops_per_second)}.")
         return self.peak_flops_per_second[name]
-
-
-def tile_fill(shape: tuple, multiprocessors: int, batch=1):
-    """Share of the SMs' work that is asked for when `batch` results (m, n) are cut into tiles, the better way round; takes arrays too.
-
-    A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its tiles is lost.
-    """
-    m, n, _ = shape
-    return np.maximum(_fill(m, n, multiprocessors, batch), _fill(n, m, multiprocessors, batch))
-
-
-def _fill(m, n, multiprocessors: int, batch):
-    tiles = batch * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
-    waves = np.ceil(tiles / multiprocessors)
-    used = np.where(tiles < multiprocessors, tiles, waves * multiprocessors)
-    return batch * m * n / (used * TILE[0] * TILE[1])
 
 
 # ------------------------------------------------------------------------------------------------------ finding hardware
@@ -144,10 +132,10 @@ def read_hardware(path: Path) -> Accelerator:
         table = json.loads(text) if path.suffix == ".json" else read_toml(text)
     except FileNotFoundError:
         raise UserError(f"there is no file {path}; presets are {', '.join(hardware_names())}.") from None
-    except ValueError as error:  # json's, tomllib's and Unicode's errors
+    except (ValueError, RecursionError) as error:  # json's, tomllib's and Unicode's errors
         raise UserError(f"{path} cannot be read: {error}.") from None
     if not isinstance(table, dict):
-        raise UserError(f"{path} must hold one table of keys and values, not a {type(table).__name__}.")
+        raise UserError(f"{path} must hold one table of keys and values, not {reprlib.repr(table)}.")
     return accelerator(str(table.pop("name", path.stem)), table)
 
 
@@ -171,6 +159,7 @@ OPTIONAL: dict[str, Any] = {
     "power_limit": None,
     "joules_per_flop": None,
     "attention": {},
+    "efficiency": (),
     "description": "",
     "source": "",
 }
@@ -190,6 +179,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         matmul_fraction=limited,
         multiprocessors=value["multiprocessors"],
         attention_fractions=value["attention"],
+        efficiency=tuple((flops, share / limited) for flops, share in value["efficiency"]),
         memory_bandwidth_bytes_per_second=value["memory_bandwidth"] * MEMORY_FRACTION,
         memory_bytes=value["memory"],
         kernel_overhead_seconds=value["kernel_overhead"],
@@ -231,6 +221,8 @@ def _value(name: str, key: str, given: Any):
         return _number(subject, given, 1)
     if key == "joules_per_flop":
         return None if given is None else _number(subject, given, math.inf)
+    if key == "efficiency":
+        return checked_curve(subject, given)
     if key == "attention":
         if not isinstance(given, Mapping):
             raise UserError(f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, not {given!r}.')

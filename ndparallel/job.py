@@ -14,6 +14,7 @@ MODEL_SIZES = {
     "default": ModelConfig(),
     "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
 }
+MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
 DTYPES = ("float32", "float64")
 WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
 
@@ -42,6 +43,7 @@ class Job:
     schedule: str = "1f1b"
     stage_chunks: int | None = None
     zero: int = 0
+    watch: bool = False  # look for the first number that is not finite
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -52,7 +54,7 @@ class Job:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         for name in ("bucket_mb", "unit_mb"):
-            if not getattr(self, name) >= 0:
+            if not getattr(self, name) >= 0:  # nor is NaN
                 raise UserError(f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: all together).")
         check_tensor_parallel(self)
         check_context_parallel(self)
@@ -60,7 +62,7 @@ class Job:
         check_pipeline(self)
         parts = self.mesh.dp * self.microbatches
         if self.batch % parts:
-            near = min(range(parts, self.batch + parts, parts), key=lambda size: abs(size - self.batch))
+            near = max(parts, (self.batch + (parts - 1) // 2) // parts * parts)
             raise UserError(
                 f"a batch of {self.batch} sequences cannot be cut into {self.mesh.dp} data-parallel parts of {self.microbatches} "
                 f"microbatch{'es' * (self.microbatches != 1)}; the nearest batch that can is {near}."
@@ -135,5 +137,9 @@ def check_experts(job: Job) -> None:
 def check_pipeline(job: Job) -> None:
     """Raise UserError where the schedule or the layers cannot be cut to this pipeline."""
     if job.mesh.pp > 1:
+        pp, chunks, microbatches = job.mesh.pp, job.stage_chunks or 1, job.microbatches
+        if pp * chunks * microbatches > MOST_STEPS:
+            of = f"{pp} GPUs, {chunks} chunks on each and {microbatches} microbatches"
+            raise UserError(f"a pipeline of {of} takes more than {MOST_STEPS:,} steps: choose fewer.")
         schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
         layers_per_stage(job.model, schedule.layout.stages)

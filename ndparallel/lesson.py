@@ -16,12 +16,12 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.engines.world import join
-from ndparallel.errors import UserError, guarded, unknown
+from ndparallel.errors import Parser, UserError, guarded, unknown
 from ndparallel.job import Job
 from ndparallel.launch import RankResult, check_ranks
 from ndparallel.measure import Measurement
 from ndparallel.mesh import AXES, DEFAULT_ORDER
-from ndparallel.options import add_common_options, hardware_from, job_from
+from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
 
@@ -162,20 +162,25 @@ def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement]
 def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     """Parse, run, print. Returns the exit code: 1 where a strategy does not compute what one GPU computes."""
     join(argv)
-    parser = argparse.ArgumentParser(f"{lesson.name}.py", description=lesson.title)
+    return guarded(lambda: run_and_show(lesson, parser_of(lesson).parse_args(argv)))
+
+
+def parser_of(lesson: Lesson) -> Parser:
+    parser = Parser(f"{lesson.name}.py", description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
     if lesson.sweeps:
         first = next(iter(lesson.sweeps))
         parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
-    arguments = parser.parse_args(argv)
-    return guarded(lambda: run_and_show(lesson, arguments))
+    return parser
 
 
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
+    from ndparallel.outputs import check_outputs
     from ndparallel.show import progress, show, show_sweep
 
-    job, hardware = job_from(arguments, lesson.defaults), hardware_from(arguments)
+    check_outputs(arguments)
+    job, hardware = job_from(arguments, lesson.defaults), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
         refuse_outputs(arguments)
         refuse_choices(lesson, arguments)

@@ -43,6 +43,7 @@ class Measurement:
     max_gradient_difference: float | None = None  # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
+    not_finite: str | None = None  # where the first NaN or infinity is
     undisturbed_step_seconds: float | None = None  # where the hardware was disturbed
     baseline: "Measurement | None" = None  # the single GPU that did the same work
 

@@ -59,9 +59,8 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
-    """The hardware that the options name, with nodes of the size they ask for, disturbed where a command runs anything."""
-    disturbances = disturbances_from(arguments) if "jitter" in arguments else None
-    hardware = replace(find_hardware(arguments.hardware), disturbances=disturbances)
+    """The hardware that the options name, with nodes of the size they ask for."""
+    hardware = find_hardware(arguments.hardware)
     if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
     if arguments.gpus_per_node is None:
@@ -69,3 +68,8 @@ def hardware_from(arguments: argparse.Namespace) -> Hardware:
     if arguments.gpus_per_node < 1:
         raise UserError(f"a node of {arguments.gpus_per_node} GPUs does not exist; choose 1 or more.")
     return replace(hardware, gpus_per_node=arguments.gpus_per_node)
+
+
+def disturbed_hardware_from(arguments: argparse.Namespace) -> Hardware:
+    """The same with what --slow-gpu, --slow-link and --jitter do to it."""
+    return replace(hardware_from(arguments), disturbances=disturbances_from(arguments))

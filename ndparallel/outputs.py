@@ -12,12 +12,19 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from ndparallel.errors import UserError
-from ndparallel.files import write_atomically
+from ndparallel.files import check_writable, write_atomically
 from ndparallel.history import timeline
 from ndparallel.launch import RankResult
 from ndparallel.lesson import Run
 from ndparallel.narrate import narrate
 from ndparallel.words import count, listed
+
+
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Raise UserError where a file that is asked for cannot be written."""
+    for path in (arguments.svg, arguments.trace):
+        if path is not None:
+            check_writable(path)
 
 
 def drawn(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
@@ -39,7 +46,7 @@ def told(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> st
 
 def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
     """Write the files that are asked for, and say of each what it has."""
-    if arguments.svg:
+    if arguments.svg is not None:
         from ndparallel.svg import draw_timelines  # only where a picture is asked for
 
         names = drawn(run, contrast, arguments)
@@ -47,7 +54,7 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
             raise UserError(f"there is nothing to draw into {arguments.svg!r}, because no strategy ran.")
         write_atomically(arguments.svg, draw_timelines([timeline(name, run.results[name]) for name in names]))
         yield f"{arguments.svg} shows {listed(names)}."
-    if arguments.trace:
+    if arguments.trace is not None:
         from ndparallel.trace import trace_json
 
         name = told(run, contrast, arguments)

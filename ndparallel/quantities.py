@@ -5,7 +5,7 @@ Cost   none.
 Limit  A number without a unit is only taken from a JSON or TOML file, where it already is in SI: bytes, seconds, FLOP/s.
 
 Glossary
-    quantity   what is measured: "bytes", "bytes per second", "seconds", "FLOP/s" or "watts"
+    quantity   what is measured: "bytes", "bytes per second", "seconds", "FLOP/s", "joules" or "watts"
 """
 
 import math
@@ -13,7 +13,7 @@ import re
 
 from ndparallel.errors import UserError
 
-_PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_PREFIXES = {"": 1.0, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
 _BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0, "b": 1 / 8, "bit": 1 / 8, "bits": 1 / 8}
@@ -22,6 +22,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "bytes per second": {f"{unit}{per}": value for unit, value in _BYTES.items() for per in ("/s", "ps")},
     "seconds": {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0},
     "FLOP/s": {"FLOP/s": 1.0, "FLOPs/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "flops": 1.0, "flop/s": 1.0},
+    "joules": {"J": 1.0, "joule": 1.0, "joules": 1.0},
     "watts": {"W": 1.0, "watt": 1.0, "watts": 1.0},
 }
 _EXAMPLES = {
@@ -29,6 +30,7 @@ _EXAMPLES = {
     "bytes per second": '"400Gb/s" (bits) or "50GB/s" (bytes)',
     "seconds": '"5us"',
     "FLOP/s": '"989 TFLOP/s"',
+    "joules": '"0.7 pJ"',
     "watts": '"700 W"',
 }
 _NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*", re.IGNORECASE)

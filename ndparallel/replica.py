@@ -17,6 +17,7 @@ from ndparallel import data
 from ndparallel.context_parallel import ContextParallel
 from ndparallel.errors import UserError
 from ndparallel.expert_parallel import ExpertParallel
+from ndparallel.finite import Origin, Watch
 from ndparallel.job import Job
 from ndparallel.mesh import Mesh
 from ndparallel.model import stage_units
@@ -41,12 +42,13 @@ class Holding:
 @dataclass
 class Outcome:
     """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights after the last, and of each
-    step what its experts did, by layer and microbatch."""
+    step what its experts did, by layer and microbatch; `origin` is where it saw the first NaN or infinity, if it was to watch."""
 
     losses: list[float] = field(default_factory=list)
     routed: list[dict[tuple[str, int], Routed]] = field(default_factory=list)
     gradients: list[Holding] = field(default_factory=list)
     weights: list[Holding] = field(default_factory=list)
+    origin: Origin | None = None
 
 
 class Replica:
@@ -71,7 +73,8 @@ class Replica:
         tp = TensorParallel(gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.chunks)
         cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
         ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
-        return Context(gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches)
+        watch = Watch(gpu) if job.watch else None
+        return Context(gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch)
 
     def make_stages(self) -> Stages:
         """The stages on this rank; without a pipeline, the whole model is the one stage."""
@@ -101,6 +104,7 @@ class Replica:
                 self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
             self.outcome.routed.append(self.context.routed)
         self.outcome.weights = [self.holding(part, part.owned_weights) for part in self.parts]
+        self.outcome.origin = self.context.watch.origin if self.context.watch else None
 
     def forward(self, microbatch: int) -> None:
         x = self.tokens[microbatch]

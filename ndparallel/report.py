@@ -7,7 +7,8 @@ Glossary
     baseline     the single GPU's measurement
     efficiency   speedup / GPUs
     lesson       where a strategy comes from, as 1D; named where a table has strategies of several lessons
-    =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are from them
+    =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are from them; NaN where a
+                 loss, gradient or weight is not finite
 """
 
 import json
@@ -54,7 +55,10 @@ class Report:
         return None if speedup is None else speedup / row.gpus
 
     def difference(self, row: Measurement) -> float | None:
-        """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared."""
+        """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared, NaN
+        where there is a number that is not finite."""
+        if row.not_finite:
+            return math.nan
         baseline = row.baseline or self.baseline
         base = baseline.loss if baseline else None
         if row.max_gradient_difference is None or row.loss is None or base is None:
@@ -80,7 +84,8 @@ class Report:
         times = {"step_seconds": row.step_seconds, "speedup": self.speedup(row), "efficiency": self.efficiency(row)}
         rest = {key: getattr(row, key) for key in JSON_SECONDS + JSON_REST}
         disturbed = {"undisturbed_step_seconds": row.undisturbed_step_seconds} if "disturbances" in self.hardware else {}
-        return {"name": row.name, "gpus": row.gpus} | times | rest | disturbed
+        strange = {"not_finite": row.not_finite} if row.not_finite else {}
+        return {"name": row.name, "gpus": row.gpus} | times | rest | disturbed | strange
 
     # ---- for people
 
@@ -108,7 +113,7 @@ class Report:
         difference = self.difference(row)
         if difference is None:
             return "-"
-        return "=" if difference <= self.tolerance else f"{difference:.0e}"
+        return "NaN" if row.not_finite else "=" if difference <= self.tolerance else f"{difference:.0e}"
 
     def table(self, width: int = WIDTH) -> Table:
         """The quiet table: at most `width` columns, whatever the numbers."""
@@ -133,7 +138,9 @@ class Report:
             yield f"Speedups are against a {row.name} that has all the memory it needs ({need})."
         if speedup and speedup < 1 and row.gpus > 1:
             yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({speedup:.2f}x): {where_time_goes(row)}."
-        if difference is not None and not difference <= self.tolerance:
+        if row.not_finite:
+            yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
+        elif difference is not None and not difference <= self.tolerance:
             yield f"{row.name} does not compute what one GPU computes: it differs by {difference:.1e}, and {self.tolerance:.0e} is allowed."
         if row.overload:
             yield f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is longer."

@@ -17,6 +17,7 @@ import numpy as np
 from gpu import Hardware, OutOfMemoryError
 from ndparallel.disturbances import undisturbed
 from ndparallel.errors import UserError
+from ndparallel.finite import earliest, first_trace
 from ndparallel.job import Job
 from ndparallel.launch import RankResult, Ranks
 from ndparallel.measure import Measurement, failed, measure
@@ -136,6 +137,7 @@ class Runner:
         assert entry.job
         results = self.run(entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf")))
         measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
+        measurement = self.looked_through(measurement, entry, results, self.hardware)
         return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
@@ -157,7 +159,15 @@ class Runner:
         if hardware.disturbances:
             before = self.run(strategy, job, undisturbed(hardware))
             row = replace(row, undisturbed_step_seconds=max(result.end_seconds for result in before) / job.steps)
-        return row, results
+        return self.looked_through(row, entry, results, hardware), results
+
+    def looked_through(self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware) -> Measurement:
+        """The row, with where its first NaN or infinity is; to see that, it is run once more and watched."""
+        trace = first_trace([result.value for result in results])
+        if trace is None or entry.job is None:
+            return row
+        watched = self.run(entry.strategy, entry.job.on(watch=True), replace(hardware, memory_bytes=float("inf")))
+        return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
 
 
 def mean_loss(results: Sequence[RankResult]) -> float:

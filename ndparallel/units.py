@@ -20,6 +20,7 @@ from ndparallel import costs
 from ndparallel.context_parallel import ContextParallel
 from ndparallel.costs import Sizes
 from ndparallel.expert_parallel import ExpertParallel
+from ndparallel.finite import Watch
 from ndparallel.parameters import Parameter, part, views
 from ndparallel.tensor_parallel import TensorParallel
 
@@ -83,6 +84,7 @@ class Context:
     targets: dict[int, np.ndarray] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
+    watch: Watch | None = None
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -160,8 +162,8 @@ class Saved(dict[str, np.ndarray]):
 class Charge:
     """The price list of one pass through one unit: charge an operation by its name."""
 
-    def __init__(self, gpu: GPU, operations: dict[str, Operation]) -> None:
-        self.gpu, self.operations = gpu, operations
+    def __init__(self, gpu: GPU, operations: dict[str, Operation], watch: Watch | None = None) -> None:
+        self.gpu, self.operations, self.watch = gpu, operations, watch
 
     def __call__(self, name: str) -> None:
         self.gpu.compute(self.operations[name])
@@ -172,7 +174,10 @@ class Charge:
         if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
             raise AssertionError(f"{operation.name} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
         self.gpu.compute(operation)
-        return a @ b
+        product = a @ b
+        if self.watch:
+            self.watch.see(operation.name, product)
+        return product
 
 
 @lru_cache(maxsize=4096)
@@ -228,7 +233,7 @@ class Unit:
         key = (phase, operations, batch, counts)
         if key not in self.charges:
             prices = price_list(f"{phase} {self.name}", operations, self.context.sizes(batch), *counts)
-            self.charges[key] = Charge(self.gpu, prices)
+            self.charges[key] = Charge(self.gpu, prices, self.context.watch)
         return self.charges[key]
 
     forward: Callable[[Any, int], Any]

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu import CLASSROOM, Operation
+from ndparallel.efficiency import tile_fill
 from ndparallel.errors import UserError
-from ndparallel.hardware import KERNEL_OVERHEAD_SECONDS, MEMORY_FRACTION, Accelerator, data_sheets, find_hardware, hardware_names, tile_fill
+from ndparallel.hardware import KERNEL_OVERHEAD_SECONDS, MEMORY_FRACTION, Accelerator, data_sheets, find_hardware, hardware_names
 
 
 def matmul(m, n, k, dtype="bfloat16"):
@@ -94,6 +95,22 @@ def test_a_multiplication_of_few_numbers_is_bound_by_memory():
     hardware = find_hardware("a100-40")
     thin = matmul(1, 8192, 8192)
     assert hardware.seconds(thin) == pytest.approx(thin.bytes / (MEMORY_FRACTION * 1555e9) + KERNEL_OVERHEAD_SECONDS)
+
+
+def test_a_measured_curve_takes_the_place_of_tiles(tmp_path):
+    path = tmp_path / "measured.toml"
+    path.write_text('based_on = "h100"\nefficiency = [[1e9, 0.2], [1e11, 0.6], [1e13, 0.7]]\n')
+    hardware = find_hardware(str(path))
+    rates = [hardware.rate(matmul(1, 1, flops / 2)) / 989e12 for flops in (1e6, 1e9, 1e10, 1e11, 1e12, 1e13, 1e16)]
+    assert rates == pytest.approx([0.2, 0.2, 0.4, 0.6, 0.65, 0.7, 0.7])
+
+
+@pytest.mark.parametrize("curve", ["[[1e9, 0.2], [1e9, 0.3]]", "[[1e9, 1.2]]", "[[0, 0.5]]", "[1e9, 0.5]", '"fast"', "3", "[[nan, 0.5]]"])
+def test_a_curve_that_is_none_is_refused(tmp_path, curve):
+    path = tmp_path / "odd.toml"
+    path.write_text(f'based_on = "h100"\nefficiency = {curve}\n')
+    with pytest.raises(UserError, match="hardware 'odd': efficiency"):
+        find_hardware(str(path))
 
 
 def test_a_power_limit_lowers_the_rate_in_proportion(tmp_path):

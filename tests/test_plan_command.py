@@ -150,3 +150,20 @@ def test_the_lessons_model_may_be_planned_too(capsys):
     sizes = ["--layers", "8", "--hidden", "32", "--heads", "8", "--kv-heads", "2", "--ffn", "88", "--vocab", "256", "--sequence", "64"]
     found = answered(capsys, *sizes, "--hardware", "pocket", "--gpus", "4", "--global-batch", "8", "--zero", "3", "--micro-batch", "2")
     assert found["step_seconds"] == pytest.approx(measured("4d_combined", "DP only", Job(zero=3), 4).step_seconds, rel=1e-9)
+
+
+def test_what_is_not_as_usual_is_said(capsys):
+    sparse = ["--model", "mixtral-8x7b", "--gpus", "8", "--ep", "8", "--global-batch", "64", "--timeline", "none"]
+    again = ["--recompute", "selective", "--recompute-modules", "layernorm", "moe_act"]
+    assert main(["plan", *sparse, *again, "--routing-imbalance", "1.3", "--capacity-factor", "2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "recomputing layernorm and moe_act, the busiest rank's experts with 1.3 times the mean's rows, capacity factor 2." in said
+    assert main(["plan", *LLAMA, "--recompute", "full", "--recompute-num-layers", "4", "--cp", "2", "--cp-comm-type", "all_gather"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "full recomputation of 4 layers a stage, keys and values gathered." in said
+
+
+def test_explain_prices_the_busiest_ranks_experts(capsys):
+    options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
+    assert main(["explain", *options.split()]) == 0
+    assert capsys.readouterr().out.startswith("Experts of the busiest rank: 1.3 times the mean's rows.")

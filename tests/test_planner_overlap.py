@@ -16,6 +16,7 @@ class Round:
     """A machine whose collectives take as many seconds as they have bytes."""
 
     alike: bool = True
+    slowdown: float = 0.0
 
     def seconds(self, operation):
         return operation.flops
@@ -48,6 +49,14 @@ def test_gradients_that_are_slower_cost_what_the_last_backward_pass_does_not_hid
 def test_weights_before_the_first_forward_pass_cost_the_first_bucket_or_what_it_does_not_hide():
     assert dp_seconds(replicated, buckets(reduce=0.0, gather=0.5), 1, True, True) == 0.5
     assert dp_seconds(replicated, buckets(reduce=0.0, gather=3.0), 1, True, True) == 4 * 3.0 - 3 * FORWARD
+
+
+@pytest.mark.parametrize(("reduce", "exposed"), [(1.0, 3 * 0.2 * 1.0 + 1.0), (1.9, 3 * 0.2 * 1.9 + 1.9), (5.0, 4 * 5.0 - 3 * BACKWARD)])
+def test_compute_is_slower_while_gradients_travel_and_what_waits_anyway_loses_nothing(reduce, exposed):
+    streams = Streams(Round(slowdown=0.2))
+    replicated(streams, buckets(reduce=reduce), 1, True)
+    assert streams.spent["dp"] == pytest.approx(exposed)
+    assert streams.now == pytest.approx(4 * (FORWARD + BACKWARD) + exposed)
 
 
 def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_first_and_the_last():

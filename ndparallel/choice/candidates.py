@@ -73,7 +73,8 @@ def candidates(job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor:
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(table[:, DEGREES.index("pp")]).tolist() if every else []
     work: Callable = partial(priced, job, every, fixed, memory_bytes)
-    for part in executor.map(work, [[length] for length in lengths]) if executor else [work(lengths)]:
+    shares = [[length] for length in lengths] if executor else [lengths][: len(lengths)]
+    for part in executor.map(work, shares) if executor else map(work, shares):
         add(found, part)
     return settled(found)
 
@@ -106,8 +107,9 @@ def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengt
     part = Part()
     for pp in lengths:
         long = np.flatnonzero(depths == pp)
+        these = take(columns, long)
         for (chunks, kind), names in by_depth(job, pp, fixed).items():
-            plans = Pipelines(take(columns, long), depth_of(job.shape, pp, chunks, kind), job.stack)
+            plans = Pipelines(these, depth_of(job.shape, pp, chunks, kind), job.stack)
             price_depth(part, plans, rows[long], names, memory_bytes)
     return part
 

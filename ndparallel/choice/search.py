@@ -8,7 +8,7 @@ Limit  A bound may lie some thousandths too high where experts and dense layers 
 
 Glossary
     promise   a bound, times what exact timing has added to the bounds of the same schedule
-    effort    actions of schedules that may be timed, at two or three microseconds each
+    effort    actions of schedules that may be timed, at some microseconds each
     gap       share of the best step by which a plan that was not timed could be faster, at the most
 """
 
@@ -29,10 +29,11 @@ from ndparallel.planner.memory import fits, memory_by_rank
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import AUTOMATIC, FULL_ROUNDS, Step, predict
 
-EFFORT = 500_000
+EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
 POOL = 1_000  # plans of every schedule whose promises are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
+AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
 ATTEMPTS = 650  # the same of a schedule that is searched for
 
 
@@ -120,10 +121,13 @@ class Promises:
         self.places = np.concatenate([cheapest(found, affordable & (number == one)) for one in range(len(SCHEDULES))])
         self.bound, self.group, self.cost = found.seconds[self.places], found.group[self.places], self.cost[self.places]
         self.searched = np.isin(self.names, [*AUTOMATIC])[self.group]
+        self.microbatches = found.microbatches(job)[self.places]
+        self.listed: set[tuple[int, int]] = set()  # groups and microbatches whose lists are written already
         self.factors: dict[int, float] = {}
         self.open = np.ones(len(self.places), dtype=bool)
         self.effort = float(effort)
         self.searches = effort / 2  # of it for schedules that are searched for
+        self.small = effort / TOGETHER  # the dearest plan that is timed when the effort is spent, and too few plans are timed
 
     def promised(self, hungry: bool) -> np.ndarray:
         """Seconds that each plan promises; a schedule whose depth was never timed promises what it did elsewhere at its best."""
@@ -131,7 +135,8 @@ class Promises:
         for group, factor in self.factors.items():
             by_name[self.names[group]] = min(factor, by_name.get(self.names[group], factor))
         factors = np.array([self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)])
-        affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), np.inf if hungry else self.effort)
+        left = max(self.effort, self.small) if hungry else self.effort
+        affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
 
     def batch(self, enough: float, hungry: bool) -> np.ndarray:
@@ -144,9 +149,19 @@ class Promises:
 
     def learn(self, place: int, seconds: float) -> None:
         self.open[place] = False
-        self.effort -= self.cost[place]
-        self.searches -= self.cost[place] * self.searched[place]
+        self.spend(place)
         self.factors[int(self.group[place])] = seconds / self.bound[place]
+
+    def spend(self, place: int) -> None:
+        """A list of actions is written once, which costs most of its timing; schedules that are searched for are so each time."""
+        self.effort -= self.cost[place]
+        if self.searched[place]:
+            self.searches -= self.cost[place]
+            return
+        key = int(self.group[place]), int(self.microbatches[place])
+        if key not in self.listed:
+            self.listed.add(key)
+            self.cost[(self.group == key[0]) & (self.microbatches == key[1])] *= AGAIN
 
 
 def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:

@@ -12,7 +12,8 @@ from rich.table import Table
 from gpu import si
 from ndparallel.choice.search import Found
 from ndparallel.planner.answer import DEGREES, Answer
-from ndparallel.planner.plan import Plan
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.stack import find_stack
 from ndparallel.report import quiet_table
 from ndparallel.show import WIDTH
 from ndparallel.words import count
@@ -43,8 +44,21 @@ def layout(plan: Plan) -> list[str]:
         "SP" * plan.sequence_parallel,
     ]
     words += [plan.schedule + f" with {plan.chunks} chunks" * (plan.chunks > 1)] if plan.pp > 1 else []
-    words += [f"{plan.recompute} recomputation"] if plan.recompute != "none" else []
+    some = f" of {plan.recompute_layers} layers a stage" * (plan.recompute_layers > 0)
+    words += [f"{plan.recompute} recomputation{some}"] if plan.recompute != "none" else []
     return [word for word in words if word]
+
+
+def besides(job: Job, plan: Plan) -> list[str]:
+    """What else is not as usual: modules that run again, uneven routing, keys and values that are gathered."""
+    modules = job.stack.selective if plan.recompute == "selective" and job.stack.selective != find_stack(job.stack.name).selective else ()
+    words = {
+        f"recomputing {' and '.join(modules)}": modules,
+        f"the busiest rank's experts with {job.routing_imbalance:g} times the mean's rows": job.routing_imbalance > 1,
+        f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
+        "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
+    }
+    return [word for word, holds in words.items() if holds]
 
 
 def bound(found: Answer) -> tuple[str, float]:

@@ -116,7 +116,7 @@ def check_nodes(setting: Setting, algorithm: str | None) -> None:
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """The hardware's links, but for what the options say of them."""
-    hardware = find_hardware(arguments.hardware or "h100")
+    hardware = find_hardware("h100" if arguments.hardware is None else arguments.hardware)
     one_link = (arguments.latency or arguments.bandwidth) and not (arguments.latency_across or arguments.bandwidth_across)
     gpus_per_node = arguments.gpus_per_node
     if gpus_per_node is None:

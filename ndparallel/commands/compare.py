@@ -17,7 +17,8 @@ from ndparallel.job import Job
 from ndparallel.lesson import Lesson, Run, choose, enter_or_explain, run_entries
 from ndparallel.lessons import available, load
 from ndparallel.measure import Measurement
-from ndparallel.options import add_common_options, hardware_from, job_from
+from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
+from ndparallel.outputs import check_outputs
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Runner, Strategy, baseline
 from ndparallel.show import progress, show, show_sweep
@@ -35,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    hardware = hardware_from(arguments)
+    check_outputs(arguments)
+    hardware = disturbed_hardware_from(arguments)
     lessons = [load(name).on(arguments.gpus) if arguments.gpus else load(name) for name in available()]
     if arguments.what_if:
         runs = [(scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware))) for scenario in SCENARIOS]

@@ -29,6 +29,7 @@ from ndparallel.timeline import letter_colour
 from ndparallel.words import count, listed
 
 NODES_DRAWN = 8
+MOST_GPUS = 100_000
 GROUPS_WIDTH = 60
 GROUNDS = [paint.light for paint in ACTIVITIES.values()]
 WHAT = {"tp": "matrices", "cp": "sequences", "dp": "the batch; what --gpus leaves", "pp": "layers", "ep": "experts; it divides dp"}
@@ -58,6 +59,8 @@ def mesh_from(arguments: argparse.Namespace) -> Mesh:
     degrees = {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
     mesh = Mesh(order=arguments.order, **(degrees | {"ep": 1}))  # ep must divide dp, which may be yet to be found
     gpus, each = arguments.gpus or mesh.world_size, mesh.world_size // mesh.dp
+    if max(gpus, mesh.world_size) > MOST_GPUS:
+        raise UserError(f"a mesh of {max(gpus, mesh.world_size):,} GPUs is too large to be laid out: choose at most {MOST_GPUS:,}.")
     if gpus % each:
         fit = listed([str(number) for number in (gpus - gpus % each, gpus - gpus % each + each) if number])
         raise UserError(f"tp * cp * pp is {each}, which does not divide {gpus} GPUs: choose {fit.replace('and', 'or')} GPUs.")

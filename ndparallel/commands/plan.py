@@ -22,7 +22,19 @@ from rich.table import Table
 from gpu import si
 from ndparallel.choice.search import Found, search
 from ndparallel.choice.space import FIXABLE, parsed
-from ndparallel.choice.tables import as_csv, as_json, bound, certainty, layout, plain_console, ranking, rejected, with_words_last, words_of
+from ndparallel.choice.tables import (
+    as_csv,
+    as_json,
+    besides,
+    bound,
+    certainty,
+    layout,
+    plain_console,
+    ranking,
+    rejected,
+    with_words_last,
+    words_of,
+)
 from ndparallel.choice.what_if import Cluster, what_if
 from ndparallel.errors import UserError
 from ndparallel.launch_flags.better import comparison
@@ -43,7 +55,7 @@ from ndparallel.timeline import Timelines
 from ndparallel.words import count
 
 CAN_LAUNCH: dict[str, dict[str, Any]] = {  # what --emit leaves the search to choose from
-    "megatron": {"schedule": ("1f1b", "interleaved")},
+    "megatron": {"schedule": ("1f1b", "interleaved"), "zero": (0, 1, 3)},
     "torchtitan": {"schedule": tuple(TITAN_SCHEDULES), "zero": (0, 2, 3)},
 }
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
@@ -257,8 +269,10 @@ def headline(found: Answer) -> str:
     job, plan, microbatches = found.job, found.plan, int(found.plan.microbatches(found.job))
     billions, gpus = job.shape.parameters().total / 1e9, count(int(plan.gpus), "GPU")
     parts = f"{microbatches} microbatch{'es' * (microbatches != 1)} of {plan.micro_batch}"
+    dtype = job.stack.dtype if job.stack.executed else job.dtype
+    words = ", ".join([*layout(plan), *besides(job, plan)])
     return (
-        f"{billions:.4g} billion parameters on {gpus} ({job.hardware.name}), {job.dtype}, {job.stack.name}. {', '.join(layout(plan))}. "
+        f"{billions:.4g} billion parameters on {gpus} ({job.hardware.name}), {dtype}, {job.stack.name}. {words}. "
         f"Batch {job.global_batch} x {job.sequence}: {parts} for each of {count(plan.dp, 'data-parallel rank')}."
     )
 

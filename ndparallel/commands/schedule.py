@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.errors import UserError
 from ndparallel.files import write_atomically
 from ndparallel.pipeline import picture
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
@@ -22,6 +23,8 @@ from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.report import WIDTH, quiet_table
 from ndparallel.words import listed
+
+MOST_STEPS = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,17 +47,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check(args)
     timings = [timed(name, args) for name in args.names]
+    if args.svg is not None:
+        from ndparallel.svg_schedules import draw_schedules  # only where a picture is asked for
+
+        write_atomically(args.svg, draw_schedules(timings))
     if args.json:
         described = [describe(timing) for timing in timings]
         print(json.dumps(described if len(described) > 1 else described[0]))
     else:
         show(timings, args)
-    if args.svg:
-        from ndparallel.svg_schedules import draw_schedules  # only where a picture is asked for
-
-        write_atomically(args.svg, draw_schedules(timings))
+    if args.svg is not None:
         print(f"\n{args.svg} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise UserError for what no schedule can be timed with."""
+    if args.stages * args.microbatches * (args.chunks or 1) > MOST_STEPS:
+        too_many = f"{args.stages} stages and {args.microbatches} microbatches are too many"
+        raise UserError(f"{too_many}: choose a product of {MOST_STEPS:,} at most.")
+    if args.memory_limit is not None and not args.memory_limit > 0:
+        raise UserError(f"a memory limit of {args.memory_limit:g} activations is too low: give 1 or more.")
+    if not 0 <= args.released_by_input <= 1:
+        raise UserError(f"--released-by-input {args.released_by_input:g} is no share of the activations: give 0 to 1.")
 
 
 def timed(name: str, args: argparse.Namespace) -> Timing:

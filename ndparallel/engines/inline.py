@@ -107,11 +107,15 @@ class Seat:
         self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
+        self.last_size: Any = None
 
     def post(self, target: int, what: Any, message: tuple) -> None:
         array = message[4]
-        if array.flags.writeable or any(array.strides):  # not only a size
-            message = (*message[:4], array.copy(), None)
+        if array is not self.last_size:
+            if array.flags.writeable or any(array.strides):
+                message = (*message[:4], array.copy(), None)
+            else:
+                self.last_size = array  # it is only a size, which need not be found out again and again
         seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
         if seat.awaits is not None and seat.awaits == (self.rank, what):
             seat.awaits, seat.arrived = None, message

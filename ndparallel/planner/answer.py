@@ -94,7 +94,7 @@ class Answer:
             "error_bar": self.error_bar.fraction,
             "gpus": int(self.plan.gpus),
             "microbatches": int(self.plan.microbatches(self.job)),
-            "plan": {name: getattr(self.plan, name) for name in DEGREES},
+            "plan": {name: getattr(self.plan, name) for name in (*DEGREES, "recompute_layers")},
         }
 
 

@@ -66,10 +66,10 @@ def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
     file = path or resources.files("ndparallel.planner") / "measured_runs.json"
     try:
         cases = json.loads(file.read_text("utf-8"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # json's and Unicode's
         raise UserError(f"{file} is not JSON: {error}.") from None
-    if not isinstance(cases, list):
-        raise UserError(f"{file} must hold a list of runs, not a {type(cases).__name__}.")
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        raise UserError(f"{file} must hold a list of runs, each a table of keys and values, as ndparallel/planner/measured_runs.json does.")
     return cases
 
 

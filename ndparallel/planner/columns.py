@@ -63,9 +63,9 @@ def joined(tables: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([table[name] for table in tables], axis=-1) for name in tables[0]}
 
 
-def take(columns: Columns, rows: np.ndarray | slice) -> Columns:
-    """Some of the plans."""
-    return {name: column[..., rows] for name, column in columns.items()}
+def take(columns: Columns, rows: np.ndarray) -> Columns:
+    """Some of the plans, by their places."""
+    return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
 
 
 def exists(job: Job, kind: str) -> bool:

@@ -33,6 +33,13 @@ class Depth:
     model: np.ndarray
 
     @property
+    def last_stages(self) -> np.ndarray:
+        """The parts of the stage that each rank completes last: its first, without the head."""
+        if self.chunks == 1:
+            return self.parts
+        return self.parts * [1 / self.chunks, 1 / self.chunks, 1 / self.chunks, 1, 0]
+
+    @property
     def layers(self) -> np.ndarray:
         return self.parts[:, 1] + self.parts[:, 2]
 

@@ -37,6 +37,7 @@ class Cluster:
     itemsize: int
     stage: int | None = None
     alike: bool = field(default=False, init=False)
+    slowdown: float = field(default=0.0, init=False)
     prices: dict[Operation, float] = field(default_factory=dict)
     known: dict[tuple, list] = field(default_factory=dict)
 

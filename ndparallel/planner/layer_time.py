@@ -1,7 +1,7 @@
 """Seconds of one layer's passes on one machine: its list, priced, with the communication that nothing hides.
 
 Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when the matmul ends.
-Limit  A hidden collective does not slow the matmul beside it. All GPUs are alike: one number stands for them.
+Limit  All GPUs are alike: one number stands for them.
 
 Glossary
     exposed    seconds of a collective that the GPU's compute waits for
@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
-from ndparallel.planner.network import collective_seconds, dispatch_seconds
+from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Groups, Job, Plan
 from ndparallel.planner.streams import Seconds
@@ -49,6 +49,7 @@ class Pricing:
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
     wholes: dict[tuple, Any] = field(init=False, default_factory=dict)
     alike = True
+    slowdown = SLOWDOWN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", Groups(self.plan, self.job))
@@ -86,11 +87,13 @@ class Pricing:
         return start + self.whole(exchange)
 
     def exposed(self, exchange: Exchange):
-        """What is left of a collective beside its operation: at least one of its chunks."""
+        """What is left of a collective beside its operation: at least one of its chunks, or what it slows the operation by."""
         whole = self.whole(exchange)
         if exchange.beside is None:
             return whole
-        return np.maximum(whole - self.seconds(exchange.beside), whole / exchange.chunks)
+        beside = self.seconds(exchange.beside)
+        left = np.maximum(whole - beside, whole / exchange.chunks)
+        return np.maximum(left, self.slowdown * np.minimum(whole, beside))
 
     def whole(self, exchange: Exchange):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""

@@ -1,7 +1,8 @@
 """Seconds of a collective on the links that its group really runs on, with the algorithm that NCCL would choose.
 
 Idea   A group of p ranks, `stride` apart, has some members in every node. A ring crosses each node's border over as many rails as it has
-       members there, so its bandwidth is the smaller of the link inside and of all those rails. Small sums take a tree instead.
+       members there, so its bandwidth is the smaller of the link inside and of all those rails. Small sums take a tree instead, as NCCL
+       compares them (src/graph/tuning.cc: for an all_reduce ring and tree by latency + bytes / bandwidth, for the others a ring).
 Cost   ring all_gather and reduce_scatter: START + hops' latency + (p-1)/p * n / bandwidth; all_reduce twice that without START.
 Limit  Groups do not slow one another: every member has a rail of its own. All arguments may be numpy arrays.
 
@@ -20,6 +21,10 @@ import numpy as np
 from gpu import Hardware
 
 START_SECONDS = 23e-6  # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+
+# How much slower a GPU computes while a collective is under way, which takes multiprocessors, memory bandwidth and power from it: the mean
+# over A100, H100, MI210 and MI250 in Lee et al., arXiv:2507.03114 (their largest is 0.40)
+SLOWDOWN = 0.189
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "compiled": {"norm": (2, 4), "residual": (2, 2), "dropout": (0.5, 1), "rotary": (2, 2), "gated": (3, 5), "plain": (2, 3)},
 }
 SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one byte
-ROUTING_LAUNCHES = 60  # kernels of one pass through a mixture of experts beside its matrices: Megatron-Core's router and permutations
+ROUTING_LAUNCHES = 60  # kernels of one pass through a mixture of experts beside its matrices: counted, roughly, in Megatron-Core's router
 
 
 class Exchange(NamedTuple):

@@ -90,6 +90,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
+    check_given(arguments)
     job = job_from(arguments)
     plan = plan_from(arguments, job)
     check(job, plan)
@@ -100,9 +101,27 @@ def job_from(arguments: argparse.Namespace) -> Job:
     """The job that the options describe."""
     if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
         raise UserError(f"the job also needs {' and '.join(missing)}.")
+    at_least_one(arguments, "gpus", "sequence", "global_batch")
+    if arguments.software == "":
+        raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
     job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
     return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
+
+
+def check_given(arguments: argparse.Namespace) -> None:
+    """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it is given."""
+    at_least_one(arguments, "dp", "chunks", "layers_per_stage")
+    if arguments.shards < 0:
+        raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
+    if arguments.schedule == "":
+        raise unknown("schedule", "", SCHEDULES)
+
+
+def at_least_one(arguments: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UserError(f"{name} is {value}; it must be at least 1.")
 
 
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
@@ -135,7 +154,7 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     if arguments.context_parallel == "all-gather" or arguments.cp_comm_type == "all_gather":
         stack = replace(stack, cp_gathers=True)
-    if arguments.recompute_modules:
+    if getattr(arguments, "recompute_modules", None):  # an option of the plan, which some commands have not
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
         raise UserError("--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave it out.")

@@ -2,7 +2,8 @@
 
 Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less than all microbatches, and is
        done before the last one's gradient has gone back up; the step waits for the rank of which all this is longest. What hides behind
-       compute at the step's ends follows from equal layers. Memory is the fullest rank's, exactly.
+       compute at the step's ends follows from equal layers, of which only those of the stage that is complete last show gradients. Memory
+       is the fullest rank's, exactly.
 Cost   some hundred numpy operations, whatever the number of plans.
 Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B, where every second microbatch
        waits for two messages. docs/manual.md says how near the bound is.
@@ -48,7 +49,7 @@ def price(job: Job, plans: Plan) -> Price:
     columns = columns_of(job, plans)
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
-        rows = (plans.pp == pp) & (plans.chunks == chunks)
+        rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
         these = Pipelines(take(columns, rows), depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
         seconds[rows], memory[rows] = these.least_seconds(plans.schedule), these.peak_bytes(plans.schedule)
     return Price(seconds, memory)
@@ -168,10 +169,13 @@ class Pipelines:
     def ends(self) -> np.ndarray:
         """Seconds behind each rank's last action."""
         (forward, inputs, weights), (reduce, gather) = self.columns["passes"], self.columns["travel"]
-        gradients = self.exposed(reduce, inputs + weights, self.stack.dp_overlap)
-        hidden = self.exposed(gather, forward, self.stack.gathers_first)
+        gradients = self.exposed(reduce, inputs + weights, self.stack.dp_overlap, self.depth.last_stages)
+        hidden = self.exposed(gather, forward, self.stack.gathers_first, self.depth.parts)
         if self.depth.pp == 1 and self.zero_2.any():  # every microbatch reduces, nothing hides what is gathered
-            gradients, hidden = np.where(self.zero_2, 0.0, gradients), np.where(self.zero_2, self.exposed(gather, forward, False), hidden)
+            gradients, hidden = (
+                np.where(self.zero_2, 0.0, gradients),
+                np.where(self.zero_2, self.exposed(gather, forward, False, self.depth.parts), hidden),
+            )
         return gradients + hidden + self.optimizer
 
     @property
@@ -188,20 +192,25 @@ class Pipelines:
     def reduced_every_time(self) -> np.ndarray:
         """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass ends."""
         _, inputs, weights = self.columns["passes"]
-        return np.where(self.zero_2, self.microbatches * self.exposed(self.columns["travel"][0], inputs + weights, True), 0.0)
+        return np.where(
+            self.zero_2, self.microbatches * self.exposed(self.columns["travel"][0], inputs + weights, True, self.depth.parts), 0.0
+        )
 
-    def exposed(self, lines: np.ndarray, compute: np.ndarray, overlap: bool) -> np.ndarray:
-        """What a pass over all of a rank's layers does not hide of collectives, one for each unit. Lines run side by side."""
+    def exposed(self, lines: np.ndarray, compute: np.ndarray, overlap: bool, parts: np.ndarray) -> np.ndarray:
+        """What a pass over these parts of a rank does not hide of collectives, one for each unit. Lines run side by side. Without overlap
+        nothing of what the whole rank sends is hidden."""
         if not overlap:
             return np.matmul(self.depth.parts[:, 1:], lines).sum(axis=0)
-        shown = [self.exposed_line(line, self.mean_layer(compute[1:3])) for line in lines if line.any()]
+        shown = [exposed_line(parts, line, compute) for line in lines if line.any()]
         return reduce(np.maximum, shown, np.zeros_like(self.each[0]))
 
-    def mean_layer(self, of_kinds: np.ndarray) -> np.ndarray:
-        return np.matmul(self.depth.parts[:, 1:3] / np.maximum(self.depth.layers, 1)[:, None], of_kinds)
 
-    def exposed_line(self, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
-        """Collectives follow one another; what shows began behind the last layer, the first one, or the head. The table's hides nowhere."""
-        one, layers = self.mean_layer(line[:2]), self.depth.layers[:, None]
-        table, head = self.depth.parts[:, 3:4] * line[2], self.depth.parts[:, 4:] * line[3]
-        return table + np.maximum(one, np.maximum(layers * one - (layers - 1) * compute, head + layers * (one - compute)))
+def exposed_line(parts: np.ndarray, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
+    """Collectives follow one another; what shows began behind the last layer, the first one, or the head. Beside the table's own, which
+    hides nowhere, the embedding's compute hides a little of the others."""
+    layers = (parts[:, 1] + parts[:, 2])[:, None]
+    mean = parts[:, 1:3] / np.maximum(layers, 1)
+    one, beside = np.matmul(mean, line[:2]), np.matmul(mean, compute[1:3])
+    table, head = parts[:, 3:4] * line[2], parts[:, 4:] * line[3]
+    shown = np.maximum(one, np.maximum(layers * one - (layers - 1) * beside, head + layers * (one - beside)))
+    return table + np.maximum(shown - parts[:, 3:4] * compute[3], 0.0)

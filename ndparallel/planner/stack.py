@@ -4,6 +4,10 @@ Idea   Everything that depends on software, and not on the GPU, the model or the
 Cost   none.
 Limit  A stack stands for a framework's common settings in one year, not for every switch that it has.
 
+Where the numbers come from. Bytes that the optimizer and the loss move, and that logits keep, are counted from the arrays that the
+frameworks' code reads, writes and saves: to within a copy. `host_seconds` was fitted once, on the one measured run with experts whose
+passes are bound by launches; docs/validation.md says what that means. What overlaps, and what is gathered how often, is read in the code.
+
 Glossary
     fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in float32), "fused"
                 (hand-written ones for norms, activations, dropout), "compiled" (torch.compile: whole chains in one kernel)
@@ -89,9 +93,9 @@ DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False
 FSDP_2023 = Stack("fsdp-2023", "fused", "flash1", accumulates=False, tp_overlap="none", logits_kept=10)
 TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective=("half",))
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
-# PyTorch's ColwiseParallel turns each matrix's input into a DTensor of its own, and back (torch/distributed/tensor/parallel/style.py).
-# Models that name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge,
-# distributed/tensor_parallel.py); torchtitan's PrepareModuleInput saves three.
+# PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself (torch/distributed/tensor/parallel/style.py), so models that
+# name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge, kempnerforge/distributed/
+# tensor_parallel.py); torchtitan's PrepareModuleInput saves three.
 PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False, tp_by_matrix=True)
 PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
 POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, grid=True, bucket_bytes=0.1e6)

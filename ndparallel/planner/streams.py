@@ -3,10 +3,10 @@
 Idea   The patterns in which communication hides (ndparallel.planner.overlap) are loops over a Streams, as the lessons' are over a GPU. Time
        is a number where all GPUs do the same, or an array: of many GPUs that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
-Limit  As on the executed clock, streams do not slow one another.
+Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at all.
 
 Glossary
-    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective
+    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or being slowed by it
     machine   prices operations, and says when a collective ends that starts at some time
 """
 
@@ -62,6 +62,7 @@ def later(a: Any, b: Any) -> Any:
 
 class Machine(Protocol):
     alike: bool  # whether all GPUs do the same, and the time is one for all
+    slowdown: float  # of compute beside a collective
 
     def seconds(self, operation: Operation) -> Any: ...
     def arrival(self, exchange: Exchange, start: Any) -> Any: ...
@@ -98,6 +99,7 @@ class Streams:
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
         self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
         self.lines: dict[str, Any] = {}  # when each communication stream is free
+        self.under_way, self.slowed_by = 0.0, ""  # until when a collective slows compute, and what it counts as
         self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
         self.ends: dict[str, deque] = defaultdict(deque)  # of what was started and not yet waited for, by name
 
@@ -118,7 +120,16 @@ class Streams:
                     self.memory.hold(*item)
                 case Seconds():
                     for part, seconds in item.items():
-                        self.spend(part, seconds)
+                        if part == "compute":
+                            self.compute(seconds)
+                        else:
+                            self.spend(part, seconds)
+
+    def compute(self, seconds: Any) -> None:
+        """Compute, slower for as long as a collective is under way; what is lost counts as its."""
+        if self.machine.slowdown and self.under_way > self.now:
+            self.spend(self.slowed_by, self.machine.slowdown * min(self.under_way - self.now, seconds))
+        self.spend("compute", seconds)
 
     def spend(self, kind: str, seconds: Any) -> None:
         end = self.now + seconds
@@ -137,6 +148,8 @@ class Streams:
         end = self.machine.arrival(exchange, begin)
         self.ends[exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
+        if self.machine.slowdown and end > self.under_way:
+            self.under_way, self.slowed_by = end, SAME_KIND.get(line, line)
         if self.trace is not None:
             self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
 
@@ -162,5 +175,6 @@ class Streams:
             before, start = self.spent, self.now
             self.spent = Seconds()
             body()
+            self.under_way = 0.0
             self.now, self.spent = start + times * (self.now - start), before + self.spent.times(times)
             self.lines = {}

@@ -1,0 +1,97 @@
+"""The best plan on 8, 64, 512, 2048 and 16384 GPUs: step time, efficiency, MFU.
+
+Idea   Weak scaling gives every GPU the same share of a batch that grows, strong scaling shares one batch among ever more. The job's batch
+       is that of --gpus. Beside the numbers stand the ranges of a table that circulates, whose degrees are tried on this job too.
+
+  ndparallel scaling --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192 --svg scaling.svg
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.table import Table
+
+from gpu import si
+from ndparallel.choice.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
+from ndparallel.choice.scaling_svg import scaling_svg
+from ndparallel.choice.tables import plain_console, words_of
+from ndparallel.errors import UserError
+from ndparallel.planner.options import add_job_options, job_from
+from ndparallel.report import quiet_table
+from ndparallel.show import prose
+
+COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_options(parser)
+    output = parser.add_argument_group("the answer")
+    output.add_argument("--sizes", metavar="N,N,...", help=f"GPUs (default {','.join(map(str, SIZES))})")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="write a picture as well")
+    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    job, sizes = job_from(arguments), sizes_from(arguments.sizes)
+    if arguments.gpus < 1:
+        raise UserError(f"--gpus is {arguments.gpus}; the batch belongs to at least 1 GPU.")
+    curves = scale(job, arguments.gpus, sizes)
+    if arguments.svg:
+        arguments.svg.write_text(scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves), "utf-8")
+    if arguments.json:
+        print(json.dumps({"rows": list(rows(curves))}, indent=2, allow_nan=False))
+    else:
+        show(curves)
+    return 0
+
+
+def sizes_from(words: str | None) -> list[int]:
+    """Raises UserError for what is no list of numbers of GPUs."""
+    if words is None:
+        return list(SIZES)
+    parts = [part.strip() for part in words.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--sizes {words!r}: write numbers of GPUs with commas, as in 8,64,512.")
+    return sorted({int(part) for part in parts})
+
+
+def show(curves: Curves) -> None:
+    console, width = plain_console()
+    for way, points in curves.items():
+        console.print(prose(f"{way} scaling", width, bold=f"{way} scaling"), end="\n\n")
+        console.print(table_of(points, width))
+        console.print()
+    for reason in dict.fromkeys(point.why_not for points in curves.values() for point in points if point.why_not):
+        console.print(prose(reason, width))
+    console.print(prose(NOTE, width))
+
+
+NOTE = (
+    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table that circulates without model "
+    "or hardware; its plan is the MFU of that table's degrees on this job, with ZeRO-1."
+)
+
+
+def table_of(points: list[Point], width: int) -> Table:
+    base = base_of(points)
+    return quiet_table(COLUMNS, [cells(point, base) for point in points], width)
+
+
+def cells(point: Point, base: Point | None) -> tuple[str, ...]:
+    row, best, efficiency = USUAL.get(point.gpus), point.best, point.efficiency(base)
+    return (
+        f"{point.gpus}: {words_of(best.plan) if best else 'none fits'}",
+        f"{point.global_batch}",
+        si(best.seconds, "s") if best else "-",
+        f"{efficiency:.0%}" if efficiency else "-",
+        between(row.efficiency) if row else "-",
+        f"{best.mfu:.1%}" if best else "-",
+        between(row.mfu) if row else "-",
+        f"{point.usual.mfu:.1%}" if point.usual else "-",
+    )
+
+
+def between(limits: tuple[float, float]) -> str:
+    low, high = limits
+    return f"{100 * low:.0f}-{high:.0%}"

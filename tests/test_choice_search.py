@@ -1,0 +1,185 @@
+"""Claims about the search: what it finds is never slower than what others find, its prices are bounds, and it gives its reasons."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ndparallel.choice.advice import SMALL, advise
+from ndparallel.choice.candidates import candidates
+from ndparallel.choice.search import Found, search
+from ndparallel.errors import UserError
+from ndparallel.hardware import find_hardware
+from ndparallel.planner.answer import answer
+from ndparallel.planner.cases import express, read_cases
+from ndparallel.planner.legality import broken
+from ndparallel.planner.memory import peak_memory
+from ndparallel.planner.models import find_model
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.price import price
+from ndparallel.planner.stack import find_stack
+from ndparallel.planner.step import predict
+
+ABOVE = 1.03  # how far a bound may lie above the exact step: layers with experts among dense ones, and stages of one layer with FSDP
+SCHEDULES = {"1f1b": 1, "eager-1f1b": 1, "gpipe": 1, "interleaved": 3, "looped-bfs": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "dualpipev": 2}
+
+
+def job(model: str = "llama-3-8b", hardware: str = "h100", batch: int = 64, software: str = "megatron-core", sequence: int = 4096) -> Job:
+    return Job(find_model(model), find_hardware(hardware), find_stack(software), sequence, batch)
+
+
+@cache
+def found(model: str, gpus: int) -> Found:
+    return search(job(model), gpus)
+
+
+def random_plans(of: Job, gpus: int, count: int) -> list[Plan]:
+    """Legal plans, drawn without the search's own enumeration."""
+    draw, plans = random.Random(3), []
+    while len(plans) < count:
+        tp, pp, cp = (2 ** draw.randrange(7) for _ in range(3))
+        schedule = draw.choice([*SCHEDULES]) if pp > 1 else "1f1b"
+        plan = Plan(
+            tp=tp,
+            pp=pp,
+            dp=gpus // (tp * pp * cp),
+            cp=cp,
+            chunks=SCHEDULES[schedule] if pp > 1 else 1,
+            micro_batch=draw.choice([1, 2, 4, 8]),
+            zero=draw.randrange(4),
+            sequence_parallel=tp > 1 and draw.random() < 0.5,
+            recompute=draw.choice(["none", "selective", "full"]),
+            schedule=schedule,
+        )
+        if plan.gpus == gpus and not any(broken(of, plan)):
+            plans.append(plan)
+    return plans
+
+
+def priced(of: Job, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
+    """Those that fit, with the bounds of their steps."""
+    alike: dict[Plan, list[Plan]] = defaultdict(list)
+    for plan in plans:
+        alike[replace(plan, tp=1, pp=1, dp=1, cp=1, chunks=1, micro_batch=1)].append(plan)
+    for words, group in alike.items():
+        numbers = {name: np.array([getattr(plan, name) for plan in group]) for name in ("tp", "pp", "dp", "cp", "chunks", "micro_batch")}
+        costs = price(of, replace(words, **numbers))
+        fit = costs.memory_bytes <= of.hardware.memory_bytes
+        yield from ((plan, bound) for plan, bound, fits in zip(group, costs.seconds, fit) if fits)
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("llama-3-8b", 16), ("llama-3-70b", 64)])
+def test_the_best_plan_is_never_slower_than_a_thousand_random_legal_ones(model, gpus):
+    best = found(model, gpus).best.seconds
+    plans = list(priced(job(model), random_plans(job(model), gpus, 1000)))
+    assert len(plans) > 150
+    for number, (plan, bound) in enumerate(plans):
+        if bound / ABOVE < best or number % 50 == 0:
+            assert best <= predict(job(model), plan).seconds * (1 + 1e-9), plan
+
+
+def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job():
+    cases = [case for run in read_cases() if (case := express(run)).plan.gpus <= 16 and not case.one_layer]
+    assert len(cases) > 12
+    for case in cases:
+        best = search(case.job, int(case.plan.gpus), top=1, effort=200_000).best.seconds
+        assert best <= predict(case.job, case.plan).seconds * (1 + 1e-9), case.name
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "ways"), [("gpt2", 8, 1), ("llama-3-8b", 16, 1), ("llama-3-70b", 64, 2), ("mixtral-8x7b", 32, 2)]
+)
+def test_the_best_plan_is_never_slower_than_the_advice(model, gpus, ways):
+    sequence = 1024 if model == "gpt2" else 4096
+    advice = advise(job(model, sequence=sequence), gpus)
+    assert 0 < len(advice.ways) <= ways and advice.left_on_the_table >= 0
+    assert advice.found.best.seconds <= advice.advised.seconds
+    small = advice.found.job.shape.parameters().total < SMALL
+    assert advice.branches[0].question.startswith("fits on one GPU?") and (not small or len(advice.branches) <= 5)
+
+
+def test_of_few_plans_the_best_is_the_best_of_all_timed_one_by_one():
+    some = job("llama-3-8b", batch=8)
+    fixed = {"micro_batch": 1, "zero": 1, "recompute": "none", "sequence_parallel": False, "schedule": ("1f1b", "zb-h1", "zb-v", "gpipe")}
+    every = candidates(some, 8, fixed, some.hardware.memory_bytes)
+    steps = [predict(some, every.plan(place)).seconds for place in range(len(every.rows))]
+    result = search(some, 8, fixed)
+    assert len(steps) > 20 and result.best.seconds == pytest.approx(min(steps), rel=1e-12)
+    assert result.gap <= 1 - min(every.seconds) / min(steps) + 1e-12
+
+
+def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
+    some, near = job("llama-3-70b", batch=32), []
+    for schedule, chunks in SCHEDULES.items():
+        for zero, micro_batch in ((1, 1), (3, 2)):
+            plan = Plan(tp=2, pp=4, dp=4, micro_batch=micro_batch, chunks=chunks, zero=zero, schedule=schedule, recompute="selective")
+            cost, exact = price(some, plan), predict(some, plan).seconds
+            assert cost.seconds[0] <= exact * ABOVE and cost.memory_bytes[0] == pytest.approx(
+                float(peak_memory(some, plan).total), rel=1e-9
+            )
+            near.append(cost.seconds[0] / exact)
+    assert np.median(near) > 0.95 and min(near) > 0.6
+
+
+def test_every_legal_plan_fits_or_is_counted_by_what_it_lacks():
+    result = found("llama-3-70b", 64)
+    lacking = sum(count for reason, count in result.rejected.items() if reason.startswith("does not fit"))
+    assert result.legal == result.fit + lacking and result.fit > 10_000
+    less = search(job("llama-3-70b"), 64, max_memory=60 * 2**30, top=3)
+    assert less.legal == result.legal and less.fit < result.fit and less.best.seconds >= result.best.seconds
+    assert all(answer.fullest.total <= 60 * 2**30 for answer in less.answers)
+
+
+def test_what_no_rule_allows_is_counted_by_the_rule():
+    reasons = search(job("llama-3-8b", batch=60), 12, top=1).rejected
+    assert reasons["heads not divisible by tp"] > 0 and reasons["sequence not divisible by 2 cp"] > 0
+
+
+def test_answers_are_ranked_distinct_and_what_the_planner_says_of_their_plans():
+    result = found("llama-3-70b", 64)
+    seconds = [each.seconds for each in result.answers]
+    assert len(seconds) == 10 == len({each.plan for each in result.answers}) and seconds == sorted(seconds)
+    for each in result.answers[:3]:
+        assert answer(result.job, each.plan).as_dict() == each.as_dict()
+
+
+def test_a_process_pool_finds_the_same():
+    alone = search(job(batch=16), 8)
+    with ProcessPoolExecutor(2) as pool:
+        together = search(job(batch=16), 8, executor=pool)
+    assert [each.as_dict() for each in together.answers] == [each.as_dict() for each in alone.answers]
+    assert (together.rejected, together.legal, together.timed, together.gap) == (alone.rejected, alone.legal, alone.timed, alone.gap)
+
+
+def test_what_is_fixed_stays():
+    fixed = {"tp": 4, "schedule": "interleaved", "recompute": "full", "zero": 1, "micro_batch": 2, "chunks": 4, "pp": 2}
+    for each in search(job("llama-3-70b"), 64, fixed, top=3).answers:
+        assert all(getattr(each.plan, name) == value for name, value in fixed.items())
+    two = search(job("llama-3-70b"), 64, {"schedule": ("gpipe", "zb-h1"), "pp": 8}, top=5)
+    assert {each.plan.schedule for each in two.answers} <= {"gpipe", "zb-h1"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fixed", "said"),
+    [
+        (64, {"tp": 7}, "nearest: 2, 4, 8"),
+        (64, {"tpp": 8}, "Did you mean 'tp'"),
+        (64, {"zero": 5}, "unknown zero"),
+        (64, {"dp": 0}, "at least 1"),
+        (2, {}, "none of 1,968 legal plans of llama-3-70b fits on 2 GPUs"),
+        (61, {"pp": 1}, "nearest: 61"),
+    ],
+)
+def test_a_search_that_can_find_nothing_says_why(gpus, fixed, said):
+    with pytest.raises(UserError, match=said.replace("(", "\\(")):
+        search(job("llama-3-70b"), gpus, fixed)
+
+
+def test_the_lessons_own_software_is_refused():
+    with pytest.raises(UserError, match="real framework"):
+        search(replace(job(), stack=find_stack("pocket")), 8)

@@ -1,0 +1,24 @@
+"""Every strategy of every lesson is the same on processes and on inline: its JSON to the last byte, its events, clocks and memory."""
+
+import pytest
+
+from ndparallel.job import Job
+from ndparallel.lesson import run_lesson
+from ndparallel.lessons import LESSONS, load
+from ndparallel.pocket import POCKET
+from ndparallel.units import ModelConfig
+
+MODEL = ModelConfig(layers=2, hidden=16, heads=8, kv_heads=4, ffn=16, sequence=16)
+LAYERS = {"3d_pipeline_parallel": 8, "4d_combined": 8}  # enough to fill their stages
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_strategy_is_the_same_on_both_engines(name):
+    lesson = load(name)
+    job = Job(**{"model": MODEL.on(layers=LAYERS.get(name, 2))} | lesson.defaults)
+    one, other = (run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None) for engine in ("inline", "processes"))
+    assert one.report.json() == other.report.json()
+    assert all(row.step_seconds for row in one.report.strategies)
+    for strategy, results in one.results.items():
+        for here, there in zip(results, other.results[strategy], strict=True):
+            assert here._replace(value=None) == there._replace(value=None), strategy
