@@ -30,7 +30,7 @@ class Strategy:
     """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
 
     Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's program where it is not the
-    lesson's model that is trained.
+    lesson's model that is trained. `named` is its name where that depends on the number of GPUs.
     """
 
     name: str
@@ -39,6 +39,11 @@ class Strategy:
     changes: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
     reference: Callable[..., Any] | None = None
+    named: Callable[[int], str] | None = None
+
+    def on(self, gpus: int) -> "Strategy":
+        """The same strategy under the name that it has on so many GPUs."""
+        return replace(self, name=self.named(gpus)) if self.named else self
 
     def job(self, job: Job, gpus: int) -> Job:
         mesh = self.mesh(gpus)
