@@ -167,3 +167,15 @@ def test_explain_prices_the_busiest_ranks_experts(capsys):
     options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
     assert main(["explain", *options.split()]) == 0
     assert capsys.readouterr().out.startswith("Experts of the busiest rank: 1.3 times the mean's rows.")
+
+
+def test_explain_names_the_units_that_a_model_has(capsys):
+    assert main(["explain", *LLAMA, "--unit", "experts"]) == 2
+    assert capsys.readouterr().err == "error: unknown unit of llama-3-8b: 'experts'. There are: dense, embedding, head.\n"
+
+
+def test_explain_shows_what_a_started_message_still_takes_when_it_is_waited_for(capsys):
+    sizes = "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --sequence 64 --hardware pocket --gpus 8 --global-batch 8"
+    assert main(["explain", *sizes.split(), "--cp", "2", "--tp", "2", "--json"]) == 0
+    ring = [row for row in json.loads(capsys.readouterr().out)["passes"]["forward"] if row["name"].startswith("cp")]
+    assert [(row["seconds"], row["beside"]) for row in ring] == [(0.0, "what stands above")]

@@ -14,12 +14,14 @@ import numpy as np
 from rich.console import Console
 
 from gpu import Operation, si
+from ndparallel.errors import unknown
 from ndparallel.planner.endings import AnyWorkload
-from ndparallel.planner.operations import Exchange, Start
+from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.operations import Exchange, Wait
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import workload_of
-from ndparallel.planner.streams import Item
+from ndparallel.planner.streams import Item, Streams
 from ndparallel.planner.workload import Workload
 from ndparallel.report import quiet_table
 from ndparallel.show import WIDTH, prose
@@ -38,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     job, plan = job_and_plan(arguments)
-    unit = arguments.unit or ("experts" if job.shape.experts else "dense")
+    unit = arguments.unit or units_of(job)[0]
+    if unit not in units_of(job):
+        raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))
     passes = explained(workload_of(job, plan), unit)
     if arguments.json:
         print(json.dumps({"unit": unit, "passes": passes}, indent=2, allow_nan=False))
@@ -55,6 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def units_of(job: Job) -> list[str]:
+    """Those that the model has; a layer with experts first."""
+    dense, experts = job.shape.layers - job.shape.moe_layers, job.shape.moe_layers
+    return ["experts"] * (experts > 0) + ["dense"] * (dense > 0) + ["embedding", "head"]
+
+
 def busiest(job: Job, plan: Plan, unit: str) -> str:
     """Whose rows the lists are of, where routing is uneven."""
     received = float(plan.share(job).received)
@@ -63,21 +73,32 @@ def busiest(job: Job, plan: Plan, unit: str) -> str:
 
 def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by pass; what takes no time, and passes in which nothing happens, are left out."""
-    lists = {name: [row_of(work, item) for item in items] for name, items in passes_of(work, unit).items()}
+    if isinstance(work, Workload):
+        passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
+        lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}
+    else:
+        lists = {name: executed_rows(work, items) for name, items in executed_passes(work, unit).items()}
     return {name: shown for name, rows in lists.items() if (shown := [row for row in rows if row["seconds"] or row["beside"]])}
 
 
-def passes_of(work: AnyWorkload, unit: str) -> dict[str, list[Operation | Exchange]]:
-    """Operations and collectives by pass."""
-    if isinstance(work, Workload):
-        return work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
+def executed_passes(work: ExecutedWorkload, unit: str) -> dict[str, list[Item]]:
     kind = unit if unit in ("embedding", "head") else "block"
-    lists = {name: work.passes(kind, name) for name in ("forward", "backward")}
-    return {name: [item for item in map(started, items) if isinstance(item, Operation | Exchange)] for name, items in lists.items()}
+    return {name: work.passes(kind, name) for name in ("forward", "backward")}
 
 
-def started(item: Item) -> Item:
-    return item.exchange if isinstance(item, Start) else item
+def executed_rows(work: ExecutedWorkload, items: list[Item]) -> list[dict[str, Any]]:
+    """One by one on the clocks of all GPUs: what was started takes what is left of it when it is waited for."""
+    streams, rows = Streams(work.machine), []
+    for item in items:
+        before = np.max(streams.now)
+        streams.run([item])
+        if isinstance(item, Operation):
+            rows.append(row_of(work, item))
+        elif isinstance(item, Exchange):
+            rows.append(said(item, np.max(streams.now) - before, ""))
+        elif isinstance(item, Wait):
+            rows.append(said(item.exchange, np.max(streams.now) - before, "what stands above"))
+    return rows
 
 
 def row_of(work: AnyWorkload, item: Operation | Exchange) -> dict[str, Any]:
@@ -85,10 +106,16 @@ def row_of(work: AnyWorkload, item: Operation | Exchange) -> dict[str, Any]:
     if isinstance(item, Operation):
         bound, seconds = bound_of(work, item)
         return {"name": item.name, "flops": float(item.flops), "bytes": float(item.bytes), "seconds": seconds, "bound": bound, "beside": ""}
-    whole = float(np.max(work.machine.arrival(item, 0.0)))
+    assert isinstance(work, Workload)
+    whole = float(work.machine.whole(item))
     beside = item.beside.name if item.beside and whole else ""
-    exposed = float(work.machine.exposed(item)) if beside and isinstance(work, Workload) else whole
-    return {"name": item.name, "flops": 0.0, "bytes": float(item.bytes), "seconds": exposed, "bound": "network", "beside": beside}
+    return said(item, work.machine.exposed(item) if beside else whole, beside)
+
+
+def said(exchange: Exchange, seconds: float, beside: str) -> dict[str, Any]:
+    """The row of a collective."""
+    row = {"name": exchange.name, "flops": 0.0, "bytes": float(exchange.bytes), "seconds": float(seconds)}
+    return row | {"bound": "network", "beside": beside}
 
 
 def bound_of(work: AnyWorkload, item: Operation) -> tuple[str, float]:
