@@ -185,7 +185,8 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         refuse_outputs(arguments)
         refuse_choices(lesson, arguments)
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
-            show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
+            sweep = lesson.sweeps[arguments.sweep](runner, job)
+        show_sweep(sweep, arguments.json)
         return 0
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(arguments))

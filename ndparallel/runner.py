@@ -106,13 +106,16 @@ class Runner:
         self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
         self.ranks: dict[int, Ranks] = {}
         self.references: dict[tuple, Reference] = {}
+        self.most_gpus = 0
 
     def __enter__(self) -> "Runner":
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type | None = None, *exception: object) -> None:
         for ranks in self.ranks.values():
             ranks.close()
+        if kind is None and self.hardware.disturbances:
+            self.hardware.disturbances.check(self.most_gpus)
 
     def on(self, **hardware: Any) -> "Runner":
         """A runner like this one on changed hardware, to be used with `with`."""
@@ -121,6 +124,7 @@ class Runner:
     def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
         self.announce(strategy.name)
         size = job.mesh.world_size
+        self.most_gpus = max(self.most_gpus, size)
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
         return self.ranks[size].run(strategy.program, hardware, job)
@@ -142,13 +146,13 @@ class Runner:
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
-        strategy, gpus, job, refusal = entry[:4]
+        strategy, gpus, job, refusal, is_baseline = entry
         if job is None:
             return failed(strategy.name, gpus, refusal), []
         reference = self.reference(job, strategy.reference)
         if reference.stands_for(entry, self.hardware):
             return reference.measurement, reference.results
-        hardware = replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **strategy.hardware)
+        hardware = replace(undisturbed(self.hardware) if is_baseline else self.hardware, **strategy.hardware)
         try:
             results = self.run(strategy, job, hardware)
         except self.told_in_rows as error:

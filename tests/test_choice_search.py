@@ -84,7 +84,7 @@ def test_the_best_plan_is_never_slower_than_a_thousand_random_legal_ones(model, 
 
 
 def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job():
-    cases = [case for run in read_cases() if (case := express(run)).plan.gpus <= 16 and not case.one_layer]
+    cases = [case for run in read_cases() if (case := express(run)).plan.gpus <= 8 and not case.one_layer]
     assert len(cases) > 12
     for case in cases:
         best = search(case.job, int(case.plan.gpus), top=1, effort=200_000).best.seconds
@@ -124,6 +124,19 @@ def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
             )
             near.append(cost.seconds[0] / exact)
     assert np.median(near) > 0.95 and min(near) > 0.6
+
+
+def test_where_a_layer_does_not_fit_the_advice_is_to_cut_it():
+    small = replace(find_hardware("h100"), memory_bytes=16 * 2**30)
+    advice = advise(replace(job("llama-3-70b", batch=128), hardware=small), 256)
+    assert "no: TP has to cut it" in [branch.follows for branch in advice.branches]
+    assert advice.advised is None or advice.advised.plan.tp == 8
+
+
+def test_in_a_pipeline_zero_2_takes_the_time_of_zero_1():
+    for schedule, chunks in SCHEDULES.items():
+        one, two = (Plan(tp=2, pp=4, dp=2, zero=zero, schedule=schedule, chunks=chunks) for zero in (1, 2))
+        assert predict(job(), one).seconds == predict(job(), two).seconds
 
 
 def test_every_legal_plan_fits_or_is_counted_by_what_it_lacks():

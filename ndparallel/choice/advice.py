@@ -88,8 +88,10 @@ class Walk:
         """What the rules end in: one plan, or two where they leave two ways open."""
         if self.fits_on_one():
             return [self.data_parallel(zero=0)]
-        self.largest_layer()
+        cut = not self.largest_layer_fits()
         billions = self.parameters / 1e9
+        if cut:
+            return [self.three_dimensions()]
         if self.parameters < SMALL:
             self.ask("under 10 billion parameters?", "yes: FSDP, sharded data parallelism", parameters=self.parameters)
             return [self.data_parallel(zero=3)]
@@ -108,12 +110,13 @@ class Walk:
         self.ask(f"fits on one GPU? {si(need, 'B')} of {si(has, 'B')}", follows, needed_bytes=need, memory_bytes=has)
         return yes
 
-    def largest_layer(self) -> None:
+    def largest_layer_fits(self) -> bool:
         kinds = ["dense", "experts"] if self.job.shape.experts else ["dense"]
         elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in [*kinds, "embedding"])
         need, has = elements * STATE_BYTES, self.job.hardware.memory_bytes
         follows = "yes: TP is not forced" if need <= has else "no: TP has to cut it"
         self.ask(f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}", follows, needed_bytes=need, memory_bytes=has)
+        return need <= has
 
     # ---- the ways
 

@@ -19,6 +19,7 @@ from ndparallel.planner.stack import find_stack
 from ndparallel.quantities import parse_quantity
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
+MOST = 1e24
 EXAMPLE = "write a field and what becomes of it, as in bandwidth_across*2, sequence/2 or memory=141GiB"
 
 
@@ -59,6 +60,8 @@ def new_value(name: str, field: Field, operator: str, words: str, before: float)
     else:
         number = as_number(name, words)
         value = {"=": number, "*": before * number, "/": before / number}[operator]
+    if not value < MOST:
+        raise UserError(f"--what-if {name}{operator}{words} makes {value:g} of {before:g}, which is no size any more.")
     if not field.quantity and value != int(value):
         raise UserError(f"--what-if {name}{operator}{words} makes {value:g} of {before:g}; it must be a whole number.")
     return value if field.quantity else int(value)

@@ -23,6 +23,7 @@ import numpy as np
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import _fsdp_states, _states, kept_bytes, logits_bytes
+from ndparallel.planner.network import SLOWDOWN
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import slowest
 from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step
@@ -114,8 +115,9 @@ def fully_sharded(pricing: Pricing, passes: list[list[Any]], travel: list[list[l
     return [[a + b for a, b in zip(forward, fill)], [a + b for a, b in zip(backward, drain)], [0.0] * len(PARTS)]
 
 
-def above(seconds, hidden_behind):
-    return np.maximum(0.0, seconds - hidden_behind)
+def above(seconds, compute):
+    """What a collective beside compute adds to it: what is left when the compute ends, or what it slows it by."""
+    return np.maximum(seconds - compute, SLOWDOWN * np.minimum(seconds, compute))
 
 
 def waits_of_forward(f, g, mixed: bool) -> list:
