@@ -26,13 +26,15 @@ def tile_fill(shape: tuple, multiprocessors: int, batch=1):
     A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its tiles is lost.
     """
     m, n, _ = shape
-    return np.maximum(_fill(m, n, multiprocessors, batch), _fill(n, m, multiprocessors, batch))
+    one_way, other_way = _fill(m, n, multiprocessors, batch), _fill(n, m, multiprocessors, batch)
+    return max(one_way, other_way) if isinstance(one_way, float) else np.maximum(one_way, other_way)
 
 
 def _fill(m, n, multiprocessors: int, batch):
-    tiles = batch * np.ceil(m / TILE[0]) * np.ceil(n / TILE[1])
-    waves = np.ceil(tiles / multiprocessors)
-    used = np.where(tiles < multiprocessors, tiles, waves * multiprocessors)
+    """In Python's own operators, which are quicker for numbers and do arrays as well; -(-a // b) rounds a / b up."""
+    tiles = batch * -(-m // TILE[0]) * -(-n // TILE[1])
+    whole_waves = -(-tiles // multiprocessors) * multiprocessors
+    used = whole_waves - (tiles < multiprocessors) * (multiprocessors - tiles)
     return batch * m * n / (used * TILE[0] * TILE[1])
 
 

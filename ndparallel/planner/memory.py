@@ -21,12 +21,11 @@ import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.executed_workload import ExecutedWorkload
-from ndparallel.planner.grid import run_grid
 from ndparallel.planner.held import HELD
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AUTOMATIC, one_stage, schedule_of, workload_of
+from ndparallel.planner.step import AUTOMATIC, grid_of, one_stage, schedule_of, workload_of
 from ndparallel.planner.workload import KEPT, elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
@@ -66,7 +65,7 @@ def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
     """Counted as the GPUs of an executed run count it, allocation by allocation."""
     work = ExecutedWorkload(job, plan)
     if job.stack.grid:
-        peaks = [streams.memory.peak for streams in run_grid(work, schedule_of(work))]
+        peaks = [streams.memory.peak for streams in grid_of(work)]
     elif plan.pp == 1:
         peaks = [one_stage(work).memory.peak]
     else:

@@ -11,9 +11,10 @@ Glossary
     gather    collectives that make its weights whole again
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
+from itertools import groupby, zip_longest
 from typing import Any
 
 from ndparallel.planner.operations import Exchange
@@ -54,13 +55,18 @@ Placed = tuple[int, Bucket]  # a bucket with its place in the list
 
 
 def forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
-    for bucket in reversed(buckets):
-        bucket.forward(streams)
+    in_turn(streams, reversed(buckets), Bucket.forward)
 
 
 def backward(streams: Streams, buckets: Sequence[Bucket]) -> None:
-    for bucket in buckets:
-        bucket.backward(streams)
+    in_turn(streams, buckets, Bucket.backward)
+
+
+def in_turn(streams: Streams, buckets: Iterable[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> None:
+    """Pass through the buckets beside nothing; one that comes several times running is timed once."""
+    for _, run in groupby(buckets, key=id):
+        bucket, *others = run
+        streams.repeat(1 + len(others), partial(one_pass, bucket, streams))
 
 
 def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:

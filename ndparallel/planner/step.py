@@ -12,6 +12,7 @@ Glossary
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -70,11 +71,17 @@ def workload_of(job: Job, plan: Plan) -> AnyWorkload:
 
 def step_of(work: AnyWorkload) -> Step:
     if isinstance(work, ExecutedWorkload) and work.job.stack.grid:
-        spent = slowest_gpu(run_grid(work, schedule_of(work)))
+        spent = slowest_gpu(grid_of(work))
         return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
     spent = one_stage(work).spent if work.plan.pp == 1 else pipeline(work)
     means = {kind: np.mean(spent.get(kind, 0.0)) for kind in KINDS}
     return Step(means | {"bubble": means["bubble"] + np.max(spent.total) - sum(means.values()) + 0.0})
+
+
+@lru_cache(maxsize=8)
+def grid_of(work: ExecutedWorkload) -> list[Streams]:
+    """Every pipeline rank of an executed run, at the end of the step: for its seconds and for its memory."""
+    return run_grid(work, schedule_of(work))
 
 
 # ------------------------------------------------------------------------------------------------------- without pipeline
