@@ -17,10 +17,12 @@ Glossary
 Run     python 0d_single_gpu.py --memory
 """
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpu import GPU, si
+from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.lesson import Lesson, Run, Strategy, main
 from ndparallel.mesh import Mesh
@@ -42,7 +44,7 @@ def notice(run: Run) -> str:
     """What is saved, what it costs, and what cannot be saved this way."""
     if "single GPU" not in run and "4 microbatches" in run:
         return "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the same."
-    if any(row.error for row in run.report.strategies):
+    if all(row.error for row in run.report.strategies):
         return "This model does not fit on one GPU: sharding it over several is what the other lessons are about."
     if "single GPU" not in run:
         return ""
@@ -73,6 +75,12 @@ def one(gpus: int) -> Mesh:
     return Mesh()
 
 
+def chosen(arguments: argparse.Namespace) -> Sequence[Strategy]:
+    if arguments.gpus != 1:
+        raise UserError(f"0D is one GPU, and --gpus asks for {arguments.gpus}: leave it out, or take another lesson.")
+    return LESSON.strategies
+
+
 SAVINGS = {
     "4 microbatches": "Taking the batch in 4 parts",
     "selective recompute": "Computing attention's probabilities twice",
@@ -92,6 +100,7 @@ LESSON = Lesson(
     ],
     contrast=("single GPU", "full recompute"),
     notice=notice,
+    chosen=chosen,
 )
 
 if __name__ == "__main__":

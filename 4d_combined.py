@@ -82,12 +82,15 @@ def synchronise(replica: Replica, action: Action, unit: Unit) -> None:
 
 
 def grid(name: str, changes: dict | None = None, **degrees: Any) -> Strategy:
-    """A strategy on a mesh of these degrees; those that depend on the number of GPUs are functions of it."""
+    """A strategy on a mesh of these degrees; those that depend on the number of GPUs are functions of it. `name` may say {dp}."""
 
     def mesh(gpus: int) -> Mesh:
         return Mesh(**{axis: degree(gpus) if callable(degree) else degree for axis, degree in degrees.items()})
 
-    return Strategy(name, train, mesh, {"microbatches": one_sequence_each} | (changes or {}))
+    def named(gpus: int) -> str:
+        return name.format(dp=max(1, gpus // 4))
+
+    return Strategy(named(8), train, mesh, {"microbatches": one_sequence_each} | (changes or {}), named=named)
 
 
 def one_sequence_each(job: Job, mesh: Mesh) -> int:
@@ -120,13 +123,13 @@ def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
 
 BAD_ORDER = "dp-pp-ep-cp-tp"
 STRATEGIES = [
-    grid("TP2 x PP2 x DP2", tp=2, pp=2, dp=share(4)),
+    grid("TP2 x PP2 x DP{dp}", tp=2, pp=2, dp=share(4)),
     grid("DP only", dp=all_of_them),
     grid("TP only", tp=all_of_them),
     grid("PP only", pp=all_of_them),
     grid("TP outermost", tp=2, pp=2, dp=share(4), order=BAD_ORDER),
     grid("with experts, EP", {"model": with_experts}, tp=2, pp=2, dp=share(4), ep=share(4)),
-    grid("CP2 x TP2 x DP2, 2x sequence", {"model": twice_as_long}, cp=2, tp=2, dp=share(4)),
+    grid("CP2 x TP2 x DP{dp}, 2x sequence", {"model": twice_as_long}, cp=2, tp=2, dp=share(4)),
 ]
 
 
@@ -135,8 +138,11 @@ def chosen(arguments: argparse.Namespace) -> list[Strategy]:
     asked = {axis: getattr(arguments, axis) for axis in ("tp", "pp", "dp", "ep", "cp") if getattr(arguments, axis) is not None}
     if not asked and arguments.order == DEFAULT_ORDER and arguments.schedule is None and arguments.zero is None:
         return STRATEGIES
+    for axis, degree in asked.items():
+        if degree < 1:
+            raise UserError(f"{axis} is {degree}; a degree of parallelism is at least 1.")
     rest = asked.get("tp", 1) * asked.get("pp", 1) * asked.get("cp", 1)
-    asked.setdefault("dp", share(max(rest, 1))(arguments.gpus))
+    asked.setdefault("dp", share(rest)(arguments.gpus))
     if rest * asked["dp"] != arguments.gpus:
         raise UserError(f"tp * pp * cp * dp is {rest * asked['dp']}, not the {arguments.gpus} GPUs of --gpus: leave --dp to be derived.")
     name = " x ".join(f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1) or "one GPU"
@@ -150,7 +156,8 @@ def chosen(arguments: argparse.Namespace) -> list[Strategy]:
 def notice(run: Run) -> str:
     """What stops each dimension, and what the shape of the network costs."""
     sentences = []
-    rows = [run[name] for name in ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only") if name in run]
+    cube = next((name for name in run.results if name.startswith("TP2 x PP2 x")), "")
+    rows = [run[name] for name in (cube, "DP only", "TP only", "PP only") if name in run]
     if len(rows) == 4:
         best = min(rows, key=lambda row: row.step_seconds)
         sentences.append(f"On this model and network {best.name} is fastest of the dense layouts.")
@@ -159,9 +166,9 @@ def notice(run: Run) -> str:
             f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step, PP only idles for "
             f"{pp.bubble_seconds / pp.step_seconds:.0%}, DP only holds {si(dp.peak_memory_bytes['total'], 'B')} on every GPU."
         )
-    if "TP outermost" in run and "TP2 x PP2 x DP2" in run:
-        slower = run["TP outermost"].step_seconds / run["TP2 x PP2 x DP2"].step_seconds - 1
-        sentences.append(f"The very same 2 x 2 x 2 with TP across nodes and DP inside is {slower:.0%} slower.")
+    if "TP outermost" in run and cube in run and run[cube].gpus > run.hardware.gpus_per_node > 1:
+        slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1
+        sentences.append(f"The very same {cube} with TP across nodes and DP inside is {slower:.0%} slower.")
     return " ".join(sentences)
 
 

@@ -14,7 +14,6 @@ Glossary
 
 import argparse
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,7 +53,7 @@ class Disturbances:
         slow = math.prod(factor for slow_rank, factor in self.slow_gpus if slow_rank == rank)
         if not self.jitter:
             return None if slow == 1 else lambda stream: slow
-        streams: dict[str, Iterator[float]] = defaultdict()
+        streams: dict[str, Iterator[float]] = {}
         return lambda stream: slow * next(streams.get(stream) or streams.setdefault(stream, self._factors(rank, stream)))
 
     def _factors(self, rank: int, stream: str) -> Iterator[float]:

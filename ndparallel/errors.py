@@ -54,7 +54,7 @@ def ended(work: Callable[[], int]) -> int:
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
-        return end.code if isinstance(end.code, int) else 0
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def open_what_is_closed() -> None:

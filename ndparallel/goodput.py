@@ -27,8 +27,8 @@ import numpy as np
 
 HOUR, DAY = 3600.0, 86_400.0
 LLAMA_3_FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
-FAILURES_IN_A_RUN = 2000  # that a search looks at, for each interval
-MOST_FAILURES = 10_000  # after so many a run that gets nowhere is given up
+FAILURES_IN_A_RUN = 1000  # that a search looks at, for each interval
+MOST_FAILURES = 5000  # after so many a run that gets nowhere is given up
 SEARCHED = 17  # intervals at a time
 RUNS = 100  # simulated for one answer
 

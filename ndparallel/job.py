@@ -53,6 +53,8 @@ class Job:
         for name in ("batch", "microbatches", "steps", "chunks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.stage_chunks is not None and self.stage_chunks < 1:
+            raise UserError(f"a GPU cannot hold {self.stage_chunks} stages of a pipeline; choose 1 chunk or more.")
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
                 raise UserError(f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: all together).")

@@ -20,6 +20,7 @@ ENGINES = ("processes", "inline", "mpi")
 class Ranks:
     """Ranks 0 to world_size - 1, to run programs on. Use it with `with`: processes start there, and none outlives the block.
 
+    On the engine "mpi" only rank 0 of what mpirun has started gets past here; the other processes serve it, and end with it.
     `start_method` is multiprocessing's, for processes: "fork" on Linux and "spawn" elsewhere where it is not given.
     """
 
@@ -32,7 +33,8 @@ class Ranks:
         """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of the ranks.
 
         Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or its process was
-        killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. In every case all ranks have ended then.
+        killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. Of several that fail the lowest rank is
+        told. In every case all ranks have ended then.
         """
         return self.engine.run(program, Task(hardware, arguments, keep_events))
 

@@ -20,6 +20,7 @@ from ndparallel.errors import Parser, UserError, guarded, unknown
 from ndparallel.job import Job
 from ndparallel.launch import RankResult, check_ranks
 from ndparallel.measure import Measurement
+from ndparallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
@@ -58,6 +59,17 @@ class Lesson:
     defaults: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
 
+    def on(self, gpus: int) -> "Lesson":
+        """The lesson with its strategies named as they are on so many GPUs."""
+        names = {strategy.name: strategy.on(gpus).name for strategy in self.strategies}
+        return replace(
+            self,
+            strategies=[strategy.on(gpus) for strategy in self.strategies],
+            contrast=tuple(names.get(name, name) for name in self.contrast),
+            compare=tuple(names.get(name, name) for name in self.compare),
+            hierarchy=names.get(self.hierarchy or "", self.hierarchy),
+        )
+
 
 @dataclass
 class Run:
@@ -80,19 +92,35 @@ def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: S
     if names:
         entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
     else:
-        entries = [baseline(job)] * (lesson.gpus > 1) + [enter_or_explain(strategy, job, gpus) for strategy in lesson.strategies]
-    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce))
+        entries = [baseline(job)] * (lesson.gpus > 1) + all_entries(lesson, job, gpus)
+    keep_going = not names and len(lesson.strategies) > 1
+    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce, keep_going))
+
+
+def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:
+    """One for every strategy. Raises UserError where not even one of those that the lesson contrasts can be cut to so many GPUs."""
+    entries = [enter_or_explain(strategy, job, gpus) for strategy in lesson.strategies]
+    needed = [entry for entry in entries if entry.strategy.name in lesson.contrast] or entries
+    refusals = [entry.refusal for entry in needed if entry.refusal]
+    if len(refusals) == len(needed):
+        raise refusals[0]
+    return entries
 
 
 def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
-    """An entry. A strategy that takes another number of GPUs than was asked for, and cannot be cut to it, is a row that says why."""
+    """An entry; a strategy that cannot be cut to so many GPUs stays in the table, and says why."""
     try:
         return enter(strategy, job, gpus)
     except UserError as refusal:
-        size = strategy.mesh(gpus).world_size
-        if size == gpus:
-            raise
-        return Entry(strategy, size, None, refusal)
+        return Entry(strategy, size_on(strategy, gpus), None, refusal)
+
+
+def size_on(strategy: Strategy, gpus: int) -> int:
+    """How many GPUs a strategy takes where there are so many: a few choose for themselves."""
+    try:
+        return strategy.mesh(gpus).world_size
+    except UserError:
+        return gpus
 
 
 def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
@@ -155,11 +183,14 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     job, hardware = job_from(arguments, lesson.defaults), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
         refuse_outputs(arguments)
+        refuse_choices(lesson, arguments)
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
-            show_sweep(lesson.sweeps[arguments.sweep](runner, job), arguments.json)
+            sweep = lesson.sweeps[arguments.sweep](runner, job)
+        show_sweep(sweep, arguments.json)
         return 0
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(arguments))
+    lesson = lesson.on(arguments.gpus)
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
@@ -171,3 +202,11 @@ def refuse_outputs(arguments: argparse.Namespace) -> None:
     for option in ("svg", "trace", "narrate"):
         if getattr(arguments, option) is not None:
             raise UserError(f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out.")
+
+
+def refuse_choices(lesson: Lesson, arguments: argparse.Namespace) -> None:
+    """A sweep says itself who runs, and where. Raises UserError where an option says it too, instead of passing over it."""
+    said = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(AXES)
+    for option, usual in said.items():
+        if getattr(arguments, option, usual) != usual:
+            raise UserError(f"--sweep {arguments.sweep} chooses its own GPUs and strategies: leave --{option} out.")

@@ -30,7 +30,7 @@ class Strategy:
     """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
 
     Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's program where it is not the
-    lesson's model that is trained.
+    lesson's model that is trained. `named` is its name where that depends on the number of GPUs.
     """
 
     name: str
@@ -39,6 +39,11 @@ class Strategy:
     changes: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
     reference: Callable[..., Any] | None = None
+    named: Callable[[int], str] | None = None
+
+    def on(self, gpus: int) -> "Strategy":
+        """The same strategy under the name that it has on so many GPUs."""
+        return replace(self, name=self.named(gpus)) if self.named else self
 
     def job(self, job: Job, gpus: int) -> Job:
         mesh = self.mesh(gpus)
@@ -101,13 +106,16 @@ class Runner:
         self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
         self.ranks: dict[int, Ranks] = {}
         self.references: dict[tuple, Reference] = {}
+        self.most_gpus = 0
 
     def __enter__(self) -> "Runner":
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type | None = None, *exception: object) -> None:
         for ranks in self.ranks.values():
             ranks.close()
+        if kind is None and self.hardware.disturbances:
+            self.hardware.disturbances.check(self.most_gpus)
 
     def on(self, **hardware: Any) -> "Runner":
         """A runner like this one on changed hardware, to be used with `with`."""
@@ -116,6 +124,7 @@ class Runner:
     def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
         self.announce(strategy.name)
         size = job.mesh.world_size
+        self.most_gpus = max(self.most_gpus, size)
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
         return self.ranks[size].run(strategy.program, hardware, job)
@@ -137,13 +146,13 @@ class Runner:
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
-        strategy, gpus, job, refusal = entry[:4]
+        strategy, gpus, job, refusal, is_baseline = entry
         if job is None:
             return failed(strategy.name, gpus, refusal), []
         reference = self.reference(job, strategy.reference)
         if reference.stands_for(entry, self.hardware):
             return reference.measurement, reference.results
-        hardware = replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **strategy.hardware)
+        hardware = replace(undisturbed(self.hardware) if is_baseline else self.hardware, **strategy.hardware)
         try:
             results = self.run(strategy, job, hardware)
         except self.told_in_rows as error:

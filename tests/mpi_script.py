@@ -3,14 +3,17 @@
 import json
 import sys
 from hashlib import sha256
+from random import Random
 
 import numpy as np
 import rank_programs
+from test_engines_fuzz import check, draw
+from test_engines_fuzz import outcome as fuzzed
 
 from gpu import CLASSROOM
 from ndparallel.launch import Ranks
 
-WORLD_SIZE = 4
+RANDOM_PROGRAMS = 200
 
 
 def outcomes(engine):
@@ -56,8 +59,23 @@ def plain(value):
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def wrong_random_programs():
+    """Those of the fuzz test's programs that end otherwise than it says, or otherwise than inline."""
+    kept = {size: Ranks(size, "mpi") for size in range(2, 6)}
+    return [number for number in range(RANDOM_PROGRAMS) if not ends_rightly(kept, *draw(Random(f"mpi {number}")))]
+
+
+def ends_rightly(kept, scripts, legal):
+    found = fuzzed(kept[len(scripts)], scripts)
+    try:
+        check(found, scripts, legal)
+    except AssertionError:
+        return False
+    return isinstance(found, Exception) or found == fuzzed(Ranks(len(scripts), "inline"), scripts)
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         Ranks(2, "mpi").run(rank_programs.raise_in, CLASSROOM, 1, sys.argv[1])
     else:
-        print(json.dumps(outcomes("mpi"), default=str))
+        print(json.dumps({"outcomes": outcomes("mpi"), "wrong": wrong_random_programs()}, default=str))

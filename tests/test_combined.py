@@ -9,10 +9,12 @@ from common import SMALL, loss_and_gradient_difference, measured, run, strategy
 from ndparallel.errors import UserError
 from ndparallel.hierarchy import hierarchy
 from ndparallel.job import Job
-from ndparallel.lesson import Runner
+from ndparallel.lesson import Run, Runner
 from ndparallel.lessons import load
+from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
 from ndparallel.pocket import POCKET
+from ndparallel.report import Report
 
 LESSON = "4d_combined"
 DENSE = SMALL.on(layers=4)
@@ -156,6 +158,7 @@ def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
     (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
     (["--schedule", "zb-h9"], "Did you mean"),
     (["--order", "tp-dp"], "does not name each of"),
+    (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
     (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
 ])
 def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
@@ -171,6 +174,20 @@ def test_any_legal_combination_runs_from_the_command_line(capsys):
     argv = ["--tp", "2", "--pp", "2", "--ep", "2", "--zero", "1", "--schedule", "zb-h1", "--engine", "inline", "--timeline", "none"]
     assert main(load(LESSON), argv) == 0
     assert "TP2 x PP2 x EP2 x DP2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("gpus", "cube"), [(8, "TP2 x PP2 x DP2"), (4, "TP2 x PP2 x DP1"), (16, "TP2 x PP2 x DP4")])
+def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
+    lesson = load(LESSON).on(gpus)
+    assert lesson.strategies[0].name == lesson.contrast[0] == lesson.compare[0] == lesson.hierarchy == cube
+    assert str(lesson.strategies[0].mesh(gpus).dp) == cube[-1]
+
+
+def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
+    rows = tuple(Measurement(name, 4, 1.0) for name in ("TP2 x PP2 x DP1", "TP outermost"))
+    report, results = Report(LESSON, {}, {}, rows), {row.name: [None] for row in rows}
+    told = {size: load(LESSON).notice(Run(report, replace(POCKET, gpus_per_node=size), results)) for size in (2, 4)}
+    assert told == {2: "The very same TP2 x PP2 x DP1 with TP across nodes and DP inside is 0% slower.", 4: ""}
 
 
 def test_a_pipeline_deeper_than_the_model_is_refused():

@@ -16,8 +16,9 @@ from collectives import ALGORITHMS, Group
 from gpu import COMPUTE, GPU, Mailboxes, Operation
 from ndparallel.collective_prices import closed_form_seconds, price
 from ndparallel.disturbances import Disturbances
+from ndparallel.errors import UserError
 from ndparallel.job import Job
-from ndparallel.lesson import main
+from ndparallel.lesson import Runner, enter, main
 from ndparallel.lessons import load
 from ndparallel.pocket import POCKET
 
@@ -116,7 +117,7 @@ def output(capsys, lesson, *options):
     return capsys.readouterr().out
 
 
-ALL = ("--slow-gpu", "1:1.5", "--slow-link", "2-3:4", "--jitter", "10", "--steps", "2")
+ALL = ("--slow-gpu", "1:1.5", "--slow-link", "2-3:4", "--jitter", "10", "--batch", "4")
 TWO = ("--strategy", "DDP ring", "--strategy", "FSDP prefetch")
 
 
@@ -168,3 +169,9 @@ def test_what_is_no_disturbance_is_one_sentence(capsys, option, value, says):
     assert main(load("1d_data_parallel"), [option, value, "--engine", "inline", *TWO]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err and value in captured.err
+
+
+def test_a_gpu_that_no_run_of_a_sweep_has_is_told_when_it_is_over():
+    disturbed = Runner(replace(POCKET, disturbances=TWICE), "inline")
+    with pytest.raises(UserError, match="there is no GPU 2; what runs here has GPUs 0 to 1"), disturbed as runner:
+        runner.measured(enter(strategy("1d_data_parallel", "DDP ring"), JOB, 2))

@@ -101,6 +101,17 @@ def test_a_sweep_has_no_timeline_to_draw(option, capsys):
     assert (code, out) == (2, "") and f"{option} is of one run, and --sweep makes a table of many" in err
 
 
+@pytest.mark.parametrize(("name", "options"), [
+    ("1d_data_parallel", ["--gpus", "8"]),
+    ("3d_pipeline_parallel", ["--strategy", "ZB-V"]),
+    ("4d_combined", ["--tp", "4"]),
+    ("4d_combined", ["--order", "dp-tp-cp-ep-pp"]),
+])
+def test_a_sweep_passes_over_no_option(name, options, capsys):
+    code, out, err = lesson(capsys, "--sweep", *options, name=name)
+    assert (code, out) == (2, "") and f"chooses its own GPUs and strategies: leave {options[0]} out." in err
+
+
 @pytest.mark.parametrize(("name", "sweep"), [
     ("1d_data_parallel", "microbatches"),
     ("2d_tensor_parallel", "degree"),

@@ -7,9 +7,10 @@ from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, nam
 
 from gpu import COMPUTE, MEMORY, Event
 from ndparallel import costs
+from ndparallel.errors import UserError
 from ndparallel.history import activity
 from ndparallel.job import Job
-from ndparallel.lesson import Runner, enter
+from ndparallel.lesson import Runner, enter, run_lesson
 from ndparallel.lessons import load
 from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
@@ -172,3 +173,16 @@ def test_gpipe_and_1f1b_are_said_to_have_the_same_bubble_only_where_they_have(se
         for name, bubble in zip(("GPipe", "1F1B"), seconds)
     }
     assert f"GPipe and 1F1B have {said} 1F1B keeps 100%" in load(LESSON).notice(rows)
+
+
+def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():
+    job = Job(model=replace(SMALL, layers=8), batch=4, **load(LESSON).defaults | {"microbatches": 4})
+    rows = {row.name: row for row in run_lesson(load(LESSON), job, POCKET, 8, [], "inline", lambda name: None).report.strategies}
+    refused = {name for name, row in rows.items() if row.error}
+    assert refused == {"interleaved", "ZB-V", "DualPipeV"} and "take at most 10 stages" in rows["ZB-V"].error
+    assert rows["1F1B"].gpus == 8 and rows["1F1B"].max_gradient_difference <= 1e-5
+
+
+def test_where_no_schedule_of_the_contrast_can_run_the_lesson_says_why():
+    with pytest.raises(UserError, match="8 layers cannot fill 16 stages: take at most 10 stages"):
+        run_lesson(load(LESSON), Job(microbatches=8), POCKET, 16, [], "inline", lambda name: None)

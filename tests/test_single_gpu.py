@@ -10,7 +10,7 @@ from gpu import COMPUTE, Event
 from ndparallel import costs
 from ndparallel.history import activity
 from ndparallel.job import Job
-from ndparallel.lesson import run_lesson
+from ndparallel.lesson import main, run_lesson
 from ndparallel.lessons import load
 from ndparallel.mesh import Mesh
 from ndparallel.palette import RECOMPUTE
@@ -84,3 +84,14 @@ def test_the_lesson_says_what_it_measured():
     kept = ran["full recompute"].peak_memory_bytes["activations"] / reference(DEFAULT).peak_bytes["activations"]
     assert f"Computing every layer twice keeps {kept:.0%} of the activations" in words
     assert "the same to the bit" in words
+
+
+def test_one_gpu_is_not_several(capsys):
+    assert main(load("0d_single_gpu"), ["--gpus", "2"]) == 2
+    assert "0D is one GPU, and --gpus asks for 2" in capsys.readouterr().err
+
+
+def test_a_batch_that_four_parts_cannot_share_is_not_said_to_be_too_large(capsys):
+    assert main(load("0d_single_gpu"), ["--batch", "2", "--engine", "inline", "--timeline", "none"]) == 0
+    out = capsys.readouterr().out
+    assert "4 microbatches has no numbers" in out and "does not fit" not in out and "keeps 15% of the activations" in out

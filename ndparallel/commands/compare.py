@@ -13,15 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpu import Hardware, si
-from ndparallel.errors import UserError
 from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, choose, run_entries
+from ndparallel.lesson import Lesson, Run, choose, enter_or_explain, run_entries
 from ndparallel.lessons import available, load
 from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
 from ndparallel.outputs import check_outputs
 from ndparallel.report import Report
-from ndparallel.runner import Entry, Runner, Strategy, baseline, enter
+from ndparallel.runner import Entry, Runner, Strategy, baseline
 from ndparallel.show import progress, show, show_sweep
 from ndparallel.what_if import SCENARIOS, what_if
 from ndparallel.words import listed
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     check_outputs(arguments)
     hardware = disturbed_hardware_from(arguments)
-    lessons = [load(name) for name in available()]
+    lessons = [load(name).on(arguments.gpus) if arguments.gpus else load(name) for name in available()]
     if arguments.what_if:
         runs = [(scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware))) for scenario in SCENARIOS]
         show_sweep(what_if(runs), arguments.json)
@@ -73,7 +72,7 @@ def entries_of(lessons: Sequence[Lesson], jobs: dict[str, Job], gpus: int | None
     entries = []
     for strategy in wanted:
         lesson = owners[strategy.name]
-        entries.append(tried(strategy, jobs[lesson.name], gpus or lesson.gpus))
+        entries.append(enter_or_explain(strategy, jobs[lesson.name], gpus or lesson.gpus))
     refusals = [entry.refusal for entry in entries if entry.refusal]
     if entries and len(refusals) == len(entries):
         raise refusals[0]
@@ -82,14 +81,6 @@ def entries_of(lessons: Sequence[Lesson], jobs: dict[str, Job], gpus: int | None
 
 def choose_of(lesson: Lesson) -> list[Strategy]:
     return choose(lesson.strategies, lesson.compare) if lesson.compare else []
-
-
-def tried(strategy: Strategy, job: Job, gpus: int) -> Entry:
-    """An entry; one that cannot be cut to so many GPUs stays in the table, and says why."""
-    try:
-        return enter(strategy, job, gpus)
-    except UserError as refusal:
-        return Entry(strategy, gpus, None, refusal)
 
 
 # ---------------------------------------------------------------------------------------------------- what is shown

@@ -14,10 +14,11 @@ import numpy as np
 from rich.console import Console
 
 from gpu import Operation, si
+from ndparallel.planner.endings import AnyWorkload
 from ndparallel.planner.operations import Exchange, Start
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AnyWorkload, workload_of
+from ndparallel.planner.step import workload_of
 from ndparallel.planner.streams import Item
 from ndparallel.planner.workload import Workload
 from ndparallel.report import quiet_table

@@ -156,5 +156,6 @@ def in_words(seconds: float) -> str:
     """With three digits, in the largest unit of which it is at least one."""
     for unit, size in (("days", DAY), ("h", HOUR), ("min", 60.0)):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
+            value = seconds / size
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
     return f"{seconds:.3g} s"

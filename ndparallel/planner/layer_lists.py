@@ -1,30 +1,21 @@
-"""The lists of one layer, written out: attention, the MLP or the mixture of experts, and the two ends of the model.
+"""The lists of one layer, written out: attention, the MLP, and the two ends of the model; expert_lists.py has the mixture of experts.
 
 Idea   Forward and backward of each half stand next to each other, its collectives where the software has them.
-Limit  Experts are whole: ep ranks hold them, tp ranks route their own shard. Biases and norms' weights are not priced.
+Limit  As layer_parts.py.
 
 Glossary: see `ndparallel.planner.operations`.
 """
 
-import math
-from dataclasses import dataclass
-
 from gpu import Operation
-from ndparallel.planner.operations import HALF, PASSES, ROUTING_LAUNCHES, SCORE_DROPOUT, Exchange, Layer, Share, elementwise, matmul
-from ndparallel.planner.shape import Experts, Linear, ModelShape
-from ndparallel.planner.stack import Stack
+from ndparallel.planner.expert_lists import ExpertLists
+from ndparallel.planner.operations import HALF, SCORE_DROPOUT, Exchange, Layer, elementwise, matmul
+from ndparallel.planner.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
-KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
 
 
-@dataclass(frozen=True)
-class LayerLists:
+class LayerLists(ExpertLists):
     """Writes the lists of one kind of layer for one share and one stack."""
-
-    shape: ModelShape
-    share: Share
-    stack: Stack
 
     def unit(self, kind: str, recompute: str) -> Layer:
         """The four lists of an embedding, dense, experts or head unit."""
@@ -59,59 +50,6 @@ class LayerLists:
             return last[1:-1] if experts == (name == "moe") else []
         norms = [self.norm(False), self.norm(False)]
         return {"core_attn": self.core_forward, "layernorm": lambda: norms, "half": lambda: half_of_matrices(first + last)}[name]()
-
-    # ---- pieces that both halves of a layer share
-
-    def passes(self, kernel: str, backward: bool) -> float:
-        return PASSES[self.stack.fusion][kernel][backward]
-
-    def norm(self, backward: bool) -> Operation:
-        return elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))
-
-    def residual(self, backward: bool) -> Operation:
-        """Dropout, and the sum with what bypassed the half."""
-        dropout = self.passes("dropout", backward) if self.stack.dropout else 0
-        return elementwise("residual", self.share.shard * self.shape.hidden, self.passes("residual", backward) + dropout)
-
-    def activation(self, elements, backward: bool) -> Operation:
-        kind = "gated" if self.shape.gated else "plain"
-        return elementwise(self.shape.activation, elements, self.passes(kind, backward))
-
-    def product(self, matrix: Linear, side: str, rows=None) -> Operation:
-        """The matmul of one matrix: forward, dgrad or wgrad."""
-        rows = self.share.rows if rows is None else rows
-        inputs = matrix.inputs / (self.share.tp if matrix.split == "rows" else 1)
-        outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
-        m, n, k = {"forward": (rows, outputs, inputs), "dgrad": (rows, inputs, outputs), "wgrad": (outputs, inputs, rows)}[side]
-        dtype = self.share.dtype if matrix.name in KEEP_DTYPE else self.share.linear_dtype
-        return matmul(f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates)
-
-    def weights(self, matrices) -> list:
-        return [self.product(matrix, "wgrad") for matrix in matrices]
-
-    # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
-
-    def gather(self, beside: Operation, matrices: int = 1) -> list[Exchange]:
-        """Before a column matrix, or several side by side: without sequence parallelism every rank has all rows already."""
-        if not self.share.sequence_parallel:
-            return []
-        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] * (matrices if self.stack.tp_by_matrix else 1)
-
-    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[Exchange]:
-        """After a row matrix, and after the dgrad of column matrices."""
-        collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
-        whole = backward and self.stack.tp_overlap != "none"
-        one = self.exchange(collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp)
-        return [one] * (matrices if self.stack.tp_by_matrix else 1)
-
-    def gather_again(self, beside: Operation) -> list[Exchange]:
-        """The input of a column matrix, for its wgrad: only the shard was kept."""
-        kept = self.stack.tp_overlap == "none" or not self.share.sequence_parallel
-        return [] if kept else [self.exchange("all_gather", beside, True, math.inf)]
-
-    def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> Exchange:
-        size = self.share.rows * self.shape.hidden * HALF
-        return Exchange(f"tp {collective}", collective, "tp", size, beside if hidden else None, self.share.tp if chunks is None else chunks)
 
     # ---- attention
 
@@ -221,80 +159,6 @@ class LayerLists:
             *self.sum_parts(self.product(up, "wgrad"), True, 1 + self.shape.gated),
             self.norm(True),
         ]
-
-    @property
-    def moe(self) -> Experts:
-        if self.shape.experts is None:
-            raise ValueError(f"{self.shape.name} has no experts.")
-        return self.shape.experts
-
-    # ---- the mixture of experts: experts are whole, on ep ranks; tp ranks route their own shard
-
-    @property
-    def routed(self):
-        """Rows that the rank sends: each of its tokens goes to top_k experts."""
-        return self.share.shard * self.moe.top_k * self.share.sent
-
-    @property
-    def received(self):
-        """Rows that the experts of the busiest rank multiply; all wait for it."""
-        return self.share.shard * self.moe.top_k * self.share.received
-
-    def experts_forward(self) -> list:
-        experts = self.moe
-        routers = [self.product(matrix, "forward", self.share.shard) for matrix in experts.router(self.shape.hidden)]
-        inner = [self.grouped("up", "forward"), self.expert_activation(False), self.grouped("down", "forward")]
-        return [self.norm(False), *routers, *self.routing(), self.to_experts("dispatch"), *inner, self.to_experts("combine")] + [
-            *self.shared(False),
-            self.residual(False),
-        ]
-
-    def experts_backward(self) -> list:
-        experts = self.moe
-        routers = [self.product(matrix, "dgrad", self.share.shard) for matrix in experts.router(self.shape.hidden)]
-        inner = [self.grouped("down", "dgrad"), self.expert_activation(True), self.grouped("up", "dgrad")]
-        return [self.residual(True), *self.shared(True), self.to_experts("combine"), *inner, self.to_experts("dispatch")] + [
-            *self.routing(),
-            *routers,
-            self.norm(True),
-        ]
-
-    def expert_activation(self, backward: bool) -> Operation:
-        return self.activation(self.received * self.moe.ffn, backward)
-
-    def experts_weights(self) -> list:
-        return [self.grouped("up", "wgrad"), self.grouped("down", "wgrad"), *self.weights(self.shared_matrices())]
-
-    def routing(self) -> list[Operation]:
-        """Permute rows by expert, and back: read and write each row twice where it is sent, and where it arrives."""
-        return [elementwise("permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES)]
-
-    def to_experts(self, name: str) -> Exchange:
-        """The rows of the busiest rank, at whose door all others wait."""
-        size, choices = self.received * self.shape.hidden * HALF, self.moe.top_k if self.stack.deduplicates else 0
-        return Exchange(f"ep {name}", "all_to_all", "ep", size, choices=choices)
-
-    def grouped(self, which: str, side: str) -> Operation:
-        """One matrix of all the rank's experts: as many products, and launches, as there are experts on the rank."""
-        experts = self.moe.experts / self.share.ep
-        up, down = self.shape.mlp(self.moe.ffn)
-        matrix, rows = up if which == "up" else down, self.received / experts
-        m, n, k = {
-            "forward": (rows, matrix.outputs, matrix.inputs),
-            "dgrad": (rows, matrix.inputs, matrix.outputs),
-            "wgrad": (matrix.outputs, matrix.inputs, rows),
-        }[side]
-        one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.linear_dtype, experts, side == "wgrad" and self.stack.accumulates)
-        return one._replace(kernels=experts)
-
-    def shared_matrices(self):
-        experts = self.moe
-        return self.shape.mlp(experts.shared_experts * experts.shared_ffn) if experts.shared_experts else ()
-
-    def shared(self, backward: bool) -> list:
-        """The experts that serve every row, cut by tp like an MLP."""
-        matrices = self.shared_matrices()
-        return [self.product(matrix, "dgrad" if backward else "forward") for matrix in (reversed(matrices) if backward else matrices)]
 
     # ---- the two ends of the model
 

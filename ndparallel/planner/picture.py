@@ -11,10 +11,11 @@ import numpy as np
 from ndparallel import palette
 from ndparallel.history import Lane, Span, Timeline
 from ndparallel.pipeline.timing import time_schedule
+from ndparallel.planner.endings import AnyWorkload, endings
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.grid import run_grid
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AnyWorkload, endings, ends_of, one_stage, schedule_of, work_of, workload_of
+from ndparallel.planner.step import ends_of, one_stage, schedule_of, work_of, workload_of
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
 ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}

@@ -3,7 +3,7 @@
 Idea   Units make stages, stages and the schedule's own action list make the pipeline; gradients and weights travel before, beside and after
        it, in the patterns of ndparallel.planner.overlap, and the optimizer ends the step. A synchronous step is as long as on the slowest
        of its GPUs. Real models and the lessons' own runs take the same way: only their workloads differ.
-Cost   About 2 us for each action of the schedule.
+Cost   About half a microsecond for each action of the schedule that is timed (ndparallel/pipeline/replay.py).
 Limit  Data loading, logging and checkpoints are not in a step.
 
 Glossary
@@ -11,9 +11,7 @@ Glossary
     spread      standard deviation of the GPUs' speeds, as a share
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from statistics import NormalDist
 from typing import Any
 
@@ -25,17 +23,17 @@ from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.replay import Ends, Replay, replay_of
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
+from ndparallel.planner.endings import AnyWorkload, endings
 from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.overlap import Bucket, begin, finish, fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.streams import Seconds, Streams
 from ndparallel.planner.workload import Workload, total
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
-AnyWorkload = Workload | ExecutedWorkload
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer")
 
@@ -174,83 +172,8 @@ def replay_for(work: AnyWorkload, microbatches: int) -> Replay:
     return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
 
 
-def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
-    """Of every rank; those whose stages have the same units, and as much time after each, end alike."""
-    known: dict[tuple, Seconds] = {}
-    finals = []
-    for rank in ranks(work):
-        stages = work.plan.layout.stages_of(rank)
-        left = [ends.end[rank] - ends.complete[stage] for stage in stages]
-        key = *(tuple(work.kinds[stage]) for stage in stages), *(round(seconds, 9) for seconds in left)
-        if key not in known:
-            known[key] = ending(work, rank, dict(zip(stages, left)))
-        finals.append(known[key])
-    return finals
-
-
 def ranks(work: AnyWorkload) -> range:
     return range(work.plan.pp)
-
-
-def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
-    """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete `left` seconds before."""
-    stack, plan, streams = work.job.stack, work.plan, Streams(work.machine)
-    if plan.zero < 3:
-        reduce_meanwhile(work, streams, left)
-    streams.run(work.shared(rank))
-    streams.run(work.optimizer(rank), "optimizer")
-    buckets = [bucket for stage in sorted(left, reverse=True) for bucket in work.buckets(stage)]
-    if plan.zero in (1, 2) and stack.gathers_first:
-        gather_meanwhile(work, streams, buckets)
-    elif plan.zero in (1, 2):
-        streams.run(exchange for bucket in buckets for exchange in bucket.gather)
-    return Seconds({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
-
-
-def reduce_meanwhile(work: AnyWorkload, streams: Streams, left: Mapping[int, float]) -> None:
-    """Each bucket starts when the action that completes its stage has passed it; the last action ends at `end`."""
-    passed = [moment for stage in sorted(left, key=lambda stage: -left[stage]) for moment in passed_buckets(work, stage, left[stage])]
-    overlap, end = work.job.stack.dp_overlap, max((before for _, before in passed), default=0.0)
-    for bucket, before in passed:
-        streams.now = end - before
-        begin(streams, bucket.reduce if overlap else ())
-    streams.now = end
-    for bucket, _ in passed:
-        if overlap:
-            finish(streams, bucket.reduce)
-        else:
-            streams.run(bucket.reduce)
-
-
-def passed_buckets(work: AnyWorkload, stage: int, left: float) -> list[tuple[Bucket, float]]:
-    """The buckets of a stage, and how long before the rank's end its last backward pass has passed each."""
-    buckets = work.buckets(stage)
-    if not any(bucket.reduce for bucket in buckets):
-        return []
-    moments = list(accumulate(seconds_of_passes(work, buckets, Bucket.backward)))
-    return [(bucket, left + moments[-1] - moment) for bucket, moment in zip(buckets, moments)]
-
-
-def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: list[Bucket]) -> None:
-    """Weights that come beside a forward pass, which the schedule has counted already."""
-    if not any(bucket.gather for bucket in buckets):
-        return
-    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
-    passes = seconds_of_passes(work, buckets, Bucket.forward)
-    for bucket, seconds in zip(reversed(buckets), reversed(passes)):
-        finish(streams, bucket.gather)
-        streams.now = streams.now + seconds
-
-
-def seconds_of_passes(work: AnyWorkload, buckets: list[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> list[float]:
-    """Seconds of one microbatch through each bucket."""
-    known: dict[int, float] = {}
-    for bucket in buckets:
-        if id(bucket.units) not in known:
-            counted = Streams(work.machine)
-            one_pass(bucket, counted)
-            known[id(bucket.units)] = float(np.max(counted.now))
-    return [known[id(bucket.units)] for bucket in buckets]
 
 
 def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
