@@ -22,7 +22,7 @@ import numpy as np
 
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.memory import fsdp_states, plain_states, kept_bytes, logits_bytes
+from ndparallel.planner.memory import fsdp_states, kept_bytes, logits_bytes, plain_states
 from ndparallel.planner.network import SLOWDOWN
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import slowest
