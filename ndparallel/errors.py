@@ -28,6 +28,9 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}.{hint} There are: {', '.join(by_lower.values())}.")
 
 
+READ_ENOUGH = 141  # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of
+
+
 def guarded(work: Callable[[], int]) -> int:
     """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
     open_what_is_closed()
@@ -37,7 +40,7 @@ def guarded(work: Callable[[], int]) -> int:
         return code
     except BrokenPipeError:
         give_up_output()
-        return told("the output was not read to its end.")
+        return READ_ENOUGH
     except OSError as error:
         give_up_output()
         return told(str(error))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from ndparallel.context_parallel import VARIANTS
-from ndparallel.cuts import context_rules, divides, expert_rules, routed_rules, tensor_rules
+from ndparallel.cuts import MOST_STAGES_ABOVE_LAYERS, context_rules, divides, expert_rules, routed_rules, tensor_rules
 from ndparallel.errors import UserError, unknown
 from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
@@ -53,8 +53,9 @@ class Job:
         for name in ("batch", "microbatches", "steps", "chunks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.stage_chunks is not None and self.stage_chunks < 1:
-            raise UserError(f"a GPU cannot hold {self.stage_chunks} stages of a pipeline; choose 1 chunk or more.")
+        most = self.model.layers + MOST_STAGES_ABOVE_LAYERS
+        if self.stage_chunks is not None and not 1 <= self.stage_chunks <= most:
+            raise UserError(f"a GPU cannot hold {self.stage_chunks} stages of {self.model.layers} layers; choose 1 to {most} chunks.")
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
                 raise UserError(f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: all together).")

@@ -71,7 +71,7 @@ def test_what_if_of_one_plan_keeps_its_degrees(capsys):
 
 
 def test_emit_searches_among_what_the_framework_can_launch(capsys):
-    script = printed(capsys, "plan", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", "--emit", "megatron")
+    script = printed(capsys, "plan", *JOB, "--emit", "megatron")
     assert script.startswith("#!/bin/bash") and "--tensor-model-parallel-size" in script
 
 

@@ -101,7 +101,7 @@ def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d(
     train = strategy("4d_combined", "DP only").program
     small = [(model, plan) for model, plan in random_plans(2000) if plan.gpus in range(4, 11) and not any(broken(planned(model), plan))]
     alone = [(DENSE, Plan(pp=7, schedule="1f1b")), (SPARSE, Plan(dp=2, ep=2, pp=7, schedule="zb-h1"))]  # embedding and head by themselves
-    for model, plan in [*small[:5], *alone]:
+    for model, plan in [*small[:3], *alone]:
         job = executed(model, plan)
         found = run(Strategy("4D", train, lambda gpus, mesh=job.mesh: mesh), job, job.mesh.world_size)
         loss, gradients = differences(job, found)

@@ -128,7 +128,7 @@ def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
 
 def test_where_a_layer_does_not_fit_the_advice_is_to_cut_it():
     small = replace(find_hardware("h100"), memory_bytes=16 * 2**30)
-    advice = advise(replace(job("llama-3-70b", batch=128), hardware=small), 256)
+    advice = advise(replace(job("llama-3-70b", batch=32), hardware=small), 128)
     assert "no: TP has to cut it" in [branch.follows for branch in advice.branches]
     assert advice.advised is None or advice.advised.plan.tp == 8
 

@@ -156,7 +156,7 @@ def test_more_chunks_are_eaten_by_overhead():
     ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
     ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
     ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
-    ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of a pipeline; choose 1 chunk or more."),
+    ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of 8 layers; choose 1 to 10 chunks."),
 ])
 def test_what_cannot_be_cut_is_one_sentence(changes, says):
     with pytest.raises(UserError) as error:

@@ -2,7 +2,7 @@
 
 Idea   Layouts and words make rows, whose columns are computed once; schedule and chunks make groups, which are priced one after the other.
        A group is pruned by memory before it is priced.
-Cost   about a million plans a second.
+Cost   some million plans a second.
 Limit  Of a schedule that is searched for, memory is what the search may use.
 
 Glossary
@@ -73,10 +73,11 @@ def candidates(job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor:
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(table[:, DEGREES.index("pp")]).tolist() if every else []
     work: Callable = partial(priced, job, every, fixed, memory_bytes)
-    shares = [[length] for length in lengths] if executor else [lengths][: len(lengths)]
+    shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)  # columns are computed once for a share
     for part in executor.map(work, shares) if executor else map(work, shares):
         add(found, part)
-    return settled(found)
+    found.rejected = +found.rejected  # without what was counted as 0
+    return found
 
 
 def add(found: Candidates, part: Part) -> None:
@@ -90,12 +91,6 @@ def add(found: Candidates, part: Part) -> None:
         np.concatenate([before, *more])
         for before, more in ((found.rows, part.rows), (found.seconds, part.seconds), (found.memory_bytes, part.memory_bytes))
     )
-
-
-def settled(found: Candidates) -> Candidates:
-    """Rules that no layout broke are not worth a word."""
-    found.rejected = Counter({reason: count for reason, count in found.rejected.items() if count})
-    return found
 
 
 def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengths: list[int]) -> Part:

@@ -15,7 +15,7 @@ from ndparallel.planner.answer import DEGREES, Answer
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import find_stack
 from ndparallel.report import quiet_table
-from ndparallel.show import WIDTH
+from ndparallel.show import WIDTH, prose
 from ndparallel.words import count
 
 COLUMNS = ("step", "MFU", "memory", "bound by")
@@ -120,3 +120,35 @@ def as_csv(answers: Iterable[Answer]) -> str:
             [*(values["plan"][name] for name in DEGREES), *(values[name] for name in FIGURES), answer.fullest.total, *bound(answer)]
         )
     return text.getvalue()
+
+
+# -------------------------------------------------------------------------------------------------------------- printed
+
+
+def show_search(found: Found, changed: dict[str, Answer]) -> None:
+    console, width = plain_console()
+    job, title = found.job, found.job.shape.name
+    billions = job.shape.parameters().total / 1e9
+    words = f"{billions:.4g} billion parameters on {count(found.gpus, 'GPU')} ({job.hardware.name}), {job.dtype}, {job.stack.name}."
+    console.print(prose(f"{title}  {words} Batch {job.global_batch} x {job.sequence}.", width, bold=title), end="\n\n")
+    for table in (ranking(found.answers, width), rejected(found, width)):
+        console.print(table)
+        console.print()
+    console.print(prose(certainty(found), width))
+    console.print(prose(f"The first takes {si(found.best.seconds, 's')} {found.best.error_bar.sentence}", width))
+    show_changes(console, found.best, changed)
+
+
+def show_changes(console: Console, before: Answer, changed: dict[str, Answer]) -> None:
+    if changed:
+        console.print()
+        rows = [("as it is", si(before.seconds, "s"), "-", words_of(before.plan))]
+        rows += [
+            (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", words_of(now.plan))
+            for change, now in changed.items()
+        ]
+        console.print(with_words_last(quiet_table(("what if", "step", "change", "plan"), rows, min(console.width, WIDTH))))
+
+
+def what_if_json(changed: dict[str, Answer]) -> list[dict[str, Any]]:
+    return [{"change": change} | now.as_dict() for change, now in changed.items()]

@@ -22,7 +22,7 @@ import numpy as np
 
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.memory import _fsdp_states, _states, kept_bytes, logits_bytes
+from ndparallel.planner.memory import fsdp_states, kept_bytes, logits_bytes, plain_states
 from ndparallel.planner.network import SLOWDOWN
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import slowest
@@ -163,7 +163,8 @@ def memory_columns(job: Job, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank holds."""
     lists = LayerLists(job.shape, plans.share(job), job.stack)
     sharded = (plans.zero == 3) * (np.asarray(plans.dp) > 1)
-    plain, fsdp = (line_through(lambda *held, states=states: sum(states(job, plans, *held).values())) for states in (_states, _fsdp_states))
+    ways = (plain_states, fsdp_states)
+    plain, fsdp = (line_through(lambda *held, states=states: sum(states(job, plans, *held).values())) for states in ways)
     reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
     return {
         "reserve": reserve + (kept_bytes(lists, "none") if plans.recompute == "full" else 0.0),

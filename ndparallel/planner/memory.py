@@ -88,7 +88,7 @@ def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     elements = [elements_of(job, plan, kind) for kind in kinds]
     shared, experts = sum(each for each, _ in elements), sum(each for _, each in elements)
-    states = _fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else _states(job, plan, shared, experts)
+    states = fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else plain_states(job, plan, shared, experts)
     return StageMemory(
         **states,
         activations=activation_bytes(job, plan, kinds) * chunks / plan.chunks + once_bytes(job, plan),
@@ -96,7 +96,7 @@ def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     )
 
 
-def _states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
+def plain_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     ranks, expert_ranks = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp / plan.ep
     sharded = shared / ranks + experts / expert_ranks
     optimizer, gradient = (2 * HALF, HALF) if job.half else (MASTER_AND_MOMENTS, job.stack.gradient_bytes)
@@ -108,7 +108,7 @@ def _states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     }
 
 
-def _fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
+def fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be scattered."""
     mine, number = (
         shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp),
