@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
 from ndparallel.disturbances import undisturbed
-from ndparallel.history import RankRun
+from ndparallel.drawing.history import RankRun
 from ndparallel.measure import length, minus, union
 
 AXES = ("tp", "cp", "ep", "pp", "dp")

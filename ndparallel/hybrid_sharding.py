@@ -16,8 +16,8 @@ import numpy as np
 
 from collectives import Group, all_reduce, reduce_scatter
 from gpu import GPU, Handle
+from ndparallel.communication.more_collectives import nodes_of
 from ndparallel.errors import UserError
-from ndparallel.more_collectives import nodes_of
 from ndparallel.sharding import FullyShardedUnit
 from ndparallel.units import Unit
 

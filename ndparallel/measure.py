@@ -19,7 +19,7 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
-from ndparallel.history import RankRun
+from ndparallel.drawing.history import RankRun
 
 Interval = tuple[float, float]
 KIND = Event._fields.index("kind")  # of the plain tuples that events are stored as

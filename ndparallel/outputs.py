@@ -11,12 +11,12 @@ Glossary
 import argparse
 from collections.abc import Iterator, Sequence
 
+from ndparallel.drawing.history import timeline
+from ndparallel.drawing.narrate import narrate
 from ndparallel.errors import UserError
 from ndparallel.files import check_writable, write_atomically
-from ndparallel.history import timeline
 from ndparallel.launch import RankResult
 from ndparallel.lesson import Run
-from ndparallel.narrate import narrate
 from ndparallel.words import count, listed
 
 
@@ -47,7 +47,7 @@ def told(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> st
 def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
     """Write the files that are asked for, and say of each what it has."""
     if arguments.svg is not None:
-        from ndparallel.svg import draw_timelines  # only where a picture is asked for
+        from ndparallel.drawing.svg import draw_timelines  # only where a picture is asked for
 
         names = drawn(run, contrast, arguments)
         if not names:
@@ -55,7 +55,7 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
         write_atomically(arguments.svg, draw_timelines([timeline(name, run.results[name]) for name in names]))
         yield f"{arguments.svg} shows {listed(names)}."
     if arguments.trace is not None:
-        from ndparallel.trace import trace_json
+        from ndparallel.drawing.trace import trace_json
 
         name = told(run, contrast, arguments)
         write_atomically(arguments.trace, trace_json(run.results[name]))

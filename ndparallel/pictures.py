@@ -15,10 +15,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ndparallel.block import block_run
 from ndparallel.commands import compare
+from ndparallel.drawing.block import block_run
+from ndparallel.drawing.history import alike, memory_history, timeline
+from ndparallel.drawing.svg import draw_timelines
+from ndparallel.drawing.svg_block import draw_block
+from ndparallel.drawing.svg_memory import draw_memory
+from ndparallel.drawing.svg_schedules import draw_schedules
+from ndparallel.drawing.svg_work import draw_work
 from ndparallel.hardware import find_hardware
-from ndparallel.history import alike, memory_history, timeline
 from ndparallel.job import Job
 from ndparallel.lesson import Run, run_lesson
 from ndparallel.lessons import ROOT, available, load
@@ -26,11 +31,6 @@ from ndparallel.options import hardware_from
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.svg import draw_timelines
-from ndparallel.svg_block import draw_block
-from ndparallel.svg_memory import draw_memory
-from ndparallel.svg_schedules import draw_schedules
-from ndparallel.svg_work import draw_work
 
 FOLDER = ROOT / "docs" / "pictures"
 LONGEST = 33  # seconds of the longest schedule that is drawn on the gallery's common scale

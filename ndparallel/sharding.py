@@ -5,7 +5,7 @@ Idea   A bucket is a run of whole units, at least so many bytes. Each class belo
 Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights before the backward pass
        once more: 3 (N-1)/N n.
        Where a group has several members in each of several nodes, they talk in two levels: inside the nodes, and across on all rails
-       at once (ndparallel/more_collectives.py); elsewhere in a ring.
+       at once (ndparallel/communication/more_collectives.py); elsewhere in a ring.
 Limit  A bucket holds whole units: one smaller than a unit is that unit.
 
 Glossary
@@ -20,7 +20,7 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU, Handle, Hardware
-from ndparallel.collective_prices import candidates
+from ndparallel.communication.collective_prices import candidates
 from ndparallel.parameters import part
 from ndparallel.units import Unit
 

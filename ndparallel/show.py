@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ndparallel.damage import damages, sentences
+from ndparallel.drawing.history import timeline
+from ndparallel.drawing.timeline import Timelines
 from ndparallel.hierarchy import hierarchy
-from ndparallel.history import timeline
 from ndparallel.lesson import Run, Sweep
 from ndparallel.outputs import drawn, story, write_files
 from ndparallel.report import plain, quantity, quiet_table
-from ndparallel.timeline import Timelines
 from ndparallel.words import count, paragraph
 
 WIDTH = 100  # the most that anything needs, and the width of what is not shown on a terminal

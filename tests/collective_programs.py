@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import collectives
 from collectives import ALGORITHMS, Group
 from gpu import SEND, Hardware, Link, Operation
+from ndparallel.communication.more_collectives import nodes_of
 from ndparallel.launch import launch
-from ndparallel.more_collectives import nodes_of
 
 PAIRS = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 REDUCING, ROOTED = ("all_reduce", "reduce", "reduce_scatter"), ("reduce", "broadcast", "gather", "scatter")

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from collectives import ALGORITHMS, Group
-from ndparallel import hops
 from ndparallel.__main__ import main
-from ndparallel.collective_prices import choose_algorithm
-from ndparallel.collective_runs import LOCKSTEP, measure
+from ndparallel.communication import hops
+from ndparallel.communication.collective_prices import choose_algorithm
+from ndparallel.communication.collective_runs import LOCKSTEP, measure
 from ndparallel.hardware import find_hardware
 
 LINK = ["--latency", "5e-6", "--bandwidth", "50e9"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, Group
-from ndparallel.collective_prices import candidates, choose_algorithm, closed_form_seconds, envelope, lockstep_seconds, price
+from ndparallel.communication.collective_prices import candidates, choose_algorithm, closed_form_seconds, envelope, lockstep_seconds, price
 from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 

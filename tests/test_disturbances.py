@@ -14,7 +14,7 @@ from test_lockstep import EXACT, in_lockstep
 
 from collectives import ALGORITHMS, Group
 from gpu import COMPUTE, GPU, Mailboxes, Operation
-from ndparallel.collective_prices import closed_form_seconds, price
+from ndparallel.communication.collective_prices import closed_form_seconds, price
 from ndparallel.disturbances import Disturbances
 from ndparallel.errors import UserError
 from ndparallel.job import Job

@@ -3,7 +3,7 @@
 from synthetic import Run, data_parallel, pipeline
 
 from gpu import COMPUTE, MEMORY, si
-from ndparallel.narrate import in_order, narrate
+from ndparallel.drawing.narrate import in_order, narrate
 
 RUNS = data_parallel()
 STEP = max(run.end_seconds for run in RUNS)

@@ -13,19 +13,19 @@ from test_timeline import SIGHT, distance
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY_KINDS
 from ndparallel.__main__ import main
-from ndparallel.block import block_run, place_of, talks
 from ndparallel.book import documents
 from ndparallel.commands import pictures as command
-from ndparallel.history import Lane, MemoryHistory, Span, Timeline, alike
+from ndparallel.drawing.block import block_run, place_of, talks
+from ndparallel.drawing.history import Lane, MemoryHistory, Span, Timeline, alike
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
+from ndparallel.drawing.svg import draw_timelines
+from ndparallel.drawing.svg_block import SCALE, draw_block
+from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
+from ndparallel.drawing.svg_parts import PLOT_WIDTH, WIDTH
+from ndparallel.drawing.svg_schedules import draw_schedules
+from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.lessons import ROOT
-from ndparallel.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
 from ndparallel.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
-from ndparallel.svg import draw_timelines
-from ndparallel.svg_block import SCALE, draw_block
-from ndparallel.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
-from ndparallel.svg_parts import PLOT_WIDTH, WIDTH
-from ndparallel.svg_schedules import draw_schedules
-from ndparallel.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.units import ModelConfig
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

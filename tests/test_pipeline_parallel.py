@@ -7,15 +7,15 @@ from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, nam
 
 from gpu import COMPUTE, MEMORY, Event
 from ndparallel import costs
+from ndparallel.drawing.history import activity
+from ndparallel.drawing.palette import WEIGHT
 from ndparallel.errors import UserError
-from ndparallel.history import activity
 from ndparallel.job import Job
 from ndparallel.lesson import Runner, enter, run_lesson
 from ndparallel.lessons import load
 from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
-from ndparallel.palette import WEIGHT
 from ndparallel.pipeline.stages import schedule_of
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work

@@ -9,7 +9,7 @@ from rich.text import Text
 from test_timeline import SIGHT, distance
 
 from ndparallel.__main__ import main
-from ndparallel.pipeline import picture
+from ndparallel.drawing import schedule_picture
 from ndparallel.pipeline.catalog import SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -27,7 +27,7 @@ def asked(capsys, *words: object) -> dict:
 def drawn(name: str, ranks=4, microbatches=8, width=100, plain=False, **times) -> list[Text]:
     schedule = build(name, ranks, microbatches)
     timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, **times))
-    return list(picture.draw(timing, picture.columns_per_second([timing], width), plain).split())
+    return list(schedule_picture.draw(timing, schedule_picture.columns_per_second([timing], width), plain).split())
 
 
 def test_json_has_the_lists_the_times_and_the_figures(capsys):
@@ -123,7 +123,7 @@ def test_ops_and_chunks_have_their_own_colours():
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_any_two_ops_and_chunks_can_be_told_apart_however_one_sees(sight):
-    colours = [shade.hex for shades in picture.COLOURS.values() for shade in shades]
+    colours = [shade.hex for shades in schedule_picture.COLOURS.values() for shade in shades]
     assert min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
 
 
@@ -143,7 +143,7 @@ def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
 
 def test_a_fused_pair_is_joined_without_colours():
     timing = time_schedule(build("dualpipev", 2, 4), Work.of_whole_stages(2))
-    assert "f2&" in picture.draw(timing, 8.0, plain=True).plain.splitlines()[0].replace(" ", "")
+    assert "f2&" in schedule_picture.draw(timing, 8.0, plain=True).plain.splitlines()[0].replace(" ", "")
 
 
 def test_the_legend_names_what_occurs_and_no_more(capsys):
@@ -163,7 +163,7 @@ def test_the_legend_names_what_occurs_and_no_more(capsys):
 
 def test_digits_of_large_microbatches_are_cut_from_the_left():
     timing = time_schedule(build("naive", 1, 130), Work())
-    row = picture.draw(timing, 2.0).plain.splitlines()[0]
+    row = schedule_picture.draw(timing, 2.0).plain.splitlines()[0]
     assert row.startswith("rank 0 0  0  1  1 ") or row.startswith("rank 0 0  0   1  1  ")
     assert "29" in row and "129" in row
 

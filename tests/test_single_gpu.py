@@ -8,12 +8,12 @@ from common import SMALL, measured, names, reference, run, strategy
 
 from gpu import COMPUTE, Event
 from ndparallel import costs
-from ndparallel.history import activity
+from ndparallel.drawing.history import activity
+from ndparallel.drawing.palette import RECOMPUTE
 from ndparallel.job import Job
 from ndparallel.lesson import main, run_lesson
 from ndparallel.lessons import load
 from ndparallel.mesh import Mesh
-from ndparallel.palette import RECOMPUTE
 from ndparallel.pocket import POCKET
 from ndparallel.runner import baseline
 from ndparallel.units import local_sizes

@@ -9,12 +9,12 @@ import pytest
 from synthetic import HARDWARE, OPERATIONS, data_parallel, pipeline
 
 from gpu import COMPUTE
-from ndparallel.history import Lane, Span, Timeline, memory_history, timeline
-from ndparallel.palette import ACTIVITIES, COMMUNICATION, FORWARD, GROUND, IDLE, INK, MEMORY
-from ndparallel.svg import DETAILS, LIMIT_BYTES, draw_timelines
-from ndparallel.svg_memory import HEADROOM, HIGHEST, draw_memory
-from ndparallel.svg_parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
-from ndparallel.timeline import Timelines
+from ndparallel.drawing.history import Lane, Span, Timeline, memory_history, timeline
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, GROUND, IDLE, INK, MEMORY
+from ndparallel.drawing.svg import DETAILS, LIMIT_BYTES, draw_timelines
+from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST, draw_memory
+from ndparallel.drawing.svg_parts import LEFT, PLOT_WIDTH, RIGHT, TITLE_HEIGHT, WIDTH
+from ndparallel.drawing.timeline import Timelines
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 RUNS = {

@@ -10,9 +10,9 @@ from rich.console import Console
 from synthetic import HARDWARE, UNITS, Run, data_parallel, pipeline
 
 from gpu import COLLECTIVE, COMPUTE, si
-from ndparallel.history import Lane, Span, Timeline, joined, label, memory_history, thinned, ticks, timeline
-from ndparallel.palette import ACTIVITIES, BACKWARD, COMMUNICATION, FORWARD, GROUND, IDLE, MEMORY, OPTIMIZER, WAITING
-from ndparallel.timeline import BLANK, Timelines, axis, cells, gantt
+from ndparallel.drawing.history import Lane, Span, Timeline, joined, label, memory_history, thinned, ticks, timeline
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, COMMUNICATION, FORWARD, GROUND, IDLE, MEMORY, OPTIMIZER, WAITING
+from ndparallel.drawing.timeline import BLANK, Timelines, axis, cells, gantt
 
 RUNS = data_parallel()
 BLOCKING = timeline("blocking", data_parallel(overlapped=False))

@@ -8,7 +8,7 @@ import pytest
 from synthetic import HARDWARE, data_parallel, finished, pipeline
 
 from gpu import COLLECTIVE, GPU, MEMORY, RECEIVE, SEND, Mailboxes
-from ndparallel.trace import messages, trace, trace_json
+from ndparallel.drawing.trace import messages, trace, trace_json
 
 RUNS = {"data parallel": data_parallel(), "pipeline": pipeline()}
 TRACES = {name: trace(runs)["traceEvents"] for name, runs in RUNS.items()}

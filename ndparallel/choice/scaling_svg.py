@@ -7,8 +7,8 @@ Limit  What does not fit has no bar, and says so.
 from collections.abc import Callable, Iterator
 
 from ndparallel.choice.scaling import USUAL, Curves, base_of
-from ndparallel.palette import ACTIVITIES, BACKWARD, FORWARD
-from ndparallel.svg_parts import LEFT, PLOT_WIDTH, TITLE_HEIGHT, document, legend, number, text
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD
+from ndparallel.drawing.svg_parts import LEFT, PLOT_WIDTH, TITLE_HEIGHT, document, legend, number, text
 
 PANEL, GAP, BAR = 150, 44, 38
 PAINTS = {"weak": ACTIVITIES[BACKWARD], "strong": ACTIVITIES[FORWARD]}

@@ -24,13 +24,13 @@ from rich.console import Console
 
 from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link, si
-from ndparallel import hops
-from ndparallel.collective_prices import candidates, choose_algorithm, envelope, find
-from ndparallel.collective_runs import LOCKSTEP, Measured, measure
+from ndparallel.communication import hops
+from ndparallel.communication.collective_prices import candidates, choose_algorithm, envelope, find
+from ndparallel.communication.collective_runs import LOCKSTEP, Measured, measure
+from ndparallel.communication.more_collectives import nodes_of
 from ndparallel.errors import UserError, unknown
 from ndparallel.hardware import find_hardware
 from ndparallel.launch import ENGINES
-from ndparallel.more_collectives import nodes_of
 from ndparallel.quantities import parse_quantity
 from ndparallel.report import quantity, quiet_table
 from ndparallel.show import WIDTH, prose

@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu import Hardware
+from ndparallel.drawing.palette import ACTIVITIES
+from ndparallel.drawing.timeline import letter_colour
 from ndparallel.errors import UserError
 from ndparallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 from ndparallel.options import hardware_from
-from ndparallel.palette import ACTIVITIES
 from ndparallel.report import WIDTH, quiet_table
 from ndparallel.show import prose
-from ndparallel.timeline import letter_colour
 from ndparallel.words import count, listed
 
 NODES_DRAWN = 8

@@ -22,6 +22,7 @@ from ndparallel.choice.options import add_search_options, asked_for, fixed, same
 from ndparallel.choice.search import Found, search
 from ndparallel.choice.tables import as_csv, as_json, besides, bound, layout, plain_console, show_changes, show_search, what_if_json
 from ndparallel.choice.what_if import Cluster, what_if
+from ndparallel.drawing.timeline import Timelines
 from ndparallel.errors import UserError
 from ndparallel.launch_flags.better import comparison
 from ndparallel.launch_flags.options import described, launch
@@ -35,7 +36,6 @@ from ndparallel.planner.plan import Plan
 from ndparallel.quantities import parse_quantity
 from ndparallel.report import quiet_table
 from ndparallel.show import WIDTH, prose
-from ndparallel.timeline import Timelines
 from ndparallel.words import count
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.drawing import schedule_picture
+from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.errors import UserError
 from ndparallel.files import write_atomically
-from ndparallel.pipeline import picture
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
-from ndparallel.pipeline.picture import peaks
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.report import WIDTH, quiet_table
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     timings = [timed(name, args) for name in args.names]
     if args.svg is not None:
-        from ndparallel.svg_schedules import draw_schedules  # only where a picture is asked for
+        from ndparallel.drawing.svg_schedules import draw_schedules  # only where a picture is asked for
 
         write_atomically(args.svg, draw_schedules(timings))
     if args.json:
@@ -93,12 +93,12 @@ def describe(timing: Timing) -> dict[str, object]:
 def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     plain = console.no_color or console.color_system is None
-    scale = picture.columns_per_second(timings, console.width)
+    scale = schedule_picture.columns_per_second(timings, console.width)
     for timing in timings:
         console.print(heading(timing))
-        console.print(picture.draw(timing, scale, plain), no_wrap=True)
+        console.print(schedule_picture.draw(timing, scale, plain), no_wrap=True)
         console.print()
-    console.print(picture.legend(timings, plain))
+    console.print(schedule_picture.legend(timings, plain))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
 
 

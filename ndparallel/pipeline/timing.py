@@ -32,7 +32,7 @@ class Timing:
     busy: list[float]
 
     def _repr_svg_(self) -> str:
-        from ndparallel.svg_schedules import draw_schedules  # only where a notebook asks for it
+        from ndparallel.drawing.svg_schedules import draw_schedules  # only where a notebook asks for it
 
         return draw_schedules([self])
 

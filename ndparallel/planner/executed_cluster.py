@@ -18,8 +18,8 @@ import numpy as np
 
 from collectives import Group
 from gpu import Hardware, Operation
-from ndparallel.clocks import start_clocks
-from ndparallel.lockstep import advance
+from ndparallel.communication.clocks import start_clocks
+from ndparallel.communication.lockstep import advance
 from ndparallel.mesh import Mesh
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.streams import OnTheWay

@@ -1,6 +1,6 @@
 """A plan's step as the lessons' picture: a lane for each pipeline rank, or for compute and communication where there is no pipeline.
 
-Idea   The same timings as the prediction's, as the spans that ndparallel.timeline draws.
+Idea   The same timings as the prediction's, as the spans that ndparallel.drawing.timeline draws.
 Limit  A few ranks stand for many, and few microbatches for many where all are alike; the title says which.
 """
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ndparallel import palette
-from ndparallel.history import Lane, Span, Timeline
+from ndparallel.drawing import palette
+from ndparallel.drawing.history import Lane, Span, Timeline
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.endings import AnyWorkload, endings
 from ndparallel.planner.executed_workload import ExecutedWorkload

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from collectives import ALGORITHMS, Group, Member
 from gpu import GPU, RECEIVE, SEND, Event, Hardware, si
-from ndparallel.collective_runs import play
+from ndparallel.communication.collective_runs import play
 from ndparallel.errors import UserError
 from ndparallel.launch import RankResult, launch
 from ndparallel.words import count

@@ -3,7 +3,7 @@
 Idea   Time runs to the right as in a forward pass. Above, the weights, as the mathematics writes them, y = x W: columns are outputs. Below,
        for each variant, a lane for every GPU: its colour where it works on its slice, grey where all GPUs do the same work.
 Cost   About 8 kB.
-Limit  All names, slices and collectives are those of an executed run (ndparallel/block.py); the order of the columns is drawn.
+Limit  All names, slices and collectives are those of an executed run (ndparallel/drawing/block.py); the order of the columns is drawn.
 
 Glossary
     stop    a column of the picture: an operation, or f or g, where the GPUs talk
@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpu import si
-from ndparallel.block import BlockRun
-from ndparallel.palette import ACTIVITIES, COMMUNICATION, IDLE, RANKS
+from ndparallel.drawing.block import BlockRun
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, RANKS
+from ndparallel.drawing.svg_parts import LEFT, LEGEND_HEIGHT, RIGHT, WIDTH, document, legend, number, text
 from ndparallel.parameters import Parameter, part
-from ndparallel.svg_parts import LEFT, LEGEND_HEIGHT, RIGHT, WIDTH, document, legend, number, text
 from ndparallel.units import ModelConfig
 from ndparallel.words import count, listed
 

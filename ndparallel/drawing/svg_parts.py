@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
 from gpu import si
-from ndparallel.history import ticks
-from ndparallel.palette import ACTIVITIES, COMMUNICATION, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
+from ndparallel.drawing.history import ticks
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
 
 WIDTH, LEFT, RIGHT = 880, 76, 24
 PLOT_WIDTH = WIDTH - LEFT - RIGHT

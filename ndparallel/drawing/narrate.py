@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
-from ndparallel.history import RankRun, label
+from ndparallel.drawing.history import RankRun, label
 
 
 def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:

@@ -21,9 +21,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gpu import COMPUTE, si
-from ndparallel.history import Lane, Span, Timeline, joined, thinned
-from ndparallel.palette import ACTIVITIES, IDLE
-from ndparallel.svg_parts import (
+from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
+from ndparallel.drawing.palette import ACTIVITIES, IDLE
+from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     LEFT,
     LEGEND_HEIGHT,

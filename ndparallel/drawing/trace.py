@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpu import MEMORY, RECEIVE, SEND, Event
-from ndparallel.history import RankRun, activity, label, memory_points, stream_names
+from ndparallel.drawing.history import RankRun, activity, label, memory_points, stream_names
 
 
 def trace(runs: Iterable[RankRun]) -> dict[str, Any]:

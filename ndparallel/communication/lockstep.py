@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 
 from collectives import ALGORITHMS
-from ndparallel.clocks import Clocks, column
-from ndparallel.more_collectives import CHUNKS
+from ndparallel.communication.clocks import Clocks, column
+from ndparallel.communication.more_collectives import CHUNKS
 
 
 def turning(pieces: np.ndarray) -> Callable[[int], np.ndarray]:

@@ -18,8 +18,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gpu import COMPUTE, si
-from ndparallel.history import Lane, Timeline, ticks
-from ndparallel.palette import ACTIVITIES, IDLE
+from ndparallel.drawing.history import Lane, Timeline, ticks
+from ndparallel.drawing.palette import ACTIVITIES, IDLE
 
 WIDTH = 100
 BLANK = " "
@@ -35,7 +35,7 @@ class Timelines:
         yield from gantt(self.timelines, min(options.max_width, WIDTH))
 
     def _repr_svg_(self) -> str:
-        from ndparallel.svg import draw_timelines  # only where a notebook asks for it
+        from ndparallel.drawing.svg import draw_timelines  # only where a notebook asks for it
 
         return draw_timelines(self.timelines)
 

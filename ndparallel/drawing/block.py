@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu import COLLECTIVE, COMPUTE, SEND, Event
-from ndparallel.history import RankRun
+from ndparallel.drawing.history import RankRun
 from ndparallel.launch import RankResult
 from ndparallel.parameters import Parameter
 

@@ -12,9 +12,9 @@ Glossary
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu import MEMORY_KINDS, si
-from ndparallel.history import MemoryHistory
-from ndparallel.palette import MEMORY
-from ndparallel.svg_parts import (
+from ndparallel.drawing.history import MemoryHistory
+from ndparallel.drawing.palette import MEMORY
+from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     LEFT,
     LEGEND_HEIGHT,

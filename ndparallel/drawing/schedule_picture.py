@@ -18,7 +18,7 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from rich.text import Text
 
-from ndparallel.history import ticks
+from ndparallel.drawing.history import ticks
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 

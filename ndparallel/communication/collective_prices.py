@@ -17,10 +17,10 @@ import numpy as np
 
 from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link
-from ndparallel import lockstep
-from ndparallel.clocks import start_clocks
+from ndparallel.communication import lockstep
+from ndparallel.communication.clocks import start_clocks
+from ndparallel.communication.more_collectives import nodes_of
 from ndparallel.errors import unknown
-from ndparallel.more_collectives import nodes_of
 
 TIE = 1e-9  # relative: what is equal but for rounding goes to the algorithm named first
 RING_PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}

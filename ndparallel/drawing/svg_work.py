@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu import si
-from ndparallel.palette import ACTIVITIES, BACKWARD, IDLE, WAITING
-from ndparallel.svg_parts import AXIS_HEIGHT, LEGEND_HEIGHT, RIGHT, TITLE_HEIGHT, WIDTH, document, legend, number, text, time_axis
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, IDLE, WAITING
+from ndparallel.drawing.svg_parts import AXIS_HEIGHT, LEGEND_HEIGHT, RIGHT, TITLE_HEIGHT, WIDTH, document, legend, number, text, time_axis
 
 BARS_LEFT, BARS_WIDTH, BAR_HEIGHT, BAR_GAP = 150, 535, 14, 6
 SPEEDUP_RIGHT = WIDTH - RIGHT - 80

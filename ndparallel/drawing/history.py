@@ -7,7 +7,7 @@ Limit  Messages inside a collective are not spans of their own (the trace has th
        time of the compute stream, as an allocator on the host counts it.
 
 Glossary
-    span    from `start` to `end`, in seconds, one activity of ndparallel.palette; `events` of them were joined to make it
+    span    from `start` to `end`, in seconds, one activity of ndparallel.drawing.palette; `events` of them were joined to make it
     lane    the spans of one GPU on the streams whose names begin with the same word, in order and without overlap: "pp" is all that it
             sends and receives along the pipeline, on four streams
     phase   the first word of an operation's name, as forward; the second is its unit, as layers.3
@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, WAIT, Event, say
-from ndparallel import palette
+from ndparallel.drawing import palette
 
 
 class RankRun(Protocol):
@@ -68,7 +68,7 @@ class Timeline:
     lanes: tuple[Lane, ...]
 
     def _repr_svg_(self) -> str:
-        from ndparallel.svg import draw_timelines  # history is what pictures are drawn from, and knows of them only here
+        from ndparallel.drawing.svg import draw_timelines  # history is what pictures are drawn from, and knows of them only here
 
         return draw_timelines([self])
 
@@ -89,7 +89,7 @@ class MemoryHistory:
         return max((sum(held.values()) for held in self.held), default=0)
 
     def _repr_svg_(self) -> str:
-        from ndparallel.svg_memory import draw_memory
+        from ndparallel.drawing.svg_memory import draw_memory
 
         return draw_memory([self])
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from collectives import ALGORITHMS, Group, Member
 from gpu import GPU, Hardware
-from ndparallel.clocks import start_clocks
-from ndparallel.collective_prices import closed_form_seconds
+from ndparallel.communication.clocks import start_clocks
+from ndparallel.communication.collective_prices import closed_form_seconds
+from ndparallel.communication.lockstep import advance
 from ndparallel.launch import launch
-from ndparallel.lockstep import advance
 
 LOCKSTEP = "lockstep"
 

@@ -1,6 +1,6 @@
 """Timed pipeline schedules as small SVG files: a panel for each, a row for each rank, the number of its microbatch in every action.
 
-Idea   What `ndparallel.pipeline.picture` draws on the terminal, in the same colours, with exact lengths, all on one axis of time.
+Idea   What `ndparallel.drawing.schedule_picture` draws on the terminal, in the same colours, with exact lengths, all on one axis of time.
 Cost   About 50 bytes for every action.
 Limit  An action that is narrower than its number has none.
 
@@ -13,11 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ndparallel.palette import ACTIVITIES, IDLE, Paint
-from ndparallel.pipeline.actions import Action
-from ndparallel.pipeline.picture import NAMES, dark_enough, peaks, shade, shade_of
-from ndparallel.pipeline.timing import Timing
-from ndparallel.svg_parts import (
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, Paint
+from ndparallel.drawing.schedule_picture import NAMES, dark_enough, peaks, shade, shade_of
+from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     LEFT,
     LEGEND_HEIGHT,
@@ -30,6 +28,8 @@ from ndparallel.svg_parts import (
     text,
     time_axis,
 )
+from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.timing import Timing
 
 ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH = 17, 3, 10, 6.2
 
