@@ -136,3 +136,10 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(capsys, command, opt
     assert main([command, *JOB, *options]) == 2
     out = capsys.readouterr()
     assert out.out == "" and out.err.count("\n") == 1 and said in out.err
+
+
+def test_a_best_plan_that_fits_by_less_than_memory_is_known_says_so(capsys):
+    two = ["plan", "--model", "llama-3-8b", "--gpus", "2", "--global-batch", "2"]
+    full, roomy = (printed(capsys, *two, *options) for options in ([], ["--max-memory", "75GiB"]))
+    assert "of the memory, and memory is predicted to some per cent" in " ".join(full.split())
+    assert "predicted to some per cent" not in " ".join(roomy.split())

@@ -18,6 +18,7 @@ from ndparallel.report import quiet_table
 from ndparallel.show import WIDTH, prose
 from ndparallel.words import count
 
+TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
 COLUMNS = ("step", "MFU", "memory", "bound by")
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
 
@@ -97,6 +98,14 @@ def certainty(found: Found) -> str:
     return f"{counted} By its price no plan that was not timed can be more than {found.gap:.1%} faster than the first."
 
 
+def room(found: Found) -> str:
+    """A warning where the best plan fits by less than the planner knows."""
+    left = 1 - max(memory.total for memory in found.best.memory) / found.job.hardware.memory_bytes
+    if left >= TIGHT:
+        return ""
+    return f" It leaves {left:.1%} of the memory, and memory is predicted to some per cent: leave more with --max-memory."
+
+
 def as_json(found: Found, tokens: float) -> dict[str, Any]:
     """In JSON's types, with the stable keys."""
     return {
@@ -135,7 +144,7 @@ def show_search(found: Found, changed: dict[str, Answer]) -> None:
         console.print(table)
         console.print()
     console.print(prose(certainty(found), width))
-    console.print(prose(f"The first takes {si(found.best.seconds, 's')} {found.best.error_bar.sentence}", width))
+    console.print(prose(f"The first takes {si(found.best.seconds, 's')} {found.best.error_bar.sentence}{room(found)}", width))
     show_changes(console, found.best, changed)
 
 
