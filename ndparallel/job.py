@@ -9,6 +9,7 @@ from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
 from ndparallel.pipeline.stages import schedule_of
 from ndparallel.units import RECOMPUTE, ModelConfig
+from ndparallel.words import count
 
 MODEL_SIZES = {
     "default": ModelConfig(),
@@ -63,13 +64,7 @@ class Job:
         check_context_parallel(self)
         check_experts(self)
         check_pipeline(self)
-        parts = self.mesh.dp * self.microbatches
-        if self.batch % parts:
-            near = max(parts, (self.batch + (parts - 1) // 2) // parts * parts)
-            raise UserError(
-                f"a batch of {self.batch} sequences cannot be cut into {self.mesh.dp} data-parallel parts of {self.microbatches} "
-                f"microbatch{'es' * (self.microbatches != 1)}; the nearest batch that can is {near}."
-            )
+        check_batch(self)
 
     @property
     def microbatch(self) -> int:
@@ -83,6 +78,23 @@ class Job:
 
     def on(self, **changes) -> "Job":
         return replace(self, **changes)
+
+
+def check_batch(job: Job) -> None:
+    """Every data-parallel rank gets as many sequences, and every microbatch of it."""
+    parts = job.mesh.dp * job.microbatches
+    if job.batch % parts:
+        ranks = f"{count(job.mesh.dp, 'data-parallel part')} of " * (job.mesh.dp > 1)
+        near = max(parts, (job.batch + (parts - 1) // 2) // parts * parts)
+        hint = f"the nearest batch that can is {near}"
+        if job.batch % job.mesh.dp == 0 and job.microbatches > 1:
+            share = job.batch // job.mesh.dp
+            fewer = max(m for m in range(1, min(job.microbatches, share + 1)) if share % m == 0)
+            hint += f"; the nearest number of microbatches is {fewer}"
+        raise UserError(
+            f"a batch of {job.batch} sequences cannot be cut into {ranks}{job.microbatches} "
+            f"microbatch{'es' * (job.microbatches != 1)}; {hint}."
+        )
 
 
 def check_tensor_parallel(job: Job) -> None:

@@ -7,6 +7,7 @@ import pytest
 from common import SMALL, TOLERANCE, difference_of_weights, loss_and_gradient_difference, measured, names, reference, run, strategy
 
 from gpu import COMPUTE, GPU, MEMORY, Event
+from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.lesson import Strategy
 from ndparallel.measure import breakdown
@@ -135,3 +136,10 @@ def test_total_compute_is_the_same_with_and_without_accumulation_but_for_the_ove
     whole, parts = (measured("0d_single_gpu", name, DEFAULT, 1) for name in ("single GPU", "4 microbatches"))
     assert whole.compute_seconds < parts.compute_seconds < 1.002 * whole.compute_seconds
     assert parts.peak_memory_bytes["activations"] == whole.peak_memory_bytes["activations"] / 4
+
+
+def test_a_batch_that_cannot_be_cut_names_the_nearest_that_can_and_the_nearest_microbatches():
+    with pytest.raises(UserError, match="into 3 microbatches; the nearest batch that can is 9; the nearest number of microbatches is 2"):
+        Job(batch=8, microbatches=3)
+    with pytest.raises(UserError, match="into 5 data-parallel parts of 1 microbatch; the nearest batch that can is 10"):
+        Job(batch=8, mesh=Mesh(dp=5))

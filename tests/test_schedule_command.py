@@ -191,3 +191,8 @@ def test_makespan_is_the_same_in_json_and_in_timing(capsys):
     timing: Timing = time_schedule(schedule, Work.of_whole_stages(2, 1.0, 0.9, 0.7, 0.05, 2.0))
     words = ("--forward", 1, "--backward-input", 0.9, "--backward-weight", 0.7, "--p2p", 0.05, "--fused", 2)
     assert asked(capsys, "dualpipev", "--stages", 3, "--microbatches", 7, *words)["makespan"] == timing.makespan
+
+
+def test_a_time_for_pairs_that_a_schedule_does_not_have_is_refused(capsys):
+    assert main(["schedule", "1f1b", "--stages", "4", "--microbatches", "8", "--fused", "1"]) == 2
+    assert "1f1b has none: take dualpipev" in capsys.readouterr().err

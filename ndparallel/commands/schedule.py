@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     check(args)
     timings = [timed(name, args) for name in args.names]
+    if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
+        raise UserError(f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, or leave it out.")
     if args.svg is not None:
         from ndparallel.drawing.svg_schedules import draw_schedules  # only where a picture is asked for
 
