@@ -15,14 +15,15 @@ Idea   A ```console block shows a command after "$ " and what it prints. A comme
        A number with a unit that no line explains is a mistake.
 Run    python -m ndparallel.book           says what is stale, and exits with 1
        python -m ndparallel.book --write   makes it new; [FILE ...] for other files than README.md and docs/*.md
-Limit  Commands are gpu.py, the lessons and `ndparallel ...`, each run once, in this process, on the engine inline (which prints what
-       processes print); of the shell only `| head -N` and `| tail -N` are understood. Losses may differ in the third digit between
-       machines; a number of the form 1.234 that stands alone is taken for one.
+Limit  Commands are gpu.py, the lessons and `ndparallel ...`, each run once, in this process, on the engine inline where it is installed
+       (which prints what processes print); of the shell only `| head -N` and `| tail -N` are understood. Losses may differ in the third
+       digit between machines; a number of the form 1.234 that stands alone is taken for one.
 """
 
 import argparse
 import contextlib
 import difflib
+import importlib.util
 import io
 import json
 import re
@@ -51,6 +52,7 @@ NOT_PROSE = re.compile(r"```.*?```|<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 LOSS = re.compile(r"(?<![\d.,])\d\.\d{3}(?![\d.])")
 LOSS_TOLERANCE = 0.01
+ENGINE = "inline" if importlib.util.find_spec("greenlet") else "processes"  # they print the same; inline is the quicker one
 
 Run = Callable[[str], str]
 
@@ -74,7 +76,7 @@ def run(command: str) -> str:
 
 def start(program: str, name: str, arguments: list[str]) -> None:
     if name.removesuffix(".py") in (*LESSONS, "compare") and "--engine" not in arguments:
-        arguments = [*arguments, "--engine", "inline"]
+        arguments = [*arguments, "--engine", ENGINE]
     if program == "ndparallel":
         command_line([name, *arguments])
         return
@@ -170,7 +172,11 @@ def record_of(command: str, run: Run) -> dict[str, Any]:
     """What a command's JSON has, by its keys; strategies by their names. Nothing for no command."""
     if not command:
         return {}
-    record = json.loads(run(f"{command} --json"), object_hook=Record)
+    printed = run(f"{command} --json")
+    try:
+        record = json.loads(printed, object_hook=Record)
+    except json.JSONDecodeError:
+        raise UserError(f"`{command} --json` prints no JSON: {printed.strip()}") from None
     if "strategies" in record:
         record["strategies"] = {row.name: row for row in record.strategies}
     return record

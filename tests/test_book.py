@@ -162,3 +162,9 @@ def test_write_renews_a_file_and_a_second_run_finds_nothing(tmp_path, capsys):
     assert "-loss  5.972  1.05 s" in capsys.readouterr().out
     assert main([str(path), "--write"]) == 0 and "32.0 s" in path.read_text()
     assert main([str(path)]) == 0
+
+
+def test_a_command_that_prints_no_json_is_told_with_what_it_prints():
+    text = "<!-- numbers: ndparallel schedule nope --stages 2 --microbatches 2\n3 s   makespan\n-->\nIt takes 3 s.\n"
+    with pytest.raises(UserError, match="prints no JSON: error: unknown schedule 'nope'"):
+        renewed(text)
