@@ -30,7 +30,9 @@ from ndparallel.mesh import DEFAULT_ORDER, Mesh
 from ndparallel.pipeline.actions import Action
 from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import Bucket, FullyShardedUnit, ShardedGradients, ShardedOptimizer
+from ndparallel.tensor_parallel import SEQUENCE_PARALLEL
 from ndparallel.units import ModelConfig, Unit
+from ndparallel.words import duration
 
 ZERO = (Bucket, ShardedOptimizer, ShardedGradients, FullyShardedUnit)
 
@@ -196,10 +198,12 @@ def layouts(runner: Runner, job: Job) -> Sweep:
     powers = (1, 2, 4, 8)
     degrees = [(tp, pp, 8 // (tp * pp)) for tp in powers for pp in powers if tp * pp <= 8]
     rows = [row(runner, grid("", tp=tp, pp=pp, dp=dp), job, tp=tp, pp=pp, dp=dp) for tp, pp, dp in degrees]
-    rows.sort(key=lambda row: row["step_seconds"] or float("inf"))
-    best = rows[0]
-    sentence = f"Fastest is TP{best['tp']} x PP{best['pp']} x DP{best['dp']}; what does not fit into memory has no step."
-    return Sweep("All layouts of 8 GPUs, fastest first", rows, sentence)
+    rows.sort(key=seconds_or_inf)
+
+    def said(best: dict, worst: dict) -> str:
+        return f"Fastest is TP{best['tp']} x PP{best['pp']} x DP{best['dp']}; what does not fit into memory has no step."
+
+    return Sweep("All layouts of 8 GPUs, fastest first", rows, of_first_and_last(rows, said))
 
 
 def orders(runner: Runner, job: Job) -> Sweep:
@@ -208,20 +212,34 @@ def orders(runner: Runner, job: Job) -> Sweep:
         row(runner, grid("", tp=2, pp=2, dp=2, order="-".join(["cp", "ep", *order])), job, order="-".join(order))
         for order in permutations(("tp", "dp", "pp"))
     ]
-    rows.sort(key=lambda row: row["step_seconds"])
-    best, worst = rows[0], rows[-1]
-    longer = worst["step_seconds"] / best["step_seconds"] - 1
-    sentence = f"Best is {best['order']}, worst {worst['order']}, which takes {longer:.0%} longer."
-    return Sweep("TP2 x PP2 x DP2 in every order, innermost first, fastest first", rows, sentence)
+    rows.sort(key=seconds_or_inf)
+
+    def said(best: dict, worst: dict) -> str:
+        longer = worst["step_seconds"] / best["step_seconds"] - 1
+        return f"Best is {best['order']}, worst {worst['order']}, which takes {longer:.0%} longer."
+
+    return Sweep("TP2 x PP2 x DP2 in every order, innermost first, fastest first", rows, of_first_and_last(rows, said))
 
 
 def zeros(runner: Runner, job: Job) -> Sweep:
     """2 x 2 x 2 with more and more shared out over dp: what does a pipeline pay for what it no longer holds?"""
     rows = [row(runner, grid("", {"zero": zero}, tp=2, pp=2, dp=2), job, zero=zero) for zero in range(4)]
-    first, last = rows[0], rows[-1]
-    longer = last["step_seconds"] / first["step_seconds"] - 1
-    sentence = f"ZeRO-3 (FSDP) sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of DDP, and takes {longer:.1%} longer."
-    return Sweep("TP2 x PP2 x DP2, by what DP shares out", rows, sentence)
+
+    def said(first: dict, last: dict) -> str:
+        longer = duration(last["step_seconds"], first["step_seconds"])
+        return f"ZeRO-{last['zero']} sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of ZeRO-{first['zero']}, and {longer}."
+
+    return Sweep("TP2 x PP2 x DP2, by what DP shares out (0 is DDP, 3 FSDP)", rows, of_first_and_last(rows, said))
+
+
+def seconds_or_inf(row: dict) -> float:
+    return row["step_seconds"] or float("inf")
+
+
+def of_first_and_last(rows: list[dict], said: Callable[[dict, dict], str]) -> str:
+    """What the first and the last row that fit into memory say."""
+    fit = [row for row in rows if row["step_seconds"]]
+    return said(fit[0], fit[-1]) if fit else "None of them fits into the memory of a GPU."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -231,7 +249,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes, innermost first (default {DEFAULT_ORDER})")
     option("--schedule", metavar="NAME", help="of the pipeline (default 1f1b)")
     option("--zero", type=int, choices=range(4), help="what DP ranks share out: 0 nothing to 3 all")
-    option("--sequence-parallel", default="none", choices=("none", "sp", "sp-regather"), help="cut norms and residuals over TP too")
+    option("--sequence-parallel", default="none", choices=SEQUENCE_PARALLEL, help="cut norms and residuals over TP too")
 
 
 LESSON = Lesson(

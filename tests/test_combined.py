@@ -193,3 +193,11 @@ def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
 def test_a_pipeline_deeper_than_the_model_is_refused():
     with pytest.raises(UserError, match="cannot fill"):
         Job(mesh=Mesh(pp=16), microbatches=8)
+
+
+@pytest.mark.parametrize("name", ["orders", "layouts", "zero"])
+def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
+    with Runner(replace(POCKET, memory_bytes=1e4), "inline") as runner:
+        sweep = load(LESSON).sweeps[name](runner, Job(model=replace(SMALL, layers=8, heads=8)))
+    assert sweep.sentence == "None of them fits into the memory of a GPU."
+    assert all(row["step_seconds"] is None for row in sweep.rows)

@@ -186,3 +186,11 @@ def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():
 def test_where_no_schedule_of_the_contrast_can_run_the_lesson_says_why():
     with pytest.raises(UserError, match="8 layers cannot fill 16 stages: take at most 10 stages"):
         run_lesson(load(LESSON), Job(microbatches=8), POCKET, 16, [], "inline", lambda name: None)
+
+
+def test_the_sweep_over_chunks_has_links_that_cost_nothing_beside_those_that_do():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["chunks"](runner, Job()).rows
+    steps = {(row["links"], row["chunks"]): row["step_seconds"] for row in rows}
+    assert all(row["waiting share"] == 0 for row in rows if row["links"] == "free")
+    assert all(steps["free", v] < steps["inside", v] < steps["across", v] for v in (1, 2, 4))

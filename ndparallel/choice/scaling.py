@@ -22,7 +22,6 @@ from ndparallel.planner.memory import fits
 from ndparallel.planner.plan import Job, Plan
 
 SIZES = (8, 64, 512, 2048, 16384)
-WAYS = ("weak", "strong")
 EFFORT = 100_000  # of a search: one plan is wanted, not ten
 
 
