@@ -64,7 +64,7 @@ class LocalCore:
         charge("scores")
         charge("softmax")
         bias = functional.causal_bias(self.queries, self.keys, q.dtype.str)
-        return functional.softmax(functional.attention_scores(q, k, bias))[0]
+        return functional.softmax(functional.attention_scores(q, k), bias)[0]
 
 
 class GatherCore(LocalCore):
@@ -97,7 +97,7 @@ class RingCore(LocalCore):
         logsums: list[tuple[Meeting, np.ndarray]] = []
         for source, (keys, values) in self.cp.travel(np.stack([k, v])):
             here = self.meetings[source]
-            probabilities, block_logsum = functional.softmax(here.scores(q, keys, charge))
+            probabilities, block_logsum = functional.softmax(here.scores(q, keys, charge), here.bias)
             if self.keeps:
                 saved.keep(**{here.saved: probabilities})
             here.charge(charge, "values")
@@ -152,18 +152,24 @@ class Meeting:
         charge(what if self.bias is not None else f"block {what}")
 
     def scores(self, q: np.ndarray, keys: np.ndarray, charge: Charge) -> np.ndarray:
-        """Scores that a softmax follows, and its price with theirs."""
+        """Scores that the mask and a softmax follow, and its price with theirs."""
         self.charge(charge, "scores")
         self.charge(charge, "softmax")
-        return functional.attention_scores(q[self.queries], keys[self.keys], self.bias)
+        return functional.attention_scores(q[self.queries], keys[self.keys])
 
     def weighed(self, saved: Saved, weights: np.ndarray) -> np.ndarray:
         """The probabilities over all blocks, from those over this one."""
-        return saved.take(self.saved) * weights[self.source][..., self.queries, :]
+        probabilities = saved.take(self.saved)
+        probabilities *= weights[self.source][..., self.queries, :]
+        return probabilities
 
     def recomputed(self, q: np.ndarray, keys: np.ndarray, logsum: np.ndarray, charge: Charge) -> np.ndarray:
         """The probabilities over all blocks, from the scores."""
-        return np.exp(self.scores(q, keys, charge) - logsum[..., self.queries, :])
+        scores = self.scores(q, keys, charge)
+        scores -= logsum[..., self.queries, :]
+        if self.bias is not None:
+            scores += self.bias
+        return np.exp(scores, out=scores)
 
     def backward(self, dmixed, row_sums, probabilities, q, block, charge: Charge) -> tuple[np.ndarray, np.ndarray]:
         """The gradients of the queries that took part, and of the block."""
@@ -172,9 +178,10 @@ class Meeting:
         dmixed, values = dmixed[self.queries], block[1, self.keys]
         dprobabilities, dblock[1, self.keys] = functional.attention_values_backward(dmixed, probabilities, values)
         self.charge(charge, "softmax")
-        dscores = probabilities * (dprobabilities - row_sums[..., self.queries, :])
+        dprobabilities -= row_sums[..., self.queries, :]
+        dprobabilities *= probabilities
         self.charge(charge, "scores")
-        dqueries, dblock[0, self.keys] = functional.attention_scores_backward(dscores, q[self.queries], block[0, self.keys])
+        dqueries, dblock[0, self.keys] = functional.attention_scores_backward(dprobabilities, q[self.queries], block[0, self.keys])
         return dqueries, dblock
 
 

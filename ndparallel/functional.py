@@ -14,23 +14,31 @@ from functools import lru_cache
 import numpy as np
 
 EPSILON = 1e-5
+FAR = 60.0  # from 0, for a score: neither its exponential nor its inverse leaves what float32 can hold, nor does a sum of many of them
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Scale each row of `x` to root mean square 1, then by `weight`."""
-    return x * _inverse_rms(x) * weight
+    normed = x * _inverse_rms(x)
+    normed *= weight
+    return normed
 
 
 def rms_norm_backward(dy: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of x and of weight."""
     inverse = _inverse_rms(x)
-    normed, dnormed = x * inverse, dy * weight
-    dx = inverse * (dnormed - normed * (_row_dot(dnormed, normed) / x.shape[-1]))
-    return dx, np.sum(dy * normed, axis=tuple(range(x.ndim - 1)))
+    normed, dx = x * inverse, dy * weight
+    dweight = np.einsum("ti,ti->i", dy.reshape(-1, dy.shape[-1]), normed.reshape(-1, dy.shape[-1]))
+    normed *= _row_dot(dx, normed) / x.shape[-1]
+    dx -= normed
+    dx *= inverse
+    return dx, dweight
 
 
 def _inverse_rms(x: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(_row_dot(x, x) / x.shape[-1] + EPSILON)
+    squares = _row_dot(x, x)
+    squares += x.shape[-1] * EPSILON
+    return x.shape[-1] ** 0.5 / np.sqrt(squares)
 
 
 def _row_dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -75,28 +83,33 @@ def causal_bias(queries: tuple[int, ...], keys: tuple[int, ...], dtype: str) -> 
     return np.where(np.asarray(queries)[:, None] >= np.asarray(keys)[None, :], 0, -np.inf).astype(dtype)
 
 
-def attention_scores(q: np.ndarray, k: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """q k / sqrt(d) + bias: (b, K, H/K, queries, keys)."""
-    scores = grouped(q, k.shape[2]) @ heads_first(k)[:, :, None].swapaxes(-1, -2)
-    scores *= q.shape[-1] ** -0.5
+def attention_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """q k / sqrt(d): (b, K, H/K, queries, keys)."""
+    scores = merged(grouped(q * q.shape[-1] ** -0.5, k.shape[2])) @ heads_first(k).swapaxes(-1, -2)
+    return scores.reshape(*scores.shape[:2], -1, len(q), len(k))
+
+
+def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Turn scores (plus bias) into probabilities, in their own memory, and return them with the logarithm of each row's sum of exponentials.
+
+    Where scores are far from 0 each row's largest is taken off first, so that no exponential is too large; elsewhere that can be saved.
+    """
+    is_far = not (scores.min(initial=0) > -FAR and scores.max(initial=0) < FAR)
     if bias is not None:
         scores += bias
-    return scores
-
-
-def softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Turn scores into probabilities, in their own memory, and return them with the logarithm of each row's sum of exponentials."""
-    top = scores.max(axis=-1, keepdims=True)
-    scores -= top
+    top = scores.max(axis=-1, keepdims=True) if is_far else 0
+    if is_far:
+        scores -= top
     np.exp(scores, out=scores)
-    total = scores.sum(axis=-1, keepdims=True)
+    total = np.einsum("...i->...", scores)[..., None]
     scores /= total
-    return scores, top + np.log(total)
+    return scores, np.log(total) + top
 
 
 def attention_values(probabilities: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Mix the values (s, b, K, d) by their probabilities: (s, b, H, d)."""
-    return ungrouped(probabilities @ heads_first(v)[:, :, None])
+    mixed = merged(probabilities) @ heads_first(v)
+    return ungrouped(mixed.reshape(*probabilities.shape[:-1], -1))
 
 
 def attention_merge(mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, block_logsum: np.ndarray) -> None:
@@ -105,33 +118,31 @@ def attention_merge(mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, bl
     `logsum` (b, K, H/K, s, 1) is the logarithm of the sum of exponentials seen so far; each side weighs as much as its own sum.
     """
     total = np.logaddexp(logsum, block_logsum)
-    mixed *= per_query(np.exp(logsum - total))
-    mixed += block * per_query(np.exp(block_logsum - total))
+    mixed *= ungrouped(np.exp(logsum - total))
+    mixed += block * ungrouped(np.exp(block_logsum - total))
     logsum[...] = total
-
-
-def per_query(x: np.ndarray) -> np.ndarray:
-    """(b, K, H/K, s, 1) to (s, b, H, 1)."""
-    return ungrouped(x)
 
 
 def attention_values_backward(dy: np.ndarray, probabilities: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of the probabilities and of v."""
-    dy = grouped(dy, v.shape[2])
-    dv = (probabilities.swapaxes(-1, -2) @ dy).sum(axis=2)
-    return dy @ heads_first(v)[:, :, None].swapaxes(-1, -2), sequence_first(dv)
+    dy, values = merged(grouped(dy, v.shape[2])), heads_first(v)
+    dv = merged(probabilities).swapaxes(-1, -2) @ dy
+    return (dy @ values.swapaxes(-1, -2)).reshape(probabilities.shape), sequence_first(dv)
 
 
 def softmax_backward(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return y * (dy - _row_dot(dy, y))
+    """Turn the gradient of probabilities y into that of the scores, in its own memory."""
+    dy -= _row_dot(dy, y)
+    dy *= y
+    return dy
 
 
 def attention_scores_backward(dscores: np.ndarray, q: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of q and k."""
-    dscores = dscores * q.shape[-1] ** -0.5
-    dq = dscores @ heads_first(k)[:, :, None]
-    dk = (dscores.swapaxes(-1, -2) @ grouped(q, k.shape[2])).sum(axis=2)
-    return ungrouped(dq), sequence_first(dk)
+    scale, queries = q.shape[-1] ** -0.5, merged(dscores)
+    dq = (queries @ heads_first(k)).reshape(*dscores.shape[:-1], -1)
+    dk = queries.swapaxes(-1, -2) @ merged(grouped(q * scale, k.shape[2]))
+    return ungrouped(dq * scale), sequence_first(dk)
 
 
 def heads_first(x: np.ndarray) -> np.ndarray:
@@ -150,6 +161,12 @@ def grouped(x: np.ndarray, kv_heads: int) -> np.ndarray:
     return heads_first(x).reshape(b, kv_heads, heads // kv_heads, s, d)
 
 
+def merged(x: np.ndarray) -> np.ndarray:
+    """(b, K, H/K, s, n) to (b, K, H/K * s, n): one matrix for all queries of a key-value head, of which BLAS needs no copies."""
+    b, kv_heads, group, s, n = x.shape
+    return x.reshape(b, kv_heads, group * s, n)
+
+
 def ungrouped(x: np.ndarray) -> np.ndarray:
     """(b, K, H/K, s, d) to (s, b, H, d)."""
     b, kv_heads, group, s, d = x.shape
@@ -159,15 +176,29 @@ def ungrouped(x: np.ndarray) -> np.ndarray:
 def swiglu(gate_up: np.ndarray) -> np.ndarray:
     """silu(gate) * up, for gate and up side by side on the last axis."""
     gate, up = _halves(gate_up)
-    return gate * _sigmoid(gate) * up
+    activated = _sigmoid(gate)
+    activated *= gate
+    activated *= up
+    return activated
 
 
 def swiglu_backward(dy: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
+    """Silu's slope is sigmoid + silu (1 - sigmoid)."""
     gate, up = _halves(gate_up)
     sigmoid = _sigmoid(gate)
-    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
-    return np.concatenate([dgate, dy * gate * sigmoid], axis=-1)
+    silu = gate * sigmoid
+    dgate_up = np.empty_like(gate_up)
+    dgate, dup = _halves(dgate_up)
+    np.multiply(dy, silu, out=dup)
+    silu *= 1 - sigmoid
+    silu += sigmoid
+    silu *= up
+    np.multiply(dy, silu, out=dgate)
+    return dgate_up
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
+    y = np.negative(x)
+    np.exp(y, out=y)
+    y += 1
+    return np.divide(1, y, out=y)

@@ -74,12 +74,12 @@ def test_a_softmax_over_blocks_is_the_softmax_over_all(data):
     q *= data.draw(st.sampled_from([1e-3, 1.0, 1e3]))
     blocks = []
     for first, last in pairwise([0, *cuts, keys]):
-        probabilities, logsum = functional.softmax(functional.attention_scores(q, k[first:last], None))
+        probabilities, logsum = functional.softmax(functional.attention_scores(q, k[first:last]))
         blocks.append((functional.attention_values(probabilities, v[first:last]), logsum))
     mixed, logsum = blocks[0]
     for block, block_logsum in blocks[1:]:
         functional.attention_merge(mixed, logsum, block, block_logsum)
-    scores = functional.attention_scores(q, k, None)
+    scores = functional.attention_scores(q, k)
     assert logsum == pytest.approx(np.logaddexp.reduce(scores, axis=-1, keepdims=True), rel=1e-9, abs=1e-9)
     assert mixed == pytest.approx(functional.attention_values(functional.softmax(scores)[0], v), rel=1e-9, abs=1e-9)
 
