@@ -17,7 +17,7 @@ Glossary
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,11 +46,11 @@ class ContextParallel:
     group: Group
     variant: str = "ring"
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.group.size
 
-    @property
+    @cached_property
     def index(self) -> int:
         return self.group.index(self.gpu.rank)
 

@@ -20,6 +20,7 @@ Glossary
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from gpu import Operation
 BEYOND_NUMPY = {"bfloat16": 2, "float8": 1}
 
 
+@lru_cache
 def itemsize(dtype: str) -> int:
     """Bytes of a number, of the types that numpy lacks too."""
     return BEYOND_NUMPY.get(dtype) or np.dtype(dtype).itemsize
@@ -175,34 +177,38 @@ def attention_backward(z: Sizes) -> list[Operation]:
 
 
 def mlp_forward(z: Sizes) -> list[Operation]:
-    return [norm_forward("norm2", z), *gated_forward(z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
+    return [norm_forward("norm2", z), *gated_forward(z, z.tokens, z.ffn), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
 
 
-def gated_forward(z: Sizes) -> list[Operation]:
-    """SwiGLU and its matmuls: an MLP's, or one expert's for its `tokens` rows."""
+def gated_forward(z: Sizes, tokens, ffn) -> list[Operation]:
+    """SwiGLU and its matmuls: an MLP's for its tokens, or one expert's for its rows."""
     return [
-        matmul("gate_up", z.tokens, 2 * z.ffn, z.hidden, z.dtype),
-        elementwise("swiglu", z.tokens * z.ffn, 3, z.dtype),
-        matmul("down", z.tokens, z.hidden, z.ffn, z.dtype),
+        matmul("gate_up", tokens, 2 * ffn, z.hidden, z.dtype),
+        elementwise("swiglu", tokens * ffn, 3, z.dtype),
+        matmul("down", tokens, z.hidden, ffn, z.dtype),
     ]
 
 
 def mlp_backward_input(z: Sizes) -> list[Operation]:
-    return [*gated_backward_input(z), norm_backward("norm2", z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
+    return [*gated_backward_input(z, z.tokens, z.ffn), norm_backward("norm2", z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
 
 
-def gated_backward_input(z: Sizes) -> list[Operation]:
+def gated_backward_input(z: Sizes, tokens, ffn) -> list[Operation]:
     return [
-        matmul("down", z.tokens, z.ffn, z.hidden, z.dtype),
-        elementwise("swiglu", z.tokens * z.ffn, 5, z.dtype),
-        matmul("gate_up", z.tokens, z.hidden, 2 * z.ffn, z.dtype),
+        matmul("down", tokens, ffn, z.hidden, z.dtype),
+        elementwise("swiglu", tokens * ffn, 5, z.dtype),
+        matmul("gate_up", tokens, z.hidden, 2 * ffn, z.dtype),
     ]
 
 
 def mlp_backward_weight(z: Sizes) -> list[Operation]:
+    return gated_backward_weight(z, z.tokens, z.ffn)
+
+
+def gated_backward_weight(z: Sizes, tokens, ffn) -> list[Operation]:
     return [
-        matmul("down weight", z.hidden, z.ffn, z.tokens, z.dtype),
-        matmul("gate_up weight", 2 * z.ffn, z.hidden, z.tokens, z.dtype),
+        matmul("down weight", z.hidden, ffn, tokens, z.dtype),
+        matmul("gate_up weight", 2 * ffn, z.hidden, tokens, z.dtype),
     ]
 
 
@@ -261,14 +267,14 @@ def router_forward(z: Sizes) -> list[Operation]:
         norm_forward("norm2", z),
         matmul("router", z.routed_tokens, z.experts, z.hidden, z.dtype),
         elementwise("route", z.routed_tokens * z.experts, 2, z.dtype),
-        *(gated_forward(shared(z)) if z.shared_ffn else []),
+        *(gated_forward(z, z.tokens, z.shared_ffn) if z.shared_ffn else []),
         elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype),
     ]
 
 
 def router_backward_input(z: Sizes) -> list[Operation]:
     return [
-        *(gated_backward_input(shared(z)) if z.shared_ffn else []),
+        *(gated_backward_input(z, z.tokens, z.shared_ffn) if z.shared_ffn else []),
         elementwise("route", z.routed_tokens * z.experts, 3, z.dtype),
         matmul("router", z.routed_tokens, z.hidden, z.experts, z.dtype),
         norm_backward("norm2", z),
@@ -278,15 +284,11 @@ def router_backward_input(z: Sizes) -> list[Operation]:
 
 def router_backward_weight(z: Sizes) -> list[Operation]:
     router = matmul("router weight", z.experts, z.hidden, z.routed_tokens, z.dtype)
-    return [router, *(mlp_backward_weight(shared(z)) if z.shared_ffn else [])]
+    return [router, *(gated_backward_weight(z, z.tokens, z.shared_ffn) if z.shared_ffn else [])]
 
 
 def router_backward(z: Sizes) -> list[Operation]:
     return router_backward_input(z) + router_backward_weight(z)
-
-
-def shared(z: Sizes) -> Sizes:
-    return replace(z, ffn=z.shared_ffn)
 
 
 def rows_forward(z: Sizes, sent) -> list[Operation]:
@@ -307,15 +309,15 @@ def sort_rows(z: Sizes, received) -> list[Operation]:
 
 def expert_forward(z: Sizes, rows) -> list[Operation]:
     """One expert on its rows."""
-    return gated_forward(replace(z, ffn=z.expert_ffn, tokens=rows))
+    return gated_forward(z, rows, z.expert_ffn)
 
 
 def expert_backward_input(z: Sizes, rows) -> list[Operation]:
-    return gated_backward_input(replace(z, ffn=z.expert_ffn, tokens=rows))
+    return gated_backward_input(z, rows, z.expert_ffn)
 
 
 def expert_backward_weight(z: Sizes, rows) -> list[Operation]:
-    return mlp_backward_weight(replace(z, ffn=z.expert_ffn, tokens=rows))
+    return gated_backward_weight(z, rows, z.expert_ffn)
 
 
 def expert_backward(z: Sizes, rows) -> list[Operation]:
@@ -365,7 +367,7 @@ def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
     }
     if not z.shared_ffn:
         return saved
-    return saved | {name: size for name, size in mlp_saved(shared(z)).items() if name != "x"}
+    return saved | {name: size for name, size in mlp_saved(replace(z, ffn=z.shared_ffn)).items() if name != "x"}
 
 
 # ------------------------------------------------------------------------------------- embedding, head and optimizer

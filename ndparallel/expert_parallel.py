@@ -15,6 +15,7 @@ Glossary
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -33,11 +34,11 @@ class ExpertParallel:
     sequence: Group
     tp: TensorParallel
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.group.size
 
-    @property
+    @cached_property
     def index(self) -> int:
         return self.group.index(self.gpu.rank)
 

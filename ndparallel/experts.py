@@ -29,7 +29,7 @@ from ndparallel.units import Charge, Context, Routed, Saved, Unit, rows
 class Experts(Gated):
     """Router, experts, and shared experts that every token goes to; tp cuts every expert, and ep shares them out."""
 
-    norm = "norm2"
+    norm, add = "norm2", "add2"
     prices = {"forward": costs.router_forward, "recompute": costs.router_forward, "backward": costs.router_backward}
 
     def __init__(self, block: Block) -> None:

@@ -12,6 +12,7 @@ Glossary
 """
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class Branch:
     """x + f(norm(x)): what attention and MLP have in common. `linears` maps each matmul to the name of its saved input."""
 
     norm: str
+    add: str
     linears: dict[str, str]
     prices: dict[str, Callable]
 
@@ -58,14 +60,16 @@ class Branch:
         charge(self.norm)
         dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w[self.norm])
         self.block.g[self.norm] += dweight
-        charge(self.norm.replace("norm", "add"))
-        return dx + dy
+        charge(self.add)
+        dx += dy
+        return dx
 
     def leave(self, name: str, inner: np.ndarray, x: np.ndarray, charge: Charge) -> np.ndarray:
         """Multiply, sum what the ranks have and add the residual."""
         y = self.linear_and_talk(name, inner, self.block.w[name], charge, self.tp.leave)
-        charge(self.norm.replace("norm", "add"))
-        return x + y
+        charge(self.add)
+        y += x
+        return y
 
     def linear(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge) -> np.ndarray:
         """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
@@ -110,13 +114,14 @@ class Branch:
 class Attention(Branch):
     """Causal self-attention with rotary positions; tp cuts it by heads, cp by tokens."""
 
-    norm = "norm1"
+    norm, add = "norm1", "add1"
     linears = {"out": "mixed", "qkv": "normed"}
     prices = {"forward": costs.attention_forward, "recompute": costs.attention_forward, "backward": costs.attention_backward}
 
     def __init__(self, block: "Block") -> None:
         super().__init__(block)
         self.core = attention_core(self.context)
+        self.ends = list(accumulate(parameter.shape[0] for parameter in block.parameters[1:4]))  # of q, k and v, side by side
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
@@ -149,19 +154,18 @@ class Attention(Branch):
         saved, charge = self.saved(microbatch), self.charge("backward", dy)
         mixed = saved["mixed"]
         dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved, charge)
-        q, k, v = saved.take("q"), saved.take("k"), saved.take("v")
+        q, k, v = saved.take_all("q", "k", "v")
         heads = dmixed.reshape(q.shape), mixed.reshape(q.shape)
         dq, dk, dv = self.core.mix_backward(*heads, (q, k, v), saved, charge, self.charge("recompute", dy))
         charge("rotary")
         dq, dk = functional.rotary_backward(dq, self.context.positions), functional.rotary_backward(dk, self.context.positions)
-        dqkv = np.concatenate([d.reshape(*d.shape[:2], -1) for d in (dq, dk, dv)], axis=-1)
+        dqkv = np.concatenate([d.reshape(*q.shape[:2], -1) for d in (dq, dk, dv)], axis=-1)
         return self.enter_backward("qkv", dqkv, dy, saved, charge)
 
     def heads(self, qkv: np.ndarray) -> list[np.ndarray]:
         """Part (s, b, (heads + 2 kv_heads) d) into the heads of q, k and v."""
-        head_dim = self.context.config.head_dim
-        sizes = [len(self.block.w[name]) for name in "qkv"]
-        return [x.reshape(*x.shape[:2], -1, head_dim) for x in np.split(qkv, np.cumsum(sizes)[:2], axis=-1)]
+        shape = (*qkv.shape[:2], -1, self.context.config.head_dim)
+        return [qkv[..., start:end].reshape(shape) for start, end in pairwise([0, *self.ends])]
 
 
 class Gated(Branch):
@@ -185,7 +189,7 @@ class Gated(Branch):
 class Mlp(Gated):
     """The dense block's second branch."""
 
-    norm = "norm2"
+    norm, add = "norm2", "add2"
     linears = {"down": "activated", "gate_up": "normed"}
     prices = {"forward": costs.mlp_forward, "recompute": costs.mlp_forward, "backward": costs.mlp_backward}
 

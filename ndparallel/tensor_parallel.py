@@ -16,6 +16,7 @@ Glossary
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,19 +36,19 @@ class TensorParallel:
     sequence_parallel: str = "none"
     chunks: int = 1
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.group.size
 
-    @property
+    @cached_property
     def index(self) -> int:
         return self.group.index(self.gpu.rank)
 
-    @property
+    @cached_property
     def shards(self) -> bool:
         return self.sequence_parallel != "none" and self.size > 1
 
-    @property
+    @cached_property
     def regathers(self) -> bool:
         return self.sequence_parallel == "sp-regather" and self.size > 1
 

@@ -10,7 +10,7 @@ Glossary
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,9 @@ class Context:
     losses: dict[int, float] = field(default_factory=dict)
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
     watch: Watch | None = None
+    prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)  # the same for all units of a kind
 
-    @property
+    @cached_property
     def positions(self) -> tuple[int, ...]:
         """Where in the sequence this rank's tokens stand."""
         return self.cp.positions(self.config.sequence)
@@ -94,6 +95,13 @@ class Context:
     def sizes(self, batch: int) -> Sizes:
         tp, cp = self.tp, self.cp
         return local_sizes(self.config, batch, tp.size, tp.index, tp.sequence_parallel, self.dtype, cp.size, cp.variant, self.ep.size)
+
+    def price_list(self, operations: Callable[..., list[Operation]], batch: int, counts: tuple[int, ...]) -> dict[str, Operation]:
+        """Operations by name, for `batch` sequences and for counts that the sizes do not tell."""
+        key = (operations, batch, counts)
+        if key not in self.prices:
+            self.prices[key] = {operation.name: operation for operation in operations(self.sizes(batch), *counts)}
+        return self.prices[key]
 
 
 @lru_cache(maxsize=256)
@@ -145,32 +153,39 @@ class Saved(dict[str, np.ndarray]):
         self.gpu = gpu
 
     def keep(self, **arrays: np.ndarray) -> None:
-        for name, array in arrays.items():
-            self.gpu.allocate("activations", array.nbytes)
-            self[name] = array
+        self.gpu.allocate("activations", sum(array.nbytes for array in arrays.values()))
+        self.update(arrays)
 
     def take(self, name: str) -> np.ndarray:
         array = self.pop(name)
         self.gpu.free("activations", array.nbytes)
         return array
 
+    def take_all(self, *names: str) -> list[np.ndarray]:
+        arrays = [self.pop(name) for name in names]
+        self.gpu.free("activations", sum(array.nbytes for array in arrays))
+        return arrays
+
     def drop(self) -> None:
-        for name in list(self):
-            self.take(name)
+        self.take_all(*self)
 
 
-class Charge:
-    """The price list of one pass through one unit: charge an operation by its name."""
+class Charge(dict[str, Operation]):
+    """The price list of one pass through one unit: charge an operation by its name. What it names is written in when it is first used."""
 
-    def __init__(self, gpu: GPU, operations: dict[str, Operation], watch: Watch | None = None) -> None:
-        self.gpu, self.operations, self.watch = gpu, operations, watch
+    def __init__(self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: Watch | None = None) -> None:
+        self.gpu, self.prefix, self.prices, self.watch = gpu, prefix, prices, watch
+
+    def __missing__(self, name: str) -> Operation:
+        operation = self[name] = Operation(f"{self.prefix} {name}", *self.prices[name][1:])
+        return operation
 
     def __call__(self, name: str) -> None:
-        self.gpu.compute(self.operations[name])
+        self.gpu.compute(self[name])
 
     def matmul(self, name: str, a: np.ndarray, b: np.ndarray, chunks: int = 1) -> np.ndarray:
         """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of what is priced."""
-        operation = self.operations[name] if chunks == 1 else costs.chunk(self.operations[name], chunks)
+        operation = self[name] if chunks == 1 else costs.chunk(self[name], chunks)
         if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
             raise AssertionError(f"{operation.name} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
         self.gpu.compute(operation)
@@ -178,11 +193,6 @@ class Charge:
         if self.watch:
             self.watch.see(operation.name, product)
         return product
-
-
-@lru_cache(maxsize=4096)
-def price_list(prefix: str, operations: Callable[..., list[Operation]], sizes: Sizes, *counts: int) -> dict[str, Operation]:
-    return {operation.name: operation._replace(name=f"{prefix} {operation.name}") for operation in operations(sizes, *counts)}
 
 
 def rows(x: np.ndarray) -> np.ndarray:
@@ -231,10 +241,11 @@ class Unit:
     def charge(self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int) -> Charge:
         """The price list for `batch` sequences, and for counts that the sizes do not tell."""
         key = (phase, operations, batch, counts)
-        if key not in self.charges:
-            prices = price_list(f"{phase} {self.name}", operations, self.context.sizes(batch), *counts)
-            self.charges[key] = Charge(self.gpu, prices, self.context.watch)
-        return self.charges[key]
+        charge = self.charges.get(key)
+        if charge is None:
+            prices = self.context.price_list(operations, batch, counts)
+            charge = self.charges[key] = Charge(self.gpu, f"{phase} {self.name}", prices, self.context.watch)
+        return charge
 
     forward: Callable[[Any, int], Any]
     backward_input: Callable[[Any, int], Any]
