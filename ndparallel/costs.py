@@ -291,6 +291,10 @@ def router_backward(z: Sizes) -> list[Operation]:
     return router_backward_input(z) + router_backward_weight(z)
 
 
+def shared(z: Sizes) -> Sizes:
+    return replace(z, ffn=z.shared_ffn)
+
+
 def rows_forward(z: Sizes, sent) -> list[Operation]:
     """Copy tokens to rows that are sorted by expert, and add up what comes back."""
     tokens, dispatched = z.routed_tokens * z.hidden, sent * z.hidden
@@ -367,7 +371,7 @@ def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
     }
     if not z.shared_ffn:
         return saved
-    return saved | {name: size for name, size in mlp_saved(replace(z, ffn=z.shared_ffn)).items() if name != "x"}
+    return saved | {name: size for name, size in mlp_saved(shared(z)).items() if name != "x"}
 
 
 # ------------------------------------------------------------------------------------- embedding, head and optimizer

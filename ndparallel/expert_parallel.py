@@ -96,7 +96,7 @@ class Itinerary:
         if tp.size == 1:
             return here
         everywhere = np.empty((sum(self.by_tp_rank), here.shape[1]), here.dtype)
-        return all_to_all(self.gpu, everywhere, np.tile(here, (tp.size, 1)), tp.group, self.by_tp_rank, [len(here)] * tp.size)
+        return all_to_all(self.gpu, everywhere, np.concatenate([here] * tp.size), tp.group, self.by_tp_rank, [len(here)] * tp.size)
 
     def sum_up(self, everywhere: np.ndarray) -> np.ndarray:
         """Sum what the tp ranks' slices made of the rows that arrived here."""
@@ -110,5 +110,5 @@ class Itinerary:
 
 def by_expert_first(arriving: np.ndarray) -> np.ndarray:
     """Where in (tp rank, ep rank, expert) order the rows stand that come one after another in (expert, tp rank, ep rank) order."""
-    experts = np.broadcast_to(np.arange(arriving.shape[2]), arriving.shape)
-    return np.argsort(np.repeat(experts.reshape(-1), arriving.reshape(-1)), kind="stable")
+    experts = [*range(arriving.shape[2])] * (arriving.size // arriving.shape[2])
+    return np.argsort(np.repeat(experts, arriving.reshape(-1)), kind="stable")

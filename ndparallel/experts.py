@@ -229,7 +229,9 @@ class LocalExperts(Unit):
         for name, inputs in {"down": saved.take("expert activated"), "gate_up": saved.take("rows")}.items():
             dy = saved.take(f"d expert {name}")
             for expert, its, charge in self.busy(itinerary, phase, costs.expert_backward):
-                self.g[name][expert] += charge.matmul(f"{name} weight", dy[its].T, inputs[its]) / self.context.ep.size
+                gradient = charge.matmul(f"{name} weight", dy[its].T, inputs[its])
+                gradient /= self.context.ep.size
+                self.g[name][expert] += gradient
 
     def busy(self, itinerary: Itinerary, phase: str, operations: Callable) -> Iterator[tuple[int, slice, Charge]]:
         """The experts that have rows, which ones, and what they cost."""

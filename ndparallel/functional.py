@@ -28,11 +28,11 @@ def rms_norm_backward(dy: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tupl
     """Return the gradients of x and of weight."""
     inverse = _inverse_rms(x)
     normed, dx = x * inverse, dy * weight
-    dweight = np.einsum("ti,ti->i", dy.reshape(-1, dy.shape[-1]), normed.reshape(-1, dy.shape[-1]))
-    normed *= _row_dot(dx, normed) / x.shape[-1]
+    slopes = (dy * normed).reshape(-1, len(weight))
+    normed *= (slopes @ (weight / len(weight))).reshape(inverse.shape)
     dx -= normed
     dx *= inverse
-    return dx, dweight
+    return dx, slopes.sum(axis=0)
 
 
 def _inverse_rms(x: np.ndarray) -> np.ndarray:

@@ -73,7 +73,7 @@ class Branch:
 
     def linear(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge) -> np.ndarray:
         """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
-        return charge.matmul(name, rows(x), w.T).reshape(*x.shape[:-1], -1)
+        return charge.matmul(name, rows(x), w.T).reshape(x.shape[0], x.shape[1], -1)
 
     def linear_and_talk(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable) -> np.ndarray:
         """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one while the next is computed."""

@@ -16,6 +16,7 @@ Glossary
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,19 +27,30 @@ def top_k(probabilities: np.ndarray, k: int) -> np.ndarray:
 
 
 def gates(probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> np.ndarray:
-    picked = np.take_along_axis(probabilities, chosen, axis=-1)
+    picked = probabilities.take(places(chosen, probabilities.shape[-1]))
     return picked / picked.sum(axis=-1, keepdims=True) if renormalise else picked
 
 
 def gates_backward(dgates: np.ndarray, probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> np.ndarray:
     """The gradient of the probabilities (t, E)."""
+    where = places(chosen, probabilities.shape[-1])
     if renormalise:
-        total = np.take_along_axis(probabilities, chosen, axis=-1).sum(axis=-1, keepdims=True)
-        weighed = gates(probabilities, chosen, True)
-        dgates = (dgates - np.sum(dgates * weighed, axis=-1, keepdims=True)) / total
+        picked = probabilities.take(where)
+        total = picked.sum(axis=-1, keepdims=True)
+        dgates = (dgates - np.einsum("tk,tk->t", dgates, picked / total)[:, None]) / total
     dprobabilities = np.zeros_like(probabilities)
-    np.put_along_axis(dprobabilities, chosen, dgates, axis=-1)
+    dprobabilities.reshape(-1)[where] = dgates
     return dprobabilities
+
+
+def places(chosen: np.ndarray, experts: int) -> np.ndarray:
+    """Where choices (t, k) stand in a flat array of what every token has of every expert."""
+    return chosen + _first_places(len(chosen), experts)
+
+
+@lru_cache
+def _first_places(tokens: int, experts: int) -> np.ndarray:
+    return np.arange(0, tokens * experts, experts)[:, None]
 
 
 def capacity(factor: float | None, tokens: int, k: int, experts: int) -> int:
@@ -50,8 +62,10 @@ def assign(chosen: np.ndarray, experts: int, limit: int) -> tuple[np.ndarray, np
     """The choices that are taken, in order, and how many each expert takes (E): of those over its limit the later tokens' are dropped."""
     order = np.argsort(chosen.reshape(-1), kind="stable")
     counts = np.bincount(chosen.reshape(-1), minlength=experts)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return order[place < limit].astype(np.int32), np.minimum(counts, limit).astype(np.int32)
+    if counts.max() > limit:
+        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        order, counts = order[place < limit], np.minimum(counts, limit)
+    return order.astype(np.int32), counts.astype(np.int32)
 
 
 def permute(x: np.ndarray, order: np.ndarray, k: int) -> np.ndarray:
@@ -89,13 +103,16 @@ def balance_counts(chosen: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     Summed over the ranks that share a sequence they are the whole sequence's.
     """
     s, b, experts = probabilities.shape
-    hits = np.zeros((s * b, experts), probabilities.dtype)
-    np.put_along_axis(hits, chosen, 1, axis=-1)
-    return np.stack([hits.reshape(s, b, experts).sum(axis=0), probabilities.sum(axis=0)])
+    hits = np.zeros((s, b, experts), probabilities.dtype)
+    hits.reshape(-1)[places(chosen, experts)] = 1
+    counts = np.empty((2, b, experts), probabilities.dtype)
+    hits.sum(axis=0, out=counts[0])
+    probabilities.sum(axis=0, out=counts[1])
+    return counts
 
 
 def balance(counts: np.ndarray, sequence: int, k: int) -> tuple[float, np.ndarray]:
     """The balance loss of whole sequences, their mean, and f (b, E), its gradient by P."""
     hits, summed = counts
     frequencies = hits * (hits.shape[-1] / (k * sequence))
-    return float(np.mean(np.sum(frequencies * summed / sequence, axis=-1))), frequencies
+    return float(np.vdot(frequencies, summed)) / (len(hits) * sequence), frequencies

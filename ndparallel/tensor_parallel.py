@@ -22,7 +22,7 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU
-from ndparallel.parameters import Parameter
+from ndparallel.parameters import Parameter, part
 
 SEQUENCE_PARALLEL = ("none", "sp", "sp-regather")
 
@@ -79,7 +79,7 @@ class TensorParallel:
 
     def share(self, x: np.ndarray) -> np.ndarray:
         """This rank's part of the sequence, of an activation that all ranks have whole, or of which it has just that part."""
-        return x if self.shards else np.split(x, self.size)[self.index]
+        return x if self.shards else x[part(len(x), self.size, self.index)]
 
     def unshare(self, x: np.ndarray) -> np.ndarray:
         """The activation of which this is the rank's part, as the ranks have it; backward, each of the two is the other."""

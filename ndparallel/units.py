@@ -85,6 +85,7 @@ class Context:
     losses: dict[int, float] = field(default_factory=dict)
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
     watch: Watch | None = None
+    known_sizes: dict[int, Sizes] = field(default_factory=dict)
     prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)  # the same for all units of a kind
 
     @cached_property
@@ -93,8 +94,11 @@ class Context:
         return self.cp.positions(self.config.sequence)
 
     def sizes(self, batch: int) -> Sizes:
-        tp, cp = self.tp, self.cp
-        return local_sizes(self.config, batch, tp.size, tp.index, tp.sequence_parallel, self.dtype, cp.size, cp.variant, self.ep.size)
+        if batch not in self.known_sizes:
+            tp, cp, shards = self.tp, self.cp, self.tp.sequence_parallel
+            sizes = local_sizes(self.config, batch, tp.size, tp.index, shards, self.dtype, cp.size, cp.variant, self.ep.size)
+            self.known_sizes[batch] = sizes
+        return self.known_sizes[batch]
 
     def price_list(self, operations: Callable[..., list[Operation]], batch: int, counts: tuple[int, ...]) -> dict[str, Operation]:
         """Operations by name, for `batch` sequences and for counts that the sizes do not tell."""
