@@ -17,8 +17,9 @@ from typing import Any
 from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
 from ndparallel.disturbances import undisturbed
 from ndparallel.drawing.history import RankRun
-from ndparallel.measure import length, minus, union
+from ndparallel.measure import KIND, length, minus, union
 
+TALK = (SEND, RECEIVE, COLLECTIVE, WAIT)
 AXES = ("tp", "cp", "ep", "pp", "dp")
 NAMES = {"dp_cp": "dp", "expert_dp": "dp", "expert_dp_cp": "dp", "tied": "pp", "tp_cp": "cp", "p2p": "pp"}
 
@@ -34,7 +35,7 @@ def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> li
     """One row for each axis that talked, the most frequent first: figures of one step, as means over the GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
     hardware = undisturbed(hardware)  # a slow link is no third kind of link
-    events = [[Event._make(event) for event in run.events] for run in runs]
+    events = [[Event._make(event) for event in run.events if event[KIND] in TALK] for run in runs]
     talks = [talk for axis in AXES if (talk := Talk.of(axis, events, hardware)).calls]
     rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
     return sorted(rows, key=lambda row: row["between calls_seconds"])
@@ -60,7 +61,7 @@ class Talk:
         return talk
 
     def add(self, events: Sequence[Event], hardware: Hardware) -> None:
-        mine = [event for event in events if event.kind in (SEND, RECEIVE, COLLECTIVE) and axis_of(event.stream) == self.axis]
+        mine = [event for event in events if event.kind != WAIT and axis_of(event.stream) == self.axis]
         waits = union((event.start, event.end) for event in events if event.kind == WAIT and axis_of(event.peer) == self.axis)
         spans = union((event.start, event.end) for event in mine)
         sends = [event for event in mine if event.kind == SEND]

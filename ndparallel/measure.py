@@ -22,7 +22,7 @@ from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
 from ndparallel.drawing.history import RankRun
 
 Interval = tuple[float, float]
-KIND = Event._fields.index("kind")  # of the plain tuples that events are stored as
+STREAM, KIND, START, END, BYTES, PEER = map(Event._fields.index, ("stream", "kind", "start", "end", "bytes", "peer"))
 
 
 @dataclass(frozen=True)
@@ -115,28 +115,37 @@ def failed(name: str, gpus: int, error: Any) -> Measurement:
 
 def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
     """Say where one GPU's step went, from its events of any stream."""
-    happened = [Event._make(event) for event in events if event[KIND] != MEMORY]
-    here = [event for event in happened if event.stream == COMPUTE]
-    exposed = union((event.start, event.end) for event in here if event.kind != COMPUTE)
-    under_way = union((event.start, event.end) for event in happened if event.kind != COMPUTE)
-    busy = union((event.start, event.end) for event in here)
+    computing: list[Interval] = []
+    waiting: list[Interval] = []
+    elsewhere: list[Interval] = []
+    for _, stream, kind, _, start, end, *_ in events:
+        if kind == MEMORY:
+            continue
+        if stream == COMPUTE:
+            (computing if kind == COMPUTE else waiting).append((start, end))
+        elif kind != COMPUTE:
+            elsewhere.append((start, end))
+    exposed = union(waiting)
     return Breakdown(
-        compute=fsum(event.end - event.start for event in here if event.kind == COMPUTE),
+        compute=length(computing),
         exposed=length(exposed),
-        hidden=length(minus(under_way, exposed)),
-        bubble=length(minus([(0.0, step_seconds)], busy)),
+        hidden=length(minus(union(waiting + elsewhere), exposed)),
+        bubble=length(minus([(0.0, step_seconds)], union(computing + waiting))),
     )
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """The same points in time as disjoint intervals, in order."""
     merged: list[Interval] = []
+    first = last = None
     for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
+        if last is not None and start <= last:
+            last = end if end > last else last
+            continue
+        if last is not None:
+            merged.append((first, last))
+        first, last = start, end
+    return merged if last is None else [*merged, (first, last)]
 
 
 def minus(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
@@ -167,11 +176,11 @@ def mean(values: Iterable[float]) -> float:
 
 
 def bytes_sent(events: Iterable[tuple]) -> float:
-    return sum(event.bytes for event in sends(events))
+    return sum(event[BYTES] for event in sends(events))
 
 
-def sends(events: Iterable[tuple]) -> list[Event]:
-    return [Event._make(event) for event in events if event[KIND] == SEND]
+def sends(events: Iterable[tuple]) -> list[tuple]:
+    return [event for event in events if event[KIND] == SEND]
 
 
 def peak_memory(runs: Sequence[RankRun]) -> dict[str, float]:
@@ -191,10 +200,13 @@ def overload(runs: Sequence[RankRun], hardware: Hardware) -> LinkDemand | None:
 
 def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
     """The most that this GPU's simultaneous sends ask of each kind of link that it sends on."""
-    on_link: dict[Link, list[Interval]] = defaultdict(list)
+    to_peer: dict[int, list[Interval]] = defaultdict(list)
     for event in sends(run.events):
-        if event.end > event.start:
-            on_link[hardware.link(run.rank, event.peer)].append((event.start, event.end))
+        if event[END] > event[START]:
+            to_peer[event[PEER]].append((event[START], event[END]))
+    on_link: dict[Link, list[Interval]] = defaultdict(list)
+    for peer, intervals in to_peer.items():
+        on_link[hardware.link(run.rank, peer)] += intervals
     return [LinkDemand(run.rank, *most_at_once(intervals), link.bandwidth_bytes_per_second) for link, intervals in on_link.items()]
 
 

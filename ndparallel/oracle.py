@@ -8,7 +8,7 @@ Glossary
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -33,25 +33,29 @@ def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
 
 def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
     """The largest difference of any tensor on any rank; NaN where one is not a number."""
-    return worst(difference(piece, lambda p: reference[p.name], part) for holding in holdings for piece, part in pieces(holding))
+    largest = {name: np.abs(tensor).max() for name, tensor in reference.items()}
+    return worst(
+        difference(parameter, elements, array, reference[parameter.name], largest[parameter.name])
+        for holding in holdings
+        for parameter, elements, array in pieces(holding)
+    )
 
 
-def pieces(holding: Holding) -> Iterator[tuple[tuple[Parameter, slice], np.ndarray]]:
-    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice), elements."""
+def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
+    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice, those elements)."""
     start, stop, base = holding.start, holding.start + holding.array.size, 0
     for parameter in holding.parameters:
         first, last = max(start, base), min(stop, base + parameter.size)
         if first < last:
-            yield (parameter, slice(first - base, last - base)), holding.array[first - start : last - start]
+            yield parameter, slice(first - base, last - base), holding.array[first - start : last - start]
         base += parameter.size
 
 
-def difference(piece: tuple[Parameter, slice], whole: Callable[[Parameter], np.ndarray], array: np.ndarray) -> float:
-    parameter, elements = piece
-    expected = whole(parameter)
-    scale = np.abs(expected).max()
-    distance = np.abs(array - expected[parameter.index].reshape(-1)[elements]).max()
-    return float(distance / scale) if scale else float(distance)
+def difference(parameter: Parameter, elements: slice, array: np.ndarray, whole: np.ndarray, scale: float) -> float:
+    """Of these elements of a rank's slice from the same of the whole tensor, whose largest is `scale`."""
+    distances = array - whole[parameter.index].reshape(-1)[elements]
+    distance = float(np.abs(distances, out=distances).max())
+    return distance / float(scale) if scale else distance
 
 
 def worst(differences: Iterable[float]) -> float:

@@ -15,6 +15,7 @@ Glossary
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -111,27 +112,32 @@ def stream_names(runs: Iterable[RankRun]) -> list[str]:
     return [COMPUTE, *(name for name in seen if name != COMPUTE)]
 
 
+@lru_cache
 def lane_name(stream: str) -> str:
     """The lane that a stream is drawn in."""
     return stream.partition(" ")[0]
 
 
 def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
-    events = [Event._make(event) for event in run.events if event[2] != MEMORY]
+    events: dict[str, list[tuple]] = {}
+    for event in run.events:
+        if event[2] != MEMORY:
+            events.setdefault(lane_name(event[1]), []).append(event)
     for name in names:
-        spans = tuple(_spans(event for event in events if lane_name(event.stream) == name))
+        spans = tuple(_spans(events.get(name, ())))
         if spans or name == COMPUTE:
             yield Lane(run.rank, name, spans)
 
 
-def _spans(events: Iterable[Event]) -> Iterator[Span]:
+def _spans(events: Iterable[tuple]) -> Iterator[Span]:
     """The outermost events of one lane that last: a collective stands for its messages, and what overlaps is drawn from where it shows."""
     covered = 0.0
-    for event in sorted(events, key=lambda event: (event.start, -event.end)):
-        if event.end > max(covered, event.start):
-            window = (event.start, event.end) if event.start < covered else None
-            yield Span(max(event.start, covered), event.end, activity(event), label(event.what), window=window)
-            covered = event.end
+    for event in sorted(events, key=lambda event: (event[4], -event[5])):
+        start, end = event[4:6]
+        if end > start and end > covered:
+            window = (start, end) if start < covered else None
+            yield Span(max(start, covered), end, activity(Event._make(event)), label(event[3]), window=window)
+            covered = end
 
 
 def activity(event: Event) -> str:
@@ -143,6 +149,7 @@ def activity(event: Event) -> str:
     return palette.WAITING if exposed and event.kind != COLLECTIVE else palette.COMMUNICATION
 
 
+@lru_cache(maxsize=4096)
 def label(what: Any) -> str:
     """Name an event in words."""
     match what:

@@ -65,14 +65,20 @@ def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
     """What fills each cell from 0 to `seconds`: an activity, or BLANK where a communication stream has none."""
     count = max(round(seconds / cell_seconds), 1)
     filled: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
-    for span in lane.spans:
-        for number in range(min(int(span.start / cell_seconds), count - 1), min(int(span.end / cell_seconds), count - 1) + 1):
-            overlap = min(span.end, (number + 1) * cell_seconds) - max(span.start, number * cell_seconds)
-            filled[number][span.activity] += max(overlap, 0.0)
+    for start, end, activity, *_ in lane.spans:
+        first, last = min(int(start / cell_seconds), count - 1), min(int(end / cell_seconds), count - 1)
+        if first == last:
+            filled[first][activity] += end - start
+            continue
+        for number in range(first, last + 1):
+            overlap = min(end, (number + 1) * cell_seconds) - max(start, number * cell_seconds)
+            filled[number][activity] += max(overlap, 0.0)
     return [fullest(cell, cell_seconds, lane.stream == COMPUTE) for cell in filled]
 
 
 def fullest(cell: dict[str, float], cell_seconds: float, is_compute: bool) -> str:
+    if not cell:
+        return IDLE if is_compute else BLANK
     rest = {IDLE: cell_seconds - sum(cell.values())} if is_compute else {BLANK: 0.0}
     shares = {name: seconds for name, seconds in cell.items() if seconds > 0} | rest
     return max(shares, key=lambda name: shares[name])
