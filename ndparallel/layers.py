@@ -287,6 +287,12 @@ def table(context: Context, index: tuple[slice, ...]) -> Parameter:
     return Parameter("embedding.table", (config.vocab, config.hidden), index, config.hidden**-0.5 if config.tied else 1.0)
 
 
+def held(symbols: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Which symbols are in this slice of the vocabulary, and their places in it; 0 for the others."""
+    mine = (symbols >= rows.start) & (symbols < rows.stop)
+    return mine, np.where(mine, symbols - rows.start, 0)
+
+
 class Embedding(Unit):
     """Bytes to vectors; tp cuts the vocabulary, and sums."""
 
@@ -300,9 +306,10 @@ class Embedding(Unit):
         """(s, b) to (s, b, h)."""
         self.charge("forward", costs.embedding_forward, tokens.shape[1])("lookup")
         self.keep(microbatch).keep(tokens=tokens)
-        mine = self.mine(tokens)
-        x = np.where(mine[..., None], self.w["table"][np.where(mine, tokens - self.rows.start, 0)], 0)
-        return self.context.tp.leave(x.astype(self.context.dtype, copy=False))
+        mine, places = held(tokens, self.rows)
+        x = self.w["table"][places]
+        x[~mine] = 0
+        return self.context.tp.leave(x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> None:
         """There is nobody to hand a gradient on to."""
@@ -317,11 +324,8 @@ class Embedding(Unit):
     def add_rows(self, dy: np.ndarray, microbatch: int, phase: str) -> None:
         dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
         self.charge(phase, costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
-        mine = self.mine(tokens)
-        np.add.at(self.g["table"], tokens[mine] - self.rows.start, dy[mine])
-
-    def mine(self, tokens: np.ndarray) -> np.ndarray:
-        return (tokens >= self.rows.start) & (tokens < self.rows.stop)
+        mine, places = held(tokens, self.rows)
+        np.add.at(self.g["table"], places[mine], dy[mine])
 
 
 class Head(Unit):
@@ -347,7 +351,8 @@ class Head(Unit):
         logits = charge.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
         charge("cross_entropy")
         logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
-        target = tp.reduce(np.sum(np.where(self.onehot(targets), logits, 0), axis=-1))
+        mine, places = held(targets, self.rows)
+        target = tp.reduce(np.where(mine, np.take_along_axis(logits, places[..., None], axis=-1)[..., 0], 0))
         np.exp(logits, out=logits)
         total = tp.reduce(logits.sum(axis=-1))
         logits /= total[..., None]
@@ -362,8 +367,8 @@ class Head(Unit):
         targets, probabilities = self.context.targets[microbatch], saved.take("probabilities")
         charge = self.charge("backward", costs.head_backward, targets.shape[1])
         charge("cross_entropy")
-        dlogits = (probabilities - self.onehot(targets)) * (self.context.loss_scale / targets.size)
-        dlogits = dlogits.astype(self.context.dtype, copy=False)
+        dlogits = self.less_targets(probabilities, targets)
+        dlogits *= self.context.loss_scale / targets.size
         dgathered = charge.matmul("logits", rows(dlogits), self.w["logits"]).reshape(*targets.shape, -1)
         if self.defers:
             saved.keep(dlogits=dlogits)
@@ -385,5 +390,8 @@ class Head(Unit):
         gathered = self.context.tp.gather(normed) if self.context.tp.regathers else normed
         self.g["logits"] += charge.matmul("logits weight", rows(dlogits).T, rows(gathered))
 
-    def onehot(self, targets: np.ndarray) -> np.ndarray:
-        return targets[..., None] == np.arange(self.rows.start, self.rows.stop)
+    def less_targets(self, probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Take 1 off the targets' probabilities, in place."""
+        mine, places = held(targets, self.rows)
+        probabilities[(*np.nonzero(mine), places[mine])] -= 1
+        return probabilities

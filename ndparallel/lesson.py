@@ -132,6 +132,9 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
     rows, results = [], {}
     with runner:
         reference = runner.reference(job)
+        for entry in entries:  # all before any ranks start, which are then born with what the single GPU has drawn and derived
+            if entry.job:
+                runner.reference(entry.job, entry.strategy.reference)
         for entry in entries:
             row, results[entry.strategy.name] = runner.measured(entry)
             rows.append(row)

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import Hardware, OutOfMemoryError
+from gpu import Hardware, Mailboxes, OutOfMemoryError
 from ndparallel.disturbances import undisturbed
+from ndparallel.engines.task import Task, run_rank
 from ndparallel.errors import UserError
 from ndparallel.finite import earliest, first_trace
 from ndparallel.job import Job
@@ -125,6 +126,8 @@ class Runner:
         self.announce(strategy.name)
         size = job.mesh.world_size
         self.most_gpus = max(self.most_gpus, size)
+        if size == 1:  # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here for all ranks
+            return [run_rank(0, strategy.program, Task(hardware, (job,)), Mailboxes().of(0))]
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
         return self.ranks[size].run(strategy.program, hardware, job)
@@ -156,7 +159,8 @@ class Runner:
         try:
             results = self.run(strategy, job, hardware)
         except self.told_in_rows as error:
-            self.ranks.pop(gpus).close()
+            if gpus in self.ranks:
+                self.ranks.pop(gpus).close()
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
         row = measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement)
