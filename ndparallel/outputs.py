@@ -12,7 +12,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from ndparallel.drawing.history import timeline
-from ndparallel.drawing.narrate import narrate
 from ndparallel.errors import UserError
 from ndparallel.files import check_writable, write_atomically
 from ndparallel.launch import RankResult
@@ -66,6 +65,8 @@ def story(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> l
     """The story of the rank that --narrate names. Raises UserError where there is no such rank."""
     if arguments.narrate is None:
         return []
+    from ndparallel.drawing.narrate import narrate
+
     name = told(run, contrast, arguments)
     results = run.results[name]
     if not 0 <= arguments.narrate < len(results):

@@ -20,7 +20,7 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU, Handle, Hardware
-from ndparallel.communication.collective_prices import candidates
+from ndparallel.communication.more_collectives import candidates
 from ndparallel.parameters import part
 from ndparallel.units import Unit
 

@@ -11,7 +11,6 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ndparallel.damage import damages, sentences
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.hierarchy import hierarchy
@@ -78,6 +77,8 @@ def parts(run: Run, arguments: argparse.Namespace, contrast, notice, talker, wid
 
 def damage(run: Run, width: int) -> Iterator[RenderableType]:
     """What the disturbances cost every strategy."""
+    from ndparallel.damage import damages, sentences
+
     disturbances = run.hardware.disturbances
     rows = damages(run.report.strategies)
     if rows:

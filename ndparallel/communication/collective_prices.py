@@ -19,7 +19,7 @@ from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link
 from ndparallel.communication import lockstep
 from ndparallel.communication.clocks import start_clocks
-from ndparallel.communication.more_collectives import nodes_of
+from ndparallel.communication.more_collectives import are_even, candidates, nodes_of
 from ndparallel.errors import unknown
 
 TIE = 1e-9  # relative: what is equal but for rounding goes to the algorithm named first
@@ -75,13 +75,6 @@ def price(collective: str, algorithm: str, group: Group, hardware: Hardware, nby
 # ------------------------------------------------------------------------------------------------- which one to take
 
 
-def candidates(collective: str, group: Group, hardware: Hardware) -> list[str]:
-    """The algorithms to choose from: hierarchical ones where there are several nodes with equally many members, more than one."""
-    nodes = nodes_of(group, hardware.gpus_per_node)
-    layered = are_even(nodes) and len(nodes) > 1 and len(nodes[0]) > 1
-    return [name for name in ALGORITHMS[collective] if layered or name != "hierarchical"]
-
-
 @lru_cache(maxsize=4096)
 def choose_algorithm(collective: str, group: Group, hardware: Hardware, nbytes: float) -> str:
     """Name the fastest algorithm for `nbytes` in all: what is taken where nobody asks for another. All ranks choose alike."""
@@ -127,10 +120,6 @@ def find(collective: str, algorithm: str):
     if algorithm not in ALGORITHMS[collective]:
         raise unknown(f"algorithm of {collective}:", algorithm, ALGORITHMS[collective])
     return ALGORITHMS[collective][algorithm]
-
-
-def are_even(nodes: list[tuple[int, ...]]) -> bool:
-    return len({len(node) for node in nodes}) == 1
 
 
 def are_runs(nodes: list[tuple[int, ...]]) -> bool:

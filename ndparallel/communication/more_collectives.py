@@ -20,8 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from collectives import Group, Member, cut, register, ring_all_gather, ring_all_reduce, ring_reduce_scatter, write
-from gpu import is_size_only
+from collectives import ALGORITHMS, Group, Member, cut, register, ring_all_gather, ring_all_reduce, ring_reduce_scatter, write
+from gpu import Hardware, is_size_only
 
 CHUNKS = 8  # of a chained broadcast
 
@@ -157,6 +157,17 @@ def nodes_of(group: Group, gpus_per_node: int) -> list[tuple[int, ...]]:
     for member, rank in enumerate(group.ranks):
         nodes[rank // gpus_per_node].append(member)
     return [tuple(members) for members in nodes.values()]
+
+
+def are_even(nodes: list[tuple[int, ...]]) -> bool:
+    return len({len(node) for node in nodes}) == 1
+
+
+def candidates(collective: str, group: Group, hardware: Hardware) -> list[str]:
+    """The algorithms to choose from: hierarchical ones where there are several nodes with equally many members, more than one."""
+    nodes = nodes_of(group, hardware.gpus_per_node)
+    layered = are_even(nodes) and len(nodes) > 1 and len(nodes[0]) > 1
+    return [name for name in ALGORITHMS[collective] if layered or name != "hierarchical"]
 
 
 def _levels(me: Member) -> tuple[Member, Member, list[tuple[int, ...]]]:

@@ -14,7 +14,6 @@ from ndparallel.errors import UserError, unknown
 from ndparallel.pipeline import schedules
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.schedules import Program, RankSide
-from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
 from ndparallel.words import count
 
@@ -75,6 +74,8 @@ def build(
         raise unknown("schedule", name, SCHEDULES)
     check_sizes(name, ranks, microbatches, chunks)
     if name == "searched":
+        from ndparallel.pipeline.search import search  # only where it is asked for, with the clocks that it needs
+
         return search(ranks, microbatches, work or Work(), memory_limit, released_by_input)
     recipe = RECIPES[name]
     return write(name, recipe, Layout(recipe.layout, ranks, chunks or recipe.default_chunks), microbatches)
