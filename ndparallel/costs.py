@@ -190,7 +190,8 @@ def gated_forward(z: Sizes, tokens, ffn) -> list[Operation]:
 
 
 def mlp_backward_input(z: Sizes) -> list[Operation]:
-    return [*gated_backward_input(z, z.tokens, z.ffn), norm_backward("norm2", z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
+    gated = gated_backward_input(z, z.tokens, z.ffn)
+    return [*gated, norm_backward("norm2", z), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
 
 
 def gated_backward_input(z: Sizes, tokens, ffn) -> list[Operation]:

@@ -90,7 +90,7 @@ def attention_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Turn scores (plus bias) into probabilities, in their own memory, and return them with the logarithm of each row's sum of exponentials.
+    """Turn scores (plus bias) into probabilities, in their own memory; return them and the logarithm of each row's sum of exponentials.
 
     Where scores are far from 0 each row's largest is taken off first, so that no exponential is too large; elsewhere that can be saved.
     """

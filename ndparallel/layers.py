@@ -12,7 +12,6 @@ Glossary
 """
 
 from collections.abc import Callable
-from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -121,7 +120,8 @@ class Attention(Branch):
     def __init__(self, block: "Block") -> None:
         super().__init__(block)
         self.core = attention_core(self.context)
-        self.ends = list(accumulate(parameter.shape[0] for parameter in block.parameters[1:4]))  # of q, k and v, side by side
+        queries, keys = (parameter.shape[0] // self.context.config.head_dim for parameter in block.parameters[1:3])
+        self.queries, self.turned = queries, queries + keys  # heads of q, and of q and k, which alone are turned
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
@@ -143,8 +143,9 @@ class Attention(Branch):
         saved, charge = self.saved(microbatch), self.charge(phase, x)
         qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
         charge("rotary")
-        q, k, v = self.heads(qkv)
-        q, k = functional.rotary(q, self.context.positions), functional.rotary(k, self.context.positions)
+        heads = qkv.reshape(*qkv.shape[:2], -1, self.context.config.head_dim)
+        qk, v = functional.rotary(heads[:, :, : self.turned], self.context.positions), heads[:, :, self.turned :]
+        q, k = qk[:, :, : self.queries], qk[:, :, self.queries :]
         mixed = self.core.mix(q, k, v, saved, charge)
         mixed = mixed.reshape(*mixed.shape[:2], -1)
         saved.keep(q=q, k=k, v=v, mixed=mixed)
@@ -158,14 +159,9 @@ class Attention(Branch):
         heads = dmixed.reshape(q.shape), mixed.reshape(q.shape)
         dq, dk, dv = self.core.mix_backward(*heads, (q, k, v), saved, charge, self.charge("recompute", dy))
         charge("rotary")
-        dq, dk = functional.rotary_backward(dq, self.context.positions), functional.rotary_backward(dk, self.context.positions)
-        dqkv = np.concatenate([d.reshape(*q.shape[:2], -1) for d in (dq, dk, dv)], axis=-1)
+        dqk = functional.rotary_backward(np.concatenate([dq, dk], axis=2), self.context.positions)
+        dqkv = np.concatenate([dqk, dv], axis=2).reshape(*dqk.shape[:2], -1)
         return self.enter_backward("qkv", dqkv, dy, saved, charge)
-
-    def heads(self, qkv: np.ndarray) -> list[np.ndarray]:
-        """Part (s, b, (heads + 2 kv_heads) d) into the heads of q, k and v."""
-        shape = (*qkv.shape[:2], -1, self.context.config.head_dim)
-        return [qkv[..., start:end].reshape(shape) for start, end in pairwise([0, *self.ends])]
 
 
 class Gated(Branch):

@@ -21,6 +21,7 @@ import numpy as np
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU, Handle, Hardware
 from ndparallel.communication.more_collectives import candidates
+from ndparallel.costs import itemsize
 from ndparallel.parameters import part
 from ndparallel.units import Unit
 
@@ -50,7 +51,7 @@ class Bucket:
 
     def zeros(self, kind: str, size: int) -> np.ndarray:
         """Count the memory first: what does not fit is never made."""
-        self.gpu.allocate(kind, size * np.dtype(self.dtype).itemsize)
+        self.gpu.allocate(kind, size * itemsize(self.dtype))
         return np.zeros(size, self.dtype)
 
     def give_back(self, kind: str, array: np.ndarray) -> None:
@@ -248,12 +249,15 @@ def make_bucket(
 def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
     """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills them; the last run first."""
     runs: list[list[Unit]] = [[]]
+    held = 0
     for unit in reversed(units):
-        if sum(nbytes(member) for member in runs[-1]) >= minimum_bytes and runs[-1]:
+        if held >= minimum_bytes and runs[-1]:
             runs.append([])
+            held = 0
         runs[-1].insert(0, unit)
+        held += nbytes(unit)
     return runs
 
 
 def nbytes(unit: Unit) -> int:
-    return sum(member.size for member in (unit, *unit.inner)) * np.dtype(unit.context.dtype).itemsize
+    return sum(member.size for member in (unit, *unit.inner)) * itemsize(unit.context.dtype)

@@ -240,7 +240,9 @@ class Unit:
         return np.concatenate([parameter.draw(seed, self.context.dtype).reshape(-1) for parameter in self.parameters])
 
     def keep(self, key: Any) -> Saved:
-        return self.saved.setdefault(key, Saved(self.gpu))
+        if key not in self.saved:
+            self.saved[key] = Saved(self.gpu)
+        return self.saved[key]
 
     def charge(self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int) -> Charge:
         """The price list for `batch` sequences, and for counts that the sizes do not tell."""
