@@ -66,10 +66,10 @@ class Counted:
         self.transport, self.wait = transport, transport.wait
         self.bytes_sent = self.messages = 0
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
-        self.bytes_sent += message[4].nbytes
+    def post(self, target: int, message: tuple) -> None:
+        self.bytes_sent += message[5].nbytes
         self.messages += 1
-        self.transport.post(target, what, message)
+        self.transport.post(target, message)
 
 
 def perform(gpu: GPU, collective: str, algorithm: str, group: Group, nbytes: int) -> tuple[int, int]:
