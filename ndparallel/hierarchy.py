@@ -69,7 +69,7 @@ class Talk:
         self.bytes_sent += sum(event.bytes for event in sends)
         self.busy_seconds += length(spans)
         self.exposed_seconds += length(spans) - length(minus(spans, waits))
-        self.links |= {hardware.link(event.rank, event.peer) for event in sends if event.bytes}
+        self.links |= {hardware.link(*ends) for ends in {(event.rank, event.peer) for event in sends if event.bytes}}
 
     def row(self, runs: int, step_seconds: float, hardware: Hardware) -> dict[str, Any]:
         inside = hardware.inside in self.links

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu import Hardware
+from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.world import join
 from ndparallel.errors import Parser, UserError, guarded, unknown
 from ndparallel.job import Job
@@ -130,7 +131,7 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
     if runner.hardware.disturbances:
         runner.hardware.disturbances.check(largest)
     rows, results = [], {}
-    with runner:
+    with runner, rare_garbage_collection():
         reference = runner.reference(job)
         for entry in entries:  # all before any ranks start, which are then born with what the single GPU has drawn and derived
             if entry.job:

@@ -12,6 +12,7 @@ Glossary
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -77,11 +78,9 @@ def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
 
 
 def fullest(cell: dict[str, float], cell_seconds: float, is_compute: bool) -> str:
-    if not cell:
-        return IDLE if is_compute else BLANK
-    rest = {IDLE: cell_seconds - sum(cell.values())} if is_compute else {BLANK: 0.0}
-    shares = {name: seconds for name, seconds in cell.items() if seconds > 0} | rest
-    return max(shares, key=lambda name: shares[name])
+    nothing, rest = (IDLE, cell_seconds - sum(cell.values())) if is_compute else (BLANK, 0.0)
+    most = max(cell, key=cell.__getitem__, default=nothing)
+    return most if cell.get(most, 0.0) > 0 and cell[most] >= rest else nothing
 
 
 def painted(activities: Sequence[str]) -> Text:
@@ -95,6 +94,7 @@ def painted(activities: Sequence[str]) -> Text:
     return text
 
 
+@cache
 def style(activity: str) -> str:
     """A quiet letter on its colour; idle is no more than a faint dot."""
     ground = ACTIVITIES[activity].light
