@@ -38,8 +38,8 @@ class LocalCore:
 
     def __init__(self, context: Context) -> None:
         self.cp, self.keeps = context.cp, context.recompute != "selective"
-        sequence = context.config.sequence
-        self.queries, self.keys = self.cp.positions(sequence), self.cp.all_positions(sequence)
+        self.queries = context.positions
+        self.bias = functional.causal_bias(self.queries, self.cp.all_positions(context.config.sequence), context.dtype)
 
     def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
         """Let every token look at the tokens before it: (s, b, heads, d)."""
@@ -63,8 +63,7 @@ class LocalCore:
     def probabilities(self, q: np.ndarray, k: np.ndarray, charge: Charge) -> np.ndarray:
         charge("scores")
         charge("softmax")
-        bias = functional.causal_bias(self.queries, self.keys, q.dtype.str)
-        return functional.softmax(functional.attention_scores(q, k), bias)[0]
+        return functional.softmax(functional.attention_scores(q, k), self.bias)[0]
 
 
 class GatherCore(LocalCore):

@@ -46,23 +46,19 @@ def _row_dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.einsum("...i,...i->...", x, y)[..., None]
 
 
-def rotary(x: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
+def rotary(x: np.ndarray, rotations: np.ndarray) -> np.ndarray:
     """Turn the pairs (i, i + d/2) of each head of x (s, b, heads, d) by angles that grow with the token's position."""
-    return _turned(x, _rotations(positions, x.shape[-1], x.dtype.str))
-
-
-def rotary_backward(dy: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
-    """Turn back: a rotation's transpose is its inverse."""
-    return _turned(dy, _rotations(positions, dy.shape[-1], dy.dtype.str).swapaxes(-1, -2))
-
-
-def _turned(x: np.ndarray, rotations: np.ndarray) -> np.ndarray:
     s, b, heads, d = x.shape
     return (x.reshape(s, b * heads, d) @ rotations).reshape(x.shape)
 
 
+def rotary_backward(dy: np.ndarray, rotations: np.ndarray) -> np.ndarray:
+    """Turn back: a rotation's transpose is its inverse."""
+    return rotary(dy, rotations.swapaxes(-1, -2))
+
+
 @lru_cache
-def _rotations(positions: tuple[int, ...], d: int, dtype: str) -> np.ndarray:
+def rotations_at(positions: tuple[int, ...], d: int, dtype: str) -> np.ndarray:
     """One matrix for each position, for rows to be multiplied with: (s, d, d)."""
     angles = np.outer(positions, 10000.0 ** (-np.arange(0, d, 2) / d))
     first, second = np.arange(d // 2), np.arange(d // 2, d)

@@ -122,7 +122,9 @@ class Attention(Branch):
     def __init__(self, block: "Block") -> None:
         super().__init__(block)
         self.core = attention_core(self.context)
-        queries, keys = (parameter.shape[0] // self.context.config.head_dim for parameter in block.parameters[1:3])
+        context, d = self.context, self.context.config.head_dim
+        self.rotations = functional.rotations_at(context.positions, d, context.dtype)
+        queries, keys = (parameter.shape[0] // d for parameter in block.parameters[1:3])
         self.queries, self.turned = queries, queries + keys  # heads of q, and of q and k, which alone are turned
 
     @staticmethod
@@ -146,7 +148,7 @@ class Attention(Branch):
         qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
         charge("rotary")
         heads = qkv.reshape(*qkv.shape[:2], -1, self.context.config.head_dim)
-        qk, v = functional.rotary(heads[:, :, : self.turned], self.context.positions), heads[:, :, self.turned :]
+        qk, v = functional.rotary(heads[:, :, : self.turned], self.rotations), heads[:, :, self.turned :]
         q, k = qk[:, :, : self.queries], qk[:, :, self.queries :]
         mixed = self.core.mix(q, k, v, saved, charge)
         mixed = mixed.reshape(*mixed.shape[:2], -1)
@@ -161,7 +163,7 @@ class Attention(Branch):
         heads = dmixed.reshape(q.shape), mixed.reshape(q.shape)
         dq, dk, dv = self.core.mix_backward(*heads, (q, k, v), saved, charge, self.charge("recompute", dy))
         charge("rotary")
-        dqk = functional.rotary_backward(np.concatenate([dq, dk], axis=2), self.context.positions)
+        dqk = functional.rotary_backward(np.concatenate([dq, dk], axis=2), self.rotations)
         dqkv = np.concatenate([dqk, dv], axis=2).reshape(*dqk.shape[:2], -1)
         return self.enter_backward("qkv", dqkv, dy, saved, charge)
 

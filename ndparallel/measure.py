@@ -136,16 +136,17 @@ def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """The same points in time as disjoint intervals, in order."""
-    merged: list[Interval] = []
-    first = last = None
-    for start, end in sorted(intervals):
-        if last is not None and start <= last:
-            last = end if end > last else last
-            continue
-        if last is not None:
+    ordered = sorted(intervals)
+    if not ordered:
+        return []
+    merged, (first, last) = [], ordered[0]
+    for start, end in ordered:
+        if start > last:
             merged.append((first, last))
-        first, last = start, end
-    return merged if last is None else [*merged, (first, last)]
+            first, last = start, end
+        elif end > last:
+            last = end
+    return [*merged, (first, last)]
 
 
 def minus(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
