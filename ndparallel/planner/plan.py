@@ -23,6 +23,7 @@ from ndparallel.planner.network import GroupLinks
 from ndparallel.planner.operations import Share
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import Stack
+from ndparallel.planner.token_counts import TokenCounts
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Job:
     dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
     routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
     capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
+    token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
 
     @property
     def busiest(self) -> float:

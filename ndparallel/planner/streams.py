@@ -72,9 +72,10 @@ class Ledger:
     """Bytes held by kind, and what was held when it was most."""
 
     def __init__(self) -> None:
-        self.held: dict[str, float] = defaultdict(float)
-        self.total, self.most = 0.0, 0.0
-        self.peak: dict[str, float] = {}
+        self.held: dict[str, Any] = defaultdict(float)
+        self.total: Any = 0.0
+        self.most: Any = 0.0
+        self.peak: dict[str, Any] = {}
 
     def hold(self, kind: str, nbytes: float) -> None:
         if not nbytes:
@@ -88,6 +89,27 @@ class Ledger:
         for item in items:
             if isinstance(item, Hold):
                 self.hold(*item)
+
+    @property
+    def fullest(self) -> dict[str, float]:
+        """The peak of the GPU that holds most."""
+        return self.peak
+
+
+class Ledgers(Ledger):
+    """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of numbers."""
+
+    def hold(self, kind: str, nbytes: Any) -> None:
+        self.held[kind], self.total = self.held[kind] + nbytes, self.total + nbytes
+        higher = self.total > self.most
+        if np.any(higher):
+            self.most = np.where(higher, self.total, self.most)
+            self.peak = {kind: np.where(higher, held, self.peak.get(kind, 0.0)) for kind, held in self.held.items()}
+
+    @property
+    def fullest(self) -> dict[str, float]:
+        place = np.argmax(self.most)
+        return {kind: float(held[place]) for kind, held in self.peak.items()}
 
 
 class Streams:
