@@ -23,7 +23,7 @@ import numpy as np
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import fsdp_states, kept_bytes, logits_bytes, plain_states
-from ndparallel.planner.network import SLOWDOWN
+from ndparallel.planner.network import lost_to
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import slowest
 from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step
@@ -117,7 +117,7 @@ def fully_sharded(pricing: Pricing, passes: list[list[Any]], travel: list[list[l
 
 def above(seconds, compute):
     """What a collective beside compute adds to it: what is left when the compute ends, or what it slows it by."""
-    return np.maximum(seconds - compute, SLOWDOWN * np.minimum(seconds, compute))
+    return np.maximum(seconds - compute, lost_to(seconds, compute))
 
 
 def waits_of_forward(f, g, mixed: bool) -> list:

@@ -149,9 +149,18 @@ class Streams:
 
     def compute(self, seconds: Any) -> None:
         """Compute, slower for as long as a collective is under way; what is lost counts as its."""
-        if self.machine.slowdown and self.under_way > self.now:
-            self.spend(self.slowed_by, self.machine.slowdown * min(self.under_way - self.now, seconds))
+        self.lose(seconds)
         self.spend("compute", seconds)
+
+    def pass_by(self, seconds: Any) -> None:
+        """Compute that has been counted already: only what it loses to a collective is spent."""
+        self.lose(seconds)
+        self.now = self.now + seconds
+
+    def lose(self, seconds: Any) -> None:
+        if self.machine.slowdown and self.under_way > self.now:
+            slowdown = self.machine.slowdown  # as network.lost_to, of numbers, in a third of the time
+            self.spend(self.slowed_by, slowdown * min((self.under_way - self.now) / (1 + slowdown), seconds))
 
     def spend(self, kind: str, seconds: Any) -> None:
         end = self.now + seconds
