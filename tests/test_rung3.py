@@ -16,6 +16,7 @@ from ndparallel.planner.memory import peak_memory
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import Experts, ModelShape
 from ndparallel.planner.stack import POCKET as STACK
+from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import predict
 from ndparallel.planner.token_counts import TokenCounts
 from ndparallel.pocket import POCKET
@@ -263,3 +264,5 @@ def test_token_counts_of_another_run_are_refused():
         predict(replace(job, token_counts=counts, global_batch=2 * job.global_batch), plan)
     with pytest.raises(UserError, match="take the pocket stack as it is"):
         predict(replace(job, token_counts=counts, stack=replace(job.stack, grid=False)), plan)
+    with pytest.raises(UserError, match="of software megatron-core say routing_imbalance"):
+        replace(job, token_counts=counts, stack=find_stack("megatron-core"))

@@ -2,7 +2,7 @@
 
 Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long before the rank's last action;
        what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass. What hides
-       slows the pass that it hides behind; on the first rank alone that makes the step longer, which ends last: Megatron lets the others
+       slows the pass that it hides behind. That makes the step longer on the first rank alone, which ends last: Megatron lets the others
        sum their gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
 Cost   a few microseconds for every bucket.
 Limit  All that a rank does behind a stage's last action is slowed as compute is.
@@ -55,7 +55,7 @@ def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
 
 
 def reduce_meanwhile(work: AnyWorkload, streams: Streams, left: Mapping[int, float]) -> None:
-    """Each bucket starts when the action that completes its stage has passed it; the last action ends at `end`."""
+    """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one ends."""
     passed = [moment for stage in sorted(left, key=lambda stage: -left[stage]) for moment in passed_buckets(work, stage, left[stage])]
     overlap, ahead = work.job.stack.dp_overlap, max((before for _, before in passed), default=0.0)
     for bucket, before in passed:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware
+from ndparallel.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.network import GroupLinks
@@ -40,6 +41,10 @@ class Job:
     routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
     capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
     token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
+
+    def __post_init__(self) -> None:
+        if self.token_counts and not self.stack.executed:
+            raise UserError(f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance.")
 
     @property
     def busiest(self) -> float:
