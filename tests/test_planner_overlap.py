@@ -119,3 +119,14 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
     once, each = Streams(Round(alike=True)), Streams(Round(alike=False))
     step(once), step(each)
     assert once.now == pytest.approx(each.now) and once.spent == pytest.approx(each.spent)
+
+
+@pytest.mark.parametrize(("schedule", "chunks", "apart"), [("1f1b", 1, True), ("interleaved", 2, True), ("zb-v", 2, False)])
+def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_both(schedule, chunks, apart):
+    """Two ranks on two nodes: each sends and gets half of it twice."""
+    job = Job(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
+    tied = replace(job, shape=replace(job.shape, tied_embeddings=True))
+    plan = Plan(tp=2, pp=4, dp=8, chunks=chunks, schedule=schedule)
+    longer = predict(tied, plan).seconds - predict(job, plan).seconds
+    table = 128256 * 4096 * 4 / 2
+    assert longer == (pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0)

@@ -11,6 +11,7 @@ Glossary
     line      communication of one group: dp's, and that of the ranks with the same experts; lines run beside one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
+    tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it holds
 """
 
@@ -26,7 +27,7 @@ from ndparallel.planner.memory import fsdp_states, kept_bytes, logits_bytes, pla
 from ndparallel.planner.network import lost_to
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import slowest
-from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step
+from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step, tied_sum
 
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
@@ -47,6 +48,7 @@ def columns_of(job: Job, plans: Plan) -> Columns:
         "travel": travel if plans.zero < 3 else [[[0.0] * len(UNITS)] * 2] * 2,
         "optimizer": line_through(lambda *held: pricing.seconds(optimizer_step(pricing, *held))),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
+        "tied": pricing.priced(tied_sum(pricing)) * job.shape.tied_embeddings,
         "microbatches": plans.microbatches(job),
         "zero": plans.zero,
     }

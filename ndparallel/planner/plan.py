@@ -145,6 +145,11 @@ class Groups:
         """Ranks with the same experts."""
         return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
 
+    @cached_property
+    def ends(self) -> GroupLinks:
+        """The first and the last stage's."""
+        return self._links(np.minimum(self.plan.pp, 2), np.maximum((self.plan.pp - 1) * self.stage_stride, 1))
+
     @property
     def stage_stride(self):
         """Ranks between neighbours in the pipeline."""

@@ -177,7 +177,12 @@ class Pipelines:
                 np.where(self.zero_2, 0.0, gradients),
                 np.where(self.zero_2, self.exposed(gather, forward, False, self.depth.parts), hidden),
             )
-        return gradients + hidden + self.optimizer
+        return gradients + hidden + self.optimizer + self.one_end[:, None] * self.columns["tied"]
+
+    @property
+    def one_end(self) -> np.ndarray:
+        """Whether a rank has the embedding or the head, and not both."""
+        return (self.depth.parts[:, 3] > 0) != (self.depth.parts[:, 4] > 0)
 
     @property
     def zero_2(self) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from gpu import Operation
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 
-DATA = ("experts_dp", "shards", "replicas", "dp_cp", "expert_dp", "expert_dp_cp")
+DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
 
 
