@@ -147,8 +147,8 @@ class Groups:
 
     @cached_property
     def ends(self) -> GroupLinks:
-        """The first and the last stage's."""
-        return self._links(np.minimum(self.plan.pp, 2), np.maximum((self.plan.pp - 1) * self.stage_stride, 1))
+        """The first and the last stage."""
+        return self._links(2, (self.plan.pp - 1) * self.stage_stride + (self.plan.pp == 1))
 
     @property
     def stage_stride(self):
