@@ -58,7 +58,7 @@ class Channel:
         self.sent = self.table.sent(rank)
         self.arena = Arena(wiring.file, rank)
         self.regions = [Region(wiring.file, source) for source in range(len(self.outlets))]
-        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.outbox: dict[int, deque[bytes]] = {}
         self.early: list[tuple] = []
         self.received = [0] * len(self.outlets)
@@ -69,9 +69,9 @@ class Channel:
 
     # ---- sending
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
+    def post(self, target: int, message: tuple) -> None:
         outlet = self.outlets.get(target) or no_such_rank(self.rank, target, len(self.outlets))
-        frame = frame_of(self.run, self.rank, what, message, self.arena.put)
+        frame = frame_of(self.run, self.rank, message, self.arena.put)
         if len(frame) > select.PIPE_BUF:  # a very long name: the whole frame travels as an array
             frame = note(self.rank, (self.arena.put(np.frombuffer(frame, np.uint8)), len(frame)))
         self.sent[target] += 1
@@ -162,7 +162,7 @@ class Channel:
 
     def explain(self) -> Waiting:
         source, what = self.awaits
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
 
     # ---- from one task to the next
@@ -192,9 +192,9 @@ class Channel:
     def forget(self) -> None:
         """Set the blocks free of messages that nobody has asked for."""
         for inbox in self.inboxes.values():
-            for _, message in inbox:
-                if message[5]:
-                    message[5]()
+            for *_, release in inbox:
+                if release:
+                    release()
             inbox.clear()
 
 

@@ -27,9 +27,9 @@ NO_RUN = -1
 FORMS = 4096  # that are remembered
 
 
-def frame_of(run: int, source: int, what: Any, message: tuple, put: Callable[[np.ndarray], int]) -> bytes:
+def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], int]) -> bytes:
     """Frame a message; `put` lays down an array that is too large for the frame, and returns its block."""
-    call, departed, first_byte, wire_seconds, array, _ = message
+    what, call, departed, first_byte, wire_seconds, array, _ = message
     repeated = not array.flags.writeable and is_size_only(array) and array.size > 0
     form = _pickled_form(call, array.dtype, array.shape, repeated)
     content, block = b"", 0
@@ -45,8 +45,8 @@ def frame_of(run: int, source: int, what: Any, message: tuple, put: Callable[[np
     return b"".join((header, content, name, form))
 
 
-def message_of(frame: bytes, array_at: Callable[..., tuple]) -> tuple[Any, tuple]:
-    """(what, message); `array_at(source, block, dtype, shape)` finds an array that is not in the frame."""
+def message_of(frame: bytes, array_at: Callable[..., tuple]) -> tuple:
+    """The message; `array_at(source, block, dtype, shape)` finds an array that is not in the frame."""
     _, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block = HEADER.unpack_from(frame)
     name_ends = len(frame) - form_bytes
     call, dtype, shape, strides = _form(frame[name_ends:])
@@ -54,7 +54,8 @@ def message_of(frame: bytes, array_at: Callable[..., tuple]) -> tuple[Any, tuple
         array, release = array_at(source, block, dtype, shape)
     else:
         array, release = np.ndarray(shape, dtype, frame, HEADER.size, strides), _nothing if strides is None else None
-    return pickle.loads(frame[name_ends - name_bytes : name_ends]), (call, departed, first_byte, wire_seconds, array, release)
+    what = pickle.loads(frame[name_ends - name_bytes : name_ends])
+    return what, call, departed, first_byte, wire_seconds, array, release
 
 
 def block_of(frame: bytes) -> int:

@@ -113,19 +113,18 @@ class Channel:
 
     def __init__(self, here: World, run: int, size: int, keeper: Keeper | None) -> None:
         self.world, self.rank, self.run, self.size, self.keeper = here, here.rank, run, size, keeper
-        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.sent, self.received = [0] * size, [0] * size
         self.waits = 0
         self.awaits: tuple[int, Any] | None = None
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
+    def post(self, target: int, message: tuple) -> None:
         if not 0 <= target < self.size:
             no_such_rank(self.rank, target, self.size)
-        array = message[4]
-        frame = frame_of(self.run, self.rank, what, message, lambda array: array.nbytes)  # which follow the frame, in place of a block
+        frame = frame_of(self.run, self.rank, message, lambda array: array.nbytes)  # which follow the frame, in place of a block
         follow = block_of(frame)
         self.sent[target] += 1
-        self.world.send(target, ("content" if follow else "data", self.run, frame, follow), array if follow else None)
+        self.world.send(target, ("content" if follow else "data", self.run, frame, follow), message[5] if follow else None)
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox, looks = self.inboxes[source], 0
@@ -182,5 +181,5 @@ class Channel:
     def explain(self) -> Waiting:
         assert self.awaits
         source, what = self.awaits
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
