@@ -369,7 +369,8 @@ def _same_memory(one: np.ndarray, other: np.ndarray) -> bool:
 
 def split_sizes(size: int, parts: int) -> list[int]:
     """The sizes of the parts that np.array_split cuts."""
-    return [size // parts + (part < size % parts) for part in range(parts)]
+    least, larger = divmod(size, parts)
+    return [least + 1] * larger + [least] * (parts - larger)
 
 
 def cut(array: np.ndarray, rows: Sequence[int]) -> list[np.ndarray]:

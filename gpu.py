@@ -444,9 +444,16 @@ def ring(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
             gpu.receive((gpu.rank - 1) % 4, step, into=quarter, combine=np.add if step < 3 else None)
 
 
-if __name__ == "__main__":
-    print("16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n")
+def story() -> str:
     seconds = demonstration()
-    for name, value in seconds.items():
-        print(f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x")
-    print("\nFour GPUs are slower than one until they share the talking: all four links of the ring are busy at once.")
+    return "\n".join(
+        [
+            "16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n",
+            *(f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x" for name, value in seconds.items()),
+            "\nFour GPUs are slower than one until they share the talking: all four links of the ring are busy at once.\n",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(story(), end="")  # in one piece, so that `| head` is no broken pipe

@@ -30,6 +30,7 @@ from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, named, place
 
+READ_BYTES = 2 * select.PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
 QUESTION = note(LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
 
@@ -125,7 +126,7 @@ class Channel:
     def read(self) -> None:
         """Take in whatever has come."""
         try:
-            data = os.read(self.inlet, 1 << 16)
+            data = os.read(self.inlet, READ_BYTES)
         except BlockingIOError:
             return
         if self.rest:

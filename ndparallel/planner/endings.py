@@ -1,9 +1,11 @@
 """How a pipeline rank's step ends: gradients that still travel, the optimizer, and weights for the next step.
 
 Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long before the rank's last action;
-       what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass.
+       what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass. What hides
+       slows the pass that it hides behind. That makes the step longer on the first rank alone, which ends last: Megatron lets the others
+       sum their gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
 Cost   a few microseconds for every bucket.
-Limit  What travels beside the last actions does not slow them.
+Limit  All that a rank does behind a stage's last action is slowed as compute is.
 
 Glossary
     left       by stage, the seconds between the end of the action that completes its gradients and the end of the rank's last action
@@ -53,13 +55,14 @@ def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
 
 
 def reduce_meanwhile(work: AnyWorkload, streams: Streams, left: Mapping[int, float]) -> None:
-    """Each bucket starts when the action that completes its stage has passed it; the last action ends at `end`."""
+    """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one ends."""
     passed = [moment for stage in sorted(left, key=lambda stage: -left[stage]) for moment in passed_buckets(work, stage, left[stage])]
-    overlap, end = work.job.stack.dp_overlap, max((before for _, before in passed), default=0.0)
+    overlap, ahead = work.job.stack.dp_overlap, max((before for _, before in passed), default=0.0)
     for bucket, before in passed:
-        streams.now = end - before
+        streams.pass_by(ahead - before)
         begin(streams, bucket.reduce if overlap else ())
-    streams.now = end
+        ahead = before
+    streams.pass_by(ahead)
     for bucket, _ in passed:
         if overlap:
             finish(streams, bucket.reduce)
@@ -84,7 +87,7 @@ def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: list[Bucket])
     passes = seconds_of_passes(work, buckets, Bucket.forward)
     for bucket, seconds in zip(reversed(buckets), reversed(passes)):
         finish(streams, bucket.gather)
-        streams.now = streams.now + seconds
+        streams.pass_by(seconds)
 
 
 def seconds_of_passes(work: AnyWorkload, buckets: list[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> list[float]:

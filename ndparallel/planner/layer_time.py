@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
-from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds
+from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Groups, Job, Plan
 from ndparallel.planner.streams import Seconds
@@ -93,7 +93,7 @@ class Pricing:
             return whole
         beside = self.seconds(exchange.beside)
         left = np.maximum(whole - beside, whole / exchange.chunks)
-        return np.maximum(left, self.slowdown * np.minimum(whole, beside))
+        return np.maximum(left, lost_to(whole, beside))
 
     def whole(self, exchange: Exchange):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
