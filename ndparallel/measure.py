@@ -118,7 +118,7 @@ def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
     computing: list[Interval] = []
     waiting: list[Interval] = []
     elsewhere: list[Interval] = []
-    for _, stream, kind, _, start, end, *_ in events:
+    for _, stream, kind, _, start, end, _, _, _ in events:
         if kind == MEMORY:
             continue
         if stream == COMPUTE:
@@ -213,8 +213,11 @@ def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
 
 def most_at_once(intervals: Iterable[Interval]) -> tuple[int, float]:
     """How many intervals overlap at most, and from when on."""
+    ordered = sorted(intervals)
+    if all(before[1] <= after[0] for before, after in pairwise(ordered)):
+        return min(len(ordered), 1), ordered[0][0] if ordered else 0.0
     edges = []
-    for start, end in intervals:
+    for start, end in ordered:
         moment = 1e-9 * (end - start)  # clocks of different streams round differently: touching is not overlapping
         edges += [(start + moment, 1), (end - moment, -1)]
     now, most = 0, (0, 0.0)

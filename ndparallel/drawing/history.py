@@ -132,21 +132,25 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
 def _spans(events: Iterable[tuple]) -> Iterator[Span]:
     """The outermost events of one lane that last: a collective stands for its messages, and what overlaps is drawn from where it shows."""
     covered = 0.0
-    for event in sorted(events, key=lambda event: (event[4], -event[5])):
-        start, end = event[4:6]
+    for _, stream, kind, what, start, end, _, _, _ in sorted(events, key=lambda event: (event[4], -event[5])):
         if end > start and end > covered:
             window = (start, end) if start < covered else None
-            yield Span(max(start, covered), end, activity(Event._make(event)), label(event[3]), window=window)
+            yield Span(max(start, covered), end, activity_of(stream, kind, what), label(what), 1, window)
             covered = end
 
 
 def activity(event: Event) -> str:
     """What an event counts as, in the words of the palette."""
-    if event.kind == COMPUTE:
-        phase = str(event.what).partition(" ")[0]
+    return activity_of(event.stream, event.kind, event.what)
+
+
+@lru_cache(maxsize=4096)
+def activity_of(stream: str, kind: str, what: Any) -> str:
+    if kind == COMPUTE:
+        phase = str(what).partition(" ")[0]
         return phase if phase in palette.PHASES else palette.OTHER
-    exposed = event.kind == WAIT or event.stream == COMPUTE
-    return palette.WAITING if exposed and event.kind != COLLECTIVE else palette.COMMUNICATION
+    exposed = kind == WAIT or stream == COMPUTE
+    return palette.WAITING if exposed and kind != COLLECTIVE else palette.COMMUNICATION
 
 
 @lru_cache(maxsize=4096)
