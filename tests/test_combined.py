@@ -200,7 +200,7 @@ def test_experts_that_take_less_drop_more_and_hold_up_less():
         rows = load(LESSON).sweeps["capacity"](runner, Job(model=replace(SMALL, layers=4, heads=8))).rows
     assert rows[0]["capacity_factor"] is None and rows[0]["dropped share"] == 0
     for roomy, tight in pairwise(rows):
-        assert tight["dropped share"] > roomy["dropped share"] or tight["dropped share"] == 0
+        assert tight["dropped share"] >= roomy["dropped share"]
         assert tight["step_seconds"] <= roomy["step_seconds"] and tight["sent_bytes"] <= roomy["sent_bytes"]
     assert rows[-1]["dropped share"] > 0 and rows[-1]["busiest to mean"] < rows[0]["busiest to mean"]
 
