@@ -84,6 +84,16 @@ def test_a_softmax_over_blocks_is_the_softmax_over_all(data):
     assert mixed == pytest.approx(functional.attention_values(functional.softmax(scores)[0], v), rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("offset", [0.0, 50.0, -50.0, 1000.0, -1000.0])
+def test_a_softmax_is_the_same_wherever_its_scores_lie(offset):
+    scores = np.random.default_rng(0).uniform(-9, 9, (4, 6)).astype(np.float32)
+    bias = np.where(np.arange(6) <= np.arange(2, 6)[:, None], 0, -np.inf).astype(np.float32)
+    visible = np.exp((scores + bias).astype(np.float64))
+    probabilities, logsum = functional.softmax(scores + np.float32(offset), bias)
+    assert probabilities == pytest.approx(visible / visible.sum(axis=-1, keepdims=True), abs=1e-4)
+    assert logsum == pytest.approx(np.log(visible.sum(axis=-1, keepdims=True)) + offset, abs=1e-3)
+
+
 # ------------------------------------------------------------------------------------------------- an equal share of work
 
 
