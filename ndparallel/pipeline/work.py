@@ -63,8 +63,10 @@ class Work:
 
 def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
     """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or is no time."""
-    if isinstance(given, list) and shape == (len(given),) and all(isinstance(each, float) and 0 <= each < inf for each in given):
+    if isinstance(given, list) and shape == (len(given),) and {*map(type, given)} == {float} and min(given) >= 0 and sum(given) < inf:
         return given  # what the planner gives, thousands of times
+    if isinstance(given, float) and 0 <= given < inf:
+        return np.full(shape, given).tolist()
     array = np.asarray(given, dtype=float)
     if array.ndim and array.shape != shape:
         raise UserError(f"{what}: {array.shape} numbers were given where {shape} are needed, or one for all.")

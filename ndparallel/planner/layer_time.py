@@ -47,7 +47,7 @@ class Pricing:
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
-    wholes: dict[tuple, Any] = field(init=False, default_factory=dict)
+    wholes: dict[Exchange, Any] = field(init=False, default_factory=dict)
     alike = True
     slowdown = SLOWDOWN
 
@@ -88,7 +88,7 @@ class Pricing:
 
     def exposed(self, exchange: Exchange):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the operation by."""
-        whole = self.whole(exchange)
+        whole = self.whole(exchange._replace(beside=None))
         if exchange.beside is None:
             return whole
         beside = self.seconds(exchange.beside)
@@ -97,13 +97,14 @@ class Pricing:
 
     def whole(self, exchange: Exchange):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
-        key = exchange.collective, exchange.group, exchange.choices, exchange.bytes
-        if isinstance(exchange.bytes, np.ndarray):
-            return self.priced(exchange)
-        if key not in self.wholes:
+        try:
+            return self.wholes[exchange]
+        except KeyError:
             seconds = self.priced(exchange)
-            self.wholes[key] = float(seconds) if np.ndim(seconds) == 0 else seconds
-        return self.wholes[key]
+            self.wholes[exchange] = float(seconds) if np.ndim(seconds) == 0 else seconds
+            return self.wholes[exchange]
+        except TypeError:  # an array of sizes has no hash
+            return self.priced(exchange)
 
     def priced(self, exchange: Exchange):
         links = self.groups.links(exchange.group)

@@ -21,7 +21,7 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.replay import Ends, Replay, replay_of
+from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.endings import AnyWorkload, endings
@@ -149,7 +149,7 @@ def rounds_of(work: AnyWorkload) -> tuple[Replay, Replay, float]:
 
 def ends_after_rounds(few: Replay, more: Replay, rounds: float, durations: Work) -> Ends:
     """A rank that may not run ahead of the others goes on, sooner or later, at the pace of the busiest."""
-    before, after = few.ends(durations), more.ends(durations)
+    before, after = ends_of_both(few, more, durations)
     pace = few.busiest_round(durations) if few.peaks == more.peaks else 0.0
     later = [extrapolated(*moments, rounds, pace) for moments in zip(before[1:], after[1:])]
     return Ends(before.start, *later)

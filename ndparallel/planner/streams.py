@@ -12,6 +12,7 @@ Glossary
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -55,9 +56,11 @@ class OnTheWay(NamedTuple):
     wire: Any
 
 
-def later(a: Any, b: Any) -> Any:
-    """The later of two moments, or of each pair in two arrays of them."""
-    return (a if a > b else b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+@lru_cache(maxsize=64)
+def line_of(group: str) -> tuple[str, str]:
+    """The communication stream of a group, and what waiting for it counts as."""
+    line = group.partition("/")[0]
+    return line, SAME_KIND.get(line, line)
 
 
 class Machine(Protocol):
@@ -94,7 +97,8 @@ class Streams:
     """One GPU, or all at once. `now` is the compute stream's time."""
 
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
-        self.machine, self.now, self.memory = machine, now, Ledger()
+        self.machine, self.now, self.memory, self.slowdown = machine, now, Ledger(), machine.slowdown
+        self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
         self.spent = Seconds()
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
         self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
@@ -107,6 +111,12 @@ class Streams:
         """Do what a list says; its operations count as `kind`."""
         for item in items:
             match item:
+                case Seconds():
+                    for part, seconds in item.items():
+                        if part == "compute":
+                            self.compute(seconds)
+                        else:
+                            self.spend(part, seconds)
                 case Operation():
                     self.spend(kind, self.machine.seconds(item))
                 case Exchange():
@@ -118,17 +128,11 @@ class Streams:
                     self.wait(item.exchange)
                 case Hold():
                     self.memory.hold(*item)
-                case Seconds():
-                    for part, seconds in item.items():
-                        if part == "compute":
-                            self.compute(seconds)
-                        else:
-                            self.spend(part, seconds)
 
     def compute(self, seconds: Any) -> None:
         """Compute, slower for as long as a collective is under way; what is lost counts as its."""
-        if self.machine.slowdown and self.under_way > self.now:
-            self.spend(self.slowed_by, self.machine.slowdown * min(self.under_way - self.now, seconds))
+        if self.slowdown and self.under_way > self.now:
+            self.spend(self.slowed_by, self.slowdown * min(self.under_way - self.now, seconds))
         self.spend("compute", seconds)
 
     def spend(self, kind: str, seconds: Any) -> None:
@@ -143,22 +147,22 @@ class Streams:
             self.trace.append((stream, float(np.max(start)), float(np.max(end)), what))
 
     def start(self, exchange: Exchange) -> None:
-        line = exchange.group.partition("/")[0]
-        begin = later(self.now, self.lines.get(line, 0.0))
+        line, kind = line_of(exchange.group)
+        begin = self.later(self.now, self.lines.get(line, 0.0))
         end = self.machine.arrival(exchange, begin)
         self.ends[exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
-        if self.machine.slowdown and end > self.under_way:
-            self.under_way, self.slowed_by = end, SAME_KIND.get(line, line)
+        if self.slowdown and end > self.under_way:
+            self.under_way, self.slowed_by = end, kind
         if self.trace is not None:
-            self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
+            self.note(kind, begin, self.lines[line], exchange.name)
 
     def wait(self, exchange: Exchange) -> None:
-        line = exchange.group.partition("/")[0]
+        line, kind = line_of(exchange.group)
         end = self.ends[exchange.name].popleft()
         if isinstance(end, OnTheWay):
             end = self.take_in(line, end)
-        self.spend(SAME_KIND.get(line, line), later(end - self.now, 0.0))
+        self.spend(kind, self.later(end - self.now, 0.0))
 
     def take_in(self, line: str, coming: OnTheWay) -> Any:
         """Receive a shift, as gpu.receive does: behind what came in before it."""
