@@ -30,7 +30,7 @@ from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.streams import Seconds, Streams
+from ndparallel.planner.streams import Seconds, Streams, longest
 from ndparallel.planner.workload import Workload, total
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
@@ -74,8 +74,12 @@ def step_of(work: AnyWorkload) -> Step:
         spent = slowest_gpu(grid_of(work))
         return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
     spent = one_stage(work).spent if work.plan.pp == 1 else pipeline(work)
-    means = {kind: np.mean(spent.get(kind, 0.0)) for kind in KINDS}
-    return Step(means | {"bubble": means["bubble"] + np.max(spent.total) - sum(means.values()) + 0.0})
+    means = {kind: mean(spent.get(kind, 0.0)) for kind in KINDS}
+    return Step(means | {"bubble": means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0})
+
+
+def mean(seconds: Any) -> float:
+    return seconds if isinstance(seconds, float) else float(np.mean(seconds))
 
 
 @lru_cache(maxsize=8)

@@ -32,7 +32,10 @@ class Seconds(dict[str, Any]):
         return sum(self.values())
 
     def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds({kind: self.get(kind, 0.0) + other.get(kind, 0.0) for kind in (*self, *(set(other) - set(self)))})
+        result = Seconds(self)
+        for kind, seconds in other.items():
+            result[kind] = result.get(kind, 0.0) + seconds
+        return result
 
     @property
     def plain(self) -> "Seconds":
@@ -61,6 +64,11 @@ def line_of(group: str) -> tuple[str, str]:
     """The communication stream of a group, and what waiting for it counts as."""
     line = group.partition("/")[0]
     return line, SAME_KIND.get(line, line)
+
+
+def longest(seconds: Any) -> float:
+    """Of all GPUs; where they are alike, that of each."""
+    return seconds if isinstance(seconds, float) else float(np.max(seconds))
 
 
 class Machine(Protocol):
@@ -144,7 +152,7 @@ class Streams:
 
     def note(self, stream: str, start: Any, end: Any, what: str) -> None:
         if self.trace is not None:
-            self.trace.append((stream, float(np.max(start)), float(np.max(end)), what))
+            self.trace.append((stream, longest(start), longest(end), what))
 
     def start(self, exchange: Exchange) -> None:
         line, kind = line_of(exchange.group)

@@ -55,8 +55,8 @@ def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
     if kind == "embedding":
         return counted.token_embedding / tp + counted.position_embedding, 0.0
     if kind == "head":
-        copied = np.where((np.asarray(plan.pp) > 1) | (not job.shape.tied_embeddings), counted.token_embedding, 0)
-        return copied / tp + counted.final_norm, 0.0
+        copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
+        return copied * counted.token_embedding / tp + counted.final_norm, 0.0
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
     return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
@@ -82,7 +82,7 @@ class Workload:
         return self.pricing.plan
 
     @cached_property
-    def kinds(self) -> Sequence[Sequence[str]]:
+    def kinds(self) -> tuple[tuple[str, ...], ...]:
         return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers)
 
     # ---- units and buckets
@@ -125,17 +125,13 @@ class Workload:
         """Seconds of F, I and W of every stage; what is recomputed counts as I."""
         if self.plan.zero == 3:
             return self.sharded_columns()
-        known: dict[tuple, list[Seconds]] = {}
-        counted = [tuple(Counter(kinds).items()) for kinds in self.kinds]
-        for kinds in counted:
-            if kinds not in known:
-                known[kinds] = self.stage_seconds(kinds)
-        forward, inputs, weights = zip(*(known[kinds] for kinds in counted))
+        known = {kinds: self.stage_seconds(kinds) for kinds in {*self.kinds}}
+        forward, inputs, weights = zip(*(known[kinds] for kinds in self.kinds))
         return list(forward), list(inputs), list(weights)
 
-    def stage_seconds(self, kinds: Sequence[tuple[str, int]]) -> list[Seconds]:
-        """F, I and W of a stage with so many units of each kind."""
-        units = [(self.pricing.unit(kind), count) for kind, count in kinds]
+    def stage_seconds(self, kinds: Sequence[str]) -> list[Seconds]:
+        """F, I and W of a stage with these units."""
+        units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]
         passes = [(unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units]
         return [total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)]
 
@@ -165,9 +161,10 @@ class Workload:
 
     def optimizer(self, rank: int) -> list[Item]:
         """Of what the rank owns of all its stages."""
-        kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
-        elements = [elements_of(self.job, self.plan, kind) for kind in kinds]
-        return [optimizer_step(self.pricing, sum(shared for shared, _ in elements), sum(experts for _, experts in elements))]
+        counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
+        elements = [elements_of(self.job, self.plan, kind) for kind in counts]
+        shared, experts = (sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements))
+        return [optimizer_step(self.pricing, shared, experts)]
 
 
 def total(parts) -> Seconds:
