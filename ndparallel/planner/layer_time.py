@@ -12,13 +12,12 @@ Glossary
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Groups, Job, Plan
+from ndparallel.planner.quick import larger, smaller
 from ndparallel.planner.streams import Seconds
 
 
@@ -77,7 +76,7 @@ class Pricing:
                 parts["compute"] = parts["compute"] + self.seconds(item)
                 launches = launches + item.kernels
         if waits:
-            parts["compute"] = parts["compute"] + np.maximum(0, launches * self.job.stack.host_seconds - parts.total)
+            parts["compute"] = parts["compute"] + larger(0, launches * self.job.stack.host_seconds - parts.total)
         return parts
 
     def seconds(self, operation: Operation):
@@ -92,17 +91,15 @@ class Pricing:
         if exchange.beside is None:
             return whole
         beside = self.seconds(exchange.beside)
-        left = np.maximum(whole - beside, whole / exchange.chunks)
-        return np.maximum(left, self.slowdown * np.minimum(whole, beside))
+        left = larger(whole - beside, whole / exchange.chunks)
+        return larger(left, self.slowdown * smaller(whole, beside))
 
     def whole(self, exchange: Exchange):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
         try:
             return self.wholes[exchange]
         except KeyError:
-            seconds = self.priced(exchange)
-            self.wholes[exchange] = float(seconds) if np.ndim(seconds) == 0 else seconds
-            return self.wholes[exchange]
+            return self.wholes.setdefault(exchange, self.priced(exchange))
         except TypeError:  # an array of sizes has no hash
             return self.priced(exchange)
 

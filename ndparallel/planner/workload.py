@@ -25,6 +25,7 @@ from ndparallel.planner.network import START_SECONDS, collective_seconds
 from ndparallel.planner.operations import HALF, Exchange
 from ndparallel.planner.overlap import Bucket, Unit, gathered_backward, gathered_forward
 from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.quick import either
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.streams import Item, Seconds, Streams
 
@@ -112,7 +113,7 @@ class Workload:
         if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
             shard = shared * size / self.plan.shards
             named.append(Exchange(f"{name} of replicas", "all_reduce", "replicas", shard))
-        return named + ([Exchange(f"{name} of experts", collective, "experts_dp", experts * size)] if np.any(experts) else [])
+        return named + ([Exchange(f"{name} of experts", collective, "experts_dp", experts * size)] if isinstance(experts, np.ndarray) or experts else [])
 
     @property
     def gradient_bytes(self) -> int:
@@ -183,8 +184,8 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     job, plan, hardware = pricing.job, pricing.plan, pricing.job.hardware
     stride = pricing.groups.stage_stride
     inside = stride * plan.pp <= hardware.gpus_per_node
-    latency = np.where(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
-    bandwidth = np.where(inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second)
+    latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
+    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second)
     part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
     gathered = 0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
     return START_SECONDS + latency + gathered, part / bandwidth
