@@ -74,9 +74,12 @@ class Replay:
         ranks = self.schedule.ranks
         return Clocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [0.0], [0.0])
 
-    def ends(self, work: Work, clocks: Clocks | None = None, done: int = 0) -> Ends:
-        """Time the schedule on the seconds of `work`, from where `clocks` stand after the first `done` steps."""
-        clocks, tariff = clocks or self.at_rest(), self.tariff(work)
+    def ends(self, work: Work) -> Ends:
+        """Time the schedule on the seconds of `work`."""
+        return self.ends_after(0, self.at_rest(), self.tariff(work))
+
+    def ends_after(self, done: int, clocks: Clocks, tariff: Tariff) -> Ends:
+        """Go on from where `clocks` stand when so many steps are done."""
         run(self.steps[done:], tariff, clocks)
         first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
         start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
@@ -172,11 +175,12 @@ def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
     return sum(seconds[op][stage] for op, stage in kind) if fused is None else fused
 
 
-def ends_of_both(few: Replay, more: Replay, work: Work) -> list[Ends]:
+def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
     """Time two schedules of the same ranks; what both begin with is timed once."""
-    shared, begun = begin_alike(few, more), few.at_rest()
-    run(few.steps[:shared], few.tariff(work), begun)
-    return [replay.ends(work, Clocks(*map(list, begun)), shared) for replay in (few, more)]
+    shared, begun, tariff = begin_alike(few, more), few.at_rest(), few.tariff(work)
+    run(few.steps[:shared], tariff, begun)
+    before = few.ends_after(shared, Clocks(*map(list, begun)), tariff)
+    return before, more.ends_after(shared, begun, tariff if shared else more.tariff(work))
 
 
 @lru_cache(maxsize=32)

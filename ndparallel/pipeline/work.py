@@ -47,8 +47,8 @@ class Work:
         return Work(*times, latency=p2p, fused={} if fused is None else fused / chunks)
 
     def __post_init__(self) -> None:
-        pairs = list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]
-        seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
+        if pairs := list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]:
+            seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
 
     def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
         """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a wrong count of them."""
