@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.executed_workload import ExecutedWorkload
-from ndparallel.planner.overlap import Bucket, begin, finish
+from ndparallel.planner.overlap import Bucket, begin, finish, finish_reduces
 from ndparallel.planner.streams import Seconds, Streams, longest
 from ndparallel.planner.workload import Workload
 
@@ -58,11 +58,7 @@ def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], o
         streams.now = end - before
         begin(streams, bucket.reduce if overlap else ())
     streams.now = end
-    for bucket, _ in passed:
-        if overlap:
-            finish(streams, bucket.reduce)
-        else:
-            streams.run(bucket.reduce)
+    finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
 
 
 def passed_buckets(

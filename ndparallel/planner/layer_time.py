@@ -67,13 +67,13 @@ class Pricing:
 
     def price(self, items: list, waits: bool = False) -> Seconds:
         """Price a list; with `waits` its launches are a lower bound."""
-        parts, launches = Seconds(compute=0.0), 0.0
+        parts, launches, seconds = Seconds(compute=0.0), 0.0, self.job.hardware.seconds
         for item in items:
             if isinstance(item, Exchange):
                 parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
                 launches = launches + 1
             else:
-                parts["compute"] = parts["compute"] + self.seconds(item)
+                parts["compute"] = parts["compute"] + seconds(item)
                 launches = launches + item.kernels
         if waits:
             parts["compute"] = parts["compute"] + larger(0, launches * self.job.stack.host_seconds - parts.total)

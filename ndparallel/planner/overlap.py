@@ -100,11 +100,15 @@ def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) ->
         bucket.backward(streams)
         if overlap:
             begin(streams, bucket.reduce)
+    finish_reduces(streams, buckets, overlap)
+
+
+def finish_reduces(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+    """Wait for what has begun, or begin it only now."""
+    if overlap:
+        return streams.wait_for_all()
     for bucket in buckets:
-        if overlap:
-            finish(streams, bucket.reduce)
-        else:
-            streams.run(bucket.reduce)
+        streams.run(bucket.reduce)
 
 
 def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:

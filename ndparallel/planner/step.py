@@ -198,7 +198,7 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
 
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:
     """Seconds of all actions. Without overlap a rank stands still while its messages pass."""
-    forward, inputs, weights = ([float(part.total) for part in column] for column in work.columns)
+    forward, inputs, weights = seconds_by_stage(work)
     if not messages:
         return Work(forward, inputs, weights)
     latency, wire = work.messages()
@@ -206,3 +206,9 @@ def work_of(work: AnyWorkload, messages: bool = True) -> Work:
         return Work(forward, inputs, weights, latency=latency, wire=wire)
     stands = float(latency + wire)
     return Work([seconds + stands for seconds in forward], [seconds + stands for seconds in inputs], weights)
+
+
+@lru_cache(maxsize=2)
+def seconds_by_stage(work: AnyWorkload) -> list[list[float]]:
+    """Of F, I and W."""
+    return [[float(part.total) for part in column] for column in work.columns]

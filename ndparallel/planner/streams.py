@@ -172,6 +172,12 @@ class Streams:
             end = self.take_in(line, end)
         self.spend(kind, self.later(end - self.now, 0.0))
 
+    def wait_for_all(self) -> None:
+        """Wait for every collective that was started: for the last one of each line."""
+        for line, free in self.lines.items():
+            self.spend(line_of(line)[1], self.later(free - self.now, 0.0))
+        self.ends.clear()
+
     def take_in(self, line: str, coming: OnTheWay) -> Any:
         """Receive a shift, as gpu.receive does: behind what came in before it."""
         there = self.doors[line] = np.maximum(self.doors.get(line, 0.0), coming.first_byte) + coming.wire

@@ -63,7 +63,7 @@ def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
     return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """Of one plan of a real framework's job."""
 
