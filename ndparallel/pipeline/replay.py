@@ -31,7 +31,7 @@ Done = dict[tuple[str, int, int], int]  # what has been done, with the step that
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
 Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
 Departure = tuple[int, int]  # a message's line and link
-Step = tuple[int, int, Arrival, Departure]  # its rank, and its place in the list of all prices, first; plain, which is quicker to read
+Step = tuple[int, int, int, int, int, int, int]  # its rank, its place in the list of all prices, its arrival, its departure
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
 
 
@@ -141,10 +141,10 @@ class Replay:
                 while need := waits_for(action, done, self.schedule.layout.stages - 1):
                     yield need
             *early, arrival = (self._arrival(action, done) for action in actions)
-            order += [(rank, self.kinds[()], before, NOTHING_GOES) for before in early]
+            order += [(rank, self.kinds[()], *before, *NOTHING_GOES) for before in early]
             kind = tuple((op, stage) for op, stage, _ in actions)
             for op, stage, microbatch in actions:
-                order.append((rank, self.kinds[kind], arrival, self._departure(op, stage)))
+                order.append((rank, self.kinds[kind], *arrival, *self._departure(op, stage)))
                 done[GIVES[op], stage, microbatch] = len(order)
                 kind, arrival = (), NOTHING_COMES
 
@@ -198,7 +198,7 @@ def run(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
 
 def run_freely(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
     (prices, latency, wire), (now, _, ends, _) = tariff, clocks
-    for rank, place, (sender, _, link), _ in steps:
+    for rank, place, sender, _, link, _, _ in steps:
         start, there = now[rank], ends[sender] + latency[link] + wire[link]
         if there > start:
             start = there
@@ -208,7 +208,7 @@ def run_freely(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
 
 def run_on_lines(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
     (prices, latency, wire), (now, lines, ends, first_byte) = tariff, clocks
-    for rank, place, (sender, line, link), (out_line, out_link) in steps:
+    for rank, place, sender, line, link, out_line, out_link in steps:
         start, there, free = now[rank], first_byte[sender], lines[line]
         if free > there:
             there = free
