@@ -74,7 +74,7 @@ class Accelerator(Hardware):
         """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles use of the SMs."""
         achieved = self.peak(operation.dtype) * self.matmul_fraction
         if operation.kind in self.attention_fractions:
-            return np.minimum(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
+            return min(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
         if operation.kind != "matmul":
             return achieved
         if self.efficiency:
