@@ -28,7 +28,7 @@ def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
     for rank in range(work.plan.pp):
         stages = work.plan.layout.stages_of(rank)
         left = [ends.end[rank] - ends.complete[stage] for stage in stages]
-        key = *(tuple(work.kinds[stage]) for stage in stages), *(round(seconds, 9) for seconds in left)
+        key = tuple([(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, left)])
         if key not in known:
             known[key] = ending(work, rank, dict(zip(stages, left)))
         finals.append(known[key])

@@ -30,8 +30,8 @@ from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.streams import Seconds, Streams, longest
-from ndparallel.planner.workload import Workload, total
+from ndparallel.planner.streams import Seconds, Streams, longest, total
+from ndparallel.planner.workload import Workload
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average

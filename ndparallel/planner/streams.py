@@ -32,10 +32,7 @@ class Seconds(dict[str, Any]):
         return sum(self.values())
 
     def __add__(self, other: "Seconds") -> "Seconds":
-        result = Seconds(self)
-        for kind, seconds in other.items():
-            result[kind] = result.get(kind, 0.0) + seconds
-        return result
+        return total((self, other))
 
     @property
     def plain(self) -> "Seconds":
@@ -46,6 +43,14 @@ class Seconds(dict[str, Any]):
 
     def times(self, factor) -> "Seconds":
         return Seconds({kind: factor * seconds for kind, seconds in self.items()})
+
+
+def total(parts: Iterable[Seconds]) -> Seconds:
+    result = Seconds()
+    for part in parts:
+        for kind, seconds in part.items():
+            result[kind] = result.get(kind, 0.0) + seconds
+    return result
 
 
 Item = Operation | Exchange | Start | Wait | Hold | Seconds

@@ -27,7 +27,7 @@ from ndparallel.planner.overlap import Bucket, Unit, gathered_backward, gathered
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.quick import either
 from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.streams import Item, Seconds, Streams
+from ndparallel.planner.streams import Item, Seconds, Streams, total
 
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
@@ -166,10 +166,6 @@ class Workload:
         elements = [elements_of(self.job, self.plan, kind) for kind in counts]
         shared, experts = (sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements))
         return [optimizer_step(self.pricing, shared, experts)]
-
-
-def total(parts) -> Seconds:
-    return sum(parts, Seconds())
 
 
 def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
