@@ -13,6 +13,7 @@ Glossary
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from math import isclose
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -190,14 +191,32 @@ class Streams:
         return np.maximum(there, coming.left)
 
     def repeat(self, times: int, body: Callable[[], None]) -> None:
-        """Do `body` so many times. It leaves nothing under way, so where all GPUs are alike, and nobody looks, it is done once."""
-        if not self.machine.alike or self.trace is not None:
-            for _ in range(times):
-                body()
-        elif times:
-            before, start = self.spent, self.now
+        """Do `body` so many times. Where all GPUs are alike, and nobody looks, only until it leaves under way what it has found: from
+        then on it takes as long every time."""
+        for left in range(times - 1, -1, -1):
+            found, start, before = self.in_flight(), self.now, self.spent
             self.spent = Seconds()
             body()
-            self.under_way = 0.0
-            self.now, self.spent = start + times * (self.now - start), before + self.spent.times(times)
-            self.lines = {}
+            if self.machine.alike and self.trace is None and same(found, self.in_flight()):
+                self.shift(left * (self.now - start))
+                self.spent = before + self.spent.times(1 + left)
+                return
+            self.spent = before + self.spent
+
+    def in_flight(self) -> dict[Any, float]:
+        """How long each collective under way still takes, where it is one number."""
+        if not self.machine.alike:
+            return {}
+        waited_for = {(name, place): end for name, ends in self.ends.items() for place, end in enumerate(ends)}
+        moments = self.lines | waited_for | {("slowed", self.slowed_by): self.under_way}
+        return {what: moment - self.now for what, moment in moments.items() if moment > self.now}
+
+    def shift(self, seconds: float) -> None:
+        """Let time pass in which nothing changes: what is under way goes on to be."""
+        self.now, self.under_way = self.now + seconds, self.under_way + seconds
+        self.lines = {line: free + seconds for line, free in self.lines.items()}
+        self.ends = defaultdict(deque, {name: deque(end + seconds for end in ends) for name, ends in self.ends.items()})
+
+
+def same(before: dict[Any, float], after: dict[Any, float]) -> bool:
+    return before.keys() == after.keys() and all(isclose(seconds, after[what]) for what, seconds in before.items())

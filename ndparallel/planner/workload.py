@@ -140,10 +140,9 @@ class Workload:
         """FSDP within stages: F and B take what they wait for weights."""
         forward, backward, stack = [], [], self.job.stack
         for stage in range(self.plan.stages):
-            buckets, gathered = self.buckets(stage), set[int]()
-            streams = Streams(self.pricing), Streams(self.pricing)
-            gathered_forward(streams[0], buckets, stack.prefetch, True, gathered)
-            gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap, gathered)
+            buckets, streams = self.buckets(stage), (Streams(self.pricing), Streams(self.pricing))
+            gathered_forward(streams[0], buckets, stack.prefetch, True)
+            gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap)
             forward.append(streams[0].spent)
             backward.append(streams[1].spent)
         return forward, backward, [Seconds() for _ in backward]
