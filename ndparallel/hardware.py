@@ -29,8 +29,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpu import Hardware, Link, Operation
 from ndparallel.efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.errors import UserError, unknown

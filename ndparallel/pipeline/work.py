@@ -12,6 +12,7 @@ Glossary
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heapreplace
 from math import inf
 
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike
 from ndparallel.errors import UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """Seconds of one microbatch's actions, and of its messages.
 
@@ -50,6 +51,7 @@ class Work:
         if pairs := list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]:
             seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
 
+    @lru_cache(maxsize=8)  # noqa: B019
     def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
         """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a wrong count of them."""
         given = {"F": self.forward, "I": self.backward_input, "W": self.backward_weight}

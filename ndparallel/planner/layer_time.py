@@ -10,6 +10,7 @@ Glossary
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpu import Operation
@@ -53,7 +54,7 @@ class Pricing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", Groups(self.plan, self.job))
 
-    @property
+    @cached_property
     def lists(self) -> LayerLists:
         return LayerLists(self.job.shape, self.plan.share(self.job), self.job.stack)
 

@@ -114,7 +114,8 @@ def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) ->
 def finish_reduces(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
     """Wait for what has begun, or begin it only now."""
     if overlap:
-        return streams.wait_for_all()
+        streams.wait_for_all()
+        return
     for bucket in buckets:
         streams.run(bucket.reduce)
 
@@ -170,8 +171,8 @@ def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: boo
 
     if prefetch and gathers:
         start_gather(streams, buckets[0])
-    for times, *three in runs(buckets):
-        streams.repeat(times, partial(one, *three))
+    for times, before, bucket, following in runs(buckets):
+        streams.repeat(times, partial(one, before, bucket, following))
     finish_reduce(streams, buckets[-1] if overlap else None)
 
 

@@ -50,6 +50,7 @@ class Step:
         return sum(self.breakdown.values())
 
 
+@lru_cache(maxsize=64)
 def slowest(hardware: Hardware, gpus: int) -> Hardware:
     """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized hardware has no spread."""
     if not isinstance(hardware, Accelerator):

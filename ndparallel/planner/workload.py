@@ -113,7 +113,9 @@ class Workload:
         if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
             shard = shared * size / self.plan.shards
             named.append(Exchange(f"{name} of replicas", "all_reduce", "replicas", shard))
-        return named + ([Exchange(f"{name} of experts", collective, "experts_dp", experts * size)] if isinstance(experts, np.ndarray) or experts else [])
+        if isinstance(experts, np.ndarray) or experts:
+            named.append(Exchange(f"{name} of experts", collective, "experts_dp", experts * size))
+        return named
 
     @property
     def gradient_bytes(self) -> int:
