@@ -16,7 +16,7 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from ndparallel.errors import UserError
@@ -32,6 +32,7 @@ Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its
 Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
 Departure = tuple[int, int]  # a message's line and link
 Step = tuple[int, int, int, int, int, int, int]  # its rank, its place in the list of all prices, its arrival, its departure
+Turn = tuple[int, list[tuple[int, int, int]]]
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
 
 
@@ -80,7 +81,7 @@ class Replay:
 
     def ends_after(self, done: int, clocks: Clocks, tariff: Tariff) -> Ends:
         """Go on from where `clocks` stand when so many steps are done."""
-        run(self.steps[done:], tariff, clocks)
+        run(self, done, len(self.steps), tariff, clocks)
         first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
         start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
         return Ends(start, last, complete)
@@ -178,7 +179,7 @@ def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
 def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
     """Time two schedules of the same ranks; what both begin with is timed once."""
     shared, begun, tariff = begin_alike(few, more), few.at_rest(), few.tariff(work)
-    run(few.steps[:shared], tariff, begun)
+    run(few, 0, shared, tariff, begun)
     before = few.ends_after(shared, Clocks(*map(list, begun)), tariff)
     return before, more.ends_after(shared, begun, tariff if shared else more.tariff(work))
 
@@ -191,19 +192,30 @@ def begin_alike(few: Replay, more: Replay) -> int:
     return next((place for place, (one, other) in enumerate(zip(few.steps, more.steps)) if one != other), len(few.steps))
 
 
-def run(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
+def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: Clocks) -> None:
     """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its line taken."""
-    (run_freely if min(tariff.prices) >= max(tariff.wire) else run_on_lines)(steps, tariff, clocks)
+    if min(tariff.prices) >= max(tariff.wire):
+        run_freely(turns(replay, done, until), tariff, clocks)
+    else:
+        run_on_lines(replay.steps[done:until], tariff, clocks)
 
 
-def run_freely(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
+@lru_cache(maxsize=64)
+def turns(replay: Replay, done: int, until: int) -> list[Turn]:
+    """The steps by turns, in each of which one rank goes on: its number, and of every step the price, the sender and the link."""
+    by_rank = groupby(replay.steps[done:until], key=lambda step: step[0])
+    return [(rank, [(price, sender, link) for _, price, sender, _, link, *_ in steps]) for rank, steps in by_rank]
+
+
+def run_freely(turns: list[Turn], tariff: Tariff, clocks: Clocks) -> None:
     (prices, latency, wire), (now, _, ends, _) = tariff, clocks
-    for rank, place, sender, _, link, _, _ in steps:
-        start, there = now[rank], ends[sender] + latency[link] + wire[link]
-        if there > start:
-            start = there
-        now[rank] = end = start + prices[place]
-        ends.append(end)
+    for rank, steps in turns:
+        end = now[rank]
+        for place, sender, link in steps:
+            there = ends[sender] + latency[link] + wire[link]
+            end = (there if there > end else end) + prices[place]
+            ends.append(end)
+        now[rank] = end
 
 
 def run_on_lines(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
