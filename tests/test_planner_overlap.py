@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
@@ -89,3 +91,16 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
     once, each = Streams(Round(alike=True)), Streams(Round(alike=False))
     step(once), step(each)
     assert once.now == pytest.approx(each.now) and once.spent == pytest.approx(each.spent)
+
+
+@given(*[st.floats(0.01, 5)] * 2, st.floats(0, 0.3), *[st.booleans()] * 3)
+def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(reduce, gather, slowdown, prefetch, overlap, reshards):
+    first, middle, last = buckets(3, reduce, gather)
+
+    def step(streams):
+        fully_sharded(streams, [last, *[middle] * 30, first], prefetch, overlap, reshards)
+        sharded_gradients(streams, [last, *[middle] * 30, first])
+        return streams
+
+    once, each = (step(Streams(Round(alike, slowdown))) for alike in (True, False))
+    assert once.now == pytest.approx(each.now, rel=1e-9) and once.spent == pytest.approx(each.spent, rel=1e-9)
