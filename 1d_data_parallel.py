@@ -210,14 +210,15 @@ def about_nodes(run: Run) -> Iterator[str]:
 
 
 def microbatches(runner: Runner, job: Job) -> Sweep:
-    """The same 32 sequences on 4 GPUs, taken in more and more parts: who must talk after every part?"""
+    """Four batches at once, a batch for each of 4 GPUs, taken in more and more parts: who must talk after every part?"""
     rows = [
-        accumulated(runner, strategy, job.on(batch=32, microbatches=parts))
+        accumulated(runner, strategy, job.on(batch=4 * job.batch, microbatches=parts))
         for strategy in LESSON.strategies
         if strategy.name in ACCUMULATED
         for parts in PARTS
+        if job.batch % parts == 0
     ]
-    return Sweep("Gradient accumulation, 4 GPUs, 32 sequences", rows, what_parts_cost(rows))
+    return Sweep(f"Gradient accumulation, 4 GPUs, {4 * job.batch} sequences", rows, what_parts_cost(rows))
 
 
 def accumulated(runner: Runner, strategy: Strategy, job: Job) -> dict:
@@ -236,7 +237,10 @@ def accumulated(runner: Runner, strategy: Strategy, job: Job) -> dict:
 def what_parts_cost(rows: list[dict]) -> str:
     """Most parts against one, of those that fit: the bytes of every strategy, and the step that grows most."""
     ran = [row for row in rows if row["step_seconds"]]
-    first, last = ({row["strategy"]: row for row in ran if row["microbatches"] == parts} for parts in (PARTS[0], PARTS[-1]))
+    most = max(row["microbatches"] for row in rows)
+    first, last = ({row["strategy"]: row for row in ran if row["microbatches"] == parts} for parts in (1, most))
+    if most == 1:
+        return "The share of a GPU is odd, and was not cut: an even --batch shows what the parts cost."
     fit = [name for name in ACCUMULATED if name in first and name in last]
     if not fit:
         return "Where the batch is not cut, none of them fits into the memory of a GPU."
@@ -245,7 +249,7 @@ def what_parts_cost(rows: list[dict]) -> str:
     slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
     longer = duration(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
     return (
-        f"In {PARTS[-1]} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or reduced for each part. "
+        f"In {most} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or reduced for each part. "
         f"What of this does not hide shows most with {slowest}: its step {longer}."
     )
 

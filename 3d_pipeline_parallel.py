@@ -120,14 +120,19 @@ FIGURES = ("step_seconds", "speedup", "bubble share", "waiting share")
 
 
 def microbatches(runner: Runner, job: Job) -> Sweep:
-    """1F1B: the same batch of 32 in more and more parts."""
-    rows = [row(runner, "1F1B", job.on(batch=32, microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in (1, 2, 4, 8, 16, 32)]
-    return Sweep("Bubble against microbatches, 4 GPUs, 32 sequences", rows, best_of(rows, "microbatches"))
+    """1F1B: the same four batches at once in more and more parts."""
+    rows = in_parts(runner, job.on(batch=4 * job.batch))
+    return Sweep(f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches"))
+
+
+def in_parts(runner: Runner, job: Job) -> list[dict]:
+    parts = [m for m in (1, 2, 4, 8, 16, 32) if job.batch % m == 0]
+    return [row(runner, "1F1B", job.on(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in parts]
 
 
 def chunks(runner: Runner, job: Job) -> Sweep:
     """Interleaved: more stages on each GPU, where messages cost nothing, inside a node, and across, where they cost nine times as much."""
-    job = job.on(batch=8, microbatches=8, model=replace(job.model, layers=16))
+    job = job.on(microbatches=job.batch, model=replace(job.model, layers=16))
     costless = Link(latency_seconds=0.0, bandwidth_bytes_per_second=inf)
     with runner.on(inside=costless) as free, runner.on(gpus_per_node=1) as across:
         links = {"free": free, "inside": runner, "across": across}
@@ -138,7 +143,7 @@ def chunks(runner: Runner, job: Job) -> Sweep:
 def overhead(runner: Runner, job: Job) -> Sweep:
     """1F1B on a GPU whose kernels cost 2 ms each: more microbatches are more kernels."""
     with runner.on(kernel_overhead_seconds=2e-3) as slow:
-        rows = [row(slow, "1F1B", job.on(batch=32, microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in (1, 2, 4, 8, 16, 32)]
+        rows = in_parts(slow, job.on(batch=4 * job.batch))
     return Sweep("Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches"))
 
 

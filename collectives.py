@@ -62,11 +62,9 @@ class Member:
     def __init__(self, gpu: GPU, group: Group, number: int) -> None:
         self.gpu, self.group, self.number = gpu, group, number
         self.ranks, self.size, self.index = group.ranks, group.size, group.index(gpu.rank)
-        self.outgoing: dict[int, Iterator] = defaultdict(self._names)  # of the messages still to come, by rank
-        self.incoming: dict[int, Iterator] = defaultdict(self._names)
-
-    def _names(self) -> Iterator:
-        return zip(repeat((self.group.name, self.number)), count())
+        call = repeat((group.name, number))
+        self.outgoing: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))  # names of the messages still to come, by rank
+        self.incoming: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))
 
     def within(self, members: Sequence[int]) -> "Member":
         """The same rank's part in a smaller group, of these members."""
@@ -371,7 +369,8 @@ def _same_memory(one: np.ndarray, other: np.ndarray) -> bool:
 
 def split_sizes(size: int, parts: int) -> list[int]:
     """The sizes of the parts that np.array_split cuts."""
-    return [size // parts + (part < size % parts) for part in range(parts)]
+    least, larger = divmod(size, parts)
+    return [least + 1] * larger + [least] * (parts - larger)
 
 
 def cut(array: np.ndarray, rows: Sequence[int]) -> list[np.ndarray]:

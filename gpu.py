@@ -114,9 +114,10 @@ CLASSROOM = Hardware(
 
 
 class Message(NamedTuple):
-    """An array on its way: GPUs pass plain tuples of this shape. `call` is the collective it belongs to, so that a mismatch can name
-    both sides."""
+    """An array on its way: GPUs pass plain tuples of this shape. `what` names it; `call` is the collective it belongs to, so that a
+    mismatch can name both sides."""
 
+    what: Any
     call: tuple | None
     departed: float
     first_byte: float
@@ -153,9 +154,9 @@ class Mailbox(NamedTuple):
     boxes: dict[tuple, deque[Message]]
     rank: int
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
+    def post(self, target: int, message: tuple) -> None:
         message = Message(*message)
-        self.boxes[target, self.rank, what].append(message._replace(array=snapshot(message.array)))
+        self.boxes[target, self.rank, message.what].append(message._replace(array=snapshot(message.array)))
 
     def wait(self, source: int, what: Any) -> tuple:
         return self.boxes[self.rank, source, what].popleft()
@@ -194,7 +195,7 @@ def say(what: Any) -> str:
 # ---------------------------------------------------------------------------------------------------------- the GPU
 
 
-@dataclass
+@dataclass(slots=True)
 class Stream:
     name: str
     now: float = 0.0
@@ -321,7 +322,7 @@ class GPU:
         start = stream.now
         wire_seconds = nbytes / link.bandwidth_bytes_per_second
         stream.now = end = start + wire_seconds
-        self.transport.post(target, what, (self.call, start, start + link.latency_seconds, wire_seconds, array, None))
+        self.transport.post(target, (what, self.call, start, start + link.latency_seconds, wire_seconds, array, None))
         if self.keep_events:
             self.events.append((self.rank, stream.name, SEND, what, start, end, nbytes, 0, target))
 
@@ -331,7 +332,7 @@ class GPU:
         With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add, np.maximum) too it is
         combined with what is there, free of charge. Raises MismatchError where sender and receiver do not mean the same thing.
         """
-        call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
+        _, call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
         if call != self.call or (into is not None and (array.shape != into.shape or array.dtype != into.dtype)):
             raise MismatchError(self._mismatch(source, what, call, array, into))
         stream = self.current
@@ -443,9 +444,16 @@ def ring(gpus: list[GPU], gradients: list[np.ndarray]) -> None:
             gpu.receive((gpu.rank - 1) % 4, step, into=quarter, combine=np.add if step < 3 else None)
 
 
-if __name__ == "__main__":
-    print("16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n")
+def story() -> str:
     seconds = demonstration()
-    for name, value in seconds.items():
-        print(f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x")
-    print("\nFour GPUs are slower than one until they share the talking: all four links of the ring are busy at once.")
+    return "\n".join(
+        [
+            "16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n",
+            *(f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x" for name, value in seconds.items()),
+            "\nFour GPUs are slower than one until they share the talking: all four links of the ring are busy at once.\n",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(story(), end="")  # in one piece, so that `| head` is no broken pipe

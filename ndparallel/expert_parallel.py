@@ -51,15 +51,17 @@ class ExpertParallel:
         all_to_all(self.gpu, here, counts.reshape(here.shape), self.group)
         everywhere = np.empty((self.tp.size, *here.shape), counts.dtype)
         all_gather(self.gpu, everywhere, here, self.tp.group)
-        return Itinerary(self, counts.reshape(here.shape).sum(axis=1), everywhere)
+        return Itinerary(self, counts.reshape(here.shape), everywhere)
 
 
 class Itinerary:
-    """The way of one microbatch's rows. `arriving` is (tp, ep, local experts): rows by the rank that sends them and by expert."""
+    """The way of one microbatch's rows. `leaving` is (ep, local experts): the rank's own rows by the expert they go to; `arriving` is
+    (tp, ep, local experts): those that come, by the rank that sends them and by expert."""
 
     def __init__(self, ep: ExpertParallel, leaving: np.ndarray, arriving: np.ndarray) -> None:
         self.ep, self.gpu = ep, ep.gpu
-        self.leaving, self.received = leaving.tolist(), arriving[ep.tp.index].sum(axis=1).tolist()
+        self.sent, self.leaving = leaving.reshape(-1).tolist(), leaving.sum(axis=1).tolist()
+        self.received = arriving[ep.tp.index].sum(axis=1).tolist()
         self.by_tp_rank = arriving.sum(axis=(1, 2)).tolist()
         self.by_expert = arriving.sum(axis=(0, 1)).tolist()
         self.order = by_expert_first(arriving)

@@ -120,8 +120,9 @@ class Experts(Gated):
         if counted:
             loss, self.frequencies[microbatch] = routing.balance(counted.wait(), self.config.sequence, self.config.top_k)
             balance_loss = self.config.balance_loss * loss
+        went = self.itineraries[microbatch]
         dropped = saved["chosen"].size - saved["order"].size
-        self.context.routed[self.block.name, microbatch] = Routed(tuple(self.itineraries[microbatch].by_expert), dropped, balance_loss)
+        self.context.routed[self.block.name, microbatch] = Routed(tuple(went.by_expert), tuple(went.sent), dropped, balance_loss)
 
     # ---- from tokens to rows and back, each forward above its backward
 

@@ -12,6 +12,7 @@ Glossary
 """
 
 from collections.abc import Callable
+from weakref import proxy
 
 import numpy as np
 
@@ -29,7 +30,8 @@ class Branch:
     prices: dict[str, Callable]
 
     def __init__(self, block: "Block") -> None:
-        self.block, self.context, self.gpu, self.tp = block, block.context, block.gpu, block.context.tp
+        self.block: Block = proxy(block)  # weak, so that a model is set free with its last user: no circle keeps its arrays
+        self.context, self.gpu, self.tp = block.context, block.gpu, block.context.tp
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:

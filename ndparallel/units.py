@@ -65,6 +65,7 @@ class Routed:
     """What became of one microbatch's tokens at one layer's experts, on one rank."""
 
     expert_rows: tuple[int, ...]  # rows that each of the rank's experts worked on
+    sent_rows: tuple[int, ...] = ()  # rows that the rank's own tokens sent to each expert of the layer
     dropped: int = 0  # of the rank's own tokens' choices, those that were over an expert's capacity
     balance_loss: float = 0.0  # of whole sequences, already weighed
 

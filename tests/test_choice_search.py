@@ -126,6 +126,15 @@ def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
     assert np.median(near) > 0.95 and min(near) > 0.6
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_of_a_dense_pipeline_with_replicas_a_price_is_a_bound_to_the_last_digit(tied):
+    some = job("llama-3-8b")
+    some = replace(some, shape=replace(some.shape, tied_embeddings=tied))
+    plans = [plan for plan in random_plans(some, 16, 100) if plan.pp > 1 and plan.zero < 3]
+    ratios = [price(some, plan).seconds[0] / predict(some, plan).seconds for plan in plans]
+    assert len(plans) > 30 and max(ratios) <= 1 + 1e-9 and np.median(ratios) > 0.99
+
+
 def test_where_a_layer_does_not_fit_the_advice_is_to_cut_it():
     small = replace(find_hardware("h100"), memory_bytes=16 * 2**30)
     advice = advise(replace(job("llama-3-70b", batch=32), hardware=small), 128)

@@ -1,12 +1,16 @@
 """Every strategy of every lesson is the same on processes and on inline: its JSON to the last byte, its events, clocks and memory."""
 
-import pytest
+import gc
 
+import pytest
+from common import SMALL, run, strategy
+
+from gpu import GPU
 from ndparallel.job import Job
 from ndparallel.lesson import run_lesson
 from ndparallel.lessons import LESSONS, load
 from ndparallel.pocket import POCKET
-from ndparallel.units import ModelConfig
+from ndparallel.units import ModelConfig, Unit
 
 MODEL = ModelConfig(layers=2, hidden=16, heads=8, kv_heads=4, ffn=16, sequence=16)
 LAYERS = {"3d_pipeline_parallel": 8, "4d_combined": 8}  # enough to fill their stages
@@ -19,6 +23,20 @@ def test_every_strategy_is_the_same_on_both_engines(name):
     one, other = (run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None) for engine in ("inline", "processes"))
     assert one.report.json() == other.report.json()
     assert all(row.step_seconds for row in one.report.strategies)
-    for strategy, results in one.results.items():
-        for here, there in zip(results, other.results[strategy], strict=True):
-            assert here._replace(value=None) == there._replace(value=None), strategy
+    for ran, results in one.results.items():
+        for here, there in zip(results, other.results[ran], strict=True):
+            assert here._replace(value=None) == there._replace(value=None), ran
+
+
+@pytest.mark.parametrize(("lesson", "name", "gpus"), [("1d_data_parallel", "FSDP prefetch", 4), ("4d_combined", "with experts, EP", 8)])
+def test_a_strategy_leaves_no_circle_that_only_the_garbage_collector_could_set_free(lesson, name, gpus):
+    job = Job(**{"model": SMALL.on(layers=4)} | load(lesson).defaults)
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        run(strategy(lesson, name), job, gpus)
+        gc.collect()
+        assert not [left for left in gc.garbage if isinstance(left, GPU | Unit)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()

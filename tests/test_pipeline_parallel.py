@@ -154,6 +154,12 @@ def test_the_order_of_speedups_at_the_defaults():
     assert held["1F1B"] < 0.5 * held["GPipe"]
 
 
+def test_a_sweep_cuts_the_batch_that_it_is_given_as_often_as_it_can_be_cut():
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweeps["microbatches"](runner, Job(model=replace(SMALL, layers=4), batch=6))
+    assert [row["microbatches"] for row in sweep.rows] == [1, 2, 4, 8] and "24 sequences" in sweep.title
+
+
 def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
     with Runner(POCKET, "inline") as runner:
         sweep = load(LESSON).sweeps["overhead"](runner, Job(model=replace(SMALL, layers=4)))

@@ -1,14 +1,21 @@
 """Claims about how communication hides behind compute, with round numbers that can be followed by hand."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ndparallel.hardware import find_hardware
+from ndparallel.planner.layer_time import Pricing
+from ndparallel.planner.models import find_model
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.stack import find_stack
+from ndparallel.planner.step import predict, slowest
 from ndparallel.planner.streams import Seconds, Streams
+from ndparallel.planner.workload import Workload
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -53,12 +60,35 @@ def test_weights_before_the_first_forward_pass_cost_the_first_bucket_or_what_it_
     assert dp_seconds(replicated, buckets(reduce=0.0, gather=3.0), 1, True, True) == 4 * 3.0 - 3 * FORWARD
 
 
-@pytest.mark.parametrize(("reduce", "exposed"), [(1.0, 3 * 0.2 * 1.0 + 1.0), (1.9, 3 * 0.2 * 1.9 + 1.9), (5.0, 4 * 5.0 - 3 * BACKWARD)])
+@pytest.mark.parametrize(("reduce", "exposed"), [(1.2, 3 * 0.2 + 1.2), (2.1, 3 * 0.2 * 2.1 / 1.2 + 2.1), (5.0, 4 * 5.0 - 3 * BACKWARD)])
 def test_compute_is_slower_while_gradients_travel_and_what_waits_anyway_loses_nothing(reduce, exposed):
     streams = Streams(Round(slowdown=0.2))
     replicated(streams, buckets(reduce=reduce), 1, True)
     assert streams.spent["dp"] == pytest.approx(exposed)
     assert streams.now == pytest.approx(4 * (FORWARD + BACKWARD) + exposed)
+
+
+def test_what_a_collective_slows_does_not_depend_on_how_compute_is_cut():
+    """In 6 s beside a collective 5 s of compute are done, be it one operation or fifty."""
+    for parts in (1, 5, 50):
+        streams = Streams(Round(slowdown=0.2))
+        streams.start(Exchange("gradients", "all_reduce", "dp", 6.0))
+        streams.run([Seconds(compute=8.0 / parts)] * parts)
+        assert streams.now == pytest.approx(9.0) and streams.spent["dp"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(schedule, monkeypatch):
+    """Every layer's travel beside the next; the last one's are waited for, with or without the embedding."""
+    job = Job(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
+    plan = Plan(tp=2, pp=4, dp=8, micro_batch=2, schedule=schedule)
+    pricing = Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan)
+    reduce = pricing.whole(Workload(pricing).bucket("dense").reduce[0])
+    layer, embedding = (pricing.unit(kind).backward.total for kind in ("dense", "embedding"))
+    assert embedding < reduce < layer
+    slowed = predict(job, plan).breakdown["dp"]
+    monkeypatch.setattr(Pricing, "slowdown", 0.0)
+    assert slowed - predict(job, plan).breakdown["dp"] == pytest.approx(7 * 0.189 / 1.189 * reduce, rel=1e-9)
 
 
 def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_first_and_the_last():
@@ -95,12 +125,24 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
 
 @given(*[st.floats(0.01, 5)] * 2, st.floats(0, 0.3), *[st.booleans()] * 3)
 def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(reduce, gather, slowdown, prefetch, overlap, reshards):
-    first, middle, last = buckets(3, reduce, gather)
+    (middle,), (_, first, last) = buckets(1, reduce, gather), buckets(3, 3.0, 4.0)
+    units = [last, *[middle] * 30, first]
 
     def step(streams):
-        fully_sharded(streams, [last, *[middle] * 30, first], prefetch, overlap, reshards)
-        sharded_gradients(streams, [last, *[middle] * 30, first])
+        fully_sharded(streams, units, prefetch, overlap, reshards)
+        sharded_gradients(streams, units)
         return streams
 
     once, each = (step(Streams(Round(alike, slowdown))) for alike in (True, False))
     assert once.now == pytest.approx(each.now, rel=1e-9) and once.spent == pytest.approx(each.spent, rel=1e-9)
+
+
+@pytest.mark.parametrize(("schedule", "chunks", "apart"), [("1f1b", 1, True), ("interleaved", 2, True), ("zb-v", 2, False)])
+def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_both(schedule, chunks, apart):
+    """Two ranks on two nodes: each sends and gets half of it twice."""
+    job = Job(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
+    tied = replace(job, shape=replace(job.shape, tied_embeddings=True))
+    plan = Plan(tp=2, pp=4, dp=8, chunks=chunks, schedule=schedule)
+    longer = predict(tied, plan).seconds - predict(job, plan).seconds
+    table = 128256 * 4096 * 4 / 2
+    assert longer == (pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0)

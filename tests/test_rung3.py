@@ -6,6 +6,7 @@ import pytest
 from common import strategy
 
 from gpu import Hardware
+from ndparallel.errors import UserError
 from ndparallel.job import Job as LessonJob
 from ndparallel.launch import launch
 from ndparallel.measure import peak_memory as counted_bytes
@@ -15,7 +16,9 @@ from ndparallel.planner.memory import peak_memory
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import Experts, ModelShape
 from ndparallel.planner.stack import POCKET as STACK
+from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import predict
+from ndparallel.planner.token_counts import TokenCounts
 from ndparallel.pocket import POCKET
 from ndparallel.units import ModelConfig
 
@@ -207,3 +210,59 @@ def test_experts_that_take_every_row_in_all_five_dimensions(mesh, changes):
 
 def test_a_tp_group_that_reaches_from_one_node_into_the_next():
     assert_grid(Mesh(tp=2, pp=2, dp=2), replace(ROOMY, gpus_per_node=3), zero=1)
+
+
+# ------------------------------------------------------------------------------------------- experts that are not in balance
+
+UNEVEN = SMALL.on(experts=8, top_k=2, shared_experts=1, sequence=32)
+
+
+def assert_followed(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
+    """A prediction that is given the run's own token counts; without them it would be another."""
+    lesson, results = executed_grid(mesh, hardware, {"model": UNEVEN} | changes)
+    job, plan = planned(lesson, hardware, zero=lesson.zero, grid=True)
+    assert not in_balance(results)
+    assert float(predict(job, plan).seconds) != pytest.approx(seconds_of(results), rel=1e-3)
+    assert_predicted(results, replace(job, token_counts=TokenCounts.of_step([result.value.routed[0] for result in results])), plan)
+
+
+@pytest.mark.parametrize("factor", [None, 1.0], ids=["dropless", "capacity"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_4d_lessons_own_router_with_its_token_counts(seed, factor):
+    assert_followed(Mesh(tp=2, pp=2, dp=2, ep=2), seed=seed, batch=8, model=UNEVEN.on(capacity_factor=factor))
+
+
+@pytest.mark.parametrize(("mesh", "changes"), [
+    (Mesh(dp=4, ep=4), {"model": UNEVEN.on(balance_loss=0.0, shared_experts=0)}),
+    (Mesh(dp=4, ep=2), {"zero": 3, "microbatches": 2, "batch": 8}),
+    (Mesh(tp=2, dp=2, ep=2), {"recompute": "full", "sequence_parallel": "sp-regather"}),
+    (Mesh(tp=4, dp=2, ep=2), {"recompute": "selective", "sequence_parallel": "sp"}),
+    (Mesh(tp=2, pp=2, dp=2, ep=2), {"schedule": "zb-v", "stage_chunks": 2, "zero": 2}),
+    (Mesh(tp=2, cp=2, pp=2, dp=2, ep=2), {"zero": 1}),
+], ids=repr)  # fmt: skip
+def test_a_router_that_is_not_in_balance(mesh, changes):
+    assert_followed(mesh, **changes)
+
+
+def test_a_router_that_leaves_experts_without_rows():
+    """As many experts as tokens: some get none, skip their kernels, and their ranks wait."""
+    lesson, results = executed_grid(Mesh(dp=4, ep=4), ROOMY, {"model": SMALL.on(experts=16, top_k=1)})
+    assert any(0 in what.expert_rows for result in results for what in result.value.routed[0].values())
+    assert_followed(Mesh(dp=4, ep=4), model=SMALL.on(experts=16, top_k=1))
+
+
+def test_token_counts_over_links_of_both_kinds():
+    assert_followed(Mesh(dp=4, ep=4, tp=2), batch=8)
+    assert_followed(Mesh(dp=4, ep=4, tp=2), replace(ROOMY, gpus_per_node=3), batch=8)
+
+
+def test_token_counts_of_another_run_are_refused():
+    lesson, results = executed_grid(Mesh(dp=2, ep=2), ROOMY, {"model": UNEVEN})
+    job, plan = planned(lesson, ROOMY, grid=True)
+    counts = TokenCounts.of_step([result.value.routed[0] for result in results])
+    with pytest.raises(UserError, match="0 experts for layer 0, microbatch 1, rank 0, the job has 8"):
+        predict(replace(job, token_counts=counts, global_batch=2 * job.global_batch), plan)
+    with pytest.raises(UserError, match="take the pocket stack as it is"):
+        predict(replace(job, token_counts=counts, stack=replace(job.stack, grid=False)), plan)
+    with pytest.raises(UserError, match="of software megatron-core say routing_imbalance"):
+        replace(job, token_counts=counts, stack=find_stack("megatron-core"))

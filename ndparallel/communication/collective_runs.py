@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from collectives import ALGORITHMS, Group, Member
-from gpu import GPU, Hardware
+from gpu import GPU, Hardware, Message
 from ndparallel.communication.clocks import start_clocks
 from ndparallel.communication.collective_prices import closed_form_seconds
 from ndparallel.communication.lockstep import advance
@@ -66,10 +66,10 @@ class Counted:
         self.transport, self.wait = transport, transport.wait
         self.bytes_sent = self.messages = 0
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
-        self.bytes_sent += message[4].nbytes
+    def post(self, target: int, message: tuple) -> None:
+        self.bytes_sent += Message(*message).array.nbytes
         self.messages += 1
-        self.transport.post(target, what, message)
+        self.transport.post(target, message)
 
 
 def perform(gpu: GPU, collective: str, algorithm: str, group: Group, nbytes: int) -> tuple[int, int]:

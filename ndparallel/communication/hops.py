@@ -20,7 +20,7 @@ import numpy as np
 from rich.text import Text
 
 from collectives import ALGORITHMS, Group, Member
-from gpu import GPU, RECEIVE, SEND, Event, Hardware, si
+from gpu import GPU, RECEIVE, SEND, Event, Hardware, Message, si
 from ndparallel.communication.collective_runs import play
 from ndparallel.errors import UserError
 from ndparallel.launch import RankResult, launch
@@ -43,7 +43,7 @@ class Watched:
     def wait(self, source: int, what: Any) -> tuple:
         message = self.transport.wait(source, what)
         self.boards.append(self.board.copy())
-        self.contents.append(message[4].copy())
+        self.contents.append(Message(*message).array.copy())
         return message
 
 

@@ -7,11 +7,10 @@ Limit  A frame holds small arrays itself; larger ones lie in the sender's region
 
 Glossary
     frame     the run, the source, and the message, as frame.py makes it
-    payload   bytes: the array's content (or its one element, where it is repeated over the shape); int: the start of a block
     outbox    frames that found a pipe full, by target
     run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
     early     frames of the next run, from a rank that has begun it before this one
-    special   frames that belong to no run: a question from the launcher, or the place of a frame too long for a pipe
+    note      a frame that belongs to no run: a question from the launcher, or the place of a frame too long for a pipe
 """
 
 import os
@@ -19,20 +18,21 @@ import pickle
 import select
 import sys
 from collections import defaultdict, deque
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpu import say
-from ndparallel.engines.frame import LENGTH_BYTES, frame_of, pack, unpack
+from ndparallel.engines.frame import NO_RUN, START, frame_of, message_of, note, noted
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, named, place
 
-CONTENT_BYTES = select.PIPE_BUF // 2  # arrays up to this size travel inside the frame
+READ_BYTES = 2 * select.PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
-QUESTION = (None, LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
+QUESTION = note(LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
 
 
 class Wiring(NamedTuple):
@@ -59,7 +59,7 @@ class Channel:
         self.sent = self.table.sent(rank)
         self.arena = Arena(wiring.file, rank)
         self.regions = [Region(wiring.file, source) for source in range(len(self.outlets))]
-        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.outbox: dict[int, deque[bytes]] = {}
         self.early: list[tuple] = []
         self.received = [0] * len(self.outlets)
@@ -70,25 +70,15 @@ class Channel:
 
     # ---- sending
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
+    def post(self, target: int, message: tuple) -> None:
         outlet = self.outlets.get(target) or no_such_rank(self.rank, target, len(self.outlets))
-        call, departed, first_byte, wire_seconds, array, _ = message
-        frame = self._frame((self.run, self.rank, what, call, departed, first_byte, wire_seconds, *self._pack(array)))
+        frame = frame_of(self.run, self.rank, message, self.arena.put)
+        if len(frame) > select.PIPE_BUF:  # a very long name: the whole frame travels as an array
+            frame = note(self.rank, (self.arena.put(np.frombuffer(frame, np.uint8)), len(frame)))
         self.sent[target] += 1
         if self.outbox or not written(outlet, frame):
             self.outbox.setdefault(target, deque()).append(frame)
             self.flush()
-
-    def _pack(self, array: np.ndarray) -> tuple[Any, tuple[int, ...], bytes | int, bool]:
-        dtype, shape, content, repeated = pack(array, CONTENT_BYTES)
-        return dtype, shape, self.arena.put(array) if content is None else content, repeated
-
-    def _frame(self, header: tuple) -> bytes:
-        frame = frame_of(header)
-        if len(frame) <= select.PIPE_BUF:
-            return frame
-        array = np.frombuffer(frame, np.uint8)  # a very long name: the whole frame travels as an array
-        return frame_of((None, self.rank, (self.arena.put(array), array.size)))
 
     def flush(self) -> None:
         for target, frames in list(self.outbox.items()):
@@ -136,50 +126,44 @@ class Channel:
     def read(self) -> None:
         """Take in whatever has come."""
         try:
-            data = os.read(self.inlet, 1 << 16)
+            data = os.read(self.inlet, READ_BYTES)
         except BlockingIOError:
             return
         if self.rest:
             data = self.rest + data
-        start, view = 0, memoryview(data)
-        while (body := start + LENGTH_BYTES) <= len(data):
-            end = body + int.from_bytes(view[start:body], "little")
-            if end > len(data):
+        start, read = 0, len(data)
+        while start + START.size <= read:
+            length, run, source = START.unpack_from(data, start)
+            if start + length > read:
                 break
-            self._take_in(pickle.loads(view[body:end]))
-            start = end
+            self._take_in(run, source, data[start : start + length])
+            start += length
         self.rest = data[start:]
 
-    def _take_in(self, header: tuple) -> None:
-        if header[0] != self.run:
-            self._take_in_special(header)
-            return
-        _, source, what, call, departed, first_byte, wire_seconds, dtype, shape, payload, repeated = header
-        array, release = self._unpack(source, dtype, shape, payload, repeated)
-        self.received[source] += 1
-        self.inboxes[source].append((what, (call, departed, first_byte, wire_seconds, array, release)))
-
-    def _take_in_special(self, header: tuple) -> None:
-        run, source, content = header[:3]
-        if run is not None:
-            self.early.append(header)
+    def _take_in(self, run: int, source: int, frame: bytes) -> None:
+        if run == self.run:
+            self.received[source] += 1
+            self.inboxes[source].append(message_of(frame, self._array_at))
+        elif run != NO_RUN:
+            self.early.append((run, source, frame))
         elif source == LAUNCHER:
             self.launcher.send_bytes(pickle.dumps(self.explain()))
         else:
-            start, length = content
-            array, release = self.regions[source].array_at(start, np.uint8, (length,))
-            self._take_in(pickle.loads(array.data[LENGTH_BYTES:]))
-            release()
+            self._take_in_long(source, *noted(frame))
 
-    def _unpack(self, source: int, dtype: Any, shape: tuple[int, ...], payload: Any, repeated: bool) -> tuple:
-        """(the array, the function to call when it has been read, or None)"""
-        if isinstance(payload, int):
-            return self.regions[source].array_at(payload, dtype, shape)
-        return unpack(dtype, shape, payload, repeated)
+    def _take_in_long(self, source: int, block: int, length: int) -> None:
+        array, release = self._array_at(source, block, np.uint8, (length,))
+        frame = array.tobytes()
+        release()
+        _, run, sender = START.unpack_from(frame)
+        self._take_in(run, sender, frame)
+
+    def _array_at(self, source: int, block: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
+        return self.regions[source].array_at(block, dtype, shape)
 
     def explain(self) -> Waiting:
         source, what = self.awaits
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
 
     # ---- from one task to the next
@@ -190,8 +174,8 @@ class Channel:
         self.run = run
         self.table.set_state(self.rank, RUNNING)
         early, self.early = self.early, []
-        for header in early:
-            self._take_in(header)
+        for run, source, frame in early:
+            self._take_in(run, source, frame)
 
     def end(self, failed: bool) -> None:
         """Send what still waits in the outbox, while taking in what comes; a failure is told first, and `idle` sends the rest."""
@@ -209,9 +193,9 @@ class Channel:
     def forget(self) -> None:
         """Set the blocks free of messages that nobody has asked for."""
         for inbox in self.inboxes.values():
-            for _, message in inbox:
-                if message[5]:
-                    message[5]()
+            for *_, release in inbox:
+                if release:
+                    release()
             inbox.clear()
 
 

@@ -1,44 +1,85 @@
-"""How an array travels between processes: what stands in the frame, and what lies beside it.
+"""How a message travels between processes: in a frame, with a large array's content beside it.
 
-Idea   A frame is a pickled tuple of plain values. A small array stands in it as bytes, one that is only a size as its one element; a
-       larger one has only its dtype and shape there, and its content goes another way, unpickled.
+Idea   A frame is a header of numbers, then the content of a small array (the one element of an array that is only a size), then the
+       message's name and its form. A form is what many messages share, so it is pickled once and then known again by its bytes.
+Cost   One small pickle a message, of its name.
+
+Glossary
+    form      the collective that a message belongs to, and its array's dtype, shape, and strides where these are not the usual ones
+    block     where the content of an array lies that is too large for the frame; 0 where it is in the frame
+    note      a frame that carries any value, and belongs to no run
 """
 
 import pickle
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
 from typing import Any
 
 import numpy as np
 
 from gpu import is_size_only
 
-LENGTH_BYTES = 4
+CONTENT_BYTES = 2048  # arrays up to this size travel inside the frame
+HEADER = Struct("IiiIIdddQ")  # bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block
+START = Struct("Iii")  # what a header begins with
+NO_RUN = -1
+FORMS = 4096  # that are remembered
 
 
-def frame_of(header: tuple) -> bytes:
-    """Its length, then the header."""
-    body = pickle.dumps(header, pickle.HIGHEST_PROTOCOL)
-    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], int]) -> bytes:
+    """Frame a message; `put` lays down an array that is too large for the frame, and returns its block."""
+    what, call, departed, first_byte, wire_seconds, array, _ = message
+    repeated = not array.flags.writeable and is_size_only(array) and array.size > 0
+    form = _pickled_form(call, array.dtype, array.shape, repeated)
+    content, block = b"", 0
+    if repeated:
+        content = array[(0,) * array.ndim].tobytes()
+    elif array.nbytes <= CONTENT_BYTES:
+        content = array.tobytes()
+    else:
+        block = put(array)
+    name = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+    length = HEADER.size + len(content) + len(name) + len(form)
+    header = HEADER.pack(length, run, source, len(name), len(form), departed, first_byte, wire_seconds, block)
+    return b"".join((header, content, name, form))
 
 
-def pack(array: np.ndarray, most_bytes: int) -> tuple[Any, tuple[int, ...], bytes | None, bool]:
-    """(dtype, shape, content, is that one element, repeated?); the content is None where it has more than `most_bytes`.
+def message_of(frame: bytes, array_at: Callable[..., tuple]) -> tuple:
+    """The message; `array_at(source, block, dtype, shape)` finds an array that is not in the frame."""
+    _, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block = HEADER.unpack_from(frame)
+    name_ends = len(frame) - form_bytes
+    call, dtype, shape, strides = _form(frame[name_ends:])
+    if block:
+        array, release = array_at(source, block, dtype, shape)
+    else:
+        array, release = np.ndarray(shape, dtype, frame, HEADER.size, strides), _nothing if strides is None else None
+    what = pickle.loads(frame[name_ends - name_bytes : name_ends])
+    return what, call, departed, first_byte, wire_seconds, array, release
 
-    Raises TypeError for an array of Python objects.
-    """
-    dtype = array.dtype
+
+def block_of(frame: bytes) -> int:
+    return HEADER.unpack_from(frame)[-1]
+
+
+def note(source: int, value: Any) -> bytes:
+    content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return HEADER.pack(HEADER.size + len(content), NO_RUN, source, len(content), 0, 0, 0, 0, 0) + content
+
+
+def noted(frame: bytes) -> Any:
+    return pickle.loads(frame[HEADER.size :])
+
+
+@lru_cache(FORMS)
+def _pickled_form(call: tuple | None, dtype: np.dtype, shape: tuple[int, ...], repeated: bool) -> bytes:
+    """Raises TypeError for an array of Python objects."""
     if dtype.hasobject:
         raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
-    name = dtype.str if dtype.isbuiltin == 1 else dtype
-    if is_size_only(array) and array.size:
-        return name, array.shape, array[(0,) * array.ndim].tobytes(), True
-    return name, array.shape, array.tobytes() if array.nbytes <= most_bytes else None, False
+    return pickle.dumps((call, dtype, shape, (0,) * len(shape) if repeated else None), pickle.HIGHEST_PROTOCOL)
 
 
-def unpack(dtype: Any, shape: tuple[int, ...], content: bytes, repeated: bool) -> tuple:
-    """(the array, the function to call when it has been read, or None)"""
-    if repeated:
-        return np.ndarray(shape, dtype, content, strides=(0,) * len(shape)), None
-    return np.ndarray(shape, dtype, content), _nothing
+_form = lru_cache(FORMS)(pickle.loads)
 
 
 def _nothing() -> None:

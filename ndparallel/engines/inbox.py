@@ -1,4 +1,4 @@
-"""An inbox: messages from one rank to another, in the order in which they were sent, as (what, message).
+"""An inbox: messages from one rank to another, in the order in which they were sent.
 
 Idea   Ranks mostly ask for messages in the order in which they were sent, so the first one is looked at first.
 Cost   Constant for the message sent first; otherwise in proportion to the unread messages of that one sender.
@@ -8,12 +8,12 @@ from collections import deque
 from typing import Any, NoReturn
 
 
-def take(inbox: deque[tuple[Any, tuple]], what: Any) -> tuple | None:
+def take(inbox: deque[tuple], what: Any) -> tuple | None:
     """Take the oldest message of that name out, or return None."""
     if inbox and inbox[0][0] == what:
-        return inbox.popleft()[1]
-    for index, (name, message) in enumerate(inbox):
-        if name == what:
+        return inbox.popleft()
+    for index, message in enumerate(inbox):
+        if message[0] == what:
             del inbox[index]
             return message
     return None

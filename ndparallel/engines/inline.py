@@ -12,23 +12,19 @@ Glossary
     ready   the stacks that can go on, in the order in which they became able to
 """
 
-import gc
 import importlib
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from gpu import say
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
+from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.task import Program, RankResult, Task, run_rank
 from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
 from ndparallel.errors import UserError
-
-COLLECT_AFTER = 100_000  # objects; Python's own default is 700
 
 
 class Inline:
@@ -99,34 +95,36 @@ class Round:
 
 
 class Seat:
-    """One rank's transport."""
+    """One rank's transport. Slots, for thousands of these do not fit into the processor's cache otherwise."""
+
+    __slots__ = ("rank", "stack", "seats", "ready", "main", "inboxes", "awaits", "arrived", "last_size")
 
     def __init__(self, round: Round, rank: int, stack: Any) -> None:
         self.rank, self.stack = rank, stack
         self.seats, self.ready, self.main = round.seats, round.ready, round.main
-        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
         self.last_size: Any = None
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
-        array = message[4]
+    def post(self, target: int, message: tuple) -> None:
+        array = message[5]
         if array is not self.last_size:
             if array.flags.writeable or any(array.strides):
-                message = (*message[:4], array.copy(), None)
+                message = (*message[:5], array.copy(), None)
             else:
                 self.last_size = array  # it is only a size, which need not be found out again and again
         seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
-        if seat.awaits is not None and seat.awaits == (self.rank, what):
+        if seat.awaits is None or seat.awaits != (self.rank, message[0]):
+            seat.inboxes[self.rank].append(message)
+        else:
             seat.awaits, seat.arrived = None, message
             self.ready.append(seat.stack)
-        else:
-            seat.inboxes[self.rank].append((what, message))
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]
         if inbox and inbox[0][0] == what:
-            return inbox.popleft()[1]
+            return inbox.popleft()
         return take(inbox, what) or self._pause(source, what)
 
     def _pause(self, source: int, what: Any) -> tuple:
@@ -140,19 +138,8 @@ class Seat:
     def explain(self) -> Waiting:
         assert self.awaits
         source, what = self.awaits
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
         return Waiting(self.rank, source, say(what), place(self.stack.gr_frame), unread)
-
-
-@contextmanager
-def rare_garbage_collection() -> Iterator[None]:
-    """Let Python look for garbage less often: among very many messages and events it would look for long, and find none."""
-    before = gc.get_threshold()
-    gc.set_threshold(before[0] and max(before[0], COLLECT_AFTER), *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _import_greenlet() -> ModuleType:

@@ -17,16 +17,14 @@ import sys
 from collections import defaultdict, deque
 from typing import Any
 
-import numpy as np
-
 from gpu import say
 from ndparallel.engines.failures import failure_of
-from ndparallel.engines.frame import pack, unpack
+from ndparallel.engines.frame import block_of, frame_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.keeper import Keeper, Told
 from ndparallel.engines.task import Program, RankResult, Task, load, reference_to, run_rank
 from ndparallel.engines.waiting import Waiting, named, place
-from ndparallel.engines.world import CONTENT_BYTES, World, world
+from ndparallel.engines.world import World, world
 from ndparallel.errors import UserError
 
 LOOKS_BEFORE_TELLING = 30
@@ -115,22 +113,18 @@ class Channel:
 
     def __init__(self, here: World, run: int, size: int, keeper: Keeper | None) -> None:
         self.world, self.rank, self.run, self.size, self.keeper = here, here.rank, run, size, keeper
-        self.inboxes: dict[int, deque[tuple[Any, tuple]]] = defaultdict(deque)
+        self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.sent, self.received = [0] * size, [0] * size
         self.waits = 0
         self.awaits: tuple[int, Any] | None = None
 
-    def post(self, target: int, what: Any, message: tuple) -> None:
+    def post(self, target: int, message: tuple) -> None:
         if not 0 <= target < self.size:
             no_such_rank(self.rank, target, self.size)
-        call, departed, first_byte, wire_seconds, array, _ = message
-        dtype, shape, content, repeated = pack(array, CONTENT_BYTES)
-        frame = (self.run, what, call, departed, first_byte, wire_seconds, dtype, shape, content, repeated)
+        frame = frame_of(self.run, self.rank, message, lambda array: array.nbytes)  # which follow the frame, in place of a block
+        follow = block_of(frame)
         self.sent[target] += 1
-        if content is None:
-            self.world.send(target, ("content", *frame, array.nbytes), array)
-        else:
-            self.world.send(target, ("data", *frame))
+        self.world.send(target, ("content" if follow else "data", self.run, frame, follow), message[5] if follow else None)
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox, looks = self.inboxes[source], 0
@@ -158,7 +152,7 @@ class Channel:
             source, frame, content = arrived.popleft()
             kind, run = frame[:2]
             if kind in ("data", "content") and run == self.run:
-                self._take_message(source, frame, content)
+                self._take_message(source, frame[2], content)
             elif run > self.run:
                 arrived.append((source, frame, content))
             elif run == self.run and kind == "ask":
@@ -169,11 +163,9 @@ class Channel:
                 self.keeper.hear(source, frame)
         return sum(self.received) > before
 
-    def _take_message(self, source: int, frame: tuple, content: np.ndarray | None) -> None:
-        _, _, what, call, departed, first_byte, wire_seconds, dtype, shape, small, repeated, *_ = frame
-        array, release = (content.view(dtype).reshape(shape), None) if content is not None else unpack(dtype, shape, small, repeated)
+    def _take_message(self, source: int, frame: bytes, content: Any) -> None:
         self.received[source] += 1
-        self.inboxes[source].append((what, (call, departed, first_byte, wire_seconds, array, release)))
+        self.inboxes[source].append(message_of(frame, lambda _, __, dtype, shape: (content.view(dtype).reshape(shape), None)))
 
     def _answer(self, number: int) -> None:
         if self.awaits and number == self.waits:
@@ -189,5 +181,5 @@ class Channel:
     def explain(self) -> Waiting:
         assert self.awaits
         source, what = self.awaits
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, _ in inbox]
+        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)

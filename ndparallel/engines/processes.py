@@ -27,7 +27,6 @@ from typing import Any
 
 from ndparallel.engines.channel import QUESTION, Wiring, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
-from ndparallel.engines.frame import frame_of
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.task import Program, RankResult, Task, reference_to
@@ -197,7 +196,7 @@ class Watch:
         waits = {rank: wait for rank in self.ranks if (wait := self.table.idle_wait(rank))}
         ranks = deadlocked({rank: source for rank, (source, _) in waits.items()}, lambda rank: self.table.state(rank) == ENDED)
         stuck = {rank: waits[rank] for rank in ranks}
-        if stuck and stuck == self.stuck and all(written(self.crew.wiring.writers[rank].fileno(), frame_of(QUESTION)) for rank in ranks):
+        if stuck and stuck == self.stuck and all(written(self.crew.wiring.writers[rank].fileno(), QUESTION) for rank in ranks):
             self.asked = ranks
         self.stuck = stuck
 

@@ -7,7 +7,7 @@ Cost   A small array is one message, a larger one two, and its buffer travels as
 Limit  Nothing is printed by other ranks than 0 unless a rank program prints.
 
 Glossary
-    frame     a pickled tuple, whose first element says what it is
+    frame     a pickled tuple, whose first element says what it is; a message is one that holds a frame of frame.py
     content   the buffer of an array that is too large for its frame; it follows it
     serve     wait for rank 0's orders, and carry them out
 """
@@ -30,7 +30,6 @@ from ndparallel.errors import UserError
 
 SIZES = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK"}
 FRAME, CONTENT = 1, 2  # tags
-CONTENT_BYTES = 2048  # arrays up to this size travel inside the frame
 EAGER_LOOKS = 50  # before going to sleep for a moment, which then grows
 SLEEP_SECONDS, LONGEST_SLEEP_SECONDS = 50e-6, 2e-3
 BACK = ("back", "ended", "failed")  # frames that say that a rank has come back from a run

@@ -11,6 +11,7 @@ Glossary
     line      communication of one group: dp's, and that of the ranks with the same experts; lines run beside one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
+    tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it holds
 """
 
@@ -23,10 +24,10 @@ import numpy as np
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import fsdp_states, kept_bytes, logits_bytes, plain_states
-from ndparallel.planner.network import SLOWDOWN
+from ndparallel.planner.network import lost_to
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import slowest
-from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step
+from ndparallel.planner.workload import Workload, elements_of, message_seconds, optimizer_step, tied_sum
 
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
@@ -47,6 +48,7 @@ def columns_of(job: Job, plans: Plan) -> Columns:
         "travel": travel if plans.zero < 3 else [[[0.0] * len(UNITS)] * 2] * 2,
         "optimizer": line_through(lambda *held: pricing.seconds(optimizer_step(pricing, *held))),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
+        "tied": pricing.priced(tied_sum(pricing)) * job.shape.tied_embeddings,
         "microbatches": plans.microbatches(job),
         "zero": plans.zero,
     }
@@ -117,7 +119,7 @@ def fully_sharded(pricing: Pricing, passes: list[list[Any]], travel: list[list[l
 
 def above(seconds, compute):
     """What a collective beside compute adds to it: what is left when the compute ends, or what it slows it by."""
-    return np.maximum(seconds - compute, SLOWDOWN * np.minimum(seconds, compute))
+    return np.maximum(seconds - compute, lost_to(seconds, compute))
 
 
 def waits_of_forward(f, g, mixed: bool) -> list:

@@ -1,9 +1,11 @@
 """How a pipeline rank's step ends: gradients that still travel, the optimizer, and weights for the next step.
 
 Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long before the rank's last action;
-       what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass.
+       what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass. What hides
+       slows the pass that it hides behind. That makes the step longer on the first rank alone, which ends last: Megatron lets the others
+       sum their gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
 Cost   a few microseconds for every bucket.
-Limit  What travels beside the last actions does not slow them.
+Limit  All that a rank does behind a stage's last action is slowed as compute is.
 
 Glossary
     left       by stage, the seconds between the end of the action that completes its gradients and the end of the rank's last action
@@ -52,12 +54,13 @@ def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
 
 
 def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], overlap: bool) -> None:
-    """Each bucket starts when the action that completes its stage has passed it; the last action ends at `end`."""
-    end = max(before for _, before in passed)
+    """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one ends."""
+    ahead = max(before for _, before in passed)
     for bucket, before in passed:
-        streams.now = end - before
+        streams.pass_by(ahead - before)
         begin(streams, bucket.reduce if overlap else ())
-    streams.now = end
+        ahead = before
+    streams.pass_by(ahead)
     finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
 
 
@@ -80,7 +83,7 @@ def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Buck
     seconds = seconds_of_passes(work, buckets, Bucket.forward)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
-        streams.now = streams.now + seconds[id(bucket.units)]
+        streams.pass_by(seconds[id(bucket.units)])
 
 
 def seconds_of_passes(work: AnyWorkload, buckets: Sequence[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> dict[int, float]:

@@ -4,7 +4,7 @@ Idea   ndparallel/costs.py says what an executed layer computes and keeps. Here 
        ndparallel/layers.py, attention.py and experts.py have them; so the planner can predict an executed cluster to the last digit
        (tests/test_rung3.py).
 Cost   as `ndparallel.planner.streams`.
-Limit  Llama-style blocks, all microbatches alike; experts in balance.
+Limit  Llama-style blocks, all microbatches alike; experts in balance, but for `ndparallel.planner.executed_routing`.
 
 Glossary
     woven      operations with what happens after each of them
@@ -13,7 +13,7 @@ Glossary
     core       where queries meet keys
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,6 +39,11 @@ class ExecutedLists:
     chunks: int = 1
     cp: int = 1
     gathers: bool = False  # context parallelism gathers all keys, and sends no blocks round
+
+    def passes(self, kind: str, which: str, deferred: bool = False) -> list[Item]:
+        """A unit's "forward", "backward" or "weight"."""
+        make: Callable[..., list[Item]] = getattr(self, f"{kind}_{which}")
+        return make(deferred) if which == "backward" else make()
 
     # ---- what all units share
 

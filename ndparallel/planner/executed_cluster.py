@@ -19,7 +19,7 @@ import numpy as np
 from collectives import Group
 from gpu import Hardware, Operation
 from ndparallel.communication.clocks import start_clocks
-from ndparallel.communication.lockstep import advance
+from ndparallel.communication.lockstep import advance, direct_all_to_all
 from ndparallel.mesh import Mesh
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.streams import OnTheWay
@@ -46,13 +46,16 @@ class Cluster:
         ranks = np.arange(self.mesh.world_size)
         return ranks if self.stage is None else ranks.reshape(self.mesh.pp, -1)[self.stage]
 
-    def seconds(self, operation: Operation) -> float:
+    def seconds(self, operation: Operation) -> Any:
+        if isinstance(operation.bytes, np.ndarray):  # by member
+            return self.hardware.seconds(operation)
         if operation not in self.prices:
             self.prices[operation] = float(self.hardware.seconds(operation))
         return self.prices[operation]
 
     def arrival(self, exchange: Exchange, start: Any) -> Any:
-        """When each member ends a collective that it starts at its time of `start`."""
+        """When each member ends a collective that it starts at its time of `start`. An all-to-all's bytes may be an array, (members, p):
+        what each sends to each of its group."""
         start = np.broadcast_to(start, self.members.shape)
         if exchange.collective == "shift":
             return self.passed_on(exchange, start)
@@ -60,7 +63,10 @@ class Cluster:
         for algorithm, ranks in self.alike_groups(exchange):
             places = ranks - self.members[0]
             clocks = start_clocks(self.hardware, ranks, self.itemsize, now=start[places])
-            advance(clocks, exchange.collective, algorithm, round(exchange.bytes))
+            if isinstance(exchange.bytes, np.ndarray):
+                direct_all_to_all(clocks, exchange.bytes[places])
+            else:
+                advance(clocks, exchange.collective, algorithm, round(exchange.bytes))
             end[places] = clocks.now
         return end
 

@@ -3,7 +3,8 @@
 Idea   Rows travel to experts and back while shared experts compute and weights' gradients are added up; between two collectives of ep
        stand those by which tp ranks hand rows on to one another.
 Cost   as `ndparallel.planner.streams`.
-Limit  Every rank sends `rows` rows to every expert: what a router in balance does, or one whose experts are all full.
+Limit  Every rank sends `rows` rows to every expert: what a router in balance does, or one whose experts are all full. For others see
+       `ndparallel.planner.executed_routing`.
 
 Glossary
     rows       that one rank sends to one expert
@@ -11,7 +12,7 @@ Glossary
     come, go   collectives that bring rows to experts, and their outputs back
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpu import Operation
@@ -64,8 +65,14 @@ class ExecutedExperts(ExecutedLists):
         """Over the tp ranks, each of which has a slice of the experts."""
         return self.talk("all_to_all", self.received * self.z.hidden)
 
+    sum_up = hand_on
+
     def sort(self) -> list[Operation]:
         return costs.sort_rows(self.z, self.received) if self.z.senders > 1 else []
+
+    def busy(self, operations: Callable[..., list[Operation]]) -> list[Operation]:
+        """Of all the rank's experts, one after another."""
+        return costs.each(operations, self.z, self.each)
 
     def kept_of(self, *names: str) -> list[Item]:
         return self.free(*(self.second_kept[name] for name in names))
@@ -79,13 +86,13 @@ class ExecutedExperts(ExecutedLists):
         busy = Exchange("balance", "all_reduce", "tp_cp", self.bytes_of(2 * z.experts * self.sequences))
         balance = [busy] if self.balances else []
         come, go = self.leg("to experts"), self.leg("from experts")
-        rows = [*self.sort(), *costs.each(costs.expert_forward, z, self.each)]
+        rows = [*self.sort(), *self.busy(costs.expert_forward)]
         routed = self.hold(*(kept[name] for name in ("routed", "probabilities", "chosen")))
         worked = self.hold(*(kept[name] for name in ("rows", "expert gate_up", "expert activated")))
         return [
             *(norm, *self.hold(kept["x"]), router, route, *routed, *map(Start, balance), *self.hold(kept["order"])),
             *(*self.itinerary(), permute, Start(come), *self.shared_forward(shared), Wait(come), *self.hand_on()),
-            *(*rows, *worked, *self.sort(), *self.hand_on(), go, *self.hold(kept["returned"]), combine),
+            *(*rows, *worked, *self.sort(), *self.sum_up(), go, *self.hold(kept["returned"]), combine),
             *(*map(Wait, balance), add, *self.unshare()),
         ]
 
@@ -94,12 +101,12 @@ class ExecutedExperts(ExecutedLists):
         combine, permute = costs.rows_backward(z, self.sent)
         *shared, route, router, norm, add = costs.router_backward_input(z)
         come, go = self.leg("to experts"), self.leg("from experts")
-        rows = [*self.sort(), *self.kept_of("expert gate_up"), *costs.each(costs.expert_backward_input, z, self.each)]
+        rows = [*self.sort(), *self.kept_of("expert gate_up"), *self.busy(costs.expert_backward_input)]
         asked = self.hold(self.received * z.hidden, self.received * 2 * z.expert_ffn)
         router_weight = self.hold(z.routed_tokens * z.experts) if deferred else self.weight("router", kept["routed"])
         return [
             *(combine, *self.kept_of("returned"), Start(come), *self.shared_backward(shared, deferred), Wait(come), *self.hand_on()),
-            *(*rows, *asked, *self.sort(), *self.hand_on(), Start(go), *([] if deferred else self.rows_weight())),
+            *(*rows, *asked, *self.sort(), *self.sum_up(), Start(go), *([] if deferred else self.rows_weight())),
             *(route, *self.kept_of("probabilities", "chosen"), router, *router_weight, Wait(go), *self.kept_of("order"), permute),
             *(*self.unshare(), norm, *self.kept_of("x"), add),
         ]
@@ -115,11 +122,10 @@ class ExecutedExperts(ExecutedLists):
     def rows_weight(self) -> list[Item]:
         """The experts' own gradients, one matrix after the other."""
         kept = self.second_kept
-        down, gate_up = costs.expert_backward_weight(self.z, self.rows * self.z.senders)
-        experts = self.z.local_experts
+        both = self.busy(costs.expert_backward_weight)
         return [
-            *(*self.kept_of("expert activated", "rows"), *self.free(self.received * self.z.hidden), *[down] * experts),
-            *(*self.free(kept["expert gate_up"]), *[gate_up] * experts),
+            *(*self.kept_of("expert activated", "rows"), *self.free(self.received * self.z.hidden), *both[0::2]),
+            *(*self.free(kept["expert gate_up"]), *both[1::2]),
         ]
 
     def unshare(self) -> list[Item]:

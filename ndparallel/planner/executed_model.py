@@ -13,6 +13,8 @@ def check_executed(job: Job, plan: Plan) -> None:
         raise UserError("the lessons recompute all layers or none, and selectively attention's core: choose so.")
     if job.routing_imbalance > 1:
         raise UserError("the lessons' routers decide for themselves: leave out --routing-imbalance, or name other --software.")
+    if job.token_counts and not (job.stack.grid and job.shape.experts):
+        raise UserError("token counts are those of experts in the lessons' grid: leave them out, or take the pocket stack as it is.")
     if plan.shards:
         raise UserError("the lessons' grid shards over all of dp: leave out --shards, or name other --software.")
 

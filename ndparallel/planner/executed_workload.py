@@ -9,7 +9,7 @@ Glossary: see `ndparallel.planner.workload`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from ndparallel.planner.executed import ExecutedLists
 from ndparallel.planner.executed_cluster import Cluster
 from ndparallel.planner.executed_experts import ExecutedExperts
 from ndparallel.planner.executed_model import check_executed, config_of
+from ndparallel.planner.executed_routing import Routes, routed
 from ndparallel.planner.operations import Exchange, Hold
 from ndparallel.planner.overlap import Bucket, Unit
 from ndparallel.planner.plan import Job, Plan
@@ -95,8 +96,18 @@ class ExecutedWorkload:
         return kinds
 
     def passes(self, kind: str, which: str, deferred: bool = False) -> list[Item]:
-        make: Callable[..., list[Item]] = getattr(self.lists, f"{kind}_{which}")
-        return make(deferred) if which == "backward" else make()
+        return self.lists.passes(kind, which, deferred)
+
+    def layers(self, stage: int) -> range:
+        """The model's layers on a stage, by number."""
+        behind = sum(kinds.count("block") for kinds in self.kinds[:stage])
+        return range(behind, behind + self.kinds[stage].count("block"))
+
+    def routed_block(self, op: str, layer: int, microbatch: int, machine: Cluster) -> list[Item]:
+        """A block's pass on all ranks of the machine, with the rows that the run's own router sent."""
+        assert isinstance(self.lists, ExecutedExperts) and self.job.token_counts
+        sent = self.job.token_counts.sent(layer, microbatch, self.mesh.world_size, machine.members, self.config.experts)
+        return routed(self.lists, Routes(self.mesh, machine.members, sent)).passes("block", PASSES[op], deferred=op == "I")
 
     def parameters(self, kind: str) -> dict[str, tuple[int, int]]:
         """Parameters of a unit by name: how many, and how many tp ranks share them."""

@@ -24,7 +24,7 @@ from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.executed_cluster import Cluster
 from ndparallel.planner.executed_workload import PASSES, ExecutedWorkload
 from ndparallel.planner.overlap import Bucket, begin, finish
-from ndparallel.planner.streams import Item, Seconds, Streams
+from ndparallel.planner.streams import Item, Ledgers, Seconds, Streams
 
 
 def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -> list[Streams]:
@@ -71,6 +71,7 @@ class GridRank:
     @cached_property
     def streams(self) -> Streams:
         streams = Streams(self.machine, np.zeros(len(self.machine.members)))
+        streams.memory = Ledgers() if self.work.job.token_counts else streams.memory
         streams.run(self.work.states(self.rank))
         return streams
 
@@ -119,10 +120,11 @@ class GridRank:
     def run(self, action: Action) -> None:
         """All units of a stage, and what follows a bucket whose units are done."""
         op, stage, _ = action
+        layers = iter(self.work.layers(stage) if op == "F" else reversed(self.work.layers(stage)))
         self.streams.phase = "forward" if op == "F" else "backward"
         for number, kinds in self.in_order(action):
             for kind in kinds if op == "F" else reversed(kinds):
-                self.streams.run(self.items(op, kind))
+                self.streams.run(self.items(action, kind, layers))
             self.synchronise(action, self.buckets[stage][number])
 
     def in_order(self, action: Action) -> list[tuple[int, list[str]]]:
@@ -130,8 +132,11 @@ class GridRank:
         runs = list(enumerate(self.work.runs(action.stage)))
         return runs[::-1] if action.op == "F" else runs
 
-    def items(self, op: str, kind: str) -> list[Item]:
-        known = self.work.known_items
+    def items(self, action: Action, kind: str, layers: Iterator[int]) -> list[Item]:
+        """A unit's list; a block's is that of its layer and microbatch where a run's token counts are known."""
+        op, known = action.op, self.work.known_items
+        if self.work.job.token_counts and kind == "block":
+            return self.work.routed_block(op, next(layers), action.microbatch, self.machine)
         if (op, kind) not in known:
             known[op, kind] = self.work.passes(kind, PASSES[op], deferred=op == "I")
         return known[op, kind]

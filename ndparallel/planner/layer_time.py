@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
-from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds
+from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Groups, Job, Plan
-from ndparallel.planner.quick import larger, smaller
+from ndparallel.planner.quick import larger
 from ndparallel.planner.streams import Seconds
 
 
@@ -93,7 +93,7 @@ class Pricing:
             return whole
         beside = self.seconds(exchange.beside)
         left = larger(whole - beside, whole / exchange.chunks)
-        return larger(left, self.slowdown * smaller(whole, beside))
+        return larger(left, lost_to(whole, beside))
 
     def whole(self, exchange: Exchange):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""

@@ -65,7 +65,7 @@ def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
     """Counted as the GPUs of an executed run count it, allocation by allocation."""
     work = ExecutedWorkload(job, plan)
     if job.stack.grid:
-        peaks = [streams.memory.peak for streams in grid_of(work)]
+        peaks = [streams.memory.fullest for streams in grid_of(work)]
     elif plan.pp == 1:
         peaks = [one_stage(work).memory.peak]
     else:

@@ -28,6 +28,11 @@ START_SECONDS = 23e-6  # NCCL on 8 B200, all_gather and reduce_scatter: MooreThr
 SLOWDOWN = 0.189
 
 
+def lost_to(collective, compute):
+    """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which less than that gets done."""
+    return SLOWDOWN * smaller(collective / (1 + SLOWDOWN), compute)
+
+
 @dataclass(frozen=True)
 class GroupLinks:
     """How a group of `ranks` GPUs, `stride` apart, lies on the nodes."""

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from gpu import Hardware
+from ndparallel.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.network import GroupLinks
@@ -22,6 +23,7 @@ from ndparallel.planner.operations import Share
 from ndparallel.planner.quick import smaller
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import Stack
+from ndparallel.planner.token_counts import TokenCounts
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Job:
     dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
     routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
     capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
+    token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
+
+    def __post_init__(self) -> None:
+        if self.token_counts and not self.stack.executed:
+            raise UserError(f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance.")
 
     @property
     def busiest(self) -> float:
@@ -136,6 +143,11 @@ class Groups:
     def experts_dp(self) -> GroupLinks:
         """Ranks with the same experts."""
         return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
+
+    @cached_property
+    def ends(self) -> GroupLinks:
+        """The first and the last stage."""
+        return self._links(2, (self.plan.pp - 1) * self.stage_stride + (self.plan.pp == 1))
 
     @property
     def stage_stride(self):

@@ -24,7 +24,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.columns import DEGREES, Columns, columns_of, take
 from ndparallel.planner.depth import Depth, depth_of
 from ndparallel.planner.held import HELD
-from ndparallel.planner.network import SLOWDOWN
+from ndparallel.planner.network import lost_to
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step import AUTOMATIC
@@ -177,7 +177,12 @@ class Pipelines:
                 np.where(self.zero_2, 0.0, gradients),
                 np.where(self.zero_2, self.exposed(gather, forward, False, self.depth.parts), hidden),
             )
-        return gradients + hidden + self.optimizer
+        return gradients + hidden + self.optimizer + self.one_end[:, None] * self.columns["tied"]
+
+    @property
+    def one_end(self) -> np.ndarray:
+        """Whether a rank has the embedding or the head, and not both."""
+        return (self.depth.parts[:, 3] > 0) != (self.depth.parts[:, 4] > 0)
 
     @property
     def zero_2(self) -> np.ndarray:
@@ -202,19 +207,19 @@ class Pipelines:
         nothing of what the whole rank sends is hidden."""
         if not overlap:
             return np.matmul(self.depth.parts[:, 1:], lines).sum(axis=0)
-        slowdown = SLOWDOWN if self.depth.pp == 1 else 0.0  # a pipeline's schedule is not slowed by what goes beside its last actions
-        shown = [exposed_line(parts, line, compute, slowdown) for line in lines if line.any()]
+        shown = [exposed_line(parts, self.depth.layers[:, None], line, compute) for line in lines if line.any()]
         return reduce(np.maximum, shown, np.zeros_like(self.each[0]))
 
 
-def exposed_line(parts: np.ndarray, line: np.ndarray, compute: np.ndarray, slowdown: float) -> np.ndarray:
+def exposed_line(parts: np.ndarray, all_layers: np.ndarray, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
     """Collectives follow one another; what shows began behind the last layer, the first one, or the head. Beside the table's own, which
-    hides nowhere, the embedding's compute hides a little of the others. What hides slows the layer that it hides behind."""
+    hides nowhere, the embedding's compute hides a little of the others. What hides slows the layer that it hides behind, in the stages that
+    are complete before too."""
     layers = (parts[:, 1] + parts[:, 2])[:, None]
     mean = parts[:, 1:3] / np.maximum(layers, 1)
     one, beside = np.matmul(mean, line[:2]), np.matmul(mean, compute[1:3])
     table, head = parts[:, 3:4] * line[2], parts[:, 4:] * line[3]
-    slowed = slowdown * np.minimum(one, beside)
+    slowed = lost_to(one, beside)
     beside = beside + slowed
     shown = np.maximum(one, np.maximum(layers * one - (layers - 1) * beside, head + layers * (one - beside)))
-    return table + (layers - 1) * slowed + np.maximum(shown - parts[:, 3:4] * compute[3], 0.0)
+    return table + (all_layers - 1) * slowed + np.maximum(shown - parts[:, 3:4] * compute[3], 0.0)

@@ -21,7 +21,7 @@ import numpy as np
 from gpu import Operation
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 
-DATA = ("experts_dp", "shards", "replicas", "dp_cp", "expert_dp", "expert_dp_cp")
+DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
 
 
@@ -89,9 +89,10 @@ class Ledger:
     """Bytes held by kind, and what was held when it was most."""
 
     def __init__(self) -> None:
-        self.held: dict[str, float] = defaultdict(float)
-        self.total, self.most = 0.0, 0.0
-        self.peak: dict[str, float] = {}
+        self.held: dict[str, Any] = defaultdict(float)
+        self.total: Any = 0.0
+        self.most: Any = 0.0
+        self.peak: dict[str, Any] = {}
 
     def hold(self, kind: str, nbytes: float) -> None:
         if not nbytes:
@@ -105,6 +106,27 @@ class Ledger:
         for item in items:
             if isinstance(item, Hold):
                 self.hold(*item)
+
+    @property
+    def fullest(self) -> dict[str, float]:
+        """The peak of the GPU that holds most."""
+        return self.peak
+
+
+class Ledgers(Ledger):
+    """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of numbers."""
+
+    def hold(self, kind: str, nbytes: Any) -> None:
+        self.held[kind], self.total = self.held[kind] + nbytes, self.total + nbytes
+        higher = self.total > self.most
+        if np.any(higher):
+            self.most = np.where(higher, self.total, self.most)
+            self.peak = {kind: np.where(higher, held, self.peak.get(kind, 0.0)) for kind, held in self.held.items()}
+
+    @property
+    def fullest(self) -> dict[str, float]:
+        place = np.argmax(self.most)
+        return {kind: float(held[place]) for kind, held in self.peak.items()}
 
 
 class Streams:
@@ -145,9 +167,17 @@ class Streams:
 
     def compute(self, seconds: Any) -> None:
         """Compute, slower for as long as a collective is under way; what is lost counts as its."""
-        if self.slowdown and self.under_way > self.now:
-            self.spend(self.slowed_by, self.slowdown * min(self.under_way - self.now, seconds))
+        self.lose(seconds)
         self.spend("compute", seconds)
+
+    def pass_by(self, seconds: Any) -> None:
+        """Compute that has been counted already: only what it loses to a collective is spent."""
+        self.lose(seconds)
+        self.now = self.now + seconds
+
+    def lose(self, seconds: Any) -> None:
+        if self.slowdown and self.under_way > self.now:  # as network.lost_to, of numbers, in a third of the time
+            self.spend(self.slowed_by, self.slowdown * min((self.under_way - self.now) / (1 + self.slowdown), seconds))
 
     def spend(self, kind: str, seconds: Any) -> None:
         end = self.now + seconds

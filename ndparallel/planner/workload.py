@@ -159,7 +159,9 @@ class Workload:
         return ()
 
     def shared(self, rank: int) -> Sequence[Item]:
-        return ()
+        """A table that is embedding and head: where they are on two ranks, the sum of its gradients."""
+        kinds = {kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]}
+        return [tied_sum(self.pricing)] if self.job.shape.tied_embeddings and ("embedding" in kinds) != ("head" in kinds) else []
 
     def optimizer(self, rank: int) -> list[Item]:
         """Of what the rank owns of all its stages."""
@@ -175,6 +177,13 @@ def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
     owners = groups.shards.ranks if pricing.plan.zero == 3 else groups.dp.ranks
     mine = shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
     return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * pricing.job.stack.optimizer_bytes)
+
+
+def tied_sum(pricing: Pricing) -> Exchange:
+    """Over the first and the last stage, when dp's sums are done (megatron/core/distributed/finalize_model_grads.py)."""
+    job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
+    mine = job.shape.parameters().token_embedding / pricing.plan.tp / owners
+    return Exchange("gradients of both ends", "all_reduce", "ends", mine * (HALF if job.half else job.stack.gradient_bytes))
 
 
 def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
