@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, groupby
+from math import inf
 from typing import NamedTuple
 
 from ndparallel.errors import UserError
@@ -32,7 +33,7 @@ Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its
 Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
 Departure = tuple[int, int]  # a message's line and link
 Step = tuple[int, int, int, int, int, int, int]  # its rank, its place in the list of all prices, its arrival, its departure
-Turn = tuple[int, list[tuple[int, int, int]]]
+Turn = tuple[int, list[tuple[int, int]]]
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
 
 
@@ -73,7 +74,7 @@ class Replay:
     def at_rest(self) -> Clocks:
         """Before the first step."""
         ranks = self.schedule.ranks
-        return Clocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [0.0], [0.0])
+        return Clocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [-inf], [0.0])
 
     def ends(self, work: Work) -> Ends:
         """Time the schedule on the seconds of `work`."""
@@ -194,25 +195,27 @@ def begin_alike(few: Replay, more: Replay) -> int:
 
 def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: Clocks) -> None:
     """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its line taken."""
-    if min(tariff.prices) >= max(tariff.wire):
-        run_freely(turns(replay, done, until), tariff, clocks)
+    prices, latency, wire = tariff
+    if min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
+        run_freely(turns(replay, done, until), prices, latency[0], wire[0], clocks)
     else:
         run_on_lines(replay.steps[done:until], tariff, clocks)
 
 
 @lru_cache(maxsize=64)
 def turns(replay: Replay, done: int, until: int) -> list[Turn]:
-    """The steps by turns, in each of which one rank goes on: its number, and of every step the price, the sender and the link."""
+    """The steps by turns, in each of which one rank goes on: its number, and of every step the price and the sender."""
     by_rank = groupby(replay.steps[done:until], key=lambda step: step[0])
-    return [(rank, [(price, sender, link) for _, price, sender, _, link, *_ in steps]) for rank, steps in by_rank]
+    return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
 
 
-def run_freely(turns: list[Turn], tariff: Tariff, clocks: Clocks) -> None:
-    (prices, latency, wire), (now, _, ends, _) = tariff, clocks
+def run_freely(turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: Clocks) -> None:
+    """Where messages are all the same."""
+    now, ends = clocks.now, clocks.ends
     for rank, steps in turns:
         end = now[rank]
-        for place, sender, link in steps:
-            there = ends[sender] + latency[link] + wire[link]
+        for place, sender in steps:
+            there = ends[sender] + latency + wire
             end = (there if there > end else end) + prices[place]
             ends.append(end)
         now[rank] = end

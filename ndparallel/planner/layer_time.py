@@ -88,10 +88,9 @@ class Pricing:
 
     def exposed(self, exchange: Exchange):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the operation by."""
-        whole = self.whole(exchange._replace(beside=None))
         if exchange.beside is None:
-            return whole
-        beside = self.seconds(exchange.beside)
+            return self.whole(exchange)
+        whole, beside = self.whole(exchange._replace(beside=None)), self.seconds(exchange.beside)
         left = larger(whole - beside, whole / exchange.chunks)
         return larger(left, lost_to(whole, beside))
 

@@ -3,7 +3,7 @@
 Idea   Units make stages, stages and the schedule's own action list make the pipeline; gradients and weights travel before, beside and after
        it, in the patterns of ndparallel.planner.overlap, and the optimizer ends the step. A synchronous step is as long as on the slowest
        of its GPUs. Real models and the lessons' own runs take the same way: only their workloads differ.
-Cost   About half a microsecond for each action of the schedule that is timed (ndparallel/pipeline/replay.py).
+Cost   A sixth of a microsecond for each action of the schedule that is timed (ndparallel/pipeline/replay.py).
 Limit  Data loading, logging and checkpoints are not in a step.
 
 Glossary
