@@ -12,11 +12,12 @@ Glossary
     ZeRO        what DP ranks share out: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 weights too (FSDP)
     dense       without experts
 
-Run     python 4d_combined.py                 and with --tp 4 --pp 2, --sweep layouts, orders or zero, --gpus 16, --model-size large
+Run     python 4d_combined.py                 and with --tp 4 --pp 2, --sweep (of layouts, orders, zero, capacity), --gpus 16
 """
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import permutations
@@ -25,6 +26,7 @@ from typing import Any
 from gpu import GPU, si
 from ndparallel.errors import UserError
 from ndparallel.job import Job
+from ndparallel.launch import RankResult
 from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
 from ndparallel.mesh import DEFAULT_ORDER, Mesh
 from ndparallel.pipeline.actions import Action
@@ -175,19 +177,23 @@ def notice(run: Run) -> str:
 
 
 def row(runner: Runner, strategy: Strategy, job: Job, **point) -> dict:
+    return measured_row(runner, strategy, job, **point)[0]
+
+
+def measured_row(runner: Runner, strategy: Strategy, job: Job, **point) -> tuple[dict, list[RankResult]]:
     entry = enter(strategy, job, 8)
-    measured = runner.measured(entry)[0]
+    measured, results = runner.measured(entry)
     if measured.step_seconds is None:
-        return point | dict.fromkeys(FIGURES)
+        return point | dict.fromkeys(FIGURES), results
     figures = (
         measured.step_seconds,
-        runner.reference(job).measurement.step_seconds / measured.step_seconds,
+        runner.reference(entry.job).measurement.step_seconds / measured.step_seconds,
         measured.exposed_communication_seconds / measured.step_seconds,
         measured.bubble_seconds / measured.step_seconds,
         measured.bytes_sent_per_gpu,
         measured.peak_memory_bytes["total"],
     )
-    return point | dict(zip(FIGURES, figures))
+    return point | dict(zip(FIGURES, figures)), results
 
 
 FIGURES = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
@@ -232,6 +238,42 @@ def zeros(runner: Runner, job: Job) -> Sweep:
     return Sweep("TP2 x PP2 x DP2, by what DP shares out (0 is DDP, 3 FSDP)", rows, of_first_and_last(rows, said))
 
 
+def capacities(runner: Runner, job: Job) -> Sweep:
+    """The grid with experts, which take less and less: the busiest rank holds up all, or what it cannot take is dropped."""
+    rows = [bounded(runner, job, factor) for factor in (None, 2.0, 1.5, 1.25, 1.0)]
+
+    def said(first: dict, last: dict) -> str:
+        longer = duration(last["step_seconds"], first["step_seconds"])
+        return (
+            f"Where experts take all, the busiest rank has {first['busiest to mean']:.2f}x the mean rank's rows. At a capacity factor of "
+            f"{last['capacity_factor']} {last['dropped share']:.0%} of the tokens' choices are dropped, and the step {longer}."
+        )
+
+    return Sweep("TP2 x PP2 x DP2 with EP2, by what an expert takes (in even shares)", rows, of_first_and_last(rows, said))
+
+
+def bounded(runner: Runner, job: Job, factor: float | None) -> dict:
+    experts = {"model": lambda job, mesh: with_experts(job, mesh).on(capacity_factor=factor)}
+    strategy = grid("", experts, tp=2, pp=2, dp=2, ep=2)
+    row, results = measured_row(runner, strategy, job, capacity_factor=factor)
+    return row | what_was_routed(results)
+
+
+def what_was_routed(results: list[RankResult]) -> dict:
+    """Choices dropped, of all that tokens made; and the rows of the busiest rank, for which all wait, in those of the mean rank: the mean
+    over layers and microbatches."""
+    if not results:
+        return {"dropped share": None, "busiest to mean": None}
+    sent = dropped = 0
+    rows: dict[tuple, list[int]] = defaultdict(list)
+    for result in results:
+        for place, routed in result.value.routed[0].items():
+            sent, dropped = sent + sum(routed.sent_rows), dropped + routed.dropped
+            rows[place].append(sum(routed.expert_rows))
+    ratios = [max(ranks) * len(ranks) / sum(ranks) for ranks in rows.values()]
+    return {"dropped share": dropped / (sent + dropped), "busiest to mean": sum(ratios) / len(ratios)}
+
+
 def seconds_or_inf(row: dict) -> float:
     return row["step_seconds"] or float("inf")
 
@@ -262,7 +304,7 @@ LESSON = Lesson(
     add_options=add_options,
     chosen=chosen,
     compare=("TP2 x PP2 x DP2", "DP only", "TP outermost"),
-    sweeps={"layouts": layouts, "orders": orders, "zero": zeros},
+    sweeps={"layouts": layouts, "orders": orders, "zero": zeros, "capacity": capacities},
     hierarchy="TP2 x PP2 x DP2",
 )
 

@@ -1,7 +1,7 @@
 """4D: every legal combination computes what one GPU computes, and the shape of the network decides the order."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from common import SMALL, loss_and_gradient_difference, measured, run, strategy
@@ -195,7 +195,17 @@ def test_a_pipeline_deeper_than_the_model_is_refused():
         Job(mesh=Mesh(pp=16), microbatches=8)
 
 
-@pytest.mark.parametrize("name", ["orders", "layouts", "zero"])
+def test_experts_that_take_less_drop_more_and_hold_up_less():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["capacity"](runner, Job(model=replace(SMALL, layers=4, heads=8))).rows
+    assert rows[0]["capacity_factor"] is None and rows[0]["dropped share"] == 0
+    for roomy, tight in pairwise(rows):
+        assert tight["dropped share"] >= roomy["dropped share"]
+        assert tight["step_seconds"] <= roomy["step_seconds"] and tight["sent_bytes"] <= roomy["sent_bytes"]
+    assert rows[-1]["dropped share"] > 0 and rows[-1]["busiest to mean"] < rows[0]["busiest to mean"]
+
+
+@pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])
 def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
     with Runner(replace(POCKET, memory_bytes=1e4), "inline") as runner:
         sweep = load(LESSON).sweeps[name](runner, Job(model=replace(SMALL, layers=8, heads=8)))
