@@ -33,10 +33,8 @@ Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its
 Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
 Departure = tuple[int, int]  # a message's line and link
 Step = tuple[int, int, int, int, int, int, int]  # its rank, its place in the list of all prices, its arrival, its departure
-Turn = tuple[int, list[tuple[int, int]]]
+Turn = tuple[int, list[tuple[int, int]]]  # a rank, and the price and the sender of each step that it does running
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
-
-
 NOTHING_COMES, NOTHING_GOES = (0, -1, -1), (-2, -1)  # on lines, and a link, behind all others
 
 
@@ -204,7 +202,7 @@ def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: Clocks) -
 
 @lru_cache(maxsize=64)
 def turns(replay: Replay, done: int, until: int) -> list[Turn]:
-    """The steps by turns, in each of which one rank goes on: its number, and of every step the price and the sender."""
+    """The steps by turns, in each of which one rank goes on."""
     by_rank = groupby(replay.steps[done:until], key=lambda step: step[0])
     return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
 
