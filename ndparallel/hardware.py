@@ -29,8 +29,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpu import Hardware, Link, Operation
 from ndparallel.efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.errors import UserError, unknown
@@ -74,7 +72,7 @@ class Accelerator(Hardware):
         """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles use of the SMs."""
         achieved = self.peak(operation.dtype) * self.matmul_fraction
         if operation.kind in self.attention_fractions:
-            return np.minimum(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
+            return min(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
         if operation.kind != "matmul":
             return achieved
         if self.efficiency:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.layer_time import Pricing
@@ -119,6 +121,20 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
     once, each = Streams(Round(alike=True)), Streams(Round(alike=False))
     step(once), step(each)
     assert once.now == pytest.approx(each.now) and once.spent == pytest.approx(each.spent)
+
+
+@given(*[st.floats(0.01, 5)] * 2, st.floats(0, 0.3), *[st.booleans()] * 3)
+def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(reduce, gather, slowdown, prefetch, overlap, reshards):
+    (middle,), (_, first, last) = buckets(1, reduce, gather), buckets(3, 3.0, 4.0)
+    units = [last, *[middle] * 30, first]
+
+    def step(streams):
+        fully_sharded(streams, units, prefetch, overlap, reshards)
+        sharded_gradients(streams, units)
+        return streams
+
+    once, each = (step(Streams(Round(alike, slowdown))) for alike in (True, False))
+    assert once.now == pytest.approx(each.now, rel=1e-9) and once.spent == pytest.approx(each.spent, rel=1e-9)
 
 
 @pytest.mark.parametrize(("schedule", "chunks", "apart"), [("1f1b", 1, True), ("interleaved", 2, True), ("zb-v", 2, False)])

@@ -8,28 +8,37 @@ from hypothesis import strategies as st
 from ndparallel.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import RECIPES, build
-from ndparallel.pipeline.replay import Replay, replay_of
+from ndparallel.pipeline.replay import Replay, ends_of_both, replay_of
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 
 
-def random_work(stages: int, ranks: int, seed: int) -> Work:
+def random_work(stages: int, ranks: int, seed: int, wire: float | None) -> Work:
+    """With a wire of up to 0.1, the same for all, no message finds its line taken; with links that differ some do."""
     draw = np.random.default_rng(seed)
     columns = (draw.uniform(0.1, 1, stages) for _ in range(3))
-    links = (draw.uniform(0, 0.5, (ranks, ranks)) for _ in range(2))
+    links = (draw.uniform(0, 0.5, (ranks, ranks)) for _ in range(2)) if wire is None else iter((0.3, wire))
     return Work(*columns, fused={} if seed % 2 else 0.7, latency=next(links), wire=next(links))
 
 
-@given(st.sampled_from(sorted(RECIPES)), st.integers(2, 4), st.integers(1, 3), st.integers(0, 99))
-def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed):
+@given(st.sampled_from(sorted(RECIPES)), st.integers(2, 4), st.integers(1, 3), st.integers(0, 99), st.sampled_from([0.0, 0.1, 0.4, None]))
+def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed, wire):
     schedule = build(name, ranks, rounds * ranks * 2)
-    work = random_work(schedule.layout.stages, ranks, seed)
+    work = random_work(schedule.layout.stages, ranks, seed, wire)
     timing, ends = time_schedule(schedule, work), Replay(schedule).ends(work)
     assert ends.start == pytest.approx([start[0] for start in timing.start])
     assert ends.end == [end[-1] for end in timing.end]
     for rank, actions in enumerate(schedule.actions):
         completed = {action.stage: end for action, end in zip(actions, timing.end[rank]) if action.op in "BW"}
         assert {stage: ends.complete[stage] for stage in completed} == completed
+
+
+@given(st.sampled_from(sorted(RECIPES)), st.integers(2, 4), st.integers(0, 99), st.sampled_from([0.0, 0.1, 0.4, None]))
+def test_two_steps_timed_together_end_as_each_by_itself(name, ranks, seed, wire):
+    few, more = (Replay(build(name, ranks, rounds * ranks)) for rounds in (2, 3))
+    work = random_work(few.schedule.layout.stages, ranks, seed, wire)
+    assert ends_of_both(few, more, work) == (few.ends(work), more.ends(work))
+    assert ends_of_both(more, more, work) == (more.ends(work), more.ends(work))
 
 
 def test_a_schedule_is_put_in_order_once():

@@ -18,6 +18,7 @@ Glossary
     v           layout in which every second chunk runs backwards through the ranks: the microbatch turns round at each end
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,8 +49,8 @@ class Layout:
     def stage(self, rank: int, chunk: int) -> int:
         return chunk * self.ranks + self._mirrored(rank, chunk)
 
-    def stages_of(self, rank: int) -> list[int]:
-        return [self.stage(rank, chunk) for chunk in range(self.chunks)]
+    def stages_of(self, rank: int) -> Sequence[int]:
+        return range(rank, self.stages, self.ranks) if self.kind == "loop" else [self.stage(rank, chunk) for chunk in range(self.chunks)]
 
     def rank(self, stage: int) -> int:
         return self._mirrored(stage % self.ranks, self.chunk(stage))

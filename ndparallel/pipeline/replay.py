@@ -2,13 +2,13 @@
 
 Idea   Which step comes after which does not depend on how long anything takes. So the steps of all ranks are put in one order that can
        run, with their messages, lines and prices by number; to time them is one loop over that list.
-Cost   About half a microsecond a step, a quarter of `ndparallel.pipeline.timing`, whose times it gives to the last digit (a test holds the
-       two together).
+Cost   A sixth of a microsecond a step, twice that where messages may wait for a line: a tenth of `ndparallel.pipeline.timing`, whose
+       times it gives to the last digit (a test holds the two together).
 Limit  It says when steps end, and no more.
 
 Glossary
-    step       what a rank runs at once: one action, or a fused pair
-    slot       a place for the moment at which a message's first byte is there
+    step       what a rank does at once: an action, with at most one message before it and one after it; of a fused pair the first
+               message to come, and the last to go, are steps of their own. Steps count from 1; 0 is the beginning.
     line       one of the four lines of a rank, as in `ndparallel.pipeline.clock`
     link       from which rank to which, as one number
 """
@@ -16,7 +16,8 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, groupby
+from math import inf
 from typing import NamedTuple
 
 from ndparallel.errors import UserError
@@ -27,16 +28,14 @@ from ndparallel.pipeline.clock import ONWARD
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Work, seconds_of
 
-Move = tuple[int, int, int]  # a message's slot, line and link
-Done = dict[tuple[str, int, int], int]  # what has been done, with the slot of its message
+Done = dict[tuple[str, int, int], int]  # what has been done, with the step that sends it on
+Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
+Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
+Departure = tuple[int, int]  # a message's line and link
+Step = tuple[int, int, int, int, int, int, int]  # its rank, its place in the list of all prices, its arrival, its departure
+Turn = tuple[int, list[tuple[int, int]]]  # a rank, and the price and the sender of each step that it does running
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
-
-
-class Step(NamedTuple):
-    rank: int
-    price: int  # place in the list of all prices
-    arrivals: tuple[Move, ...]
-    departures: tuple[Move, ...]
+NOTHING_COMES, NOTHING_GOES = (0, -1, -1), (-2, -1)  # on lines, and a link, behind all others
 
 
 class Ends(NamedTuple):
@@ -47,21 +46,44 @@ class Ends(NamedTuple):
     complete: list[float]
 
 
+class Tariff(NamedTuple):
+    """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link."""
+
+    prices: list[float]
+    latency: list[float]
+    wire: list[float]
+
+
+class Clocks(NamedTuple):
+    """Where a run stands: the time of every rank, when lines are free, and of every step so far its end, and its message's first byte."""
+
+    now: list[float]
+    lines: list[float]
+    ends: list[float]
+    first_byte: list[float]
+
+
 @dataclass(frozen=True, eq=False)
 class Replay:
     """One schedule. Raises UserError, with the reason, if its ranks get stuck."""
 
     schedule: Schedule
 
+    def at_rest(self) -> Clocks:
+        """Before the first step."""
+        ranks = self.schedule.ranks
+        return Clocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [-inf], [0.0])
+
     def ends(self, work: Work) -> Ends:
         """Time the schedule on the seconds of `work`."""
-        layout = self.schedule.layout
-        latency, wire = ([*chain(*seconds_of(given, (layout.ranks,) * 2, "seconds of a message"))] for given in (work.latency, work.wire))
-        prices = self.prices(work)
-        ends = run(self.steps, prices, latency, wire, layout.ranks)
-        first, last, complete = self.places
-        start = [ends[place] - prices[self.steps[place].price] for place in first]
-        return Ends(start, [ends[place] for place in last], [ends[place] for place in complete])
+        return self.ends_after(0, self.at_rest(), self.tariff(work))
+
+    def ends_after(self, done: int, clocks: Clocks, tariff: Tariff) -> Ends:
+        """Go on from where `clocks` stand when so many steps are done."""
+        run(self, done, len(self.steps), tariff, clocks)
+        first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
+        start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
+        return Ends(start, last, complete)
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -84,29 +106,32 @@ class Replay:
         """The most activations that each rank keeps."""
         return peak_activations(self.schedule)
 
-    def prices(self, work: Work) -> list[float]:
-        """Seconds of every kind of step: of one action on one stage, or of a pair."""
-        seconds = work.seconds_by_stage(self.schedule.layout.stages)
-        return [price(work, seconds, kind) for kind in self._kinds]
+    def tariff(self, work: Work) -> Tariff:
+        ranks, seconds = self.schedule.ranks, work.seconds_by_stage(self.schedule.layout.stages)
+        prices = [seconds[kind[0][0]][kind[0][1]] if len(kind) == 1 else price(work, seconds, kind) for kind in self.kinds]
+        links = (seconds_of(given, (ranks, ranks), "seconds of a message") for given in (work.latency, work.wire))
+        return Tariff(prices, *([*chain(*by_rank), 0.0] for by_rank in links))
 
     @cached_property
-    def _kinds(self) -> dict[tuple[tuple[str, int], ...], int]:
+    def kinds(self) -> dict[Kind, int]:
         """Kinds of steps, and their places in the list of prices."""
         ranks = range(self.schedule.ranks)
         kinds = dict.fromkeys(tuple((op, stage) for op, stage, _ in step) for rank in ranks for step in self.schedule.steps(rank))
-        return {kind: place for place, kind in enumerate(kinds)}
+        pairs = [()] * any(len(kind) == 2 for kind in kinds)
+        return {kind: place for place, kind in enumerate([*kinds, *pairs])}
 
     @cached_property
     def places(self) -> tuple[list[int], list[int], list[int]]:
-        """In the order of steps: every rank's first and last, and the one that completes each stage."""
+        """Every rank's first and last step, and the one that completes each stage."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         complete: dict[int, int] = {}
-        kinds = list(self._kinds)
-        for place, step in enumerate(self.steps):
-            first.setdefault(step.rank, place)
-            last[step.rank] = place
-            complete |= {stage: place for op, stage in kinds[step.price] if op in "BW"}
+        kinds = list(self.kinds)
+        for place, (rank, price, *_) in enumerate(self.steps, start=1):
+            if kind := kinds[price]:
+                first.setdefault(rank, place)
+                last[rank] = place
+                complete |= {stage: place for op, stage in kind if op in "BW"}
         ranks, stages = range(self.schedule.ranks), range(self.schedule.layout.stages)
         return [first[rank] for rank in ranks], [last[rank] for rank in ranks], [complete[stage] for stage in stages]
 
@@ -115,28 +140,28 @@ class Replay:
             for action in actions:
                 while need := waits_for(action, done, self.schedule.layout.stages - 1):
                     yield need
-            arrivals = [self._arrival(action, done) for action in actions]
-            for op, stage, microbatch in actions:
-                done[GIVES[op], stage, microbatch] = len(done)
-            departures = [self._departure(action, done) for action in actions]
+            *early, arrival = (self._arrival(action, done) for action in actions)
+            order += [(rank, self.kinds[()], *before, *NOTHING_GOES) for before in early]
             kind = tuple((op, stage) for op, stage, _ in actions)
-            order.append(Step(rank, self._kinds[kind], tuple(filter(None, arrivals)), tuple(filter(None, departures))))
+            for op, stage, microbatch in actions:
+                order.append((rank, self.kinds[kind], *arrival, *self._departure(op, stage)))
+                done[GIVES[op], stage, microbatch] = len(order)
+                kind, arrival = (), NOTHING_COMES
 
-    def _arrival(self, action: Action, done: Done) -> Move | None:
+    def _arrival(self, action: Action, done: Done) -> Arrival:
         """The message that an action needs from another rank."""
         op, stage, microbatch = action
         here, there = self.schedule.layout.rank(stage), self._rank(stage - ONWARD[op], stage)
         if there == here:
-            return None
+            return NOTHING_COMES
         return done[GIVES[op], stage - ONWARD[op], microbatch], 4 * here + LINES["receive", GIVES[op]], there * self.schedule.ranks + here
 
-    def _departure(self, action: Action, done: Done) -> Move | None:
+    def _departure(self, op: str, stage: int) -> Departure:
         """The message that it sends to another rank."""
-        op, stage, microbatch = action
         here, there = self.schedule.layout.rank(stage), self._rank(stage + ONWARD[op], stage)
         if there == here:
-            return None
-        return done[GIVES[op], stage, microbatch], 4 * here + LINES["send", GIVES[op]], here * self.schedule.ranks + there
+            return NOTHING_GOES
+        return 4 * here + LINES["send", GIVES[op]], here * self.schedule.ranks + there
 
     def _rank(self, other_stage: int, stage: int) -> int:
         """The rank of another stage; where there is none, that of this one."""
@@ -144,31 +169,72 @@ class Replay:
         return layout.rank(other_stage if 0 <= other_stage < layout.stages else stage)
 
 
-def price(work: Work, seconds: dict[str, list[float]], kind: tuple[tuple[str, int], ...]) -> float:
-    """Seconds of one kind of step."""
-    fused = work.fused_seconds(kind[0][1], kind[1][1]) if len(kind) == 2 else None
+def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
+    """Seconds of a pair, or of nothing."""
+    fused = work.fused_seconds(kind[0][1], kind[1][1]) if kind else 0.0
     return sum(seconds[op][stage] for op, stage in kind) if fused is None else fused
 
 
-def run(steps: list[Step], prices: list[float], latency: list[float], wire: list[float], ranks: int) -> list[float]:
-    """When every step ends."""
-    now, lines, first_byte = [0.0] * ranks, [0.0] * 4 * ranks, [0.0] * 2 * len(steps)
-    ends = []
-    for rank, place, arrivals, departures in steps:
-        start = now[rank]
-        for slot, line, link in arrivals:
-            free, first = lines[line], first_byte[slot]
-            lines[line] = there = (first if first > free else free) + wire[link]
-            if there > start:
-                start = there
-        now[rank] = end = start + prices[place]
-        for slot, line, link in departures:
-            free = lines[line]
-            leaves = end if end > free else free
-            lines[line] = leaves + wire[link]
-            first_byte[slot] = leaves + latency[link]
-        ends.append(end)
-    return ends
+def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
+    """Time two schedules of the same ranks; what both begin with is timed once."""
+    shared, begun, tariff = begin_alike(few, more), few.at_rest(), few.tariff(work)
+    run(few, 0, shared, tariff, begun)
+    before = few.ends_after(shared, Clocks(*map(list, begun)), tariff)
+    return before, more.ends_after(shared, begun, tariff if shared else more.tariff(work))
+
+
+@lru_cache(maxsize=32)
+def begin_alike(few: Replay, more: Replay) -> int:
+    """With how many equal steps both begin."""
+    if few.kinds != more.kinds:
+        return 0
+    return next((place for place, (one, other) in enumerate(zip(few.steps, more.steps)) if one != other), len(few.steps))
+
+
+def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: Clocks) -> None:
+    """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its line taken."""
+    prices, latency, wire = tariff
+    if min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
+        run_freely(turns(replay, done, until), prices, latency[0], wire[0], clocks)
+    else:
+        run_on_lines(replay.steps[done:until], tariff, clocks)
+
+
+@lru_cache(maxsize=64)
+def turns(replay: Replay, done: int, until: int) -> list[Turn]:
+    """The steps by turns, in each of which one rank goes on."""
+    by_rank = groupby(replay.steps[done:until], key=lambda step: step[0])
+    return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
+
+
+def run_freely(turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: Clocks) -> None:
+    """Where messages are all the same."""
+    now, ends = clocks.now, clocks.ends
+    for rank, steps in turns:
+        end = now[rank]
+        for place, sender in steps:
+            there = ends[sender] + latency + wire
+            end = (there if there > end else end) + prices[place]
+            ends.append(end)
+        now[rank] = end
+
+
+def run_on_lines(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
+    (prices, latency, wire), (now, lines, ends, first_byte) = tariff, clocks
+    for rank, place, sender, line, link, out_line, out_link in steps:
+        start, there, free = now[rank], first_byte[sender], lines[line]
+        if free > there:
+            there = free
+        lines[line] = there = there + wire[link]
+        if there > start:
+            start = there
+        now[rank] = leaves = start + prices[place]
+        ends.append(leaves)
+        free = lines[out_line]
+        if free > leaves:
+            leaves = free
+        lines[out_line] = leaves + wire[out_link]
+        first_byte.append(leaves + latency[out_link])
 
 
 @lru_cache(maxsize=32)

@@ -12,6 +12,7 @@ Glossary
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heapreplace
 from math import inf
 
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike
 from ndparallel.errors import UserError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """Seconds of one microbatch's actions, and of its messages.
 
@@ -47,9 +48,10 @@ class Work:
         return Work(*times, latency=p2p, fused={} if fused is None else fused / chunks)
 
     def __post_init__(self) -> None:
-        pairs = list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]
-        seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
+        if pairs := list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]:
+            seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
 
+    @lru_cache(maxsize=8)  # noqa: B019
     def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
         """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a wrong count of them."""
         given = {"F": self.forward, "I": self.backward_input, "W": self.backward_weight}
@@ -63,8 +65,10 @@ class Work:
 
 def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
     """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or is no time."""
-    if isinstance(given, list) and shape == (len(given),) and all(isinstance(each, float) and 0 <= each < inf for each in given):
+    if isinstance(given, list) and shape == (len(given),) and {*map(type, given)} == {float} and min(given) >= 0 and sum(given) < inf:
         return given  # what the planner gives, thousands of times
+    if isinstance(given, float) and 0 <= given < inf:
+        return np.full(shape, given).tolist()
     array = np.asarray(given, dtype=float)
     if array.ndim and array.shape != shape:
         raise UserError(f"{what}: {array.shape} numbers were given where {shape} are needed, or one for all.")

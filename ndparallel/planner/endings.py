@@ -11,15 +11,13 @@ Glossary
     left       by stage, the seconds between the end of the action that completes its gradients and the end of the rank's last action
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-
-import numpy as np
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.executed_workload import ExecutedWorkload
-from ndparallel.planner.overlap import Bucket, begin, finish
-from ndparallel.planner.streams import Seconds, Streams
+from ndparallel.planner.overlap import Bucket, begin, finish, finish_reduces
+from ndparallel.planner.streams import Seconds, Streams, longest
 from ndparallel.planner.workload import Workload
 
 AnyWorkload = Workload | ExecutedWorkload
@@ -32,7 +30,7 @@ def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
     for rank in range(work.plan.pp):
         stages = work.plan.layout.stages_of(rank)
         left = [ends.end[rank] - ends.complete[stage] for stage in stages]
-        key = *(tuple(work.kinds[stage]) for stage in stages), *(round(seconds, 9) for seconds in left)
+        key = tuple([(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, left)])
         if key not in known:
             known[key] = ending(work, rank, dict(zip(stages, left)))
         finals.append(known[key])
@@ -42,60 +40,58 @@ def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
 def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
     """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete `left` seconds before."""
     stack, plan, streams = work.job.stack, work.plan, Streams(work.machine)
-    if plan.zero < 3:
-        reduce_meanwhile(work, streams, left)
+    by_stage = {stage: work.buckets(stage) for stage in sorted(left, reverse=True)}
+    buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
+    if plan.zero < 3 and any(bucket.reduce for bucket in buckets):
+        reduce_meanwhile(streams, passed_buckets(by_stage, left, seconds_of_passes(work, buckets, Bucket.backward)), stack.dp_overlap)
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
-    buckets = [bucket for stage in sorted(left, reverse=True) for bucket in work.buckets(stage)]
     if plan.zero in (1, 2) and stack.gathers_first:
         gather_meanwhile(work, streams, buckets)
     elif plan.zero in (1, 2):
         streams.run(exchange for bucket in buckets for exchange in bucket.gather)
-    return Seconds({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
+    return Seconds({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 
-def reduce_meanwhile(work: AnyWorkload, streams: Streams, left: Mapping[int, float]) -> None:
+def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], overlap: bool) -> None:
     """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one ends."""
-    passed = [moment for stage in sorted(left, key=lambda stage: -left[stage]) for moment in passed_buckets(work, stage, left[stage])]
-    overlap, ahead = work.job.stack.dp_overlap, max((before for _, before in passed), default=0.0)
+    ahead = max(before for _, before in passed)
     for bucket, before in passed:
         streams.pass_by(ahead - before)
         begin(streams, bucket.reduce if overlap else ())
         ahead = before
     streams.pass_by(ahead)
-    for bucket, _ in passed:
-        if overlap:
-            finish(streams, bucket.reduce)
-        else:
-            streams.run(bucket.reduce)
+    finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
 
 
-def passed_buckets(work: AnyWorkload, stage: int, left: float) -> list[tuple[Bucket, float]]:
-    """The buckets of a stage, and how long before the rank's end its last backward pass has passed each."""
-    buckets = work.buckets(stage)
-    if not any(bucket.reduce for bucket in buckets):
-        return []
-    moments = list(accumulate(seconds_of_passes(work, buckets, Bucket.backward)))
-    return [(bucket, left + moments[-1] - moment) for bucket, moment in zip(buckets, moments)]
+def passed_buckets(
+    by_stage: Mapping[int, Sequence[Bucket]], left: Mapping[int, float], seconds: Mapping[int, float]
+) -> list[tuple[Bucket, float]]:
+    """In order, with how long before the rank's end the last backward pass of its stage has passed each."""
+    passed = []
+    for stage in sorted(left, key=lambda stage: -left[stage]):
+        moments = list(accumulate(seconds[id(bucket.units)] for bucket in by_stage[stage]))
+        passed += [(bucket, left[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)]
+    return passed
 
 
-def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: list[Bucket]) -> None:
+def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Bucket]) -> None:
     """Weights that come beside a forward pass, which the schedule has counted already."""
     if not any(bucket.gather for bucket in buckets):
         return
     begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
-    passes = seconds_of_passes(work, buckets, Bucket.forward)
-    for bucket, seconds in zip(reversed(buckets), reversed(passes)):
+    seconds = seconds_of_passes(work, buckets, Bucket.forward)
+    for bucket in reversed(buckets):
         finish(streams, bucket.gather)
-        streams.pass_by(seconds)
+        streams.pass_by(seconds[id(bucket.units)])
 
 
-def seconds_of_passes(work: AnyWorkload, buckets: list[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> list[float]:
-    """Seconds of one microbatch through each bucket."""
+def seconds_of_passes(work: AnyWorkload, buckets: Sequence[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> dict[int, float]:
+    """Seconds of one microbatch through each bucket, by its units."""
     known: dict[int, float] = {}
     for bucket in buckets:
         if id(bucket.units) not in known:
             counted = Streams(work.machine)
             one_pass(bucket, counted)
-            known[id(bucket.units)] = float(np.max(counted.now))
-    return [known[id(bucket.units)] for bucket in buckets]
+            known[id(bucket.units)] = longest(counted.now)
+    return known

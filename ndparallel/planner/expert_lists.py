@@ -9,7 +9,7 @@ Glossary
 """
 
 from gpu import Operation
-from ndparallel.planner.layer_parts import LayerParts
+from ndparallel.planner.layer_parts import LayerParts, matmul_shape
 from ndparallel.planner.operations import HALF, ROUTING_LAUNCHES, Exchange, elementwise, matmul
 from ndparallel.planner.shape import Experts
 
@@ -72,11 +72,7 @@ class ExpertLists(LayerParts):
         experts = self.moe.experts / self.share.ep
         up, down = self.shape.mlp(self.moe.ffn)
         matrix, rows = up if which == "up" else down, self.received / experts
-        m, n, k = {
-            "forward": (rows, matrix.outputs, matrix.inputs),
-            "dgrad": (rows, matrix.inputs, matrix.outputs),
-            "wgrad": (matrix.outputs, matrix.inputs, rows),
-        }[side]
+        m, n, k = matmul_shape(side, rows, matrix.inputs, matrix.outputs)
         one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.linear_dtype, experts, side == "wgrad" and self.stack.accumulates)
         return one._replace(kernels=experts)
 

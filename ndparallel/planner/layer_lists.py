@@ -33,7 +33,7 @@ class LayerLists(ExpertLists):
         backward = [*(self.experts_backward() if experts else self.mlp_backward()), *self.attention_backward()]
         second = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
         lists = first + last, self.again(first, last, recompute), backward, self.weights(self.shape.attention()) + second
-        return Layer(*(with_casts(items) for items in lists))
+        return Layer(*map(with_casts, lists)) if self.share.linear_dtype == "float8" else Layer(*lists)
 
     def again(self, first: list, last: list, recompute: str) -> list:
         """What runs again before the backward pass."""

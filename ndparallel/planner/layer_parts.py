@@ -46,7 +46,7 @@ class LayerParts:
         rows = self.share.rows if rows is None else rows
         inputs = matrix.inputs / (self.share.tp if matrix.split == "rows" else 1)
         outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
-        m, n, k = {"forward": (rows, outputs, inputs), "dgrad": (rows, inputs, outputs), "wgrad": (outputs, inputs, rows)}[side]
+        m, n, k = matmul_shape(side, rows, inputs, outputs)
         dtype = self.share.dtype if matrix.name in KEEP_DTYPE else self.share.linear_dtype
         return matmul(f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates)
 
@@ -76,3 +76,10 @@ class LayerParts:
     def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> Exchange:
         size = self.share.rows * self.shape.hidden * HALF
         return Exchange(f"tp {collective}", collective, "tp", size, beside if hidden else None, self.share.tp if chunks is None else chunks)
+
+
+def matmul_shape(side: str, rows, inputs, outputs) -> tuple:
+    """(m, n, k) of a matrix's forward, dgrad or wgrad."""
+    if side == "wgrad":
+        return outputs, inputs, rows
+    return (rows, outputs, inputs) if side == "forward" else (rows, inputs, outputs)

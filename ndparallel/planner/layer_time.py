@@ -10,15 +10,15 @@ Glossary
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gpu import Operation
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.network import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Groups, Job, Plan
+from ndparallel.planner.quick import larger
 from ndparallel.planner.streams import Seconds
 
 
@@ -47,14 +47,14 @@ class Pricing:
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
-    wholes: dict[tuple, Any] = field(init=False, default_factory=dict)
+    wholes: dict[Exchange, Any] = field(init=False, default_factory=dict)
     alike = True
     slowdown = SLOWDOWN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", Groups(self.plan, self.job))
 
-    @property
+    @cached_property
     def lists(self) -> LayerLists:
         return LayerLists(self.job.shape, self.plan.share(self.job), self.job.stack)
 
@@ -68,16 +68,16 @@ class Pricing:
 
     def price(self, items: list, waits: bool = False) -> Seconds:
         """Price a list; with `waits` its launches are a lower bound."""
-        parts, launches = Seconds(compute=0.0), 0.0
+        parts, launches, seconds = Seconds(compute=0.0), 0.0, self.job.hardware.seconds
         for item in items:
             if isinstance(item, Exchange):
                 parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
                 launches = launches + 1
             else:
-                parts["compute"] = parts["compute"] + self.seconds(item)
+                parts["compute"] = parts["compute"] + seconds(item)
                 launches = launches + item.kernels
         if waits:
-            parts["compute"] = parts["compute"] + np.maximum(0, launches * self.job.stack.host_seconds - parts.total)
+            parts["compute"] = parts["compute"] + larger(0, launches * self.job.stack.host_seconds - parts.total)
         return parts
 
     def seconds(self, operation: Operation):
@@ -88,22 +88,20 @@ class Pricing:
 
     def exposed(self, exchange: Exchange):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the operation by."""
-        whole = self.whole(exchange)
         if exchange.beside is None:
-            return whole
-        beside = self.seconds(exchange.beside)
-        left = np.maximum(whole - beside, whole / exchange.chunks)
-        return np.maximum(left, lost_to(whole, beside))
+            return self.whole(exchange)
+        whole, beside = self.whole(exchange._replace(beside=None)), self.seconds(exchange.beside)
+        left = larger(whole - beside, whole / exchange.chunks)
+        return larger(left, lost_to(whole, beside))
 
     def whole(self, exchange: Exchange):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
-        key = exchange.collective, exchange.group, exchange.choices, exchange.bytes
-        if isinstance(exchange.bytes, np.ndarray):
+        try:
+            return self.wholes[exchange]
+        except KeyError:
+            return self.wholes.setdefault(exchange, self.priced(exchange))
+        except TypeError:  # an array of sizes has no hash
             return self.priced(exchange)
-        if key not in self.wholes:
-            seconds = self.priced(exchange)
-            self.wholes[key] = float(seconds) if np.ndim(seconds) == 0 else seconds
-        return self.wholes[key]
 
     def priced(self, exchange: Exchange):
         links = self.groups.links(exchange.group)

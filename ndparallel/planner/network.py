@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware
+from ndparallel.planner.quick import either, larger, smaller
 
 START_SECONDS = 23e-6  # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 
@@ -29,7 +30,7 @@ SLOWDOWN = 0.189
 
 def lost_to(collective, compute):
     """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which less than that gets done."""
-    return SLOWDOWN * np.minimum(collective / (1 + SLOWDOWN), compute)
+    return SLOWDOWN * smaller(collective / (1 + SLOWDOWN), compute)
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class GroupLinks:
 
     @cached_property
     def per_node(self):
-        return np.minimum(np.maximum(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
+        return smaller(larger(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
 
     @cached_property
     def nodes(self):
-        return np.ceil(self.ranks / self.per_node)
+        return -(-self.ranks // self.per_node)
 
     @cached_property
     def bandwidth(self):
         """Bytes a second that pass any point of the ring."""
         inside = self.hardware.inside.bandwidth_bytes_per_second
-        across = self.hardware.across.bandwidth_bytes_per_second * np.maximum(1, self.per_node * self.rails)
-        return np.where(self.nodes > 1, np.minimum(inside, across), inside)
+        across = self.hardware.across.bandwidth_bytes_per_second * larger(1, self.per_node * self.rails)
+        return either(self.nodes > 1, smaller(inside, across), inside)
 
     @cached_property
     def hops_seconds(self):
@@ -72,7 +73,7 @@ class GroupLinks:
 def collective_seconds(collective: str, nbytes, links: GroupLinks):
     """Seconds of one collective of `nbytes` in a group; 0 for a group of one."""
     seconds = START_SECONDS + _BY_NAME[collective](nbytes, links)
-    return np.where((links.ranks > 1) & (np.asarray(nbytes) > 0), seconds, 0.0)
+    return either((links.ranks > 1) & (nbytes > 0), seconds, 0.0)
 
 
 def _wire(nbytes, links: GroupLinks):
@@ -86,7 +87,7 @@ def _all_gather(nbytes, links: GroupLinks):
 def _all_reduce(nbytes, links: GroupLinks):
     ring = 2 * (links.hops_seconds + _wire(nbytes, links))
     tree = 2 * (links.tree_seconds + nbytes / links.bandwidth)
-    return np.minimum(ring, tree)
+    return smaller(ring, tree)
 
 
 def _all_to_all(nbytes, links: GroupLinks):
@@ -94,7 +95,7 @@ def _all_to_all(nbytes, links: GroupLinks):
     each, hardware = nbytes / links.ranks, links.hardware
     inside = each * (links.per_node - 1) / hardware.inside.bandwidth_bytes_per_second
     across = each * (links.ranks - links.per_node) / hardware.across.bandwidth_bytes_per_second
-    return np.maximum(inside, across) + np.where(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
+    return larger(inside, across) + either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
 
 
 _BY_NAME = {"all_gather": _all_gather, "reduce_scatter": _all_gather, "all_reduce": _all_reduce, "all_to_all": _all_to_all}
@@ -110,5 +111,5 @@ def dispatch_seconds(nbytes, choices, links: GroupLinks):
     hardware = links.hardware
     across = nbytes / choices * distinct_nodes(links.nodes, choices) / hardware.across.bandwidth_bytes_per_second
     inside = nbytes * (links.per_node - 1) / links.per_node / hardware.inside.bandwidth_bytes_per_second
-    latency = np.where(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
-    return np.where(links.ranks > 1, START_SECONDS + latency + np.maximum(inside, across), 0.0)
+    latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
+    return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

@@ -2,7 +2,7 @@
 
 Idea   1d_data_parallel.py executes these loops with real numbers; here the same order is only timed, from prices and the collectives'
        seconds. tests/test_rung3.py holds the two together.
-Cost   a few microseconds for every unit; microbatches that are alike are timed once.
+Cost   a few microseconds for every unit; units and microbatches that are alike are timed until they are in their stride.
 
 Glossary
     unit      embedding, layer or head: its lists of the forward and the backward pass
@@ -11,10 +11,10 @@ Glossary
     gather    collectives that make its weights whole again
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import groupby
 from typing import Any
 
 from ndparallel.planner.operations import Exchange
@@ -51,9 +51,6 @@ class Bucket:
             streams.run(unit.backward)
 
 
-Placed = tuple[int, Bucket]  # a bucket with its place in the list
-
-
 def forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
     in_turn(streams, reversed(buckets), Bucket.forward)
 
@@ -63,10 +60,21 @@ def backward(streams: Streams, buckets: Sequence[Bucket]) -> None:
 
 
 def in_turn(streams: Streams, buckets: Iterable[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> None:
-    """Pass through the buckets beside nothing; one that comes several times running is timed once."""
+    """Pass through the buckets beside nothing."""
     for _, run in groupby(buckets, key=id):
         bucket, *others = run
         streams.repeat(1 + len(others), partial(one_pass, bucket, streams))
+
+
+def runs(buckets: Iterable[Bucket]) -> Iterator[tuple[int, Bucket | None, Bucket, Bucket | None]]:
+    """Each bucket with the ones before and behind it; first, how many times running these three come."""
+    ordered: list[Any] = [None, *buckets, None]
+    names, place = [id(bucket) for bucket in ordered], 0
+    for _, run in groupby(zip(names, names[1:], names[2:])):
+        before, bucket, following = ordered[place : place + 3]
+        times = sum(1 for _ in run)
+        yield times, before, bucket, following
+        place += times
 
 
 def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
@@ -100,93 +108,92 @@ def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) ->
         bucket.backward(streams)
         if overlap:
             begin(streams, bucket.reduce)
+    finish_reduces(streams, buckets, overlap)
+
+
+def finish_reduces(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+    """Wait for what has begun, or begin it only now."""
+    if overlap:
+        streams.wait_for_all()
+        return
     for bucket in buckets:
-        if overlap:
-            finish(streams, bucket.reduce)
-        else:
-            streams.run(bucket.reduce)
+        streams.run(bucket.reduce)
 
 
 def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
     """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
     forward(streams, buckets)
-    on_its_way = None
-    for bucket in buckets:
-        streams.memory.hold("buffers", bucket.whole_bytes[1])
-        bucket.backward(streams)
-        on_its_way = send_next(streams, bucket, on_its_way)
-    finish_reduce(streams, on_its_way)
+    for times, before, bucket, _ in runs(buckets):
+        streams.repeat(times, partial(one_sharded_gradient, streams, before, bucket))
+    finish_reduce(streams, buckets[-1])
+
+
+def one_sharded_gradient(streams: Streams, before: Bucket | None, bucket: Bucket) -> None:
+    streams.memory.hold("buffers", bucket.whole_bytes[1])
+    bucket.backward(streams)
+    finish_reduce(streams, before)
+    begin(streams, bucket.reduce)
 
 
 def fully_sharded(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True) -> None:
     """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with `overlap` the last one's
     gradients go beside it."""
-    gathered: set[int] = set()  # places of the buckets whose weights are whole
-    gathered_forward(streams, buckets, prefetch, reshard, gathered)
-    gathered_backward(streams, buckets, prefetch, overlap, gathered)
+    gathered_forward(streams, buckets, prefetch, reshard)
+    gathered_backward(streams, buckets, prefetch, overlap, reshard)
 
 
-def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, reshard: bool, gathered: set[int]) -> None:
-    for (place, bucket), following in followed(reversed([*enumerate(buckets)])):
-        fetch(streams, (place, bucket), following if prefetch else None, gathered)
+def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, reshard: bool) -> None:
+    def one(bucket: Bucket, following: Bucket | None) -> None:
+        fetch(streams, bucket, following, prefetch)
         bucket.forward(streams)
         if reshard:
-            forget(streams, (place, bucket), gathered)
+            streams.memory.hold("buffers", -bucket.whole_bytes[0])
+
+    if prefetch:
+        start_gather(streams, buckets[-1])
+    for times, _, bucket, following in runs(reversed(buckets)):
+        streams.repeat(times, partial(one, bucket, following))
 
 
-def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathered: set[int]) -> None:
-    on_its_way = None
-    for (place, bucket), following in followed(enumerate(buckets)):
-        fetch(streams, (place, bucket), following if prefetch else None, gathered)
+def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathers: bool = True) -> None:
+    """Without `gathers` the forward pass has left the weights whole."""
+
+    def one(before: Bucket | None, bucket: Bucket, following: Bucket | None) -> None:
+        if gathers:
+            fetch(streams, bucket, following, prefetch)
         streams.memory.hold("buffers", bucket.whole_bytes[1])
         bucket.backward(streams)
-        forget(streams, (place, bucket), gathered)
+        streams.memory.hold("buffers", -bucket.whole_bytes[0])
         streams.run(bucket.shared)
-        on_its_way = send_next(streams, bucket, on_its_way)
-        if not overlap:
-            finish_reduce(streams, on_its_way)
-            on_its_way = None
-    finish_reduce(streams, on_its_way)
+        finish_reduce(streams, before if overlap else None)
+        begin(streams, bucket.reduce)
+        finish_reduce(streams, None if overlap else bucket)
+
+    if prefetch and gathers:
+        start_gather(streams, buckets[0])
+    for times, before, bucket, following in runs(buckets):
+        streams.repeat(times, partial(one, before, bucket, following))
+    finish_reduce(streams, buckets[-1] if overlap else None)
 
 
-def fetch(streams: Streams, placed: Placed, following: Placed | None, gathered: set[int]) -> None:
+def fetch(streams: Streams, bucket: Bucket, following: Bucket | None, prefetch: bool) -> None:
     """Wait for a bucket's weights, and send for the next one's."""
-    start_gather(streams, placed, gathered)
-    finish(streams, [exchange for exchange in placed[1].gather if streams.ends[exchange.name]])
-    if following:
-        start_gather(streams, following, gathered)
+    if not prefetch:
+        start_gather(streams, bucket)
+    finish(streams, bucket.gather)
+    if prefetch and following:
+        start_gather(streams, following)
 
 
-def start_gather(streams: Streams, placed: Placed, gathered: set[int]) -> None:
-    place, bucket = placed
-    if place not in gathered:
-        gathered.add(place)
-        streams.memory.hold("buffers", bucket.whole_bytes[0])
-        begin(streams, bucket.gather)
-
-
-def forget(streams: Streams, placed: Placed, gathered: set[int]) -> None:
-    place, bucket = placed
-    streams.memory.hold("buffers", -bucket.whole_bytes[0])
-    gathered.discard(place)
-
-
-def send_next(streams: Streams, bucket: Bucket, on_its_way: Bucket | None) -> Bucket:
-    finish_reduce(streams, on_its_way)
-    begin(streams, bucket.reduce)
-    return bucket
+def start_gather(streams: Streams, bucket: Bucket) -> None:
+    streams.memory.hold("buffers", bucket.whole_bytes[0])
+    begin(streams, bucket.gather)
 
 
 def finish_reduce(streams: Streams, bucket: Bucket | None) -> None:
     if bucket:
         finish(streams, bucket.reduce)
         streams.memory.hold("buffers", -bucket.whole_bytes[1])
-
-
-def followed(buckets: Iterable[Placed]) -> Iterable[tuple[Placed, Placed | None]]:
-    """Each with the one after it."""
-    ordered = list(buckets)
-    return zip_longest(ordered, ordered[1:])
 
 
 def begin(streams: Streams, collectives: Sequence[Exchange]) -> None:

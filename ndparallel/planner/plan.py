@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from gpu import Hardware
 from ndparallel.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.network import GroupLinks
 from ndparallel.planner.operations import Share
+from ndparallel.planner.quick import smaller
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.token_counts import TokenCounts
@@ -89,7 +88,7 @@ class Plan:
     def share(self, job: Job) -> Share:
         linear = "float8" if job.dtype == "fp8" else "bfloat16"
         sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
-        received = job.busiest if job.busiest <= 1 else np.minimum(job.busiest, self.ep)
+        received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.ep)
         return Share(
             self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel, sent, received, linear_dtype=linear
         )

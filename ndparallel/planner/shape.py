@@ -15,6 +15,7 @@ rope = the parts of a head without and with rotary position.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from ndparallel.errors import UserError
 from ndparallel.planner.parameters import Parameters
@@ -26,8 +27,7 @@ POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm")
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(NamedTuple):
     """One matrix of `inputs` x `outputs` weights, and `outputs` more if it has a bias.
 
     `split` is how tensor parallelism cuts it: by "columns" (a rank computes some of the outputs), by "rows" (a rank computes a part of

@@ -3,7 +3,7 @@
 Idea   Units make stages, stages and the schedule's own action list make the pipeline; gradients and weights travel before, beside and after
        it, in the patterns of ndparallel.planner.overlap, and the optimizer ends the step. A synchronous step is as long as on the slowest
        of its GPUs. Real models and the lessons' own runs take the same way: only their workloads differ.
-Cost   About half a microsecond for each action of the schedule that is timed (ndparallel/pipeline/replay.py).
+Cost   A sixth of a microsecond for each action of the schedule that is timed (ndparallel/pipeline/replay.py).
 Limit  Data loading, logging and checkpoints are not in a step.
 
 Glossary
@@ -21,7 +21,7 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.replay import Ends, Replay, replay_of
+from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.endings import AnyWorkload, endings
@@ -30,8 +30,8 @@ from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.streams import Seconds, Streams
-from ndparallel.planner.workload import Workload, total
+from ndparallel.planner.streams import Seconds, Streams, longest, total
+from ndparallel.planner.workload import Workload
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
@@ -50,6 +50,7 @@ class Step:
         return sum(self.breakdown.values())
 
 
+@lru_cache(maxsize=64)
 def slowest(hardware: Hardware, gpus: int) -> Hardware:
     """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized hardware has no spread."""
     if not isinstance(hardware, Accelerator):
@@ -74,8 +75,12 @@ def step_of(work: AnyWorkload) -> Step:
         spent = slowest_gpu(grid_of(work))
         return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
     spent = one_stage(work).spent if work.plan.pp == 1 else pipeline(work)
-    means = {kind: np.mean(spent.get(kind, 0.0)) for kind in KINDS}
-    return Step(means | {"bubble": means["bubble"] + np.max(spent.total) - sum(means.values()) + 0.0})
+    means = {kind: mean(spent.get(kind, 0.0)) for kind in KINDS}
+    return Step(means | {"bubble": means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0})
+
+
+def mean(seconds: Any) -> float:
+    return seconds if isinstance(seconds, float) else float(np.mean(seconds))
 
 
 @lru_cache(maxsize=8)
@@ -149,7 +154,7 @@ def rounds_of(work: AnyWorkload) -> tuple[Replay, Replay, float]:
 
 def ends_after_rounds(few: Replay, more: Replay, rounds: float, durations: Work) -> Ends:
     """A rank that may not run ahead of the others goes on, sooner or later, at the pace of the busiest."""
-    before, after = few.ends(durations), more.ends(durations)
+    before, after = ends_of_both(few, more, durations)
     pace = few.busiest_round(durations) if few.peaks == more.peaks else 0.0
     later = [extrapolated(*moments, rounds, pace) for moments in zip(before[1:], after[1:])]
     return Ends(before.start, *later)
@@ -194,7 +199,7 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
 
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:
     """Seconds of all actions. Without overlap a rank stands still while its messages pass."""
-    forward, inputs, weights = ([float(part.total) for part in column] for column in work.columns)
+    forward, inputs, weights = seconds_by_stage(work)
     if not messages:
         return Work(forward, inputs, weights)
     latency, wire = work.messages()
@@ -202,3 +207,9 @@ def work_of(work: AnyWorkload, messages: bool = True) -> Work:
         return Work(forward, inputs, weights, latency=latency, wire=wire)
     stands = float(latency + wire)
     return Work([seconds + stands for seconds in forward], [seconds + stands for seconds in inputs], weights)
+
+
+@lru_cache(maxsize=2)
+def seconds_by_stage(work: AnyWorkload) -> list[list[float]]:
+    """Of F, I and W."""
+    return [[float(part.total) for part in column] for column in work.columns]

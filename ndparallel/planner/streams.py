@@ -12,6 +12,8 @@ Glossary
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import isclose
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,7 +33,7 @@ class Seconds(dict[str, Any]):
         return sum(self.values())
 
     def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds({kind: self.get(kind, 0.0) + other.get(kind, 0.0) for kind in (*self, *(set(other) - set(self)))})
+        return total((self, other))
 
     @property
     def plain(self) -> "Seconds":
@@ -42,6 +44,14 @@ class Seconds(dict[str, Any]):
 
     def times(self, factor) -> "Seconds":
         return Seconds({kind: factor * seconds for kind, seconds in self.items()})
+
+
+def total(parts: Iterable[Seconds]) -> Seconds:
+    result = Seconds()
+    for part in parts:
+        for kind, seconds in part.items():
+            result[kind] = result.get(kind, 0.0) + seconds
+    return result
 
 
 Item = Operation | Exchange | Start | Wait | Hold | Seconds
@@ -55,9 +65,16 @@ class OnTheWay(NamedTuple):
     wire: Any
 
 
-def later(a: Any, b: Any) -> Any:
-    """The later of two moments, or of each pair in two arrays of them."""
-    return (a if a > b else b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+@lru_cache(maxsize=64)
+def line_of(group: str) -> tuple[str, str]:
+    """The communication stream of a group, and what waiting for it counts as."""
+    line = group.partition("/")[0]
+    return line, SAME_KIND.get(line, line)
+
+
+def longest(seconds: Any) -> float:
+    """Of all GPUs; where they are alike, that of each."""
+    return seconds if isinstance(seconds, float) else float(np.max(seconds))
 
 
 class Machine(Protocol):
@@ -116,7 +133,8 @@ class Streams:
     """One GPU, or all at once. `now` is the compute stream's time."""
 
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
-        self.machine, self.now, self.memory = machine, now, Ledger()
+        self.machine, self.now, self.memory, self.slowdown = machine, now, Ledger(), machine.slowdown
+        self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
         self.spent = Seconds()
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
         self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
@@ -129,6 +147,12 @@ class Streams:
         """Do what a list says; its operations count as `kind`."""
         for item in items:
             match item:
+                case Seconds():
+                    for part, seconds in item.items():
+                        if part == "compute":
+                            self.compute(seconds)
+                        else:
+                            self.spend(part, seconds)
                 case Operation():
                     self.spend(kind, self.machine.seconds(item))
                 case Exchange():
@@ -140,12 +164,6 @@ class Streams:
                     self.wait(item.exchange)
                 case Hold():
                     self.memory.hold(*item)
-                case Seconds():
-                    for part, seconds in item.items():
-                        if part == "compute":
-                            self.compute(seconds)
-                        else:
-                            self.spend(part, seconds)
 
     def compute(self, seconds: Any) -> None:
         """Compute, slower for as long as a collective is under way; what is lost counts as its."""
@@ -158,9 +176,8 @@ class Streams:
         self.now = self.now + seconds
 
     def lose(self, seconds: Any) -> None:
-        if self.machine.slowdown and self.under_way > self.now:
-            slowdown = self.machine.slowdown  # as network.lost_to, of numbers, in a third of the time
-            self.spend(self.slowed_by, slowdown * min((self.under_way - self.now) / (1 + slowdown), seconds))
+        if self.slowdown and self.under_way > self.now:  # as network.lost_to, of numbers, in a third of the time
+            self.spend(self.slowed_by, self.slowdown * min((self.under_way - self.now) / (1 + self.slowdown), seconds))
 
     def spend(self, kind: str, seconds: Any) -> None:
         end = self.now + seconds
@@ -171,25 +188,31 @@ class Streams:
 
     def note(self, stream: str, start: Any, end: Any, what: str) -> None:
         if self.trace is not None:
-            self.trace.append((stream, float(np.max(start)), float(np.max(end)), what))
+            self.trace.append((stream, longest(start), longest(end), what))
 
     def start(self, exchange: Exchange) -> None:
-        line = exchange.group.partition("/")[0]
-        begin = later(self.now, self.lines.get(line, 0.0))
+        line, kind = line_of(exchange.group)
+        begin = self.later(self.now, self.lines.get(line, 0.0))
         end = self.machine.arrival(exchange, begin)
         self.ends[exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
-        if self.machine.slowdown and end > self.under_way:
-            self.under_way, self.slowed_by = end, SAME_KIND.get(line, line)
+        if self.slowdown and end > self.under_way:
+            self.under_way, self.slowed_by = end, kind
         if self.trace is not None:
-            self.note(SAME_KIND.get(line, line), begin, self.lines[line], exchange.name)
+            self.note(kind, begin, self.lines[line], exchange.name)
 
     def wait(self, exchange: Exchange) -> None:
-        line = exchange.group.partition("/")[0]
+        line, kind = line_of(exchange.group)
         end = self.ends[exchange.name].popleft()
         if isinstance(end, OnTheWay):
             end = self.take_in(line, end)
-        self.spend(SAME_KIND.get(line, line), later(end - self.now, 0.0))
+        self.spend(kind, self.later(end - self.now, 0.0))
+
+    def wait_for_all(self) -> None:
+        """Wait for every collective that was started: for the last one of each line."""
+        for line, free in self.lines.items():
+            self.spend(line_of(line)[1], self.later(free - self.now, 0.0))
+        self.ends.clear()
 
     def take_in(self, line: str, coming: OnTheWay) -> Any:
         """Receive a shift, as gpu.receive does: behind what came in before it."""
@@ -198,14 +221,32 @@ class Streams:
         return np.maximum(there, coming.left)
 
     def repeat(self, times: int, body: Callable[[], None]) -> None:
-        """Do `body` so many times. It leaves nothing under way, so where all GPUs are alike, and nobody looks, it is done once."""
-        if not self.machine.alike or self.trace is not None:
-            for _ in range(times):
-                body()
-        elif times:
-            before, start = self.spent, self.now
+        """Do `body` so many times. Where all GPUs are alike, and nobody looks, only until it leaves under way what it has found: from
+        then on it takes as long every time."""
+        for left in range(times - 1, -1, -1):
+            found, start, before = self.in_flight(), self.now, self.spent
             self.spent = Seconds()
             body()
-            self.under_way = 0.0
-            self.now, self.spent = start + times * (self.now - start), before + self.spent.times(times)
-            self.lines = {}
+            if self.machine.alike and self.trace is None and same(found, self.in_flight()):
+                self.shift(left * (self.now - start))
+                self.spent = before + self.spent.times(1 + left)
+                return
+            self.spent = before + self.spent
+
+    def in_flight(self) -> dict[Any, float]:
+        """How long each collective under way still takes, where it is one number."""
+        if not self.machine.alike:
+            return {}
+        waited_for = {(name, place): end for name, ends in self.ends.items() for place, end in enumerate(ends)}
+        moments = self.lines | waited_for | {("slowed", self.slowed_by): self.under_way}
+        return {what: moment - self.now for what, moment in moments.items() if moment > self.now}
+
+    def shift(self, seconds: float) -> None:
+        """Let time pass in which nothing changes: what is under way goes on to be."""
+        self.now, self.under_way = self.now + seconds, self.under_way + seconds
+        self.lines = {line: free + seconds for line, free in self.lines.items()}
+        self.ends = defaultdict(deque, {name: deque(end + seconds for end in ends) for name, ends in self.ends.items()})
+
+
+def same(before: dict[Any, float], after: dict[Any, float]) -> bool:
+    return before.keys() == after.keys() and all(isclose(seconds, after[what]) for what, seconds in before.items())

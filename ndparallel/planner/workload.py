@@ -25,8 +25,9 @@ from ndparallel.planner.network import START_SECONDS, collective_seconds
 from ndparallel.planner.operations import HALF, Exchange
 from ndparallel.planner.overlap import Bucket, Unit, gathered_backward, gathered_forward
 from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.quick import either
 from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.streams import Item, Seconds, Streams
+from ndparallel.planner.streams import Item, Seconds, Streams, total
 
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
@@ -55,14 +56,14 @@ def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
     if kind == "embedding":
         return counted.token_embedding / tp + counted.position_embedding, 0.0
     if kind == "head":
-        copied = np.where((np.asarray(plan.pp) > 1) | (not job.shape.tied_embeddings), counted.token_embedding, 0)
-        return copied / tp + counted.final_norm, 0.0
+        copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
+        return copied * counted.token_embedding / tp + counted.final_norm, 0.0
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
     return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """Of one plan of a real framework's job."""
 
@@ -82,7 +83,7 @@ class Workload:
         return self.pricing.plan
 
     @cached_property
-    def kinds(self) -> Sequence[Sequence[str]]:
+    def kinds(self) -> tuple[tuple[str, ...], ...]:
         return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers)
 
     # ---- units and buckets
@@ -112,7 +113,9 @@ class Workload:
         if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
             shard = shared * size / self.plan.shards
             named.append(Exchange(f"{name} of replicas", "all_reduce", "replicas", shard))
-        return named + ([Exchange(f"{name} of experts", collective, "experts_dp", experts * size)] if np.any(experts) else [])
+        if isinstance(experts, np.ndarray) or experts:
+            named.append(Exchange(f"{name} of experts", collective, "experts_dp", experts * size))
+        return named
 
     @property
     def gradient_bytes(self) -> int:
@@ -125,17 +128,13 @@ class Workload:
         """Seconds of F, I and W of every stage; what is recomputed counts as I."""
         if self.plan.zero == 3:
             return self.sharded_columns()
-        known: dict[tuple, list[Seconds]] = {}
-        counted = [tuple(Counter(kinds).items()) for kinds in self.kinds]
-        for kinds in counted:
-            if kinds not in known:
-                known[kinds] = self.stage_seconds(kinds)
-        forward, inputs, weights = zip(*(known[kinds] for kinds in counted))
+        known = {kinds: self.stage_seconds(kinds) for kinds in {*self.kinds}}
+        forward, inputs, weights = zip(*(known[kinds] for kinds in self.kinds))
         return list(forward), list(inputs), list(weights)
 
-    def stage_seconds(self, kinds: Sequence[tuple[str, int]]) -> list[Seconds]:
-        """F, I and W of a stage with so many units of each kind."""
-        units = [(self.pricing.unit(kind), count) for kind, count in kinds]
+    def stage_seconds(self, kinds: Sequence[str]) -> list[Seconds]:
+        """F, I and W of a stage with these units."""
+        units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]
         passes = [(unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units]
         return [total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)]
 
@@ -143,10 +142,9 @@ class Workload:
         """FSDP within stages: F and B take what they wait for weights."""
         forward, backward, stack = [], [], self.job.stack
         for stage in range(self.plan.stages):
-            buckets, gathered = self.buckets(stage), set[int]()
-            streams = Streams(self.pricing), Streams(self.pricing)
-            gathered_forward(streams[0], buckets, stack.prefetch, True, gathered)
-            gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap, gathered)
+            buckets, streams = self.buckets(stage), (Streams(self.pricing), Streams(self.pricing))
+            gathered_forward(streams[0], buckets, stack.prefetch, True)
+            gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap)
             forward.append(streams[0].spent)
             backward.append(streams[1].spent)
         return forward, backward, [Seconds() for _ in backward]
@@ -167,13 +165,10 @@ class Workload:
 
     def optimizer(self, rank: int) -> list[Item]:
         """Of what the rank owns of all its stages."""
-        kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
-        elements = [elements_of(self.job, self.plan, kind) for kind in kinds]
-        return [optimizer_step(self.pricing, sum(shared for shared, _ in elements), sum(experts for _, experts in elements))]
-
-
-def total(parts) -> Seconds:
-    return sum(parts, Seconds())
+        counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
+        elements = [elements_of(self.job, self.plan, kind) for kind in counts]
+        shared, experts = (sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements))
+        return [optimizer_step(self.pricing, shared, experts)]
 
 
 def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
@@ -195,8 +190,8 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     job, plan, hardware = pricing.job, pricing.plan, pricing.job.hardware
     stride = pricing.groups.stage_stride
     inside = stride * plan.pp <= hardware.gpus_per_node
-    latency = np.where(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
-    bandwidth = np.where(inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second)
+    latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
+    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second)
     part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
     gathered = 0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
     return START_SECONDS + latency + gathered, part / bandwidth

@@ -1,0 +1,18 @@
+"""numpy's choices between two values, ten times as quick where they are plain numbers: one plan takes numbers, thousands take arrays."""
+
+from typing import Any
+
+import numpy as np
+
+
+def larger(a: Any, b: Any) -> Any:
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a if a > b else b
+
+
+def smaller(a: Any, b: Any) -> Any:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a if a < b else b
+
+
+def either(condition: Any, yes: Any, no: Any) -> Any:
+    """`yes` where the condition holds."""
+    return np.where(condition, yes, no) if isinstance(condition, np.ndarray) else yes if condition else no
