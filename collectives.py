@@ -283,7 +283,7 @@ def scatter(gpu: GPU, output: np.ndarray, array: np.ndarray | None, group: Group
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
     index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
     if index == _checked(root, group):
-        pieces = split(_flat(_given("array", array), copy=async_op), group.size)
+        pieces = split(_flat(_given("array", array), copy=True), group.size)
         _check_size("output", output, pieces[index].size)
     call = ("scatter", "direct", root, output.dtype.str)
     return _call(gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op)
@@ -334,7 +334,7 @@ def _call(gpu: GPU, group: Group, call: tuple, body: Callable, output: np.ndarra
         gpu.call = outer
         if group.size > 1:
             gpu.record(COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks)
-    handle = Handle(gpu, label, start, stream.now, lambda: write(output, work), stream.name)
+    handle = Handle(gpu, label, start, stream.now, lambda: output if is_flat_view(work, output) else write(output, work), stream.name)
     return handle if async_op else handle.wait()
 
 
@@ -353,6 +353,11 @@ def _blank(output: np.ndarray, async_op: bool) -> np.ndarray:
     """Where to put together, in one dimension, what will be in `output`: there, if that is possible and may be."""
     in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
     return output.reshape(-1) if in_place else np.empty(output.size, output.dtype)
+
+
+def is_flat_view(work: np.ndarray | None, output: np.ndarray | None) -> bool:
+    """Whether `work` is `output`, perhaps in one dimension, and no array that was made for this call."""
+    return work is output or (work is not None and output is not None and work.base is (output if output.base is None else output.base))
 
 
 def write(output: np.ndarray | None, work: np.ndarray | None) -> np.ndarray | None:

@@ -84,7 +84,8 @@ class Hardware:
 
     def seconds(self, operation: Operation):
         """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's fields alike."""
-        busy = np.maximum(operation.flops / self.rate(operation), operation.bytes / self.memory_bandwidth_bytes_per_second)
+        computing, moving = operation.flops / self.rate(operation), operation.bytes / self.memory_bandwidth_bytes_per_second
+        busy = max(computing, moving) if type(computing) is type(moving) is float else np.maximum(computing, moving)
         return busy + operation.kernels * self.kernel_overhead_seconds
 
     def rate(self, operation: Operation):
