@@ -334,7 +334,7 @@ class GPU:
         combined with what is there, free of charge. Raises MismatchError where sender and receiver do not mean the same thing.
         """
         _, call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
-        if call != self.call or (into is not None and (array.shape != into.shape or array.dtype != into.dtype)):
+        if (call is not self.call and call != self.call) or (into is not None and (array.shape != into.shape or array.dtype != into.dtype)):
             raise MismatchError(self._mismatch(source, what, call, array, into))
         stream = self.current
         free, now = stream.incoming_free, stream.now

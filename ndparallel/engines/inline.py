@@ -97,12 +97,13 @@ class Round:
 class Seat:
     """One rank's transport. Slots, for thousands of these do not fit into the processor's cache otherwise."""
 
-    __slots__ = ("rank", "stack", "seats", "ready", "main", "inboxes", "awaits", "arrived", "last_size")
+    __slots__ = ("rank", "stack", "seats", "ready", "main", "inboxes", "doors", "awaits", "arrived", "last_size")
 
     def __init__(self, round: Round, rank: int, stack: Any) -> None:
         self.rank, self.stack = rank, stack
         self.seats, self.ready, self.main = round.seats, round.ready, round.main
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
+        self.doors: dict[int, tuple[Seat, deque[tuple]]] = {}  # by target: its seat, and its inbox for what comes from here
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
         self.last_size: Any = None
@@ -114,12 +115,16 @@ class Seat:
                 message = (*message[:5], array.copy(), None)
             else:
                 self.last_size = array  # it is only a size, which need not be found out again and again
-        seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
+        seat, inbox = self.doors.get(target) or self._door(target)
         if seat.awaits is None or seat.awaits != (self.rank, message[0]):
-            seat.inboxes[self.rank].append(message)
+            inbox.append(message)
         else:
             seat.awaits, seat.arrived = None, message
             self.ready.append(seat.stack)
+
+    def _door(self, target: int) -> "tuple[Seat, deque[tuple]]":
+        seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
+        return self.doors.setdefault(target, (seat, seat.inboxes[self.rank]))
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]
