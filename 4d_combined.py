@@ -243,11 +243,13 @@ def capacities(runner: Runner, job: Job) -> Sweep:
     rows = [bounded(runner, job, factor) for factor in (None, 2.0, 1.5, 1.25, 1.0)]
 
     def said(first: dict, last: dict) -> str:
+        room = f"With a capacity factor of {first['capacity_factor']}" if first["capacity_factor"] else "Where experts take all"
+        busiest = f"{room} the busiest rank has {first['busiest to mean']:.2f}x the mean rank's rows."
+        if first is last:
+            return busiest
         longer = duration(last["step_seconds"], first["step_seconds"])
-        return (
-            f"Where experts take all, the busiest rank has {first['busiest to mean']:.2f}x the mean rank's rows. At a capacity factor of "
-            f"{last['capacity_factor']} {last['dropped share']:.0%} of the tokens' choices are dropped, and the step {longer}."
-        )
+        dropped = f"{last['dropped share']:.0%} of the tokens' choices are dropped, and the step {longer}"
+        return f"{busiest} With one of {last['capacity_factor']} {dropped}."
 
     return Sweep("TP2 x PP2 x DP2 with EP2, by what an expert takes (in even shares)", rows, of_first_and_last(rows, said))
 

@@ -356,7 +356,7 @@ def _blank(output: np.ndarray, async_op: bool) -> np.ndarray:
 
 
 def is_flat_view(work: np.ndarray | None, output: np.ndarray | None) -> bool:
-    """Whether `work` is `output`, perhaps in one dimension, and no array that was made for this call."""
+    """Whether `work`, which is either made for this call or `output` in one dimension, is the latter."""
     return work is output or (work is not None and output is not None and work.base is (output if output.base is None else output.base))
 
 

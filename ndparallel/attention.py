@@ -17,6 +17,7 @@ Glossary
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,8 +39,11 @@ class LocalCore:
 
     def __init__(self, context: Context) -> None:
         self.cp, self.keeps = context.cp, context.recompute != "selective"
-        self.queries = context.positions
-        self.bias = functional.causal_bias(self.queries, self.cp.all_positions(context.config.sequence), context.dtype)
+        self.context, self.queries = context, context.positions
+
+    @cached_property
+    def bias(self) -> np.ndarray | None:
+        return functional.causal_bias(self.queries, self.cp.all_positions(self.context.config.sequence), self.context.dtype)
 
     def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
         """Let every token look at the tokens before it: (s, b, heads, d)."""

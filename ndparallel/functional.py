@@ -19,26 +19,19 @@ FAR = 60.0  # from 0, for a score: neither its exponential nor its inverse leave
 
 def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Scale each row of `x` to root mean square 1, then by `weight`."""
-    normed = x * _inverse_rms(x)
-    normed *= weight
-    return normed
+    return x * _inverse_rms(x) * weight
 
 
 def rms_norm_backward(dy: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of x and of weight."""
     inverse = _inverse_rms(x)
-    normed, dx = x * inverse, dy * weight
-    slopes = (dy * normed).reshape(-1, len(weight))
-    normed *= (slopes @ (weight / len(weight))).reshape(inverse.shape)
-    dx -= normed
-    dx *= inverse
-    return dx, slopes.sum(axis=0)
+    normed, dnormed = x * inverse, dy * weight
+    dx = inverse * (dnormed - normed * (_row_dot(dnormed, normed) / x.shape[-1]))
+    return dx, (dy * normed).reshape(-1, len(weight)).sum(axis=0)
 
 
 def _inverse_rms(x: np.ndarray) -> np.ndarray:
-    squares = _row_dot(x, x)
-    squares += x.shape[-1] * EPSILON
-    return x.shape[-1] ** 0.5 / np.sqrt(squares)
+    return 1 / np.sqrt(_row_dot(x, x) / x.shape[-1] + EPSILON)
 
 
 def _row_dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -172,29 +165,16 @@ def ungrouped(x: np.ndarray) -> np.ndarray:
 def swiglu(gate_up: np.ndarray) -> np.ndarray:
     """silu(gate) * up, for gate and up side by side on the last axis."""
     gate, up = _halves(gate_up)
-    activated = _sigmoid(gate)
-    activated *= gate
-    activated *= up
-    return activated
+    return gate * _sigmoid(gate) * up
 
 
 def swiglu_backward(dy: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
-    """Silu's slope is sigmoid + silu (1 - sigmoid)."""
     gate, up = _halves(gate_up)
     sigmoid = _sigmoid(gate)
     silu = gate * sigmoid
-    dgate_up = np.empty_like(gate_up)
-    dgate, dup = _halves(dgate_up)
-    np.multiply(dy, silu, out=dup)
-    silu *= 1 - sigmoid
-    silu += sigmoid
-    silu *= up
-    np.multiply(dy, silu, out=dgate)
-    return dgate_up
+    slope = sigmoid + silu * (1 - sigmoid)
+    return np.concatenate([dy * up * slope, dy * silu], axis=-1)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    y = np.negative(x)
-    np.exp(y, out=y)
-    y += 1
-    return np.divide(1, y, out=y)
+    return 1 / (1 + np.exp(-x))

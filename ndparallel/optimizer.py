@@ -26,12 +26,8 @@ class AdamW:
             self.gpu.compute(costs.adamw("optimizer adamw", w.size, str(w.dtype)))
             mean += (1 - self.beta1) * (g - mean)
             square += (1 - self.beta2) * (g * g - square)
-            change = np.sqrt(square / (1 - self.beta2**self.steps))
-            change += self.epsilon
-            np.divide(mean, change, out=change)
-            change *= self.learning_rate / (1 - self.beta1**self.steps)
-            w *= 1 - self.learning_rate * self.weight_decay
-            w -= change
+            unbiased_mean, unbiased_square = mean / (1 - self.beta1**self.steps), square / (1 - self.beta2**self.steps)
+            w -= self.learning_rate * (unbiased_mean / (np.sqrt(unbiased_square) + self.epsilon) + self.weight_decay * w)
 
 
 class SGD:

@@ -38,7 +38,7 @@ def gates_backward(dgates: np.ndarray, probabilities: np.ndarray, chosen: np.nda
         picked = probabilities.take(where)
         total = picked.sum(axis=-1, keepdims=True)
         dgates = (dgates - np.einsum("tk,tk->t", dgates, picked / total)[:, None]) / total
-    dprobabilities = np.zeros_like(probabilities)
+    dprobabilities = np.zeros(probabilities.shape, probabilities.dtype)
     dprobabilities.reshape(-1)[where] = dgates
     return dprobabilities
 

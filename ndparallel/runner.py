@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import Hardware, Mailboxes, OutOfMemoryError
+from gpu import Hardware, OutOfMemoryError
 from ndparallel.disturbances import undisturbed
+from ndparallel.engines.alone import Alone
 from ndparallel.engines.task import Task, run_rank
 from ndparallel.errors import UserError
 from ndparallel.finite import earliest, first_trace
@@ -127,7 +128,7 @@ class Runner:
         size = job.mesh.world_size
         self.most_gpus = max(self.most_gpus, size)
         if size == 1:  # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here for all ranks
-            return [run_rank(0, strategy.program, Task(hardware, (job,)), Mailboxes().of(0))]
+            return [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())]
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
         return self.ranks[size].run(strategy.program, hardware, job)

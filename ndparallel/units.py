@@ -25,6 +25,7 @@ from ndparallel.parameters import Parameter, part, views
 from ndparallel.tensor_parallel import TensorParallel
 
 RECOMPUTE = ("none", "selective", "full")
+MOST_PRICE_LISTS = 4096  # that a rank keeps
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ class Context:
         """Operations by name, for `batch` sequences and for counts that the sizes do not tell."""
         key = (operations, batch, counts)
         if key not in self.prices:
+            if len(self.prices) == MOST_PRICE_LISTS:  # what experts' row counts make grows with the steps
+                self.prices.clear()
             self.prices[key] = {operation.name: operation for operation in operations(self.sizes(batch), *counts)}
         return self.prices[key]
 

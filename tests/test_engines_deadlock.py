@@ -1,13 +1,16 @@
 """A deadlock is found as a fact, told in words, and never guessed from a timeout."""
 
 import inspect
+import re
 
+import numpy as np
 import pytest
 import rank_programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu import CLASSROOM
+from gpu import CLASSROOM, GPU
+from ndparallel.engines.alone import Alone
 from ndparallel.engines.shared import RUNNING, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 from ndparallel.launch import DeadlockError, RankError, Ranks, launch
@@ -159,3 +162,19 @@ def test_processes_end_and_deadlock_where_inline_does_with_the_same_clocks(plan)
 def test_a_rank_that_does_not_exist_is_named_and_not_waited_for(engine, program):
     with pytest.raises(RankError, match="rank 5, but the ranks are 0 to 1"):
         launch(program, 2, CLASSROOM, engine=engine)
+
+
+@pytest.mark.parametrize(("ask", "said"), [
+    (lambda gpu: gpu.receive(0, "never"), "deadlock: rank 0 waits for 'never' from rank 0 (test_engines_deadlock.py:"),
+    (lambda gpu: gpu.send(1, np.zeros(1), "there"), "rank 0 has a message for or from rank 1, but the ranks are 0 to 0"),
+])
+def test_a_gpu_that_is_alone_is_told_of_what_cannot_be(ask, said):
+    with pytest.raises((DeadlockError, ValueError), match=re.escape(said)):
+        ask(GPU(0, CLASSROOM, Alone()))
+
+
+def test_a_gpu_that_is_alone_can_talk_to_itself():
+    gpu, array = GPU(0, CLASSROOM, Alone()), np.ones(3)
+    gpu.send(0, array, "note")
+    array[:] = 2
+    assert (gpu.receive(0, "note") == 1).all()

@@ -91,6 +91,15 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     assert slowed - predict(job, plan).breakdown["dp"] == pytest.approx(7 * 0.189 / 1.189 * reduce, rel=1e-9)
 
 
+@pytest.mark.parametrize(("schedule", "chunks"), [("zb-v", 2), ("dualpipev", 2), ("interleaved", 2), ("1f1b", 1)])
+def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
+    passed, pass_by = [], Streams.pass_by
+    monkeypatch.setattr(Streams, "pass_by", lambda streams, seconds: (passed.append(seconds), pass_by(streams, seconds)))
+    job = Job(find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512)
+    predict(job, Plan(tp=4, pp=4, dp=16, micro_batch=2, zero=1, schedule=schedule, chunks=chunks))
+    assert passed and min(passed) >= 0
+
+
 def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_first_and_the_last():
     waits = 4 * 0.5 * 2 + 4 * 1.0
     assert dp_seconds(fully_sharded, buckets(), False, False) == waits

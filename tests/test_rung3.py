@@ -260,7 +260,7 @@ def test_token_counts_of_another_run_are_refused():
     lesson, results = executed_grid(Mesh(dp=2, ep=2), ROOMY, {"model": UNEVEN})
     job, plan = planned(lesson, ROOMY, grid=True)
     counts = TokenCounts.of_step([result.value.routed[0] for result in results])
-    with pytest.raises(UserError, match="0 experts for layer 0, microbatch 1, rank 0, the job has 8"):
+    with pytest.raises(UserError, match="no layer 0, microbatch 1: give those of a run of this job"):
         predict(replace(job, token_counts=counts, global_batch=2 * job.global_batch), plan)
     with pytest.raises(UserError, match="take the pocket stack as it is"):
         predict(replace(job, token_counts=counts, stack=replace(job.stack, grid=False)), plan)

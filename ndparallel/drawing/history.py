@@ -144,16 +144,19 @@ def activity(event: Event) -> str:
     return activity_of(event.stream, event.kind, event.what)
 
 
-@lru_cache(maxsize=4096)
 def activity_of(stream: str, kind: str, what: Any) -> str:
     if kind == COMPUTE:
-        phase = str(what).partition(" ")[0]
-        return phase if phase in palette.PHASES else palette.OTHER
+        return phase_of(str(what))
     exposed = kind == WAIT or stream == COMPUTE
     return palette.WAITING if exposed and kind != COLLECTIVE else palette.COMMUNICATION
 
 
 @lru_cache(maxsize=4096)
+def phase_of(operation: str) -> str:
+    phase = operation.partition(" ")[0]
+    return phase if phase in palette.PHASES else palette.OTHER
+
+
 def label(what: Any) -> str:
     """Name an event in words."""
     match what:

@@ -11,6 +11,7 @@ Glossary
 """
 
 import pickle
+import select
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
@@ -20,7 +21,7 @@ import numpy as np
 
 from gpu import is_size_only
 
-CONTENT_BYTES = 2048  # arrays up to this size travel inside the frame
+CONTENT_BYTES = min(2048, select.PIPE_BUF // 2)  # arrays up to this size travel inside the frame
 HEADER = Struct("IiiIIdddQ")  # bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block
 START = Struct("Iii")  # what a header begins with
 NO_RUN = -1

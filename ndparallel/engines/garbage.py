@@ -1,7 +1,8 @@
-"""When Python looks for garbage: hardly ever, while ranks run.
+"""When Python looks for garbage: hardly ever, while ranks run in this process.
 
 Idea   Objects that nobody refers to are set free at once. Python's search is for those that refer to one another in a circle; it visits
-       every message and event, a fifth of a run's time, and finds nothing, for the layers and GPUs of a rank program form no circles.
+       every message and event, a fifth of a run's time, and finds nothing, for layers, GPUs and engines form no circles.
+Limit  Circles that a rank program makes of its own are set free after the run.
 """
 
 import gc

@@ -91,6 +91,7 @@ class Round:
         self.ready.clear()
         for seat in self.seats.values():
             seat.stack.throw()
+            seat.doors.clear()
         self.seats.clear()
 
 

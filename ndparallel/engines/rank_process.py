@@ -3,6 +3,7 @@
 Limit  Ctrl-C is the launcher's to handle. Should the launcher die, a thread that does nothing else ends this process.
 """
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -15,7 +16,6 @@ from multiprocessing.connection import Connection
 
 from ndparallel.engines.channel import Channel, Wiring
 from ndparallel.engines.failures import failure_of
-from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.task import Reference, load, run_rank
 
 
@@ -24,11 +24,11 @@ def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     channel = Channel(rank, wiring, launcher, looks)
-    with rare_garbage_collection():
-        while True:
-            run, reference, task = _next_task(channel, launcher)
-            channel.begin(run)
-            launcher.send_bytes(_outcome(channel, reference, task))
+    gc.freeze()  # what was inherited is no garbage: looking for it there would take long, and copy its memory
+    while True:
+        run, reference, task = _next_task(channel, launcher)
+        channel.begin(run)
+        launcher.send_bytes(_outcome(channel, reference, task))
 
 
 def _end_with_launcher() -> None:

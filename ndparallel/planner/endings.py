@@ -72,7 +72,7 @@ def passed_buckets(
     for stage in sorted(left, key=lambda stage: -left[stage]):
         moments = list(accumulate(seconds[id(bucket.units)] for bucket in by_stage[stage]))
         passed += [(bucket, left[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)]
-    return passed
+    return sorted(passed, key=lambda pair: -pair[1])  # a stage's last pass may begin before another's has ended
 
 
 def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Bucket]) -> None:

@@ -80,7 +80,7 @@ def step_of(work: AnyWorkload) -> Step:
 
 
 def mean(seconds: Any) -> float:
-    return seconds if isinstance(seconds, float) else float(np.mean(seconds))
+    return float(np.mean(seconds)) if isinstance(seconds, np.ndarray) else float(seconds)
 
 
 @lru_cache(maxsize=8)

@@ -221,8 +221,8 @@ class Streams:
         return np.maximum(there, coming.left)
 
     def repeat(self, times: int, body: Callable[[], None]) -> None:
-        """Do `body` so many times. Where all GPUs are alike, and nobody looks, only until it leaves under way what it has found: from
-        then on it takes as long every time."""
+        """Do `body`, which holds no memory, so many times. Where all GPUs are alike, and nobody looks, only until it leaves under way what
+        it has found: from then on it takes as long every time."""
         for left in range(times - 1, -1, -1):
             found, start, before = self.in_flight(), self.now, self.spent
             self.spent = Seconds()

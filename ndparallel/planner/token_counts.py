@@ -31,7 +31,9 @@ class TokenCounts:
 
     def sent(self, layer: int, microbatch: int, world_size: int, ranks: Sequence[int] | np.ndarray, experts: int) -> np.ndarray:
         """(world_size, experts), zeros but for `ranks`. Raises UserError for ranks that the counts do not tell of."""
-        there = self.rows.get((layer, microbatch), {})
+        there = self.rows.get((layer, microbatch))
+        if there is None:
+            raise UserError(f"the token counts have no layer {layer}, microbatch {microbatch}: give those of a run of this job.")
         found = np.zeros((world_size, experts), int)
         for rank in map(int, ranks):
             found[rank] = whole(there.get(rank, ()), experts, f"layer {layer}, microbatch {microbatch}, rank {rank}")

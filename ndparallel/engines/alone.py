@@ -1,0 +1,29 @@
+"""The transport of a GPU that is alone: it can talk to itself, and is told where it would wait for ever."""
+
+import sys
+from collections import deque
+from typing import Any
+
+from gpu import Message, say, snapshot
+from ndparallel.engines.failures import DeadlockError
+from ndparallel.engines.inbox import no_such_rank, take
+from ndparallel.engines.waiting import Waiting, named, place, report
+
+
+class Alone:
+    def __init__(self) -> None:
+        self.inbox: deque[tuple] = deque()
+
+    def post(self, target: int, message: tuple) -> None:
+        if target:
+            no_such_rank(0, target, 1)
+        self.inbox.append(Message(*message)._replace(array=snapshot(message[5])))
+
+    def wait(self, source: int, what: Any) -> tuple:
+        if source:
+            no_such_rank(0, source, 1)
+        message = take(self.inbox, what)
+        if message is None:
+            unread = [named(0, name) for name, *_ in self.inbox]
+            raise DeadlockError(report([Waiting(0, 0, say(what), place(sys._getframe()), unread)]))
+        return message
