@@ -25,7 +25,7 @@ from ndparallel.planner.price import price
 from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import predict
 
-ABOVE = 1.03  # how far a bound may lie above the exact step: layers with experts among dense ones, and stages of one layer with FSDP
+ABOVE = 1.03  # how far a bound may lie above the exact step: see the limit of ndparallel/choice/search.py
 SCHEDULES = {"1f1b": 1, "eager-1f1b": 1, "gpipe": 1, "interleaved": 3, "looped-bfs": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "dualpipev": 2}
 
 
