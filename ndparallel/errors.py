@@ -43,7 +43,7 @@ def guarded(work: Callable[[], int]) -> int:
         return READ_ENOUGH
     except OSError as error:
         give_up_output()
-        return told(str(error))
+        return told(f"{error.filename!r} cannot be used: {(error.strerror or '').lower()}." if error.filename else str(error))
     except UserError as error:
         return told(str(error))
     except KeyboardInterrupt:

@@ -102,6 +102,8 @@ def find_hardware(name_or_path: str) -> Hardware:
         module, attribute = ELSEWHERE[name]
         return getattr(import_module(module), attribute)
     if name not in data_sheets():
+        if Path(name_or_path).is_dir():
+            raise UserError(f"{name_or_path} is a directory; name a .json or .toml file in it.")
         raise unknown("hardware", name_or_path, hardware_names())
     return accelerator(name, data_sheets()[name])
 

@@ -5,7 +5,7 @@ Idea   Every stream but compute belongs to one axis of the mesh. What it sends a
 Limit  An axis' figures are means over the GPUs; links are those that its messages really took.
 
 Glossary
-    call           a collective, or a message between pipeline stages
+    call           a collective, or a message that belongs to none: between pipeline stages, or round the ring of CP
     hidden         share of an axis' communication time that no GPU waited for
 """
 
@@ -86,5 +86,12 @@ class Talk:
 
 def calls_in(events: Iterable[Event]) -> int:
     """Collectives, and messages that belong to none."""
-    return sum(event.kind == COLLECTIVE or (event.kind == SEND and event.stream.startswith("pp")) for event in events)
+    return sum(event.kind == COLLECTIVE or (event.kind == SEND and not is_of_collective(event.what)) for event in events)
+
+
+def is_of_collective(what: Any) -> bool:
+    match what:
+        case ((str(), int()), _):
+            return True
+    return False
 

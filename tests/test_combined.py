@@ -6,12 +6,13 @@ from itertools import pairwise, product
 import pytest
 from common import SMALL, loss_and_gradient_difference, measured, run, strategy
 
+from gpu import SEND
 from ndparallel.errors import UserError
 from ndparallel.hierarchy import hierarchy
 from ndparallel.job import Job
 from ndparallel.lesson import Run, Runner
 from ndparallel.lessons import load
-from ndparallel.measure import Measurement
+from ndparallel.measure import BYTES, KIND, Measurement
 from ndparallel.mesh import Mesh
 from ndparallel.pocket import POCKET
 from ndparallel.report import Report
@@ -148,6 +149,14 @@ def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
     assert (tp["links"], pp["links"], dp["links"]) == ("inside", "across", "inside")
     assert pp["calls"] == 4, "a message for every microbatch, on average over the two ends"
     assert dp["calls"] == 1
+
+
+def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
+    results = run(strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence"), Job(model=DENSE), 8)
+    rows = hierarchy(results, POCKET)
+    assert {row["axis"] for row in rows} == {"tp", "cp", "dp"}
+    sent = sum(event[BYTES] for result in results for event in result.events if event[KIND] == SEND)
+    assert sum(row["sent_bytes"] for row in rows) == pytest.approx(sent / 8)
 
 
 @pytest.mark.parametrize(("argv", "says"), [
