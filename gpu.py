@@ -384,7 +384,7 @@ class GPU:
     def _breakdown(self, kind: str, nbytes: float, total: float) -> str:
         held = ", ".join(f"{name} {si(size, 'B')}" for name, size in self.held_bytes.items() if size)
         limit, more = si(self.hardware.memory_bytes, "B"), si(nbytes, "B")
-        return f"GPU {self.rank} has {limit} of memory and needs {si(total, 'B')}, for {more} more of {kind}. It holds: {held}"
+        return f"GPU {self.rank} has {limit} of memory, and {more} more of {kind} made it {si(total, 'B')}, the step not yet done: {held}"
 
 
 def _unpack(array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
