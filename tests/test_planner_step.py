@@ -1,6 +1,7 @@
 """Claims about the seconds of a step, for one plan and for thousands, and about the errors on measured runs."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.cases import express, read_cases
+from ndparallel.planner.picture import timeline_of
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.shape import ModelShape
@@ -114,3 +116,9 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
     durations = Work(*times.tolist(), latency=0.1, wire=0.05)
     exact = [end[-1] for end in time_schedule(schedule_of(work), durations).end]
     assert ends_after_rounds(*rounds_of(work), durations).end == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_fused_pair_is_drawn_as_its_two_one_after_the_other():
+    spans = timeline_of(job(), Plan(pp=4, dp=2, chunks=2, schedule="dualpipev", zero=1)).lanes[0].spans
+    assert all(before.end <= after.start + 1e-12 for before, after in pairwise(spans)), "nothing covers anything"
+    assert len({span.activity for span in spans[len(spans) // 3 : len(spans) // 2]}) > 1, "forward and backward take turns"

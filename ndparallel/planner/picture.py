@@ -5,11 +5,13 @@ Limit  A few ranks stand for many, and few microbatches for many where all are a
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from ndparallel.drawing import palette
 from ndparallel.drawing.history import Lane, Span, Timeline
+from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.endings import AnyWorkload, endings
 from ndparallel.planner.executed_workload import ExecutedWorkload
@@ -70,9 +72,10 @@ def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
 def pipeline_timeline(work: AnyWorkload) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
     timing, ends, ranks = time_schedule(schedule_of(work), work_of(work)), endings(work, ends_of(work)), some(work.plan.pp)
+    seconds = work_of(work).seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:
-        times = zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])
+        times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
         spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
         last = spans[-1].end
         waited = last + float(sum(ends[rank].get(kind, 0.0) for kind in ("dp", "tp")))
@@ -83,6 +86,16 @@ def pipeline_timeline(work: AnyWorkload) -> Timeline:
         f"one step of the pipeline, {len(ranks)} of its {work.plan.pp} ranks" if len(ranks) < work.plan.pp else "one step of the pipeline"
     )
     return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))
+
+
+def apart(times: list[tuple[Action, float, float]], seconds: dict[str, list[float]]) -> list[tuple[Action, float, float]]:
+    """A fused pair runs from one start to one end: its two are drawn one after the other, as long as each would be of that time."""
+    for place, ((one, start, end), (other, *same)) in enumerate(list(pairwise(times))):
+        if same == [start, end] and end > start:
+            first, second = seconds[one.op][one.stage], seconds[other.op][other.stage]
+            middle = start + (end - start) * first / (first + second)
+            times[place : place + 2] = [(one, start, middle), (other, middle, end)]
+    return times
 
 
 def some(ranks: int) -> list[int]:
