@@ -112,7 +112,6 @@ class Context:
         return self.prices[key]
 
 
-@lru_cache(maxsize=256)
 def local_sizes(
     config: ModelConfig,
     batch: int,

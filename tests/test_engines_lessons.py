@@ -6,6 +6,7 @@ import pytest
 from common import SMALL, run, strategy
 
 from gpu import GPU
+from ndparallel.engines.inline import Seat
 from ndparallel.job import Job
 from ndparallel.lesson import run_lesson
 from ndparallel.lessons import LESSONS, load
@@ -36,7 +37,7 @@ def test_a_strategy_leaves_no_circle_that_only_the_garbage_collector_could_set_f
     try:
         run(strategy(lesson, name), job, gpus)
         gc.collect()
-        assert not [left for left in gc.garbage if isinstance(left, GPU | Unit)]
+        assert not [left for left in gc.garbage if isinstance(left, GPU | Unit | Seat)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
