@@ -3,8 +3,12 @@
 Idea   `launch(program, 4, hardware, *arguments)` calls `program(gpu, *arguments)` once per rank, on the engine of your choice, and
        returns a RankResult of each: the value it returned, its events, its clock, its memory.
 Limit  `Ranks` keeps its processes between runs of the same size; a run that failed ends them, and the next one starts new ones.
+
+Glossary
+    underway   a run that has been begun: processes compute it while the launcher does something else
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from gpu import Hardware
@@ -28,6 +32,7 @@ class Ranks:
         if world_size < 1:
             raise UserError(f"{world_size} ranks cannot run anything: choose 1 or more.")
         self.engine = _make_engine(engine, world_size, start_method)
+        self.underway = Underway(list)
 
     def run(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> list[RankResult]:
         """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of the ranks.
@@ -36,7 +41,13 @@ class Ranks:
         killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. Of several that fail the lowest rank is
         told. In every case all ranks have ended then.
         """
-        return self.engine.run(program, Task(hardware, arguments, keep_events))
+        return self.begin(program, hardware, *arguments, keep_events=keep_events).results()
+
+    def begin(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> "Underway":
+        """Begin what `run` does, once these ranks have finished what they were given before. Only processes run ahead of `results`."""
+        self.underway.settle()
+        self.underway = Underway(self.engine.begin(program, Task(hardware, arguments, keep_events)))
+        return self.underway
 
     def close(self) -> None:
         self.engine.close()
@@ -47,6 +58,30 @@ class Ranks:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class Underway:
+    """A run that has been begun; `finish` waits for its end."""
+
+    def __init__(self, finish: Callable[[], list[RankResult]]) -> None:
+        self.finish = finish
+        self.outcome: tuple[list[RankResult], Exception | None] | None = None
+
+    def settle(self) -> None:
+        """Wait for its end; should it have failed, `results` will say so."""
+        if self.outcome is None:
+            try:
+                self.outcome = self.finish(), None
+            except Exception as error:
+                self.outcome = [], error
+
+    def results(self) -> list[RankResult]:
+        """What `Ranks.run` returns, and raises."""
+        self.settle()
+        results, error = self.outcome or ([], None)
+        if error:
+            raise error
+        return results
 
 
 def launch(

@@ -130,16 +130,11 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
     check_ranks(runner.engine, largest)
     if runner.hardware.disturbances:
         runner.hardware.disturbances.check(largest)
-    rows, results = [], {}
     with runner, rare_garbage_collection():
-        reference = runner.reference(job)
-        for entry in entries:  # all before any ranks start, which are then born with what the single GPU has drawn and derived
-            if entry.job:
-                runner.reference(entry.job, entry.strategy.reference)
-        for entry in entries:
-            row, results[entry.strategy.name] = runner.measured(entry)
-            rows.append(row)
-    return Run(make_report(name, job, runner.hardware, rows, reference), runner.hardware, results)
+        reference = runner.reference(job)  # before any ranks start, which are then born with what the single GPU has drawn and derived
+        rows, left = zip(*runner.measured_in_turn(entries))
+    results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
+    return Run(make_report(name, job, runner.hardware, list(rows), reference), runner.hardware, results)
 
 
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:

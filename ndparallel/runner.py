@@ -8,7 +8,7 @@ Glossary
     reference    the single GPU's run
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from ndparallel.engines.task import Task, run_rank
 from ndparallel.errors import UserError
 from ndparallel.finite import earliest, first_trace
 from ndparallel.job import Job
-from ndparallel.launch import RankResult, Ranks
+from ndparallel.launch import RankResult, Ranks, Underway
 from ndparallel.measure import Measurement, failed, measure
 from ndparallel.mesh import Mesh
 from ndparallel.oracle import Tensors, gradient_difference, whole_tensors
@@ -124,14 +124,17 @@ class Runner:
         return Runner(replace(self.hardware, **hardware), self.engine, self.announce)
 
     def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
+        return self.begin(strategy, job, hardware).results()
+
+    def begin(self, strategy: Strategy, job: Job, hardware: Hardware) -> Underway:
         self.announce(strategy.name)
         size = job.mesh.world_size
         self.most_gpus = max(self.most_gpus, size)
         if size == 1:  # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here for all ranks
-            return [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())]
+            return Underway(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
-        return self.ranks[size].run(strategy.program, hardware, job)
+        return self.ranks[size].begin(strategy.program, hardware, job)
 
     def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
         """The single GPU's run of a job: what it computes is the truth for every size of model."""
@@ -150,24 +153,45 @@ class Runner:
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
-        strategy, gpus, job, refusal, is_baseline = entry
-        if job is None:
+        return next(self.measured_in_turn([entry]))
+
+    def measured_in_turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
+        """Run one strategy after another. While the ranks compute, their reference is made, and the entry before is measured."""
+        before: tuple[Entry, Underway | None] | None = None
+        for entry in entries:
+            underway = self._begin(entry)
+            if before:
+                yield self._measured(*before)
+            before = entry, underway
+        if before:
+            yield self._measured(*before)
+
+    def _begin(self, entry: Entry) -> Underway | None:
+        if not entry.job:
+            return None
+        underway = self.begin(entry.strategy, entry.job, self._hardware(entry))
+        self.reference(entry.job, entry.strategy.reference)
+        return underway
+
+    def _hardware(self, entry: Entry) -> Hardware:
+        return replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **entry.strategy.hardware)
+
+    def _measured(self, entry: Entry, underway: Underway | None) -> tuple[Measurement, list[RankResult]]:
+        strategy, gpus, job, refusal, _ = entry
+        if job is None or underway is None:
             return failed(strategy.name, gpus, refusal), []
-        reference = self.reference(job, strategy.reference)
+        reference, hardware = self.reference(job, strategy.reference), self._hardware(entry)
         if reference.stands_for(entry, self.hardware):
             return reference.measurement, reference.results
-        hardware = replace(undisturbed(self.hardware) if is_baseline else self.hardware, **strategy.hardware)
         try:
-            results = self.run(strategy, job, hardware)
+            results = underway.results()
         except self.told_in_rows as error:
-            if gpus in self.ranks:
-                self.ranks.pop(gpus).close()
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
         row = measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement)
         if hardware.disturbances:
-            before = self.run(strategy, job, undisturbed(hardware))
-            row = replace(row, undisturbed_step_seconds=max(result.end_seconds for result in before) / job.steps)
+            as_planned = self.run(strategy, job, undisturbed(hardware))
+            row = replace(row, undisturbed_step_seconds=max(result.end_seconds for result in as_planned) / job.steps)
         return self.looked_through(row, entry, results, hardware), results
 
     def looked_through(self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware) -> Measurement:

@@ -15,6 +15,7 @@ Glossary
 import importlib
 import pickle
 from collections import defaultdict, deque
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -37,8 +38,8 @@ class Inline:
     def start(self) -> None:
         pass
 
-    def run(self, program: Program, task: Task) -> list[RankResult]:
-        return Round(self.world_size, program, task, self.greenlet).run()
+    def begin(self, program: Program, task: Task) -> Callable[[], list[RankResult]]:
+        return Round(self.world_size, program, task, self.greenlet).run
 
     def close(self) -> None:
         pass

@@ -15,6 +15,8 @@ import pickle
 import signal
 import sys
 from collections import defaultdict, deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpu import say
@@ -45,10 +47,13 @@ class MPI:
     def start(self) -> None:
         pass
 
-    def run(self, program: Program, task: Task) -> list[RankResult]:
+    def begin(self, program: Program, task: Task) -> Callable[[], list[RankResult]]:
+        return partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+
+    def _run(self, *program_and_task: Any) -> list[RankResult]:
         here = self.world
         here.run += 1
-        order = ("order", here.run, self.world_size, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+        order = ("order", here.run, self.world_size, *program_and_task)
         for rank in range(1, self.world_size):
             here.send(rank, order)
         here.absent = set(range(1, self.world_size))

@@ -21,7 +21,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -57,10 +57,15 @@ class Processes:
         self.crew = self.crew or Crew(self.world_size, self.start_method)
         return self.crew
 
-    def run(self, program: Program, task: Task) -> list[RankResult]:
-        order = (reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+    def begin(self, program: Program, task: Task) -> Callable[[], list[RankResult]]:
+        """Hand every rank its task; what is returned waits for the results."""
+        self.start().begin((reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL)))
+        return self._finish
+
+    def _finish(self) -> list[RankResult]:
+        assert self.crew
         try:
-            return self.start().run(order)
+            return Watch(self.crew).results()
         except BaseException:
             self.close()
             raise
@@ -102,13 +107,12 @@ class Crew:
     def is_alive(self) -> bool:
         return all(process.is_alive() for process in self.processes)
 
-    def run(self, order: tuple) -> list[RankResult]:
+    def begin(self, order: tuple) -> None:
         self.runs += 1
         for rank, here in enumerate(self.connections):
             self.table.set_state(rank, RUNNING)
             with suppress(ConnectionError):  # it has just died, as its sentinel will tell
                 here.send((self.runs, *order))
-        return Watch(self).results()
 
     def close(self) -> None:
         """End all processes, whatever they are doing: they hold nothing that has to be put away."""
