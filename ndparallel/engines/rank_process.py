@@ -23,12 +23,20 @@ def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_launcher, daemon=True).start()
+    _keep_to_a_core(rank, len(wiring.readers))
     channel = Channel(rank, wiring, launcher, looks)
     gc.freeze()  # what was inherited is no garbage: looking for it there would take long, and copy its memory
     while True:
         run, reference, task = _next_task(channel, launcher)
         channel.begin(run)
         launcher.send_bytes(_outcome(channel, reference, task))
+
+
+def _keep_to_a_core(rank: int, world_size: int) -> None:
+    """Share the ranks out evenly where they outnumber the cores: the scheduler would not, as a rank that looks for messages seems busy."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    if cores and world_size > len(cores):
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
 def _end_with_launcher() -> None:
