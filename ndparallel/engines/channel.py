@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu import say
-from ndparallel.engines.frame import NO_RUN, START, frame_of, message_of, note, noted
+from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, message_of, note, noted
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, named, place
@@ -132,31 +132,33 @@ class Channel:
         if self.rest:
             data = self.rest + data
         start, read = 0, len(data)
-        while start + START.size <= read:
-            length, run, source = START.unpack_from(data, start)
-            if start + length > read:
+        while start + HEADER.size <= read:
+            header = header_of(data, start)
+            end = start + header[0]
+            if end > read:
                 break
-            self._take_in(run, source, data[start : start + length])
-            start += length
+            self._take_in(header, data[start:end])
+            start = end
         self.rest = data[start:]
 
-    def _take_in(self, run: int, source: int, frame: bytes) -> None:
+    def _take_in(self, header: tuple, frame: bytes) -> None:
+        run, source = header[1], header[2]
         if run == self.run:
             self.received[source] += 1
-            self.inboxes[source].append(message_of(frame, self._array_at))
+            self.inboxes[source].append(message_of(header, frame, self._array_at))
         elif run != NO_RUN:
-            self.early.append((run, source, frame))
+            self.early.append((header, frame))
         elif source == LAUNCHER:
             self.launcher.send_bytes(pickle.dumps(self.explain()))
         else:
-            self._take_in_long(source, *noted(frame))
+            frame = self._long_frame(source, *noted(frame))
+            self._take_in(header_of(frame), frame)
 
-    def _take_in_long(self, source: int, block: int, length: int) -> None:
+    def _long_frame(self, source: int, block: int, length: int) -> bytes:
         array, release = self._array_at(source, block, np.uint8, (length,))
         frame = array.tobytes()
         release()
-        _, run, sender = START.unpack_from(frame)
-        self._take_in(run, sender, frame)
+        return frame
 
     def _array_at(self, source: int, block: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
         return self.regions[source].array_at(block, dtype, shape)
@@ -174,8 +176,8 @@ class Channel:
         self.run = run
         self.table.set_state(self.rank, RUNNING)
         early, self.early = self.early, []
-        for run, source, frame in early:
-            self._take_in(run, source, frame)
+        for header, frame in early:
+            self._take_in(header, frame)
 
     def end(self, failed: bool) -> None:
         """Send what still waits in the outbox, while taking in what comes; a failure is told first, and `idle` sends the rest."""

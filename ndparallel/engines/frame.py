@@ -10,10 +10,10 @@ Glossary
     note      a frame that carries any value, and belongs to no run
 """
 
-import pickle
 import select
 from collections.abc import Callable
 from functools import lru_cache
+from pickle import HIGHEST_PROTOCOL, dumps, loads
 from struct import Struct
 from typing import Any
 
@@ -23,7 +23,6 @@ from gpu import is_size_only
 
 CONTENT_BYTES = min(2048, select.PIPE_BUF // 2)  # arrays up to this size travel inside the frame
 HEADER = Struct("IiiIIdddQ")  # bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block
-START = Struct("Iii")  # what a header begins with
 NO_RUN = -1
 FORMS = 4096  # that are remembered
 
@@ -32,7 +31,7 @@ def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], 
     """Frame a message; `put` lays down an array that is too large for the frame, and returns its block."""
     what, call, departed, first_byte, wire_seconds, array, _ = message
     repeated = not array.flags.writeable and is_size_only(array) and array.size > 0
-    form = _pickled_form(call, array.dtype, array.shape, repeated)
+    form, name = _pickled_form(call, array.dtype, array.shape, repeated), dumps(what, HIGHEST_PROTOCOL)
     content, block = b"", 0
     if repeated:
         content = array[(0,) * array.ndim].tobytes()
@@ -40,23 +39,25 @@ def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], 
         content = array.tobytes()
     else:
         block = put(array)
-    name = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
     length = HEADER.size + len(content) + len(name) + len(form)
-    header = HEADER.pack(length, run, source, len(name), len(form), departed, first_byte, wire_seconds, block)
-    return b"".join((header, content, name, form))
+    return HEADER.pack(length, run, source, len(name), len(form), departed, first_byte, wire_seconds, block) + content + name + form
 
 
-def message_of(frame: bytes, array_at: Callable[..., tuple]) -> tuple:
+def header_of(data: bytes, start: int = 0) -> tuple:
+    """The header of the frame that begins there: the frame's length, its run, its source, and what `message_of` needs."""
+    return HEADER.unpack_from(data, start)
+
+
+def message_of(header: tuple, frame: bytes, array_at: Callable[..., tuple]) -> tuple:
     """The message; `array_at(source, block, dtype, shape)` finds an array that is not in the frame."""
-    _, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block = HEADER.unpack_from(frame)
-    name_ends = len(frame) - form_bytes
+    length, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block = header
+    name_ends = length - form_bytes
     call, dtype, shape, strides = _form(frame[name_ends:])
     if block:
         array, release = array_at(source, block, dtype, shape)
     else:
         array, release = np.ndarray(shape, dtype, frame, HEADER.size, strides), _nothing if strides is None else None
-    what = pickle.loads(frame[name_ends - name_bytes : name_ends])
-    return what, call, departed, first_byte, wire_seconds, array, release
+    return loads(frame[name_ends - name_bytes : name_ends]), call, departed, first_byte, wire_seconds, array, release
 
 
 def block_of(frame: bytes) -> int:
@@ -64,12 +65,12 @@ def block_of(frame: bytes) -> int:
 
 
 def note(source: int, value: Any) -> bytes:
-    content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    content = dumps(value, HIGHEST_PROTOCOL)
     return HEADER.pack(HEADER.size + len(content), NO_RUN, source, len(content), 0, 0, 0, 0, 0) + content
 
 
 def noted(frame: bytes) -> Any:
-    return pickle.loads(frame[HEADER.size :])
+    return loads(frame[HEADER.size :])
 
 
 @lru_cache(FORMS)
@@ -77,10 +78,10 @@ def _pickled_form(call: tuple | None, dtype: np.dtype, shape: tuple[int, ...], r
     """Raises TypeError for an array of Python objects."""
     if dtype.hasobject:
         raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
-    return pickle.dumps((call, dtype, shape, (0,) * len(shape) if repeated else None), pickle.HIGHEST_PROTOCOL)
+    return dumps((call, dtype, shape, (0,) * len(shape) if repeated else None), HIGHEST_PROTOCOL)
 
 
-_form = lru_cache(FORMS)(pickle.loads)
+_form = lru_cache(FORMS)(loads)
 
 
 def _nothing() -> None:

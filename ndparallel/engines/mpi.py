@@ -21,7 +21,7 @@ from typing import Any
 
 from gpu import say
 from ndparallel.engines.failures import failure_of
-from ndparallel.engines.frame import block_of, frame_of, message_of
+from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.keeper import Keeper, Told
 from ndparallel.engines.task import Program, RankResult, Task, load, reference_to, run_rank
@@ -170,7 +170,8 @@ class Channel:
 
     def _take_message(self, source: int, frame: bytes, content: Any) -> None:
         self.received[source] += 1
-        self.inboxes[source].append(message_of(frame, lambda _, __, dtype, shape: (content.view(dtype).reshape(shape), None)))
+        message = message_of(header_of(frame), frame, lambda _, __, dtype, shape: (content.view(dtype).reshape(shape), None))
+        self.inboxes[source].append(message)
 
     def _answer(self, number: int) -> None:
         if self.awaits and number == self.waits:

@@ -103,9 +103,16 @@ class Region:
     def __init__(self, file: SharedFile, rank: int) -> None:
         self.file, self.start = file, file.table_bytes + rank * REGION_BYTES
         self.chunks: dict[int, memoryview] = {}
+        self.places: dict[int, tuple[memoryview, int]] = {}  # by where a block starts: its chunk, and where it is in that
 
     def place(self, start: int) -> tuple[memoryview, int]:
-        """The chunk that a block lies in, and where in it. Chunk k is as large as its distance from the region's start."""
+        place = self.places.get(start)
+        if not place:
+            place = self.places[start] = self._find(start)
+        return place
+
+    def _find(self, start: int) -> tuple[memoryview, int]:
+        """Chunk k is as large as its distance from the region's start."""
         chunk_start = max(FIRST_CHUNK_BYTES, 1 << start.bit_length() - 1)
         if chunk_start not in self.chunks:
             self.chunks[chunk_start] = memoryview(self.file.map(self.start + chunk_start, chunk_start))
@@ -130,14 +137,14 @@ class Arena(Region):
         start = self._block(1 << (HEADER_BYTES + array.nbytes - 1).bit_length())
         chunk, offset = self.place(start)
         chunk[offset] = 1
-        np.copyto(np.ndarray(array.shape, array.dtype, chunk, offset + HEADER_BYTES), array)
+        np.ndarray(array.shape, array.dtype, chunk, offset + HEADER_BYTES)[...] = array
         return start
 
     def _block(self, size: int) -> int:
         blocks = self.blocks[size]
         for _ in range(min(TRIES, len(blocks))):
-            start = blocks.popleft()
-            blocks.append(start)
+            start = blocks[0]
+            blocks.rotate(-1)
             chunk, offset = self.place(start)
             if not chunk[offset]:
                 return start
