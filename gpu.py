@@ -246,6 +246,22 @@ class Pending(Handle):
         return super().wait()
 
 
+class On:
+    """`with gpu.on(name) as stream`: what the GPU does in the block, it does on that stream."""
+
+    __slots__ = ("gpu", "stream", "caller")
+
+    def __init__(self, gpu: "GPU", stream: Stream) -> None:
+        self.gpu, self.stream, self.caller = gpu, stream, gpu.current
+
+    def __enter__(self) -> Stream:
+        self.gpu.current = self.stream
+        return self.stream
+
+    def __exit__(self, *exception: object) -> None:
+        self.gpu.current = self.caller
+
+
 @dataclass
 class GPU:
     """One simulated GPU. `transport` carries its messages; with `keep_events` off it runs faster and leaves no trace."""
@@ -279,17 +295,12 @@ class GPU:
         """The time on the latest stream, in seconds."""
         return max(stream.now for stream in self.streams.values())
 
-    @contextmanager
-    def on(self, name: str, waits: bool = True) -> Iterator[Stream]:
+    def on(self, name: str, waits: bool = True) -> "On":
         """Work on another stream, which first waits for the caller's; for collectives and handles, lessons never need it."""
-        caller, stream = self.current, self.streams.setdefault(name, Stream(name))
-        if waits:
-            stream.now = max(stream.now, caller.now)
-        self.current = stream
-        try:
-            yield stream
-        finally:
-            self.current = caller
+        stream = self.streams.get(name) or self.streams.setdefault(name, Stream(name))
+        if waits and stream.now < self.current.now:
+            stream.now = self.current.now
+        return On(self, stream)
 
     def wait_for(self, handle: Handle) -> None:
         """Let the current stream wait for work on another, which the event names as its peer."""

@@ -91,7 +91,7 @@ class Channel:
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]
-        while (message := take(inbox, what)) is None:
+        while not inbox or (message := take(inbox, what)) is None:
             if not self._comes_soon():
                 self._sleep(source, what)
             self.read()
