@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 from ndparallel.engines.channel import Channel, Wiring
 from ndparallel.engines.failures import failure_of
+from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.task import Reference, load, run_rank
 
 
@@ -57,7 +58,8 @@ def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes:
     """Run the program: a pickled RankResult, or the pickled Failure."""
     try:
         program = load(reference)  # first: the arguments may be of kinds that its file defines
-        outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
+        with rare_garbage_collection():
+            outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
         channel.end(failed=False)
     except BaseException as error:
         outcome = pickle.dumps(failure_of(channel.rank, error))
