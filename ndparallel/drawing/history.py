@@ -40,13 +40,17 @@ class Span(NamedTuple):
     start: float
     end: float
     activity: str
-    label: str
+    what: Any  # its name, as `label` says it in words
     events: int = 1
     window: tuple[float, float] | None = None  # where it stands for short spans, put together: the time in which they lie
 
     @property
     def seconds(self) -> float:
         return self.end - self.start
+
+    @property
+    def label(self) -> str:
+        return label(self.what)
 
 
 class Lane(NamedTuple):
@@ -135,7 +139,7 @@ def _spans(events: Iterable[tuple]) -> Iterator[Span]:
     for _, stream, kind, what, start, end, _, _, _ in sorted(events, key=lambda event: (event[4], -event[5])):
         if end > start and end > covered:
             window = (start, end) if start < covered else None
-            yield Span(max(start, covered), end, activity_of(stream, kind, what), label(what), 1, window)
+            yield Span(max(start, covered), end, activity_of(stream, kind, what), what, 1, window)
             covered = end
 
 
@@ -189,7 +193,7 @@ def joined(spans: Iterable[Span], words: int) -> list[Span]:
     result: list[Span] = []
     for span in spans:
         if span.activity in palette.PHASES:
-            span = span._replace(label=" ".join(span.label.split()[:words]))
+            span = span._replace(what=" ".join(span.label.split()[:words]))
         last = result[-1] if result else None
         if last and span.activity in palette.PHASES and (last.end, last.label) == (span.start, span.label):
             result[-1] = last._replace(end=span.end, events=last.events + span.events)
