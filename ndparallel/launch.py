@@ -3,20 +3,16 @@
 Idea   `launch(program, 4, hardware, *arguments)` calls `program(gpu, *arguments)` once per rank, on the engine of your choice, and
        returns a RankResult of each: the value it returned, its events, its clock, its memory.
 Limit  `Ranks` keeps its processes between runs of the same size; a run that failed ends them, and the next one starts new ones.
-
-Glossary
-    underway   a run that has been begun: processes compute it while the launcher does something else
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from gpu import Hardware
 from ndparallel.engines.failures import DeadlockError, RankError
-from ndparallel.engines.task import Program, RankResult, Task
+from ndparallel.engines.task import Program, RankResult, Task, Underway
 from ndparallel.errors import UserError, unknown
 
-__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "check_ranks", "launch"]
+__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "Underway", "check_ranks", "launch"]
 
 ENGINES = ("processes", "inline", "mpi")
 
@@ -43,10 +39,10 @@ class Ranks:
         """
         return self.begin(program, hardware, *arguments, keep_events=keep_events).results()
 
-    def begin(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> "Underway":
+    def begin(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> Underway:
         """Begin what `run` does, once these ranks have finished what they were given before. Only processes run ahead of `results`."""
         self.underway.settle()
-        self.underway = Underway(self.engine.begin(program, Task(hardware, arguments, keep_events)))
+        self.underway = self.engine.begin(program, Task(hardware, arguments, keep_events))
         return self.underway
 
     def close(self) -> None:
@@ -58,30 +54,6 @@ class Ranks:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-class Underway:
-    """A run that has been begun; `finish` waits for its end."""
-
-    def __init__(self, finish: Callable[[], list[RankResult]]) -> None:
-        self.finish = finish
-        self.outcome: tuple[list[RankResult], Exception | None] | None = None
-
-    def settle(self) -> None:
-        """Wait for its end; should it have failed, `results` will say so."""
-        if self.outcome is None:
-            try:
-                self.outcome = self.finish(), None
-            except Exception as error:
-                self.outcome = [], error
-
-    def results(self) -> list[RankResult]:
-        """What `Ranks.run` returns, and raises."""
-        self.settle()
-        results, error = self.outcome or ([], None)
-        if error:
-            raise error
-        return results
 
 
 def launch(

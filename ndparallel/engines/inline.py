@@ -15,7 +15,6 @@ Glossary
 import importlib
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +22,7 @@ from gpu import say
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.task import Program, RankResult, Task, run_rank
+from ndparallel.engines.task import Program, RankResult, Task, Underway, run_rank
 from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
 from ndparallel.errors import UserError
 
@@ -38,8 +37,8 @@ class Inline:
     def start(self) -> None:
         pass
 
-    def begin(self, program: Program, task: Task) -> Callable[[], list[RankResult]]:
-        return Round(self.world_size, program, task, self.greenlet).run
+    def begin(self, program: Program, task: Task) -> Underway:
+        return Underway(Round(self.world_size, program, task, self.greenlet).run)
 
     def close(self) -> None:
         pass

@@ -15,7 +15,6 @@ import pickle
 import signal
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.keeper import Keeper, Told
-from ndparallel.engines.task import Program, RankResult, Task, load, reference_to, run_rank
+from ndparallel.engines.task import Program, RankResult, Task, Underway, load, reference_to, run_rank
 from ndparallel.engines.waiting import Waiting, named, place
 from ndparallel.engines.world import World, world
 from ndparallel.errors import UserError
@@ -47,8 +46,8 @@ class MPI:
     def start(self) -> None:
         pass
 
-    def begin(self, program: Program, task: Task) -> Callable[[], list[RankResult]]:
-        return partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+    def begin(self, program: Program, task: Task) -> Underway:
+        return Underway(partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL)))
 
     def _run(self, *program_and_task: Any) -> list[RankResult]:
         here = self.world

@@ -21,7 +21,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -29,7 +29,7 @@ from ndparallel.engines.channel import QUESTION, Wiring, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
-from ndparallel.engines.task import Program, RankResult, Task, reference_to
+from ndparallel.engines.task import Program, Task, Underway, reference_to
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 from ndparallel.errors import UserError, unknown
 
@@ -57,12 +57,11 @@ class Processes:
         self.crew = self.crew or Crew(self.world_size, self.start_method)
         return self.crew
 
-    def begin(self, program: Program, task: Task) -> Callable[[], list[RankResult]]:
-        """Hand every rank its task; what is returned waits for the results."""
+    def begin(self, program: Program, task: Task) -> Underway:
         self.start().begin((reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL)))
-        return self._finish
+        return Underway(self._finish, lambda outcomes: [pickle.loads(outcome) for outcome in outcomes])
 
-    def _finish(self) -> list[RankResult]:
+    def _finish(self) -> list[bytes]:
         assert self.crew
         try:
             return Watch(self.crew).results()
@@ -133,7 +132,7 @@ class Watch:
 
     def __init__(self, crew: Crew) -> None:
         self.crew, self.table, self.ranks = crew, crew.table, range(len(crew.processes))
-        self.done: dict[int, RankResult] = {}
+        self.done: dict[int, bytes] = {}  # their RankResults, pickled
         self.failed: dict[int, Exception] = {}
         self.patience_ends = math.inf
         self.waits: dict[int, tuple | None] = {}  # after a failure, at the last tick: what each of the others waits for
@@ -141,8 +140,8 @@ class Watch:
         self.asked: list[int] = []
         self.answers: dict[int, Waiting] = {}
 
-    def results(self) -> list[RankResult]:
-        """Wait for all ranks. Raises what the lowest rank that failed raised, RankError for one that was killed, or DeadlockError.
+    def results(self) -> list[bytes]:
+        """Wait for all ranks' results. Raises what the lowest rank that failed raised, RankError for one that was killed, or DeadlockError.
 
         After a failure the others run on until each has failed, ended or waits: who is reported does not depend on who was first.
         """

@@ -15,7 +15,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 
 from ndparallel.engines.channel import Channel, Wiring
-from ndparallel.engines.failures import failure_of
+from ndparallel.engines.failures import Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.task import Reference, load, run_rank
 
@@ -30,7 +30,7 @@ def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
     while True:
         run, reference, task = _next_task(channel, launcher)
         channel.begin(run)
-        launcher.send_bytes(_outcome(channel, reference, task))
+        launcher.send(_outcome(channel, reference, task))
 
 
 def _keep_to_a_core(rank: int, world_size: int) -> None:
@@ -54,15 +54,16 @@ def _next_task(channel: Channel, launcher: Connection) -> tuple[int, Reference, 
     return launcher.recv()
 
 
-def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes:
-    """Run the program: a pickled RankResult, or the pickled Failure."""
+def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes | Failure:
+    """Run the program: a pickled RankResult, which the launcher opens when it has the time, or a Failure."""
+    outcome: bytes | Failure
     try:
         program = load(reference)  # first: the arguments may be of kinds that its file defines
         with rare_garbage_collection():
             outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
         channel.end(failed=False)
     except BaseException as error:
-        outcome = pickle.dumps(failure_of(channel.rank, error))
+        outcome = failure_of(channel.rank, error)
         channel.end(failed=True)
     with suppress(OSError, ValueError):  # whoever read what the program prints may have gone
         sys.stdout.flush()

@@ -39,6 +39,30 @@ class RankResult(NamedTuple):
     held_bytes: dict[str, float]
 
 
+class Underway:
+    """A run that has been begun. `finish` waits for its end, `opened` makes the ranks' results of what that returns."""
+
+    def __init__(self, finish: Callable[[], list], opened: Callable[[list], list[RankResult]] = list) -> None:
+        self.finish, self.opened = finish, opened
+        self.outcome: tuple[list, Exception | None] | None = None
+
+    def settle(self) -> None:
+        """Wait for its end; should it have failed, `results` will say so."""
+        if self.outcome is None:
+            try:
+                self.outcome = self.finish(), None
+            except Exception as error:
+                self.outcome = [], error
+
+    def results(self) -> list[RankResult]:
+        """Wait for its end, and return what the ranks leave behind. Raises what has ended it, if that was an error."""
+        self.settle()
+        outcome, error = self.outcome or ([], None)
+        if error:
+            raise error
+        return self.opened(outcome)
+
+
 def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankResult:
     gpu = GPU(rank, task.hardware, transport, task.keep_events)
     value = program(gpu, *task.arguments)
