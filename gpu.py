@@ -278,7 +278,7 @@ class GPU:
     def __post_init__(self) -> None:
         self.current = Stream(COMPUTE)
         self.streams = {COMPUTE: self.current}
-        self._prices: dict[tuple, float] = {}
+        self._prices: dict[Operation, float] = {}
         self._links: dict[int, Link] = {}
         self._slowdown = self.hardware.disturbances and self.hardware.disturbances.slowdown(self.rank)
 
@@ -314,17 +314,18 @@ class GPU:
 
     # ---- compute, send, receive
 
-    def compute(self, operation: Operation) -> None:
-        """Move the current stream on by the operation's price."""
-        priced = operation[1:]  # all but its name
-        seconds = self._prices.get(priced)
+    def compute(self, operation: Operation, name: str = "") -> None:
+        """Move the current stream on by the operation's price; the event has the operation's own name where none is given."""
+        seconds = self._prices.get(operation)
         if seconds is None:
-            seconds = self._prices[priced] = float(self.hardware.seconds(operation))
+            seconds = self._prices[operation] = float(self.hardware.seconds(operation))
         if self._slowdown:
             seconds *= self._slowdown(self.current.name)
-        start = self.current.now
-        self.current.now = start + seconds
-        self.record(COMPUTE, operation.name, start, self.current.now, operation.bytes, operation.flops)
+        stream = self.current
+        start = stream.now
+        stream.now = end = start + seconds
+        if self.keep_events:
+            self.events.append((self.rank, stream.name, COMPUTE, name or operation.name, start, end, operation.bytes, operation.flops, None))
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits for the receiver."""

@@ -177,28 +177,28 @@ class Saved(dict[str, np.ndarray]):
         self.take_all(*self)
 
 
-class Charge(dict[str, Operation]):
-    """The price list of one pass through one unit: charge an operation by its name. What it names is written in when it is first used."""
+class Charge(dict[str, str]):
+    """The price list of one pass through one unit: charge an operation by its name. What events call it is put together once."""
 
     def __init__(self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: Watch | None = None) -> None:
         self.gpu, self.prefix, self.prices, self.watch = gpu, prefix, prices, watch
 
-    def __missing__(self, name: str) -> Operation:
-        operation = self[name] = Operation(f"{self.prefix} {name}", *self.prices[name][1:])
-        return operation
+    def __missing__(self, name: str) -> str:
+        self[name] = full = f"{self.prefix} {name}"
+        return full
 
     def __call__(self, name: str) -> None:
-        self.gpu.compute(self[name])
+        self.gpu.compute(self.prices[name], self[name])
 
     def matmul(self, name: str, a: np.ndarray, b: np.ndarray, chunks: int = 1) -> np.ndarray:
         """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of what is priced."""
-        operation = self[name] if chunks == 1 else costs.chunk(self[name], chunks)
+        operation = self.prices[name] if chunks == 1 else costs.chunk(self.prices[name], chunks)
         if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
-            raise AssertionError(f"{operation.name} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
-        self.gpu.compute(operation)
+            raise AssertionError(f"{self[name]} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
+        self.gpu.compute(operation, self[name])
         product = a @ b
         if self.watch:
-            self.watch.see(operation.name, product)
+            self.watch.see(self[name], product)
         return product
 
 
