@@ -39,7 +39,7 @@ from ndparallel.show import WIDTH, prose
 from ndparallel.words import count
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
-WORDS = {"compute": "compute", "bubble": "bubble", "optimizer": "optimizer"} | {
+WORDS = {"compute": "compute", "bubble": "bubble", "imbalance": "stage imbalance", "optimizer": "optimizer"} | {
     group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")
 }
 
