@@ -186,7 +186,7 @@ def sentences(found: Answer, tokens: float) -> list[str]:
         else f"It fits: {si(-room, 'B')} of {has} are left."
     )
     kind, lost = bound(found)
-    whose = f"pipeline rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
+    whose = f"rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
     return [
         f"A step takes {si(found.seconds, 's')} {found.error_bar.sentence}",
         f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} TFLOP/s per GPU; "

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from gpu import si
 from ndparallel.planner.answer import Answer
 from ndparallel.planner.endings import AnyWorkload
-from ndparallel.planner.step import pace_of_unlike_stages, work_by_rank, workload_of
+from ndparallel.planner.step import without_messages, work_by_rank, workload_of
 from ndparallel.planner.workload import KEPT, Workload
 from ndparallel.words import count, listed
 
@@ -30,7 +30,7 @@ def imbalance_sentences(found: Answer) -> list[str]:
         return []
     work, rank, busiest = workload_of(found.job, found.plan), found.step.rank, found.step.busiest
     each = work_by_rank(work)
-    pace, even = pace_of_unlike_stages(work, rank), sum(each) / len(each)
+    (_, pace), even = without_messages(work, rank, each[busiest]), sum(each) / len(each)
     if pace - each[busiest] > each[busiest] - each[rank]:
         return [unlike(work, found.microbatches * (pace - even))]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"

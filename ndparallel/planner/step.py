@@ -131,9 +131,9 @@ def pipeline(work: AnyWorkload) -> tuple[Seconds, int, int]:
     finals = endings(work, ends)
     last = int(np.argmax([end + float(final.total) for end, final in zip(ends.end, finals)]))
     busy, each = busy_of(work, last), work_by_rank(work)
-    pace = max(max(each), pace_of_unlike_stages(work, last))
+    silent_end, pace = without_messages(work, last, max(each))
     waits = max(0.0, ends.end[last] - float(busy.total))  # rounds that are not timed one by one may fall short by some thousandths
-    for_messages = min(waits, max(0.0, ends.end[last] - silent_end(work, last, pace)))
+    for_messages = min(waits, max(0.0, ends.end[last] - silent_end))
     imbalance = min(waits - for_messages, work.plan.microbatches(work.job) * (pace - each[last]))
     bubble = waits - for_messages - imbalance
     return busy + finals[last] + Seconds(pp=for_messages, bubble=bubble, imbalance=imbalance), last, each.index(max(each))
@@ -183,24 +183,26 @@ def extrapolated(before: list[float], after: list[float], rounds: float, least: 
     return [start + rounds * max(end - start, least) for start, end in zip(before, after)]
 
 
-def silent_end(work: AnyWorkload, rank: int, pace: float) -> float:
-    """When a rank would end if messages took no time: after one round, and then at that pace of a microbatch."""
-    durations = work_of(work, messages=False)
+def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[float, float]:
+    """When a rank would end if messages took no time, and the pipeline's pace then: that of the busiest rank. Only where stages of one
+    rank are unlike it may be slower, as ranks that are all as busy wait for one another, and is timed."""
+    durations, microbatches = work_of(work, messages=False), work.plan.microbatches(work.job)
     if work.plan.schedule in AUTOMATIC:
         ends = Replay(schedule_of(work)).ends(durations)
-        return max(end - start for start, end in zip(ends.start, ends.end))
-    first = first_round(work)
-    return replay_for(work, first).ends(durations).end[rank] + (work.plan.microbatches(work.job) - first) * pace
+        return max(end - start for start, end in zip(ends.start, ends.end)), busiest
+    if not unlike_stages(work):
+        first = first_round(work)
+        return replay_for(work, first).ends(durations).end[rank] + (microbatches - first) * busiest, busiest
+    few, more, rounds = rounds_of(work)
+    more = more if rounds else replay_for(work, microbatches + work.plan.pp)
+    before, after = (ends.end[rank] for ends in ends_of_both(few, more, durations))
+    return before + rounds * (after - before), max(busiest, (after - before) / work.plan.pp)
 
 
-def pace_of_unlike_stages(work: AnyWorkload, rank: int) -> float:
-    """Seconds of a microbatch when the pipeline is full, where stages of one rank are unlike: then no rank may be busy all the time."""
+def unlike_stages(work: AnyWorkload) -> bool:
+    """Whether some of a rank's stages have more to do than others; the first and the last stage always differ."""
     inner = [sum(passes) for passes in zip(*seconds_by_stage(work))][1:-1]
-    if work.plan.chunks == 1 or max(inner) <= min(inner) * (1 + UNLIKE):
-        return 0.0
-    first, ranks = first_round(work), work.plan.pp
-    before, after = ends_of_both(replay_for(work, first), replay_for(work, first + ranks), work_of(work, messages=False))
-    return (after.end[rank] - before.end[rank]) / ranks
+    return work.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
 
 
 def first_round(work: AnyWorkload) -> int:
