@@ -9,11 +9,12 @@ Limit  A layer takes as long wherever it is. Of several chunks on a rank only th
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpu import si
 from ndparallel.planner.answer import Answer
 from ndparallel.planner.endings import AnyWorkload
-from ndparallel.planner.step import without_messages, work_by_rank, workload_of
+from ndparallel.planner.step import step_of, without_messages, work_by_rank, workload_of
 from ndparallel.planner.workload import KEPT, Workload
 from ndparallel.words import count, listed
 
@@ -21,7 +22,7 @@ LARGE = 0.02  # of the step: an imbalance that is worth a sentence
 WORTH = 0.005  # of the step: a saving that is worth another split
 HALVINGS = 30  # of the range in which the best pace lies
 MOST_LISTED = 16  # ranks
-NO_SPLIT = "No other split of whole layers over these ranks is better"
+NO_SPLIT = "No other split of whole layers over these ranks is much better"
 
 
 def imbalance_sentences(found: Answer) -> list[str]:
@@ -35,7 +36,7 @@ def imbalance_sentences(found: Answer) -> list[str]:
         return [unlike(work, found.microbatches * (pace - even))]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
     longer = f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there are"
-    saved = remedy(found, work, each[busiest]) if isinstance(work, Workload) else ""
+    saved = remedy(found, work) if isinstance(work, Workload) else ""
     most = si(found.microbatches * (each[busiest] - even), "s")
     return [f"Stage imbalance: {waits}, {longer}. " + (saved or f"{NO_SPLIT}; perfectly even ranks would save at most {most}.")]
 
@@ -48,14 +49,15 @@ def unlike(work: AnyWorkload, most: float) -> str:
     )
 
 
-def remedy(found: Answer, work: Workload, pace: float) -> str:
-    """What the most even split would save; empty if that is next to nothing."""
-    least, layers = most_even(work)
-    saved = found.microbatches * (pace - least)
-    if saved < WORTH * found.seconds:
-        return ""
-    split = f" ({listed([f'{each}' for each in layers])})" if len(layers) == work.plan.pp <= MOST_LISTED else ""
-    return f"Another split of the layers{split} would save about {si(saved, 's')}."
+def remedy(found: Answer, work: Workload) -> str:
+    """What the most even split would save; empty if that is next to nothing. Of several chunks on a rank only the pace is known."""
+    pace, layers = most_even(work)
+    if work.plan.chunks == 1 and len(layers) == work.plan.pp:
+        saved, about = found.seconds - step_of(replace(work, layers=tuple(layers))).seconds, ""
+        split = f" ({listed([f'{each}' for each in layers])})" if len(layers) <= MOST_LISTED else ""
+    else:
+        saved, about, split = found.microbatches * (max(work_by_rank(work)) - pace), "about ", ""
+    return f"Another split of the layers{split} would save {about}{si(saved, 's')}, memory aside." if saved >= WORTH * found.seconds else ""
 
 
 def held(work: AnyWorkload, rank: int) -> str:

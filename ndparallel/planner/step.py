@@ -196,7 +196,8 @@ def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[floa
     few, more, rounds = rounds_of(work)
     more = more if rounds else replay_for(work, microbatches + work.plan.pp)
     before, after = (ends.end[rank] for ends in ends_of_both(few, more, durations))
-    return before + rounds * (after - before), max(busiest, (after - before) / work.plan.pp)
+    pace = max(busiest, (after - before) / work.plan.pp)
+    return before + rounds * work.plan.pp * pace, pace
 
 
 def unlike_stages(work: AnyWorkload) -> bool:
