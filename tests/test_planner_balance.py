@@ -134,7 +134,7 @@ def test_no_split_fills_ranks_beyond_the_pace_and_the_first_gets_what_is_left():
 def test_where_no_split_of_whole_layers_is_better_none_is_advised():
     (said,) = imbalance_sentences(answer(job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)))
     assert "rank 0 (embedding and 2 dense layers) waits for rank 2 (4 layers with experts), which works" in said
-    assert "No other split of whole layers over these ranks is much better; perfectly even ranks would save at most" in said
+    assert "No other split of whole layers over these ranks is much better. Perfectly even ranks would save at most" in said
 
 
 def test_a_plan_says_which_pipeline_rank_its_seconds_are_of(capsys):

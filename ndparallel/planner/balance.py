@@ -22,7 +22,6 @@ LARGE = 0.02  # of the step: an imbalance that is worth a sentence
 WORTH = 0.005  # of the step: a saving that is worth another split
 HALVINGS = 30  # of the range in which the best pace lies
 MOST_LISTED = 16  # ranks
-NO_SPLIT = "No other split of whole layers over these ranks is much better"
 
 
 def imbalance_sentences(found: Answer) -> list[str]:
@@ -31,33 +30,33 @@ def imbalance_sentences(found: Answer) -> list[str]:
         return []
     work, rank, busiest = workload_of(found.job, found.plan), found.step.rank, found.step.busiest
     each = work_by_rank(work)
-    (_, pace), even = without_messages(work, rank, each[busiest]), sum(each) / len(each)
+    _, pace = without_messages(work, rank, each[busiest])
+    most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
     if pace - each[busiest] > each[busiest] - each[rank]:
-        return [unlike(work, found.microbatches * (pace - even))]
+        return [f"{unlike(work)} Equal chunks on equal ranks would save at most {most}."]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
     longer = f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there are"
-    saved = remedy(found, work) if isinstance(work, Workload) else ""
-    most = si(found.microbatches * (each[busiest] - even), "s")
-    return [f"Stage imbalance: {waits}, {longer}. " + (saved or f"{NO_SPLIT}; perfectly even ranks would save at most {most}.")]
+    split = another_split(found, work) if isinstance(work, Workload) else ""
+    return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
 
 
-def unlike(work: AnyWorkload, most: float) -> str:
+def unlike(work: AnyWorkload) -> str:
     layers = [layers_in(kinds) for kinds in work.kinds]
-    return (
-        f"Stage imbalance: stages have {min(layers)} to {max(layers)} layers, so that ranks wait for one another in every microbatch, "
-        f"however many there are. Equal chunks on equal ranks would save at most {si(most, 's')}."
-    )
+    few_to_many = f"stages have {min(layers)} to {max(layers)} layers"
+    return f"Stage imbalance: {few_to_many}, so that ranks wait for one another in every microbatch, however many there are."
 
 
-def remedy(found: Answer, work: Workload) -> str:
-    """What the most even split would save; empty if that is next to nothing. Of several chunks on a rank only the pace is known."""
+def another_split(found: Answer, work: Workload) -> str:
+    """What the most even one would save. Of several chunks on a rank only the pace is known."""
     pace, layers = most_even(work)
     if work.plan.chunks == 1 and len(layers) == work.plan.pp:
         saved, about = found.seconds - step_of(replace(work, layers=tuple(layers))).seconds, ""
         split = f" ({listed([f'{each}' for each in layers])})" if len(layers) <= MOST_LISTED else ""
     else:
         saved, about, split = found.microbatches * (max(work_by_rank(work)) - pace), "about ", ""
-    return f"Another split of the layers{split} would save {about}{si(saved, 's')}, memory aside." if saved >= WORTH * found.seconds else ""
+    if saved < WORTH * found.seconds:
+        return "No other split of whole layers over these ranks is much better. "
+    return f"Another split of the layers{split} would save {about}{si(saved, 's')}, memory aside. "
 
 
 def held(work: AnyWorkload, rank: int) -> str:
