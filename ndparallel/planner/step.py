@@ -147,8 +147,8 @@ def busy_of(work: AnyWorkload, rank: int) -> Seconds:
 
 def work_by_rank(work: AnyWorkload) -> list[float]:
     """Seconds that each pipeline rank works on a microbatch."""
-    each, layout = [sum(passes) for passes in zip(*seconds_by_stage(work))], work.plan.layout
-    return [sum(each[stage] for stage in layout.stages_of(rank)) for rank in ranks(work)]
+    each, layout = passes_by_stage(work), work.plan.layout
+    return [sum([each[stage] for stage in layout.stages_of(rank)]) for rank in ranks(work)]
 
 
 def ends_of(work: AnyWorkload) -> Ends:
@@ -202,7 +202,7 @@ def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[floa
 
 def unlike_stages(work: AnyWorkload) -> bool:
     """Whether some of a rank's stages have more to do than others; the first and the last stage always differ."""
-    inner = [sum(passes) for passes in zip(*seconds_by_stage(work))][1:-1]
+    inner = passes_by_stage(work)[1:-1]
     return work.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
 
 
@@ -245,3 +245,9 @@ def work_of(work: AnyWorkload, messages: bool = True) -> Work:
 def seconds_by_stage(work: AnyWorkload) -> list[list[float]]:
     """Of F, I and W."""
     return [[float(part.total) for part in column] for column in work.columns]
+
+
+@lru_cache(maxsize=2)
+def passes_by_stage(work: AnyWorkload) -> list[float]:
+    """Of all three."""
+    return [forward + inputs + weights for forward, inputs, weights in zip(*seconds_by_stage(work))]
