@@ -9,6 +9,7 @@ from gpu import Hardware
 from ndparallel.errors import UserError
 from ndparallel.job import Job as LessonJob
 from ndparallel.launch import launch
+from ndparallel.measure import breakdown
 from ndparallel.measure import peak_memory as counted_bytes
 from ndparallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES
@@ -120,6 +121,20 @@ def test_tensor_parallelism_times_fsdp():
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_schedule_of_a_pipeline(name, microbatches):
     assert_equal("3d_pipeline_parallel", name, changes={"batch": 8, "microbatches": microbatches}, **WHOLE)
+
+
+@pytest.mark.parametrize(("grid", "rel"), [(True, 1e-6), (False, 1e-2)])
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])
+def test_bubble_and_imbalance_are_what_the_gpu_that_is_done_last_idles_in_the_lesson(name, grid, rel):
+    """10 layers, counted with the head, make 3 of some ranks and 2 of others: half as much again on each of 8 microbatches."""
+    chosen, changes = strategy("3d_pipeline_parallel", name), {"batch": 8, "microbatches": 8, "model": replace(MODEL, layers=10)}
+    lesson = chosen.job(LessonJob(**changes), 4)
+    results = launch(chosen.program, 4, ROOMY, lesson, engine="inline")
+    step = predict(*planned(lesson, ROOMY, grid=grid, **WHOLE))
+    idles = breakdown(results[step.rank].events, seconds_of(results)).bubble
+    assert step.breakdown["bubble"] + step.breakdown["imbalance"] == pytest.approx(idles, rel=rel)
+    if name != "interleaved":
+        assert step.breakdown["imbalance"] == pytest.approx(step.breakdown["compute"] / 2, rel=1e-2)  # the embedding is quick
 
 
 @pytest.mark.parametrize("name", ["1F1B", "ZB-V"])

@@ -27,6 +27,7 @@ from ndparallel.errors import UserError
 from ndparallel.launch_flags.better import comparison
 from ndparallel.launch_flags.options import described, launch
 from ndparallel.planner.answer import Answer, answer
+from ndparallel.planner.balance import imbalance_sentences
 from ndparallel.planner.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.memory import KINDS
@@ -39,7 +40,7 @@ from ndparallel.show import WIDTH, prose
 from ndparallel.words import count
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
-WORDS = {"compute": "compute", "bubble": "bubble", "optimizer": "optimizer"} | {
+WORDS = {"compute": "compute", "bubble": "bubble", "imbalance": "stage imbalance", "optimizer": "optimizer"} | {
     group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")
 }
 
@@ -148,7 +149,7 @@ def show(console: Console, found: Answer, arguments: argparse.Namespace, notes: 
 
 def headline(found: Answer) -> str:
     """The job and the plan, what was derived included."""
-    job, plan, microbatches = found.job, found.plan, int(found.plan.microbatches(found.job))
+    job, plan, microbatches = found.job, found.plan, found.microbatches
     billions, gpus = job.shape.parameters().total / 1e9, count(int(plan.gpus), "GPU")
     parts = f"{microbatches} microbatch{'es' * (microbatches != 1)} of {plan.micro_batch}"
     dtype = job.stack.dtype if job.stack.executed else job.dtype
@@ -162,7 +163,8 @@ def headline(found: Answer) -> str:
 def times(found: Answer, width: int) -> Table:
     parts = sorted(found.step.breakdown.items(), key=lambda part: -part[1])
     rows = [(WORDS[kind], si(float(part), "s"), f"{part / found.seconds:.1%}") for kind, part in parts if part > NEGLIGIBLE * found.seconds]
-    return quiet_table(("where the time goes", "seconds", "share"), [("step", si(found.seconds, "s"), ""), *rows], width)
+    whose = f" of pipeline rank {found.step.rank}" if found.plan.pp > 1 else ""
+    return quiet_table((f"where the time{whose} goes", "seconds", "share"), [("step", si(found.seconds, "s"), ""), *rows], width)
 
 
 def memory(found: Answer, width: int) -> Table:
@@ -184,11 +186,13 @@ def sentences(found: Answer, tokens: float) -> list[str]:
         else f"It fits: {si(-room, 'B')} of {has} are left."
     )
     kind, lost = bound(found)
+    whose = f"rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
     return [
         f"A step takes {si(found.seconds, 's')} {found.error_bar.sentence}",
         f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} TFLOP/s per GPU; "
         f"{tokens:.3g} tokens take {found.days(tokens):.3g} days.",
         f"MFU {found.mfu:.1%}: {DEFINITIONS['mfu']}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
-        f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of the step. {fits}",
+        f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
+        *imbalance_sentences(found),
         *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
     ]

@@ -35,6 +35,11 @@ class Answer:
         return float(self.step.seconds)
 
     @property
+    def microbatches(self) -> int:
+        """Of one data-parallel rank."""
+        return int(self.plan.microbatches(self.job))
+
+    @property
     def tokens(self) -> int:
         """Of one step."""
         return self.job.global_batch * self.job.sequence
@@ -84,6 +89,8 @@ class Answer:
         return {
             "step_seconds": self.seconds,
             "breakdown_seconds": {kind: float(seconds) for kind, seconds in self.step.breakdown.items()},
+            "breakdown_of_pipeline_rank": self.step.rank,
+            "busiest_pipeline_rank": self.step.busiest,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "tflops_per_gpu": self.flops_per_second_per_gpu / 1e12,
             "mfu": self.mfu,
@@ -93,7 +100,7 @@ class Answer:
             "fits": self.missing_bytes <= 0,
             "error_bar": self.error_bar.fraction,
             "gpus": int(self.plan.gpus),
-            "microbatches": int(self.plan.microbatches(self.job)),
+            "microbatches": self.microbatches,
             "plan": {name: getattr(self.plan, name) for name in (*DEGREES, "recompute_layers")},
         }
 

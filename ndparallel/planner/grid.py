@@ -26,6 +26,8 @@ from ndparallel.planner.executed_workload import PASSES, ExecutedWorkload
 from ndparallel.planner.overlap import Bucket, begin, finish
 from ndparallel.planner.streams import Item, Ledgers, Seconds, Streams
 
+WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
+
 
 def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -> list[Streams]:
     """Every pipeline rank's streams at the end of the step; with `traces` they know what happened when."""
@@ -37,11 +39,20 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
     return [rank.streams for rank in ranks]
 
 
-def slowest_gpu(grid: list[Streams]) -> Seconds:
-    """What the GPU that is done last spent its step on."""
-    last = max(grid, key=lambda streams: float(np.max(streams.now)))
-    place = int(np.argmax(last.now))
-    return Seconds({kind: float(np.broadcast_to(seconds, np.shape(last.now))[place]) for kind, seconds in last.spent.items()})
+def slowest_gpu(grid: list[Streams]) -> tuple[Seconds, int, int]:
+    """What the GPU that is done last spent its step on; its pipeline rank, and the one that works longest of those it works with."""
+    last = max(range(len(grid)), key=lambda rank: float(np.max(grid[rank].now)))
+    place = int(np.argmax(grid[last].now))
+    spent = [spent_at(streams, place) for streams in grid]
+    works = [sum(each.get(kind, 0.0) for kind in WORK) for each in spent]
+    busiest, idle = works.index(max(works)), spent[last].pop("bubble", 0.0)
+    imbalance = min(idle, works[busiest] - works[last])
+    return spent[last] + Seconds(bubble=idle - imbalance, imbalance=imbalance), last, busiest
+
+
+def spent_at(streams: Streams, place: int) -> Seconds:
+    """By one GPU of a rank."""
+    return Seconds({kind: float(np.broadcast_to(seconds, np.shape(streams.now))[place]) for kind, seconds in streams.spent.items()})
 
 
 @dataclass(frozen=True)

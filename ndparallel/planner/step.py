@@ -7,7 +7,9 @@ Cost   A sixth of a microsecond for each action of the schedule that is timed (n
 Limit  Data loading, logging and checkpoints are not in a step.
 
 Glossary
-    bubble      time that the pipeline rank which is done last spends waiting for others
+    imbalance   what the pipeline rank that is done last waits for slower ones in a full pipeline: it grows with the microbatches
+    bubble      what it waits besides, while the pipeline fills and drains: as long for any number of microbatches
+    pace        seconds of a microbatch in a full pipeline
     spread      standard deviation of the GPUs' speeds, as a share
 """
 
@@ -36,14 +38,18 @@ from ndparallel.planner.workload import Workload
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
-KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer")
+UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
+KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step: compute, exposed communication by kind, bubble and optimizer add up to `seconds`."""
+    """Seconds of a step: compute, exposed communication by kind, waiting for other pipeline ranks and optimizer add up to `seconds`.
+    They are of the pipeline rank that is done last, `rank`; `busiest` is the one that works longest."""
 
     breakdown: dict[str, Any]
+    rank: int = 0
+    busiest: int = 0
 
     @property
     def seconds(self):
@@ -72,11 +78,11 @@ def workload_of(job: Job, plan: Plan) -> AnyWorkload:
 
 def step_of(work: AnyWorkload) -> Step:
     if isinstance(work, ExecutedWorkload) and work.job.stack.grid:
-        spent = slowest_gpu(grid_of(work))
-        return Step({kind: spent.get(kind, 0.0) for kind in KINDS})
-    spent = one_stage(work).spent if work.plan.pp == 1 else pipeline(work)
+        spent, rank, busiest = slowest_gpu(grid_of(work))
+        return Step({kind: spent.get(kind, 0.0) for kind in KINDS}, rank, busiest)
+    spent, rank, busiest = (one_stage(work).spent, 0, 0) if work.plan.pp == 1 else pipeline(work)
     means = {kind: mean(spent.get(kind, 0.0)) for kind in KINDS}
-    return Step(means | {"bubble": means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0})
+    return Step(means | {"bubble": means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0}, rank, busiest)
 
 
 def mean(seconds: Any) -> float:
@@ -115,21 +121,34 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
 # -------------------------------------------------------------------------------------------------------- the pipeline
 
 
-def pipeline(work: AnyWorkload) -> Seconds:
-    """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last."""
+def pipeline(work: AnyWorkload) -> tuple[Seconds, int, int]:
+    """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last. And the busiest rank.
+
+    Of what that rank waits, the imbalance is what it would wait were the pipeline always full: as long as a full round takes more than
+    its own work of one. The bubble is the rest, for which the number of microbatches does not matter.
+    """
     ends = ends_of(work)
     finals = endings(work, ends)
     last = int(np.argmax([end + float(final.total) for end, final in zip(ends.end, finals)]))
-    busy = busy_of(work, last)
+    busy, each = busy_of(work, last), work_by_rank(work)
+    silent_end, pace = without_messages(work, last, max(each))
     waits = max(0.0, ends.end[last] - float(busy.total))  # rounds that are not timed one by one may fall short by some thousandths
-    for_messages = min(waits, max(0.0, ends.end[last] - silent_end(work, last)))
-    return busy + finals[last] + Seconds(pp=for_messages, bubble=waits - for_messages)
+    for_messages = min(waits, max(0.0, ends.end[last] - silent_end))
+    imbalance = min(waits - for_messages, work.plan.microbatches(work.job) * (pace - each[last]))
+    bubble = waits - for_messages - imbalance
+    return busy + finals[last] + Seconds(pp=for_messages, bubble=bubble, imbalance=imbalance), last, each.index(max(each))
 
 
 def busy_of(work: AnyWorkload, rank: int) -> Seconds:
     """What a rank computes in a step, with what it says meanwhile."""
     stages = work.plan.layout.stages_of(rank)
     return total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
+
+
+def work_by_rank(work: AnyWorkload) -> list[float]:
+    """Seconds that each pipeline rank works on a microbatch."""
+    each, layout = passes_by_stage(work), work.plan.layout
+    return [sum([each[stage] for stage in layout.stages_of(rank)]) for rank in ranks(work)]
 
 
 def ends_of(work: AnyWorkload) -> Ends:
@@ -164,14 +183,27 @@ def extrapolated(before: list[float], after: list[float], rounds: float, least: 
     return [start + rounds * max(end - start, least) for start, end in zip(before, after)]
 
 
-def silent_end(work: AnyWorkload, rank: int) -> float:
-    """When a rank would end if messages took no time: after one round, and then as the busiest rank goes on."""
+def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[float, float]:
+    """When a rank would end if messages took no time, and the pipeline's pace then: that of the busiest rank. Only where stages of one
+    rank are unlike it may be slower, as ranks that are all as busy wait for one another, and is timed."""
+    durations, microbatches = work_of(work, messages=False), work.plan.microbatches(work.job)
     if work.plan.schedule in AUTOMATIC:
-        ends = Replay(schedule_of(work)).ends(work_of(work, messages=False))
-        return max(end - start for start, end in zip(ends.start, ends.end))
-    replay, durations = replay_for(work, first_round(work)), work_of(work, messages=False)
-    rounds = (work.plan.microbatches(work.job) - replay.schedule.microbatches) / work.plan.pp
-    return replay.ends(durations).end[rank] + rounds * replay.busiest_round(durations)
+        ends = Replay(schedule_of(work)).ends(durations)
+        return max(end - start for start, end in zip(ends.start, ends.end)), busiest
+    if not unlike_stages(work):
+        first = first_round(work)
+        return replay_for(work, first).ends(durations).end[rank] + (microbatches - first) * busiest, busiest
+    few, more, rounds = rounds_of(work)
+    more = more if rounds else replay_for(work, microbatches + work.plan.pp)
+    before, after = (ends.end[rank] for ends in ends_of_both(few, more, durations))
+    pace = max(busiest, (after - before) / work.plan.pp)
+    return before + rounds * work.plan.pp * pace, pace
+
+
+def unlike_stages(work: AnyWorkload) -> bool:
+    """Whether some of a rank's stages have more to do than others; the first and the last stage always differ."""
+    inner = passes_by_stage(work)[1:-1]
+    return work.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
 
 
 def first_round(work: AnyWorkload) -> int:
@@ -213,3 +245,9 @@ def work_of(work: AnyWorkload, messages: bool = True) -> Work:
 def seconds_by_stage(work: AnyWorkload) -> list[list[float]]:
     """Of F, I and W."""
     return [[float(part.total) for part in column] for column in work.columns]
+
+
+@lru_cache(maxsize=2)
+def passes_by_stage(work: AnyWorkload) -> list[float]:
+    """Of all three."""
+    return [forward + inputs + weights for forward, inputs, weights in zip(*seconds_by_stage(work))]

@@ -38,9 +38,10 @@ def layers_by_stage(layers: int, stages: int) -> list[int]:
 
 
 @lru_cache(maxsize=1024)
-def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0) -> tuple[tuple[str, ...], ...]:
-    """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage behind those are kept."""
-    places = np.cumsum([0, *layers_by_stage(shape.layers, stages)])
+def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0, layers: tuple[int, ...] = ()) -> tuple[tuple[str, ...], ...]:
+    """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage behind those are kept.
+    `layers` says how many each stage has; without it they are split evenly."""
+    places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages))])
     kinds = [["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)] for a, b in zip(places, places[1:])]
     if recomputed:
         kinds = [[kind + KEPT * (place >= recomputed) for place, kind in enumerate(stage)] for stage in kinds]
@@ -68,6 +69,7 @@ class Workload:
     """Of one plan of a real framework's job."""
 
     pricing: Pricing
+    layers: tuple[int, ...] = ()  # of every stage; none: split evenly
     kinds_seen: dict[str, Bucket] = field(default_factory=dict)
 
     @property
@@ -84,7 +86,7 @@ class Workload:
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, ...], ...]:
-        return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers)
+        return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers, self.layers)
 
     # ---- units and buckets
 
