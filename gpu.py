@@ -325,7 +325,8 @@ class GPU:
         start = stream.now
         stream.now = end = start + seconds
         if self.keep_events:
-            self.events.append((self.rank, stream.name, COMPUTE, name or operation.name, start, end, operation.bytes, operation.flops, None))
+            what = name or operation.name
+            self.events.append((self.rank, stream.name, COMPUTE, what, start, end, operation.bytes, operation.flops, None))
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits for the receiver."""
