@@ -34,7 +34,8 @@ JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss"
 
 @dataclass(frozen=True)
 class Report:
-    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64."""
+    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64. `notes` are what
+    is to be said before the numbers' own remarks."""
 
     lesson: str
     hardware: dict[str, Any]
@@ -43,6 +44,7 @@ class Report:
     baseline: Measurement | None = None
     tolerance: float = 1e-5
     lessons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def speedup(self, row: Measurement) -> float | None:
         """Step of the single GPU / step of this strategy; None where one of them has none."""
@@ -127,7 +129,7 @@ class Report:
 
     def remarks(self) -> list[str]:
         """What the numbers say that a reader of the table must not miss, each as one sentence."""
-        return [remark for row in self.strategies for remark in self._remarks(row)]
+        return [*self.notes, *(remark for row in self.strategies for remark in self._remarks(row))]
 
     def _remarks(self, row: Measurement) -> Iterator[str]:
         speedup, difference = self.speedup(row), self.difference(row)

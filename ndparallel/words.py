@@ -8,9 +8,9 @@ NO_BREAK = "\u00a0"
 SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")
 
 
-def count(number: int, noun: str) -> str:
-    """Write "1 GPU" and "4 GPUs"."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+def count(number: int, noun: str, ending: str = "s") -> str:
+    """Write "1 GPU" and "4 GPUs"; of a few nouns the plural's `ending` is another."""
+    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def listed(names: Sequence[str]) -> str:
