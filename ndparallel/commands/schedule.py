@@ -96,11 +96,12 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     plain = console.no_color or console.color_system is None
     scale = schedule_picture.columns_per_second(timings, console.width)
-    for timing in timings:
+    pictures = [schedule_picture.draw(timing, scale, plain) for timing in timings]
+    for timing, picture in zip(timings, pictures):
         console.print(heading(timing))
-        console.print(schedule_picture.draw(timing, scale, plain), no_wrap=True)
+        console.print(picture, no_wrap=True)
         console.print()
-    console.print(schedule_picture.legend(timings, plain))
+    console.print(schedule_picture.legend(timings, plain, "".join(picture.plain for picture in pictures)))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
 
 
