@@ -160,6 +160,11 @@ COMMANDS_OPTIONS = {
         "--released-by-input": ("nan", "-1", "7"),
         "--svg": ("directory.json", "nowhere/a.svg", ""),
     },
+    ("scaling", *PLAN[:-2]): {
+        "--svg": ("directory.json", "nowhere/a.svg", "empty.txt/a.svg", ""),
+        "--sizes": ("", "x", "0", "8,-1"),
+        "--gpus": ("0",),
+    },
     ("mesh",): {f"--{axis}": ("0", "-1", "x", "1000000000") for axis in ("tp", "cp", "dp", "pp", "ep")}
     | {"--gpus": ("0", "-1"), "--order": ("", "x"), "--gpus-per-node": ("0",), "--hardware": ("nope", "h-nan.json")},
     ("validate",): {"--cases": (*BROKEN, "c-text.json", "")},

@@ -17,7 +17,7 @@ from rich.text import Text
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.errors import UserError
-from ndparallel.files import write_atomically
+from ndparallel.files import check_writable, write_atomically
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_writable(args.svg)
     check(args)
     timings = [timed(name, args) for name in args.names]
     if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
