@@ -120,6 +120,7 @@ def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:
 # ---------------------------------------------------------------------------------------------------------------- sweeps
 
 UNITS = {"_seconds": "s", "_bytes": "B"}
+NO_VALUE = {"capacity_factor": "none"}  # where it is a choice, and not a number that is missing
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -144,7 +145,7 @@ def heading(key: str) -> str:
 def cell(key: str, value: float | str | None) -> str:
     """A value as its key says: seconds and bytes with prefixes, shares in percent, calls with one decimal, other floats as factors."""
     if value is None or isinstance(value, str):
-        return value or "-"
+        return value or NO_VALUE.get(key, "-")
     for suffix, unit in UNITS.items():
         if key.endswith(suffix):
             return quantity(value, unit)

@@ -224,6 +224,14 @@ def test_experts_that_take_less_drop_more_and_hold_up_less():
     assert rows[-1]["dropped share"] > 0 and rows[-1]["busiest to mean"] < rows[0]["busiest to mean"]
 
 
+def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
+    from ndparallel.lesson import main
+
+    assert main(load(LESSON), ["--sweep", "capacity", "--engine", "inline"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[4:9]]
+    assert [row[0] for row in rows] == ["none", "2.00x", "1.50x", "1.25x", "1.00x"] and "-" not in sum(rows, [])
+
+
 @pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])
 def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
     with Runner(replace(POCKET, memory_bytes=1e4), "inline") as runner:
