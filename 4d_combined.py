@@ -34,7 +34,7 @@ from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import Bucket, FullyShardedUnit, ShardedGradients, ShardedOptimizer
 from ndparallel.tensor_parallel import SEQUENCE_PARALLEL
 from ndparallel.units import ModelConfig, Unit
-from ndparallel.words import duration
+from ndparallel.words import count, duration
 
 ZERO = (Bucket, ShardedOptimizer, ShardedGradients, FullyShardedUnit)
 
@@ -107,7 +107,7 @@ def share(parts: int) -> Callable[[int], int]:
 
     def degree(gpus: int) -> int:
         if gpus % parts:
-            raise UserError(f"{gpus} GPUs cannot be a grid of {parts} times something; choose a multiple of {parts}.")
+            raise UserError(f"{count(gpus, 'GPU')} cannot be a grid of {parts} times something; choose a multiple of {parts}.")
         return gpus // parts
 
     return degree
