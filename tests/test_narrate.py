@@ -60,6 +60,15 @@ def test_the_tail_is_told_as_bubble():
     assert "has nothing to do for" in story[-2] and story[-2].endswith("bubble.")
 
 
+def test_a_bubble_is_told_when_it_begins_though_others_happened_before_it_ended():
+    events = [
+        (0, "dp", SEND, "x", 0.002, 0.004, 8.0, 0, 1),
+        (0, COMPUTE, "compute", "forward", 0.005, 0.006, 0.0, 0, None),
+    ]
+    told = [line.split()[:3] for line in narrate(Run(0, events, 0.006, {}), 0.006)][1:]
+    assert told == [["0", "s", "has"], ["2.00", "ms", "on"], ["5.00", "ms", "computes"], ["6.00", "ms", "the"]]
+
+
 @pytest.mark.parametrize(("ranks", "said"), [
     ((0, 1), "GPUs 0, 1"),
     ((4, 5, 6, 7), "GPUs 4 to 7"),

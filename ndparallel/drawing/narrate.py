@@ -20,19 +20,29 @@ from ndparallel.words import paragraph
 
 WHAT_IS_DONE = re.compile(" (send|receive) .*")  # in the name of a stream; the sentence says it anyway
 FEW = 4  # GPUs that are named one by one
+Telling = tuple[float, str]  # when, and what
 
 
 def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
     """Tell the run of one rank, a sentence a line, up to the end of the step."""
-    narrator = Narrator()
     yield f"GPU {run.rank}, in the order of time ('on dp': on the stream of dp, beside compute):"
+    told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])  # a bubble is known only when it ends
+    yield from (line(*telling) for telling in told)
+    yield line(step_seconds, "the step ends.")
+
+
+def tellings(run: RankRun, step_seconds: float) -> Iterator[Telling]:
+    narrator = Narrator()
     for (is_memory, seconds), events in groupby(in_order(run.events), key=lambda event: (event.kind == MEMORY, event.start)):
         if is_memory:
-            yield narrator.line(seconds, narrator.memory(list(events)))
+            yield seconds, narrator.memory(list(events))
         else:
-            yield from (line for event in events for line in narrator.tell(event))
+            yield from (telling for event in events for telling in narrator.tell(event))
     yield from narrator.idle_until(step_seconds)
-    yield narrator.line(step_seconds, "the step ends.")
+
+
+def line(seconds: float, words: str) -> str:
+    return f"{si(seconds, 's'):>8}  " + paragraph(words, WIDTH - 10).replace("\n", "\n" + 10 * " ")
 
 
 def in_order(events: Iterable[tuple]) -> list[Event]:
@@ -62,19 +72,19 @@ class Narrator:
     held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0.0))
     collective_until: dict[str, float] = field(default_factory=dict)
 
-    def tell(self, event: Event) -> Iterator[str]:
+    def tell(self, event: Event) -> Iterator[Telling]:
         if event.stream == COMPUTE:
             yield from self.idle_until(event.start)
             self.busy_until = max(self.busy_until, event.end)
         inside = event.kind in (SEND, RECEIVE) and event.end <= self.collective_until.get(event.stream, 0.0)
         stream = "" if event.stream == COMPUTE else f"on {WHAT_IS_DONE.sub('', event.stream)} "
-        yield self.line(event.start, f"{'    ' * inside}{stream}{deed(event)}.")
+        yield event.start, f"{'    ' * inside}{stream}{deed(event)}."
         if event.kind == COLLECTIVE:
             self.collective_until[event.stream] = event.end
 
-    def idle_until(self, seconds: float) -> Iterator[str]:
+    def idle_until(self, seconds: float) -> Iterator[Telling]:
         if seconds > self.busy_until:
-            yield self.line(self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble.")
+            yield self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble."
 
     def memory(self, events: list[Event]) -> str:
         """Changes at one instant are one sentence."""
@@ -84,10 +94,6 @@ class Narrator:
         shrunk = sizes("frees", {kind: -change for kind, change in changes.items() if change < 0})
         words = " and ".join(filter(None, (grown, shrunk))) or "allocates and frees the same"
         return f"{words}; holds {si(sum(self.held.values()), 'B')}."
-
-    @staticmethod
-    def line(seconds: float, words: str) -> str:
-        return f"{si(seconds, 's'):>8}  " + paragraph(words, WIDTH - 10).replace("\n", "\n" + 10 * " ")
 
 
 def sizes(verb: str, by_kind: dict[str, float]) -> str:
