@@ -158,7 +158,7 @@ class Report:
             parts = parts_of(row)
             longest.setdefault(max(parts, key=lambda name: parts[name]), []).append(row.name)
         names = listed([f"{row.name} ({self.speedup(row):.2f}x)" for row in slower])
-        clauses = "; ".join(f"{part} for {listed(alike)}" for part, alike in longest.items())
+        clauses = "; ".join(f"{part} for {listed(alike) if len(longest) > 1 else 'all of them'}" for part, alike in longest.items())
         yield f"Slower than one GPU alone are {names}. What takes longest is {clauses}."
 
     def _remarks(self, row: Measurement) -> Iterator[str]:

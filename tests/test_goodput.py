@@ -104,7 +104,7 @@ def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_tab
     assert list(rows) == ["Young", "Daly", "simulation", "you"] and rows["you"]["interval_seconds"] == 3600
     shares = ("simulated_goodput", "checkpoint_share", "lost_share", "restart_share")
     assert all(sum(row[share] for share in shares) == pytest.approx(1) for row in rows.values())
-    assert f"54 days of training take {document['training']['days']:.1f}" in " ".join(texts[3].split())
+    assert f"training of 54 days takes {document['training']['days']:.1f}" in " ".join(texts[3].split())
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,10 @@ def test_many_that_are_slower_are_told_in_one_paragraph_by_what_takes_longest():
     assert report(*rows).remarks() == [f"Slower than one GPU alone are {slower}. What takes longest is {longest}."]
 
 
+def test_what_takes_longest_in_all_that_are_slower_is_told_without_their_names():
+    assert report(*map(row, "abc")).remarks()[0].endswith(" for all of them.")
+
+
 def test_those_that_have_no_numbers_for_the_same_reason_are_told_of_together():
     rows = [failed(name, 4, reason) for name, reason in (("a", "12 stages."), ("b", "no."), ("c", "12 stages."))]
     assert report(*rows).remarks() == ["a and c have no numbers: 12 stages.", "b has no numbers: no."]

@@ -141,13 +141,14 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def sentences(cluster: Cluster, best: dict[str, Any], lasts: Duration) -> list[str]:
+    training = f"training of {lasts.work_days:g} day{'s' * (lasts.work_days != 1)}"
     if lasts.days is None:
-        return [f"{lasts.work_days:g} days of training would hardly ever end: a failure comes before the work since the last one is kept."]
+        return [f"{training.capitalize()} would hardly ever end: a failure comes before the work since the last one is kept."]
     shortest, longest = (in_words(seconds) for seconds in goodput.tolerable_intervals(cluster))
     every = in_words(best["interval_seconds"])
     return [
         f"Any interval from {shortest} to {longest} keeps at least 99% of what the best one does.",
-        f"With a checkpoint every {every}, {lasts.work_days:g} days of training take {lasts.days:.1f} and meet {lasts.failures:,.0f} "
+        f"With a checkpoint every {every}, {training} takes {lasts.days:.1f} and meets {lasts.failures:,.0f} "
         f"failures; in 9 of 10 simulated runs {lasts.shortest_days:.1f} to {lasts.longest_days:.1f} days.",
     ]
 
