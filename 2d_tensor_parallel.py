@@ -122,7 +122,7 @@ def notice(run: Run) -> str:
     if right and wrong:
         times = wrong / right
         sentences.append(f"Cut the wrong way, the two-layer MLP waits {times:.1f}x as long for its neighbours.")
-    if "TP" in run and "TP across nodes" in run and run["TP"].bytes_sent_per_gpu:
+    if "TP" in run and "TP across nodes" in run and 1 < run["TP"].gpus <= run.hardware.gpus_per_node:
         inside, across = run["TP"], run["TP across nodes"]
         shares = (100 * row.exposed_communication_seconds / row.step_seconds for row in (inside, across))
         sentences.append("TP waits for {:.0f}% of its step inside a node, {:.0f}% across nodes: the same code.".format(*shares))

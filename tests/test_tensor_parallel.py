@@ -190,6 +190,13 @@ def test_on_one_gpu_nobody_waits_and_no_ratio_of_waits_is_told():
     assert load(LESSON).notice(lesson_of(1, [])) == ""
 
 
+def test_a_ring_that_leaves_the_node_is_not_said_to_be_inside():
+    for gpus_per_node, inside in ((1, False), (2, True), (4, True)):
+        hardware, names = replace(POCKET, gpus_per_node=gpus_per_node), ["TP", "TP across nodes"]
+        ran = run_lesson(load(LESSON), Job(model=SMALL), hardware, 2, names, "inline", lambda name: None)
+        assert ("inside a node" in load(LESSON).notice(ran)) == inside
+
+
 @pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, ["TP x FSDP"])])
 def test_what_was_asked_for_and_cannot_be_is_an_error(gpus, asked):
     with pytest.raises(UserError, match="tp can be|nearest"):
