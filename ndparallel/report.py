@@ -147,19 +147,24 @@ class Report:
                 yield f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
 
     def _slower(self) -> Iterator[str]:
-        """What is slower than one GPU, and where its time goes: a few one by one, many by what takes longest."""
+        """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most to."""
         slower = [row for row in self.strategies if row.gpus > 1 and float(f"{self.speedup(row) or 1:.2f}") < 1]  # as the table has it
         if len(slower) <= FEW:
             for row in slower:
                 yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({self.speedup(row):.2f}x): {where_time_goes(row)}."
             return
-        longest: dict[str, list[str]] = {}
+        losers: dict[str, list[str]] = {}
         for row in slower:
-            parts = parts_of(row)
-            longest.setdefault(max(parts, key=lambda name: parts[name]), []).append(row.name)
+            losers.setdefault(self._largest_loss(row), []).append(row.name)
         names = listed([f"{row.name} ({self.speedup(row):.2f}x)" for row in slower])
-        clauses = "; ".join(f"{part} for {listed(alike) if len(longest) > 1 else 'all of them'}" for part, alike in longest.items())
-        yield f"Slower than one GPU alone are {names}. What takes longest is {clauses}."
+        clauses = "; ".join(f"{loss} for {listed(alike) if len(losers) > 1 else 'all of them'}" for loss, alike in losers.items())
+        yield f"Slower than one GPU alone are {names}. What costs most is {clauses}."
+
+    def _largest_loss(self, row: Measurement) -> str:
+        """Of what a step has beyond the work that is shared out."""
+        losses, shared = parts_of(row), (self.efficiency(row) or 0.0) * (row.step_seconds or 0.0)
+        losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared
+        return max(losses, key=lambda name: losses[name])
 
     def _remarks(self, row: Measurement) -> Iterator[str]:
         difference = self.difference(row)

@@ -114,13 +114,13 @@ def test_four_gpus_slower_than_one_are_called_slower():
     assert not report(row(step_seconds=1e-3)).remarks()
 
 
-def test_many_that_are_slower_are_told_in_one_paragraph_by_what_takes_longest():
+def test_many_that_are_slower_are_told_in_one_paragraph_by_what_costs_most():
     rows = [row(name, exposed_communication_seconds=seconds, bubble_seconds=0.0) for name, seconds in (("a", 1.0), ("b", 1.0), ("c", 0.0))]
-    slower, longest = "a (0.93x), b (0.93x) and c (0.93x)", "exposed communication for a and b; compute for c"
-    assert report(*rows).remarks() == [f"Slower than one GPU alone are {slower}. What takes longest is {longest}."]
+    slower, most = "a (0.93x), b (0.93x) and c (0.93x)", "exposed communication for a and b; compute that more GPUs do not shorten for c"
+    assert report(*rows).remarks() == [f"Slower than one GPU alone are {slower}. What costs most is {most}."]
 
 
-def test_what_takes_longest_in_all_that_are_slower_is_told_without_their_names():
+def test_what_costs_most_in_all_that_are_slower_is_told_without_their_names():
     assert report(*map(row, "abc")).remarks()[0].endswith(" for all of them.")
 
 
