@@ -57,7 +57,8 @@ def about_saving(run: Run) -> Iterator[str]:
         if name in run:
             kept = run[name].peak_memory_bytes["activations"] / whole.peak_memory_bytes["activations"]
             slower = run[name].step_seconds / whole.step_seconds - 1
-            yield f"{how} keeps {kept:.0%} of the activations and costs {100 * slower:.2g}% more time."
+            more = f"{100 * slower:.2g}" if slower < 1 else f"{100 * slower:.0f}"
+            yield f"{how} keeps {kept:.0%} of the activations and costs {more}% more time."
 
 
 def about_states(run: Run) -> Iterator[str]:

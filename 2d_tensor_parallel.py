@@ -122,13 +122,15 @@ def notice(run: Run) -> str:
     if right and wrong:
         times = wrong / right
         sentences.append(f"Cut the wrong way, the two-layer MLP waits {times:.1f}x as long for its neighbours.")
-    if "TP" in run and "TP across nodes" in run:
+    if "TP" in run and "TP across nodes" in run and 1 < run["TP"].gpus <= run.hardware.gpus_per_node:
         inside, across = run["TP"], run["TP across nodes"]
         shares = (100 * row.exposed_communication_seconds / row.step_seconds for row in (inside, across))
         sentences.append("TP waits for {:.0f}% of its step inside a node, {:.0f}% across nodes: the same code.".format(*shares))
-    if "TP + SP" in run and "TP + SP regather" in run:
+    if all(name in run for name in ("TP", *SEQUENCE)) and run["TP"].bytes_sent_per_gpu:
         kept, again = (run[name].peak_memory_bytes["activations"] / run["TP"].peak_memory_bytes["activations"] for name in SEQUENCE)
-        sentences.append(f"Sequence parallelism keeps {kept:.0%} of TP's activations in no more time, and {again:.0%} if it gathers again.")
+        longer = run["TP + SP"].step_seconds / run["TP"].step_seconds - 1
+        time = f"{longer:.1%} more" if longer > 0 else "no more"
+        sentences.append(f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time, and {again:.0%} if it gathers again.")
     return " ".join(sentences)
 
 

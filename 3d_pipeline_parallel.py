@@ -89,10 +89,12 @@ def notice(run: Run) -> str:
         kept = one.peak_memory_bytes["activations"] / gpipe.peak_memory_bytes["activations"]
         bubbles = list(dict.fromkeys(bubble_share(row) for row in (gpipe, one)))
         have = "the same bubble" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)} of the step"
-        sentences.append(f"GPipe and 1F1B have {have}, but 1F1B keeps {kept:.0%} of the activations.")
+        keep = "and keep as many activations" if f"{kept:.0%}" == "100%" else f"but 1F1B keeps {kept:.0%} of the activations"
+        sentences.append(f"GPipe and 1F1B have {have}, {keep}.")
     if "1F1B" in run and "ZB-V" in run and run["1F1B"].bubble_seconds > 0:
         before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-V"))
-        sentences.append(f"Filling the bubble with weight gradients takes it from {before} of the step to {after} (ZB-V).")
+        takes = f"takes it from {before} of the step to" if before != after else "leaves it at"
+        sentences.append(f"Filling the bubble with weight gradients {takes} {after} (ZB-V).")
     return " ".join(sentences)
 
 
@@ -176,7 +178,7 @@ LESSON = Lesson(
     name="3d_pipeline_parallel",
     title="3D: pipeline parallelism",
     strategies=[
-        Strategy("MLP on two GPUs", two_gpus, pair, {"stage_chunks": None}, reference=one_gpu),
+        Strategy("MLP on two GPUs", two_gpus, pair, {"microbatches": 1, "stage_chunks": None}, reference=one_gpu),
         Strategy("naive", pipeline, pipeline_of, {"schedule": "naive", "microbatches": 1, "stage_chunks": None}),
         Strategy("GPipe", pipeline, pipeline_of, {"schedule": "gpipe", "stage_chunks": None}),
         Strategy("1F1B", pipeline, pipeline_of, {"schedule": "1f1b", "stage_chunks": None}),

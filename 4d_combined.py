@@ -34,7 +34,7 @@ from ndparallel.replica import Outcome, Replica
 from ndparallel.sharding import Bucket, FullyShardedUnit, ShardedGradients, ShardedOptimizer
 from ndparallel.tensor_parallel import SEQUENCE_PARALLEL
 from ndparallel.units import ModelConfig, Unit
-from ndparallel.words import duration
+from ndparallel.words import count, duration
 
 ZERO = (Bucket, ShardedOptimizer, ShardedGradients, FullyShardedUnit)
 
@@ -107,7 +107,7 @@ def share(parts: int) -> Callable[[int], int]:
 
     def degree(gpus: int) -> int:
         if gpus % parts:
-            raise UserError(f"{gpus} GPUs cannot be a grid of {parts} times something; choose a multiple of {parts}.")
+            raise UserError(f"{count(gpus, 'GPU')} cannot be a grid of {parts} times something; choose a multiple of {parts}.")
         return gpus // parts
 
     return degree
@@ -215,8 +215,8 @@ def layouts(runner: Runner, job: Job) -> Sweep:
 def orders(runner: Runner, job: Job) -> Sweep:
     """2 x 2 x 2 in every order of the three axes, innermost first."""
     rows = [
-        row(runner, grid("", tp=2, pp=2, dp=2, order="-".join(["cp", "ep", *order])), job, order="-".join(order))
-        for order in permutations(("tp", "dp", "pp"))
+        row(runner, grid("", tp=2, pp=2, dp=2, order=order), job, order=order)
+        for order in map("-".join, permutations(("tp", "dp", "pp")))
     ]
     rows.sort(key=seconds_or_inf)
 
@@ -291,7 +291,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     for axis, what in {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}.items():
         option(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what}")
-    option("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes, innermost first (default {DEFAULT_ORDER})")
+    option("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})")
     option("--schedule", metavar="NAME", help="of the pipeline (default 1f1b)")
     option("--zero", type=int, choices=range(4), help="what DP ranks share out: 0 nothing to 3 all")
     option("--sequence-parallel", default="none", choices=SEQUENCE_PARALLEL, help="cut norms and residuals over TP too")

@@ -189,6 +189,8 @@ def say(what: Any) -> str:
             return f"activations of microbatch {microbatch} for stage {stage}"
         case ("B", int(stage), int(microbatch)):
             return f"gradients of microbatch {microbatch} for stage {stage}"
+        case (str(name), int(hop)):
+            return f"{name}, hop {hop}"
     return repr(what)
 
 

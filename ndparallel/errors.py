@@ -16,7 +16,12 @@ class Parser(argparse.ArgumentParser):
     """One that raises UserError, and does not print all its options before saying what is wrong with one of them."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} ({self.prog} --help tells what there is).")
+        raise UserError(f"{in_words(message)} ({self.prog} --help tells what there is).")
+
+
+def in_words(message: str) -> str:
+    """What argparse says of a number, in words that are not Python's."""
+    return message.replace("invalid float value:", "not a number:").replace("invalid int value:", "not a whole number:")
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:

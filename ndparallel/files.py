@@ -1,5 +1,6 @@
 """Files that are either whole or not there."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -18,12 +19,20 @@ def write_atomically(path: str | Path, text: str) -> None:
         raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.") from None
 
 
-def check_writable(path: str | Path) -> None:
-    """Raise UserError, before long work, where a file surely cannot be written afterwards."""
-    path = Path(path)
-    error = IsADirectoryError() if path.is_dir() else None if path.parent.is_dir() else NotADirectoryError(20, "Not a directory")
-    if error:
-        raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.")
+def check_writable(*paths: str | Path | None) -> None:
+    """Raise UserError, before long work, where a file surely cannot be written afterwards; None is no file."""
+    for path in [Path(given) for given in paths if given is not None]:
+        if error := _surely_wrong(path):
+            raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.")
+
+
+def _surely_wrong(path: Path) -> OSError | None:
+    if path.is_dir():
+        return IsADirectoryError()
+    if not path.parent.is_dir():
+        return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    to_change = path if path.exists() and not path.is_file() else path.resolve().parent  # a device itself, of a file its directory
+    return None if os.access(to_change, os.W_OK) else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _write_beside_and_rename(path: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from ndparallel.communication.more_collectives import nodes_of
 from ndparallel.errors import UserError
 from ndparallel.sharding import FullyShardedUnit
 from ndparallel.units import Unit
+from ndparallel.words import listed
 
 
 class HybridShardedUnit(FullyShardedUnit):
@@ -46,7 +47,7 @@ def node_and_rail(group: Group, gpu: GPU) -> tuple[Group, Group]:
     sizes = [len(node) for node in nodes]
     if len(set(sizes)) > 1:
         raise UserError(
-            f"HSDP keeps one copy of the model in each node, and these {group.size} GPUs stand {', '.join(map(str, sizes))} in a node: "
+            f"HSDP keeps one copy of the model in each node, and these {group.size} GPUs stand {listed([*map(str, sizes)])} in a node: "
             f"choose a number of GPUs that nodes of {gpu.hardware.gpus_per_node} divide."
         )
     rails = list(zip(*nodes))

@@ -92,8 +92,7 @@ def check_batch(job: Job) -> None:
             fewer = max(m for m in range(1, min(job.microbatches, share + 1)) if share % m == 0)
             hint += f"; the nearest number of microbatches is {fewer}"
         raise UserError(
-            f"a batch of {job.batch} sequences cannot be cut into {ranks}{job.microbatches} "
-            f"microbatch{'es' * (job.microbatches != 1)}; {hint}."
+            f"a batch of {count(job.batch, 'sequence')} cannot be cut into {ranks}{count(job.microbatches, 'microbatch', 'es')}; {hint}."
         )
 
 

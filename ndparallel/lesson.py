@@ -10,7 +10,7 @@ Glossary
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ndparallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
 from ndparallel.report import Report
 from ndparallel.runner import Entry, Reference, Runner, Strategy, baseline, enter
+from ndparallel.words import count
 
 __all__ = ["Lesson", "Run", "Runner", "Strategy", "Sweep", "enter", "main"]
 
@@ -59,6 +60,10 @@ class Lesson:
     hierarchy: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[str, Callable[[Runner, Job], Sweep]] = field(default_factory=dict)
+
+    @property
+    def dimension(self) -> str:
+        return self.title.partition(":")[0]
 
     def on(self, gpus: int) -> "Lesson":
         """The lesson with its strategies named as they are on so many GPUs."""
@@ -192,8 +197,18 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     lesson = lesson.on(arguments.gpus)
     with progress() as announce:
         run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
+    run.report = replace(run.report, notes=tuple(fewer_microbatches(lesson, job, arguments)))
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
+
+
+def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> Iterator[str]:
+    """Say where the lesson's usual number of microbatches does not divide the batch, and a smaller one was taken."""
+    usual, taken = lesson.defaults.get("microbatches", 1), job.microbatches
+    asked = [strategy for strategy in lesson.strategies if not arguments.strategy or strategy.name in arguments.strategy]
+    if arguments.microbatches is None and job.batch % usual and any("microbatches" not in strategy.changes for strategy in asked):
+        each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
+        yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."
 
 
 def refuse_outputs(arguments: argparse.Namespace) -> None:

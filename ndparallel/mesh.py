@@ -18,6 +18,7 @@ import numpy as np
 from collectives import Group
 from gpu import Hardware
 from ndparallel.errors import UserError
+from ndparallel.words import listed
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
@@ -36,7 +37,8 @@ SPANS = {
 
 @dataclass(frozen=True)
 class Mesh:
-    """Degrees of parallelism. Raises UserError for degrees below 1, an ep that does not divide dp, an order that is not one."""
+    """Degrees of parallelism. Raises UserError for degrees below 1, an ep that does not divide dp, an order that is not one.
+    An order may leave out axes of one rank."""
 
     tp: int = 1
     cp: int = 1
@@ -52,8 +54,21 @@ class Mesh:
         if self.dp % self.ep:
             divisors = [size for size in range(1, self.dp + 1) if self.dp % size == 0]
             raise UserError(f"ep={self.ep} does not divide dp={self.dp}, whose ranks the experts are spread over; ep can be {divisors}.")
-        if sorted(self.order.split("-")) != sorted(AXES):
-            raise UserError(f"the order {self.order!r} does not name each of {', '.join(AXES)} once; the usual one is {DEFAULT_ORDER!r}.")
+        object.__setattr__(self, "order", self.whole_order())
+
+    def whole_order(self) -> str:
+        """The order with what it leaves out, axes of one rank, as the outermost."""
+        named = self.order.split("-")
+        if len(set(named)) < len(named) or not set(named) <= set(AXES):
+            raise UserError(f"the order {self.order!r} is no order of {', '.join(AXES)}; the usual one is {DEFAULT_ORDER!r}.")
+        left_out = [axis for axis in AXES if axis not in named]
+        if missing := [f"{axis} ({getattr(self, axis)} ranks)" for axis in left_out if self.ranks_along(axis) > 1]:
+            raise UserError(f"the order {self.order!r} leaves out {listed(missing)}; only axes of one rank may be left out.")
+        return "-".join([*named, *left_out])
+
+    def ranks_along(self, axis: str) -> int:
+        """The size of an axis of the order."""
+        return self.dp // self.ep if axis == "dp" else int(getattr(self, axis))
 
     @property
     def world_size(self) -> int:
@@ -62,8 +77,7 @@ class Mesh:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Axes, innermost first, with their sizes."""
-        sizes = {"tp": self.tp, "cp": self.cp, "ep": self.ep, "dp": self.dp // self.ep, "pp": self.pp}
-        return {axis: sizes[axis] for axis in self.order.split("-")}
+        return {axis: self.ranks_along(axis) for axis in self.order.split("-")}
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank stands on every axis, "dp" and "expert_dp" included."""

@@ -1,7 +1,6 @@
 """The options that every lesson and `compare` share, and what they mean."""
 
 import argparse
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -54,8 +53,13 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
     given = {key: value for key, value in vars(arguments).items() if key in Job.__dataclass_fields__ and value is not None}
     usual = dict(defaults or {})
     if "microbatches" in usual:
-        usual["microbatches"] = math.gcd(usual["microbatches"], arguments.batch)
+        usual["microbatches"] = most_parts(arguments.batch, usual["microbatches"])
     return Job(model=MODEL_SIZES[arguments.model_size], **(usual | given))
+
+
+def most_parts(batch: int, most: int) -> int:
+    """The largest number of equal parts, up to `most`, that a batch can be cut into."""
+    return next(parts for parts in range(most, 0, -1) if batch % parts == 0)
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:

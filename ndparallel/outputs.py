@@ -21,9 +21,7 @@ from ndparallel.words import count, listed
 
 def check_outputs(arguments: argparse.Namespace) -> None:
     """Raise UserError where a file that is asked for cannot be written."""
-    for path in (arguments.svg, arguments.trace):
-        if path is not None:
-            check_writable(path)
+    check_writable(arguments.svg, arguments.trace)
 
 
 def drawn(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:

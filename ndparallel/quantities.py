@@ -36,31 +36,45 @@ _EXAMPLES = {
 _NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*", re.IGNORECASE)
 
 
-def parse_quantity(text: str | float, quantity: str, name: str = "") -> float:
-    """Turn `text` into the SI number of `quantity`; a number is taken as SI already. `name` says in an error what the text was for.
+def parse_quantity(text: str | float, quantity: str, name: str = "", example: str = "") -> float:
+    """Turn `text` into the SI number of `quantity`; a number is taken as SI already, and so is "0". `name` and `example` say in an error
+    what the text was for, and how to write it.
 
     Raises UserError where it is no number, has no unit or another quantity's, is NaN, negative or infinite.
     """
     subject = f"{name} = {text!r}" if name else repr(text)
+    example = example or _EXAMPLES[quantity]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise UserError(f"{subject} is not a quantity of {quantity}: write {_EXAMPLES[quantity]}.")
-    value = _parse(text, quantity, subject) if isinstance(text, str) else float(text)
-    if not math.isfinite(value) or value < 0:
-        raise UserError(f"{subject} must be a finite number of {quantity}, and not negative.")
-    return value
+        raise UserError(f"{subject} is not a quantity of {quantity}: write {example}.")
+    try:
+        return _number(_parse(text, quantity) if isinstance(text, str) else float(text))
+    except _Wrong as wrong:
+        raise UserError(f"{subject} {wrong}: write {quantity} as in {example}.") from None
 
 
-def _parse(text: str, quantity: str, subject: str) -> float:
+class _Wrong(Exception):
+    """What is wrong with a text."""
+
+
+def _parse(text: str, quantity: str) -> float:
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match:
-        raise UserError(f"{subject} does not begin with a number: write {_EXAMPLES[quantity]}.")
-    number, unit = match.groups()
-    if not unit:
-        raise UserError(f"{subject} has no unit: write {_EXAMPLES[quantity]}.")
-    factor = _factor(unit, quantity)
+        raise _Wrong("does not begin with a number")
+    number, unit = _number(float(match[1])), match[2]
+    if not unit and number:
+        raise _Wrong("has no unit")
+    factor = _factor(unit, quantity) if unit else 0.0
     if factor is None:
-        raise UserError(f"{subject} has the unit {unit!r}, which {_meaning(unit)}: write {quantity} as in {_EXAMPLES[quantity]}.")
-    return float(number) * factor
+        raise _Wrong(f"has the unit {unit!r}, which {_meaning(unit)}")
+    return number * factor
+
+
+def _number(value: float) -> float:
+    """The value, where it can be a quantity."""
+    wrong = "is not a number" if math.isnan(value) else "is negative" if value < 0 else "is not finite" if math.isinf(value) else None
+    if wrong:
+        raise _Wrong(wrong)
+    return value
 
 
 def _factor(unit: str, quantity: str) -> float | None:

@@ -23,9 +23,11 @@ from rich.text import Text
 
 from gpu import MEMORY_KINDS, si
 from ndparallel.measure import Measurement
+from ndparallel.words import listed
 
 WIDTH = 100
 COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
+FEW = 2  # strategies slower than one GPU that are told of one by one
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
 SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # heads for where there is little room
 JSON_SECONDS = ("compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds")
@@ -34,7 +36,8 @@ JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss"
 
 @dataclass(frozen=True)
 class Report:
-    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64."""
+    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64. `notes` are what
+    is to be said before the numbers' own remarks."""
 
     lesson: str
     hardware: dict[str, Any]
@@ -43,6 +46,7 @@ class Report:
     baseline: Measurement | None = None
     tolerance: float = 1e-5
     lessons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def speedup(self, row: Measurement) -> float | None:
         """Step of the single GPU / step of this strategy; None where one of them has none."""
@@ -127,17 +131,43 @@ class Report:
 
     def remarks(self) -> list[str]:
         """What the numbers say that a reader of the table must not miss, each as one sentence."""
-        return [remark for row in self.strategies for remark in self._remarks(row)]
+        each = (remark for row in self.strategies for remark in self._remarks(row))
+        return [*self.notes, *self._missing(), *self._slower(), *each]
+
+    def _missing(self) -> Iterator[str]:
+        """Why there are no numbers; rows with the same reason together."""
+        names: dict[str, list[str]] = {}
+        for row in self.strategies:
+            if row.error:
+                names.setdefault(row.error, []).append(row.name)
+        for error, alike in names.items():
+            yield f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: {error.removesuffix('.')}."
+            if self.baseline and self.baseline.name in alike:
+                need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
+                yield f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
+
+    def _slower(self) -> Iterator[str]:
+        """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most to."""
+        slower = [row for row in self.strategies if row.gpus > 1 and float(f"{self.speedup(row) or 1:.2f}") < 1]  # as the table has it
+        if len(slower) <= FEW:
+            for row in slower:
+                yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({self.speedup(row):.2f}x): {where_time_goes(row)}."
+            return
+        losers: dict[str, list[str]] = {}
+        for row in slower:
+            losers.setdefault(self._largest_loss(row), []).append(row.name)
+        names = listed([f"{row.name} ({self.speedup(row):.2f}x)" for row in slower])
+        clauses = "; ".join(f"{loss} for {listed(alike) if len(losers) > 1 else 'all of them'}" for loss, alike in losers.items())
+        yield f"Slower than one GPU alone are {names}. What costs most is {clauses}."
+
+    def _largest_loss(self, row: Measurement) -> str:
+        """Of what a step has beyond the work that is shared out."""
+        losses, shared = parts_of(row), (self.efficiency(row) or 0.0) * (row.step_seconds or 0.0)
+        losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared
+        return max(losses, key=lambda name: losses[name])
 
     def _remarks(self, row: Measurement) -> Iterator[str]:
-        speedup, difference = self.speedup(row), self.difference(row)
-        if row.error:
-            yield f"{row.name} has no numbers: {row.error}"
-        if row.error and self.baseline and row.name == self.baseline.name:
-            need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
-            yield f"Speedups are against a {row.name} that has all the memory it needs ({need})."
-        if speedup and speedup < 1 and row.gpus > 1:
-            yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({speedup:.2f}x): {where_time_goes(row)}."
+        difference = self.difference(row)
         if row.not_finite:
             yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
         elif difference is not None and not difference <= self.tolerance:
@@ -154,9 +184,14 @@ class Report:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
 
+def parts_of(row: Measurement) -> dict[str, float]:
+    """Seconds of a step."""
+    seconds = (row.exposed_communication_seconds, row.bubble_seconds, row.compute_seconds)
+    return dict(zip(("exposed communication", "bubble", "compute"), (part or 0.0 for part in seconds)))
+
+
 def where_time_goes(row: Measurement) -> str:
-    parts = {"exposed communication": row.exposed_communication_seconds, "bubble": row.bubble_seconds, "compute": row.compute_seconds}
-    return ", ".join(f"{quantity(seconds, 's')} {name}" for name, seconds in parts.items()) + f" of {quantity(row.step_seconds, 's')}"
+    return ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items()) + f" of {quantity(row.step_seconds, 's')}"
 
 
 def quantity(value: float | None, unit: str) -> str:

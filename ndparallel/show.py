@@ -17,7 +17,7 @@ from ndparallel.hierarchy import hierarchy
 from ndparallel.lesson import Run, Sweep
 from ndparallel.outputs import drawn, story, write_files
 from ndparallel.report import plain, quantity, quiet_table
-from ndparallel.words import count, paragraph
+from ndparallel.words import NO_BREAK, count, paragraph
 
 WIDTH = 100  # the most that anything needs, and the width of what is not shown on a terminal
 
@@ -90,10 +90,8 @@ def damage(run: Run, width: int) -> Iterator[RenderableType]:
 
 def headline(run: Run) -> str:
     hardware, model = run.report.hardware, run.report.model
-    return (
-        f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, {model['dtype']}, "
-        f"on {hardware['name']} ({count(hardware['gpus_per_node'], 'GPU')} a node)"
-    )
+    where = f"on {hardware['name']} ({count(hardware['gpus_per_node'], 'GPU')} a node)".replace(" ", NO_BREAK)
+    return f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, {model['dtype']}, {where}"
 
 
 def prose(words: str, width: int, bold: str = "") -> Text:
@@ -120,6 +118,7 @@ def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:
 # ---------------------------------------------------------------------------------------------------------------- sweeps
 
 UNITS = {"_seconds": "s", "_bytes": "B"}
+NO_VALUE = {"capacity_factor": "none"}  # where it is a choice, and not a number that is missing
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
@@ -144,7 +143,7 @@ def heading(key: str) -> str:
 def cell(key: str, value: float | str | None) -> str:
     """A value as its key says: seconds and bytes with prefixes, shares in percent, calls with one decimal, other floats as factors."""
     if value is None or isinstance(value, str):
-        return value or "-"
+        return value or NO_VALUE.get(key, "-")
     for suffix, unit in UNITS.items():
         if key.endswith(suffix):
             return quantity(value, unit)

@@ -8,9 +8,9 @@ NO_BREAK = "\u00a0"
 SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")
 
 
-def count(number: int, noun: str) -> str:
-    """Write "1 GPU" and "4 GPUs"."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+def count(number: int, noun: str, ending: str = "s") -> str:
+    """Write "1 GPU" and "4 GPUs"; of a few nouns the plural's `ending` is another."""
+    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -19,7 +19,9 @@ def listed(names: Sequence[str]) -> str:
 
 
 def duration(seconds: float, other_seconds: float) -> str:
-    """Write "takes 1.5% longer", "takes 1.5% less time" or "takes as long" than what takes `other_seconds`."""
+    """Write "takes 1.5% longer", "takes 3.2x as long", "takes 1.5% less time" or "takes as long" than what takes `other_seconds`."""
+    if seconds >= 2 * other_seconds:
+        return f"takes {seconds / other_seconds:.1f}x as long"
     longer = f"{seconds / other_seconds - 1:+.1%}"
     if float(longer[:-1]) == 0:
         return "takes as long"

@@ -90,6 +90,17 @@ def test_advise_walks_the_tree_and_says_what_it_leaves_on_the_table(capsys):
     assert "under 10 billion parameters?" in out and "the best plan" in out
 
 
+def test_advice_on_experts_says_which_ranks_they_are_spread_over_on_each_way(capsys):
+    """On 64 GPUs FSDP has 64 ranks for 8 experts; TP8 fills a node of 8, and the 2 ranks beside it are on two nodes."""
+    lines = printed(capsys, "advise", "--model", "mixtral-8x7b", "--gpus", "64", "--global-batch", "256").splitlines()
+    told = [line.split("?") for line in lines if "experts over" in line]
+    assert [(question, follows.strip()) for question, follows in told] == [
+        ("8 experts over DP64", "EP8 within the node"),
+        ("8 experts over DP2, beside TP8", "no EP: it would leave the node"),
+    ]
+    assert all(line[40:].strip() for line in lines[2:13]), "no question is folded"
+
+
 def test_scaling_shares_one_batch_or_lets_it_grow(capsys, tmp_path):
     picture = tmp_path / "scaling.svg"
     found = record(capsys, "scaling", *JOB, "--sizes", "4,16,64", "--svg", str(picture))

@@ -98,6 +98,7 @@ def test_the_best_plan_is_never_slower_than_the_advice(model, gpus, ways):
     sequence = 1024 if model == "gpt2" else 4096
     advice = advise(job(model, sequence=sequence), gpus)
     assert 0 < len(advice.ways) <= ways and advice.left_on_the_table >= 0
+    assert len({branch.question for branch in advice.branches}) == len(advice.branches), "two ways ask of different plans"
     assert advice.found.best.seconds <= advice.advised.seconds
     small = advice.found.job.shape.parameters().total < SMALL
     assert advice.branches[0].question.startswith("fits on one GPU?") and (not small or len(advice.branches) <= 5)

@@ -154,7 +154,7 @@ WRONG = [
     (["all_reduce", "--bytes", "1.5"], "--bytes = '1.5' must be a whole number of bytes"),
     (["all_reduce", "--bytes", "1e30"], "up to 1e+15"),
     (["all_reduce", "--bytes", "5us"], "which measures seconds"),
-    (["all_reduce", "--latency", "nan"], "must be a finite number of seconds"),
+    (["all_reduce", "--latency", "nan"], "--latency = nan is not a number"),
     (["all_reduce", "--bandwidth", "0"], "--bandwidth = '0' lets nothing through"),
     (["all_reduce", "--bandwidth-across", "0GB/s"], "--bandwidth-across"),
     (["all_reduce", "--hardware", "h10"], "Did you mean 'h100'?"),

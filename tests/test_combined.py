@@ -1,5 +1,6 @@
 """4D: every legal combination computes what one GPU computes, and the shape of the network decides the order."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -166,7 +167,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
     (["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"], "interleaved sends microbatches round in groups of 8"),
     (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
     (["--schedule", "zb-h9"], "Did you mean"),
-    (["--order", "tp-dp"], "does not name each of"),
+    (["--tp", "2", "--order", "tp-pp"], "leaves out dp (4 ranks); only axes of one rank may be left out."),
     (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
     (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
 ])
@@ -183,6 +184,15 @@ def test_any_legal_combination_runs_from_the_command_line(capsys):
     argv = ["--tp", "2", "--pp", "2", "--ep", "2", "--zero", "1", "--schedule", "zb-h1", "--engine", "inline", "--timeline", "none"]
     assert main(load(LESSON), argv) == 0
     assert "TP2 x PP2 x EP2 x DP2" in capsys.readouterr().out
+
+
+def test_an_order_is_taken_as_the_sweep_over_orders_writes_it(capsys):
+    from ndparallel.lesson import main
+
+    argv = ["--tp", "2", "--pp", "2", "--order", "dp-pp-tp", "--engine", "inline", "--json"]
+    assert main(load(LESSON), argv) == 0
+    row = json.loads(capsys.readouterr().out)["strategies"][-1]
+    assert row["step_seconds"] == measured(LESSON, "TP outermost", Job(), 8).step_seconds
 
 
 @pytest.mark.parametrize(("gpus", "cube"), [(8, "TP2 x PP2 x DP2"), (4, "TP2 x PP2 x DP1"), (16, "TP2 x PP2 x DP4")])
@@ -212,6 +222,14 @@ def test_experts_that_take_less_drop_more_and_hold_up_less():
         assert tight["dropped share"] >= roomy["dropped share"]
         assert tight["step_seconds"] <= roomy["step_seconds"] and tight["sent_bytes"] <= roomy["sent_bytes"]
     assert rows[-1]["dropped share"] > 0 and rows[-1]["busiest to mean"] < rows[0]["busiest to mean"]
+
+
+def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
+    from ndparallel.lesson import main
+
+    assert main(load(LESSON), ["--sweep", "capacity", "--engine", "inline"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[4:9]]
+    assert [row[0] for row in rows] == ["none", "2.00x", "1.50x", "1.25x", "1.00x"] and "-" not in sum(rows, [])
 
 
 @pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])

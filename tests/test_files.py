@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ndparallel.__main__ import main
 from ndparallel.errors import UserError
-from ndparallel.files import write_atomically
+from ndparallel.files import check_writable, write_atomically
+from ndparallel.lesson import main as lesson_main
+from ndparallel.lessons import LESSONS, load
 
 
 def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
@@ -47,6 +50,36 @@ def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
 def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
     with pytest.raises(UserError, match=f"^cannot write '.*': {reason}\\.$"):
         write_atomically(tmp_path / path, "")
+
+
+@pytest.mark.parametrize("target", ["missing/a.svg", "directory"])
+@pytest.mark.parametrize(("work", "program", "options"), [
+    ("ndparallel.lesson.run_lesson", "1d_data_parallel", ["--svg"]),
+    ("ndparallel.lesson.run_lesson", "4d_combined", ["--trace"]),
+    ("ndparallel.commands.compare.run_entries", "compare", ["--svg"]),
+    ("ndparallel.commands.schedule.timed", "schedule", ["1f1b", "--stages", "2", "--microbatches", "4", "--svg"]),
+    ("ndparallel.commands.scaling.scale", "scaling", ["--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--svg"]),
+])
+def test_what_cannot_be_written_is_said_before_the_work(work, program, options, target, tmp_path, monkeypatch, capsys):
+    def begun(*arguments):
+        raise AssertionError("the work was begun")
+
+    (tmp_path / "directory").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(work, begun)
+    arguments = [*options, target]
+    assert (lesson_main(load(program), arguments) if program in LESSONS else main([program, *arguments])) == 2
+    assert capsys.readouterr().err.startswith(f"error: cannot write '{target}': ")
+
+
+def test_a_directory_that_may_not_be_written_to_is_known_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (path == tmp_path and mode == os.W_OK))
+    with pytest.raises(UserError, match="permission denied; name a file in a directory that you may write to"):
+        check_writable(tmp_path / "picture.svg")
+
+
+def test_a_device_is_known_to_be_writable():
+    check_writable(None, os.devnull)
 
 
 def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):

@@ -104,20 +104,24 @@ def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_tab
     assert list(rows) == ["Young", "Daly", "simulation", "you"] and rows["you"]["interval_seconds"] == 3600
     shares = ("simulated_goodput", "checkpoint_share", "lost_share", "restart_share")
     assert all(sum(row[share] for share in shares) == pytest.approx(1) for row in rows.values())
-    assert f"54 days of training take {document['training']['days']:.1f}" in " ".join(texts[3].split())
+    assert f"training of 54 days takes {document['training']['days']:.1f}" in " ".join(texts[3].split())
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--gpus", "0"], "--gpus 0 is no cluster; choose 1"),
-        (["--gpus", "8", "--failure-rate", "nan"], "--failure-rate nan must be above 0"),
-        (["--gpus", "8", "--failure-rate", "-1"], "must be above 0"),
+        (["--gpus", "8", "--failure-rate", "nan"], "--failure-rate nan must be a finite number above 0"),
+        (["--gpus", "8", "--failure-rate", "-1"], "number above 0"),
         (["--gpus", "8", "--checkpoint", "10"], "has no unit"),
-        (["--gpus", "8", "--checkpoint", "0s"], "takes no time"),
-        (["--gpus", "8", "--restart=-3s"], "not negative"),
+        (["--gpus", "8", "--checkpoint", "0s"], """--checkpoint = '0s' must be above 0, as "30s" or "2min": a checkpoint that takes no"""),
+        (["--gpus", "8", "--checkpoint", "nan"], """--checkpoint = 'nan' is not a number: write seconds as in "30s" or "2min"."""),
+        (["--gpus", "8", "--restart=-3s"], "is negative"),
         (["--gpus", "8", "--restart", "3GB"], "measures bytes"),
-        (["--gpus", "8", "--interval", "0s"], "the time between two"),
+        (["--gpus", "8", "--interval", "0"], "--interval = '0' must be above 0"),
+        (["--gpus", "8", "--step", "0"], "--step = '0' must be above 0"),
+        (["--gpus", "8", "--days", "x"], "argument --days: not a number: 'x'"),
+        (["--gpus", "8.5"], "argument --gpus: not a whole number: '8.5'"),
         (["--gpus", "8", "--days", "inf"], "--days inf of training cannot be"),
         (["--gpus", "8", "--seed", "-1"], "the seed is -1"),
     ],

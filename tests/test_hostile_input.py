@@ -134,7 +134,7 @@ COMMANDS_OPTIONS = {
         "--top": ("0", "-1", "x"),
         "--fix": ("tp=0", "tp=x", "tp", "nope=1"),
         "--max-memory": ("nan", "-1", "80", "x"),
-        "--what-if": ("nope*2", "bandwidth_across", "bandwidth_across*nan", "bandwidth_across*0"),
+        "--what-if": ("nope*2", "bandwidth_across", "bandwidth_across*nan", "bandwidth_across*0", "bandwidth_inside=0", "memory=nan"),
     },
     ("plan", *SIZES): {"--layers": ("0", "-1"), "--heads": ("0", "7"), "--vocab": ("0",), "--top-k": ("9",), "--experts": ("-1", "8")},
     ("collective", "all_reduce"): {
@@ -160,10 +160,22 @@ COMMANDS_OPTIONS = {
         "--released-by-input": ("nan", "-1", "7"),
         "--svg": ("directory.json", "nowhere/a.svg", ""),
     },
+    ("scaling", *PLAN[:-2]): {
+        "--svg": ("directory.json", "nowhere/a.svg", "empty.txt/a.svg", ""),
+        "--sizes": ("", "x", "0", "8,-1"),
+        "--gpus": ("0",),
+    },
     ("mesh",): {f"--{axis}": ("0", "-1", "x", "1000000000") for axis in ("tp", "cp", "dp", "pp", "ep")}
     | {"--gpus": ("0", "-1"), "--order": ("", "x"), "--gpus-per-node": ("0",), "--hardware": ("nope", "h-nan.json")},
     ("validate",): {"--cases": (*BROKEN, "c-text.json", "")},
-    ("goodput", "--gpus", "8"): {"--gpus": ("0", "x"), "--checkpoint": ("0s", "10", "nan s"), "--failure-rate": ("nan", "0")},
+    ("goodput", "--gpus", "8"): {
+        "--gpus": ("0", "x"),
+        "--checkpoint": ("0s", "0", "10", "nan", "inf", "-1", "nan s"),
+        "--interval": ("0", "nan"),
+        "--step": ("0", "inf"),
+        "--days": ("x", "nan"),
+        "--failure-rate": ("nan", "0"),
+    },
 }
 
 

@@ -107,12 +107,20 @@ def test_megatrons_order_keeps_tp_inside_and_dp_innermost_does_not():
 @pytest.mark.parametrize(("degrees", "sentence"), [
     ({"tp": 0}, "tp is 0; a degree of parallelism is at least 1."),
     ({"dp": 4, "ep": 3}, "ep=3 does not divide dp=4, whose ranks the experts are spread over; ep can be [1, 2, 4]."),
-    ({"order": "tp-dp"}, "the order 'tp-dp' does not name each of tp, cp, ep, dp, pp once"),
+    ({"order": "tp-dp-dp"}, "the order 'tp-dp-dp' is no order of tp, cp, ep, dp, pp;"),
+    ({"order": "tp-xp"}, "the order 'tp-xp' is no order of"),
+    ({"tp": 2, "pp": 4, "order": "tp-dp"}, "the order 'tp-dp' leaves out pp (4 ranks); only axes of one rank may be left out"),
+    ({"dp": 4, "ep": 2, "order": "tp"}, "leaves out ep (2 ranks) and dp (4 ranks)"),
 ])
 def test_a_mesh_that_cannot_be_is_one_sentence(degrees, sentence):
     with pytest.raises(UserError) as error:
         Mesh(**degrees)
     assert sentence in str(error.value)
+
+
+def test_an_order_may_leave_out_axes_of_one_rank_which_go_outermost():
+    assert Mesh(tp=2, dp=2, pp=2, order="dp-tp-pp") == Mesh(tp=2, dp=2, pp=2, order="dp-tp-pp-cp-ep")
+    assert Mesh(dp=4, ep=4, order="ep").order == "ep-tp-cp-dp-pp", "dp is whole in ep"
 
 
 # ------------------------------------------------------------------------------------------------------------ the command

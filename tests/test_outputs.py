@@ -3,15 +3,18 @@
 import argparse
 import json
 from dataclasses import replace
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
 from common import SMALL
 
 from ndparallel.__main__ import main as command_line
+from ndparallel.hardware import find_hardware
 from ndparallel.job import Job
-from ndparallel.lesson import Runner, main
+from ndparallel.lesson import Runner, main, run_lesson
 from ndparallel.lessons import available, load
+from ndparallel.measure import failed
 from ndparallel.outputs import drawn, told
 from ndparallel.pocket import POCKET
 
@@ -59,9 +62,9 @@ def test_the_story_is_of_one_gpu_of_the_last_strategy_and_comes_last(capsys):
     code, out, _ = lesson(capsys, *FEW, "--narrate", "2", "--timeline", "none")
     assert code == 0
     story = out[out.index("ZeRO-1, 4 GPUs.") :].splitlines()
-    assert story[1] == "GPU 2, in the order of time:"
+    assert story[1].startswith("GPU 2, in the order of time")
     assert story[-1].endswith("the step ends.")
-    assert any("begins the ring reduce-scatter 0 of group 'dp'" in line for line in story)
+    assert any("on dp begins ring reduce-scatter 0: " in line for line in story)
 
 
 def test_with_json_nothing_but_json_is_printed_and_files_are_named_beside_it(capsys, tmp_path):
@@ -172,3 +175,25 @@ def test_what_is_drawn_is_what_was_asked_for_or_the_contrast_or_the_last(argumen
 ])
 def test_what_is_told_is_the_last_asked_for_or_the_last_of_the_contrast(arguments, contrast, name):
     assert told(RAN, contrast, arguments) == name
+
+
+# -------------------------------------------------------------------------------------------------- what there is to notice
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_lesson_finds_true_words_whichever_of_its_strategies_have_numbers(name):
+    lesson = load(name).on(8 if name.startswith("4d") else 4)
+    job = Job(model=replace(SMALL, layers=8, heads=8), **lesson.defaults)
+    ran = run_lesson(lesson, job, POCKET, lesson.gpus, [], "inline", lambda name: None)
+    for missing in combinations(list(ran.results), 2):
+        rows = tuple(failed(row.name, row.gpus, None) if row.name in missing else row for row in ran.report.strategies)
+        words = lesson.notice(replace(ran, report=replace(ran.report, strategies=rows), results=ran.results | dict.fromkeys(missing, [])))
+        assert not any(one in words for one in missing if one in ("GPipe", "1F1B", "ZB-V", "HSDP", "TP outermost")), missing
+
+
+def test_sequence_parallelism_is_said_to_take_no_more_time_only_where_it_does_not():
+    for hardware, said in ((POCKET, "in no more time"), (find_hardware("h100"), "% more time")):
+        asked = ["TP", "TP + SP", "TP + SP regather"]
+        ran = run_lesson(load("2d_tensor_parallel"), Job(), hardware, 4, asked, "inline", lambda name: None)
+        longer = ran["TP + SP"].step_seconds > ran["TP"].step_seconds
+        assert said in load("2d_tensor_parallel").notice(ran) and longer == (said == "% more time")

@@ -114,7 +114,7 @@ def test_hsdp_on_one_node_is_fsdp_and_with_one_gpu_a_node_sends_what_ddp_sends()
 
 
 def test_nodes_of_unequal_numbers_are_one_sentence():
-    with pytest.raises(UserError, match="these 8 GPUs stand 6, 2 in a node: choose a number of GPUs that nodes of 6 divide"):
+    with pytest.raises(UserError, match="these 8 GPUs stand 6 and 2 in a node: choose a number of GPUs that nodes of 6 divide"):
         run(HSDP, EIGHT, 8, replace(POCKET, gpus_per_node=6))
 
 

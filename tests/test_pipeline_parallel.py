@@ -12,6 +12,7 @@ from ndparallel.drawing.palette import WEIGHT
 from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.lesson import Runner, enter, run_lesson
+from ndparallel.lesson import main as lesson_main
 from ndparallel.lessons import load
 from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
@@ -169,16 +170,35 @@ def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
     assert best["microbatches"] < 32 and f"microbatches {best['microbatches']}" in sweep.sentence
 
 
-@pytest.mark.parametrize(("seconds", "said"), [
-    ((1.0, 1.0), "the same bubble, but"),
-    ((1.0, 2.0), "bubbles of 10% and 20% of the step, but"),
+@pytest.mark.parametrize(("seconds", "kept", "said"), [
+    ((1.0, 1.0), 4.0, "the same bubble, but 1F1B keeps 50% of the activations."),
+    ((1.0, 2.0), 4.0, "bubbles of 10% and 20% of the step, but 1F1B keeps 50% of the activations."),
+    ((1.0, 1.0), 8.0, "the same bubble, and keep as many activations."),
 ])
-def test_gpipe_and_1f1b_are_said_to_have_the_same_bubble_only_where_they_have(seconds, said):
+def test_of_gpipe_and_1f1b_only_that_is_said_to_be_the_same_which_is(seconds, kept, said):
     rows = {
-        name: Measurement(name, 4, step_seconds=10.0, bubble_seconds=bubble, peak_memory_bytes={"activations": 8.0})
-        for name, bubble in zip(("GPipe", "1F1B"), seconds)
+        name: Measurement(name, 4, step_seconds=10.0, bubble_seconds=bubble, peak_memory_bytes={"activations": held})
+        for name, bubble, held in zip(("GPipe", "1F1B"), seconds, (8.0, kept))
     }
-    assert f"GPipe and 1F1B have {said} 1F1B keeps 100%" in load(LESSON).notice(rows)
+    assert load(LESSON).notice(rows) == f"GPipe and 1F1B have {said}"
+
+
+@pytest.mark.parametrize(("batch", "says"), [
+    (7, "3D takes 7 microbatches of 1 sequence: 8 do not divide a batch of 7."),
+    (12, "3D takes 6 microbatches of 2 sequences: 8 do not divide a batch of 12."),
+    (11, "3D takes 1 microbatch of 11 sequences: 8 do not divide a batch of 11."),
+    (16, None),
+])
+def test_a_batch_that_8_does_not_divide_is_cut_as_often_as_it_can_be_and_that_is_said(batch, says, capsys):
+    arguments = ["--batch", str(batch), "--gpus", "3", "--timeline", "none", "--engine", "inline"]
+    assert lesson_main(load(LESSON), [*arguments, "--strategy", "GPipe", "--strategy", "1F1B"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "microbatch" in line] == [says] * bool(says)
+
+
+@pytest.mark.parametrize("chosen", [("--microbatches", "4"), ("--strategy", "naive")])
+def test_who_says_how_many_microbatches_is_not_told_what_is_usual(chosen, capsys):
+    assert lesson_main(load(LESSON), ["--batch", "12", "--timeline", "none", "--engine", "inline", *chosen]) == 0
+    assert "do not divide" not in capsys.readouterr().out
 
 
 def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():

@@ -38,6 +38,10 @@ def test_a_number_is_taken_as_si():
     assert parse_quantity(5e-6, "seconds") == 5e-6
 
 
+def test_nothing_is_nothing_in_every_unit():
+    assert parse_quantity("0", "seconds") == parse_quantity("0 GiB", "bytes") == 0
+
+
 @pytest.mark.parametrize(
     ("text", "quantity", "said"),
     [
@@ -47,11 +51,16 @@ def test_a_number_is_taken_as_si():
         ("5 Gis", "seconds", "is unknown"),
         ("80", "bytes", "has no unit"),
         ("fast", "FLOP/s", "does not begin with a number"),
-        ("nan s", "seconds", "finite"),
-        ("-5us", "seconds", "not negative"),
-        (math.nan, "bytes", "finite"),
-        (-1, "bytes", "not negative"),
-        (math.inf, "bytes", "finite"),
+        ("nan s", "seconds", "is not a number"),
+        ("nan", "seconds", 'is not a number: write seconds as in "5us"'),
+        ("inf", "bytes", "is not finite"),
+        ("1e400s", "seconds", "is not finite"),
+        ("1e300 TB", "bytes", "is not finite"),
+        ("-5us", "seconds", "is negative"),
+        ("-5", "seconds", "is negative"),
+        (math.nan, "bytes", "is not a number"),
+        (-1, "bytes", "is negative"),
+        (math.inf, "bytes", "is not finite"),
         (True, "bytes", "not a quantity"),
         (None, "bytes", "not a quantity"),
     ],

@@ -114,6 +114,21 @@ def test_four_gpus_slower_than_one_are_called_slower():
     assert not report(row(step_seconds=1e-3)).remarks()
 
 
+def test_many_that_are_slower_are_told_in_one_paragraph_by_what_costs_most():
+    rows = [row(name, exposed_communication_seconds=seconds, bubble_seconds=0.0) for name, seconds in (("a", 1.0), ("b", 1.0), ("c", 0.0))]
+    slower, most = "a (0.93x), b (0.93x) and c (0.93x)", "exposed communication for a and b; compute that more GPUs do not shorten for c"
+    assert report(*rows).remarks() == [f"Slower than one GPU alone are {slower}. What costs most is {most}."]
+
+
+def test_what_costs_most_in_all_that_are_slower_is_told_without_their_names():
+    assert report(*map(row, "abc")).remarks()[0].endswith(" for all of them.")
+
+
+def test_those_that_have_no_numbers_for_the_same_reason_are_told_of_together():
+    rows = [failed(name, 4, reason) for name, reason in (("a", "12 stages."), ("b", "no."), ("c", "12 stages."))]
+    assert report(*rows).remarks() == ["a and c have no numbers: 12 stages.", "b has no numbers: no."]
+
+
 @pytest.mark.parametrize("difference, loss, said", [(1e-7, 5.5, "="), (2e-3, 5.5, "2e-03"), (0.0, 5.6, "2e-02"), (math.nan, 5.5, "nan")])
 def test_equal_to_0d_means_loss_and_gradients_within_the_tolerance(difference, loss, said):
     made = report(row(difference=difference, loss=loss))
@@ -129,7 +144,7 @@ def test_a_loss_that_is_not_a_number_is_never_equal():
 def test_a_strategy_that_does_not_fit_is_a_row_of_dashes_and_a_reason():
     made = report(failed("DDP", 4, "GPU 0 has 1 MB of memory and needs 2 MB"))
     assert list(made.rows())[1] == ("DDP", "4", *"-" * 9)
-    assert made.remarks() == ["DDP has no numbers: GPU 0 has 1 MB of memory and needs 2 MB"]
+    assert made.remarks() == ["DDP has no numbers: GPU 0 has 1 MB of memory and needs 2 MB."]
     assert made.as_dict()["strategies"][1]["error"].endswith("needs 2 MB")
 
 

@@ -161,6 +161,17 @@ def test_the_legend_names_what_occurs_and_no_more(capsys):
         assert words in all_of_it
 
 
+@pytest.mark.parametrize("fused", ["1", "1.5", "2", "3", "4"])
+@pytest.mark.parametrize("sizes", [(4, 8), (8, 20), (8, 60)])
+def test_the_sign_of_a_pair_is_in_the_legend_just_where_it_is_in_the_picture(capsys, sizes, fused):
+    lines = command(capsys, "dualpipev", "--stages", sizes[0], "--microbatches", sizes[1], "--fused", fused).splitlines()
+    assert any("&" in line for line in lines if line.startswith("rank")) == ("&: two run as one" in lines[-2])
+
+
+def test_a_pair_of_three_columns_has_room_for_its_sign():
+    assert "f&B" in drawn("dualpipev", plain=True, width=100)[0].plain
+
+
 def test_digits_of_large_microbatches_are_cut_from_the_left():
     timing = time_schedule(build("naive", 1, 130), Work())
     row = schedule_picture.draw(timing, 2.0).plain.splitlines()[0]

@@ -1,5 +1,6 @@
 """0D: what saves memory computes the same gradients, keeps the listed tensors, and costs the listed operations."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -84,6 +85,12 @@ def test_the_lesson_says_what_it_measured():
     kept = ran["full recompute"].peak_memory_bytes["activations"] / reference(DEFAULT).peak_bytes["activations"]
     assert f"Computing every layer twice keeps {kept:.0%} of the activations" in words
     assert "the same to the bit" in words
+
+
+def test_more_than_twice_the_time_is_told_in_plain_digits(capsys):
+    """On an H100 the kernels of this model take their launch, whatever their size: four microbatches, nearly four times the time."""
+    assert main(load("0d_single_gpu"), ["--hardware", "h100", "--timeline", "none"]) == 0
+    assert re.search(r"costs [23]\d\d% more time", " ".join(capsys.readouterr().out.split()))
 
 
 def test_one_gpu_is_not_several(capsys):

@@ -11,7 +11,7 @@ from ndparallel import costs
 from ndparallel.errors import UserError
 from ndparallel.job import Job
 from ndparallel.launch import launch
-from ndparallel.lesson import run_lesson
+from ndparallel.lesson import main, run_lesson
 from ndparallel.lessons import load
 from ndparallel.mesh import Mesh
 from ndparallel.oracle import gradient_difference, whole_tensors
@@ -187,7 +187,19 @@ def test_a_strategy_of_another_size_than_was_asked_for_explains_itself_in_its_ro
 
 
 def test_on_one_gpu_nobody_waits_and_no_ratio_of_waits_is_told():
-    assert "the two-layer MLP" not in load(LESSON).notice(lesson_of(1, []))
+    assert load(LESSON).notice(lesson_of(1, [])) == ""
+
+
+def test_a_headline_too_long_for_a_line_keeps_the_hardware_together(capsys):
+    assert main(load(LESSON), ["--strategy", "TP", "--engine", "inline", "--timeline", "none"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "on pocket (4 GPUs a node)"
+
+
+def test_a_ring_that_leaves_the_node_is_not_said_to_be_inside():
+    for gpus_per_node, inside in ((1, False), (2, True), (4, True)):
+        hardware, names = replace(POCKET, gpus_per_node=gpus_per_node), ["TP", "TP across nodes"]
+        ran = run_lesson(load(LESSON), Job(model=SMALL), hardware, 2, names, "inline", lambda name: None)
+        assert ("inside a node" in load(LESSON).notice(ran)) == inside
 
 
 @pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, ["TP x FSDP"])])

@@ -13,7 +13,12 @@ def test_lists_end_in_and():
     assert [listed(["a", "b", "c"][:size]) for size in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(1.1, "takes 10.0% longer"), (0.9, "takes 10.0% less time"), (0.9999, "takes as long")])
+@pytest.mark.parametrize(("seconds", "words"), [
+    (1.1, "takes 10.0% longer"),
+    (0.9, "takes 10.0% less time"),
+    (0.9999, "takes as long"),
+    (7.57, "takes 7.6x as long"),
+])
 def test_durations_never_have_a_sign(seconds, words):
     assert duration(seconds, 1.0) == words
 

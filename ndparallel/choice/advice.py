@@ -169,8 +169,12 @@ class Walk:
         if not self.job.shape.experts:
             return plan
         experts = self.job.shape.experts.experts
-        ep = max(ep for ep in divisors(gcd(experts, plan.dp)) if ep * plan.tp <= self.node or ep == 1)
-        self.ask(f"experts? {experts}", f"EP{ep} within the node", experts=experts, ep=ep)
+        common = gcd(experts, plan.dp)
+        ep = max(ep for ep in divisors(common) if ep * plan.tp <= self.node or ep == 1)
+        ranks = f"DP{plan.dp}, beside TP{plan.tp}" if plan.tp > 1 else f"DP{plan.dp}"
+        no = "it would leave the node" if common > 1 else "no number divides both"
+        follows = f"EP{ep} within the node" if ep > 1 else f"no EP: {no}"
+        self.ask(f"{experts} experts over {ranks}?", follows, experts=experts, dp=plan.dp, tp=plan.tp, ep=ep)
         return replace(plan, ep=ep)
 
     def microbatched(self, plan: Plan) -> Plan:
@@ -180,7 +184,7 @@ class Walk:
         sizes = [size for size in divisors(share) if self.holds(replace(plan, micro_batch=size))] or [1]
         size = min(sizes, key=lambda size: (distance(share // size, low, high), -size))
         number = share // size
-        follows = f"{number} microbatches of {size}" + ("" if low <= number <= high else ", as near as the batch and memory allow")
+        follows = f"{number} microbatches of {size}" + ("" if low <= number <= high else ", as near as batch and memory allow")
         self.ask(f"4 to 8 microbatches for each of PP{plan.pp}?", follows, microbatches=number, micro_batch=size)
         return replace(plan, micro_batch=size)
 
@@ -190,7 +194,7 @@ class Walk:
         chunks = next((chunks for chunks in divisors(self.job.shape.layers // plan.pp) if chunks > 1), 2)
         folded = replace(plan, chunks=chunks, schedule="interleaved")
         able = self.holds(folded)
-        follows = f"{chunks} chunks, interleaved" if able else "they do not go with these microbatches, layers or memory: 1F1B"
+        follows = f"{chunks} chunks, interleaved" if able else "not with these microbatches, layers or memory: 1F1B"
         self.ask(f"virtual stages from PP{VIRTUAL_FROM} on? PP{plan.pp}", follows, pp=plan.pp, chunks=chunks if able else 1)
         return folded if able else plan
 

@@ -53,7 +53,7 @@ def usual(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def searches(arguments: argparse.Namespace) -> bool:
-    asked = arguments.search or arguments.top is not None or arguments.fix or arguments.max_memory or arguments.csv
+    asked = arguments.search or arguments.top is not None or arguments.fix or arguments.max_memory is not None or arguments.csv
     return bool(asked) or not (given(arguments) or arguments.from_megatron)
 
 

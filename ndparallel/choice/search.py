@@ -89,6 +89,6 @@ def check_job(job: Job, gpus: int) -> None:
 
 
 def none_fits(job: Job, gpus: int, found: Candidates) -> str:
-    lacks = [(count, reason.removeprefix("does not fit: ")) for reason, count in found.rejected.items() if "GiB" in reason]
-    words = "; ".join(f"{count:,} {reason}" for count, reason in lacks)
+    lacks = [(count, reason.removeprefix("does not fit: lacks ")) for reason, count in found.rejected.items() if "GiB" in reason]
+    words = "; ".join(f"{count:,} lack{'s' * (count == 1)} {much}" for count, much in lacks)
     return f"none of {found.legal:,} legal plans of {job.shape.name} fits on {gpus} GPUs ({job.hardware.name}): {words}. Take more GPUs."

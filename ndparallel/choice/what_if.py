@@ -57,6 +57,8 @@ def what_if(cluster: Cluster, change: str) -> Cluster:
 def new_value(name: str, field: Field, operator: str, words: str, before: float) -> float | int:
     if operator == "=" and field.quantity:
         value = parse_quantity(words, field.quantity, name)
+        if not value and field.quantity != "seconds":
+            raise UserError(f"--what-if {name}={words} must be above 0.")
     else:
         number = as_number(name, words)
         value = {"=": number, "*": before * number, "/": before / number}[operator]

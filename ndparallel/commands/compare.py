@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu import Hardware, si
 from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, choose, enter_or_explain, run_entries
+from ndparallel.lesson import Lesson, Run, choose, enter_or_explain, fewer_microbatches, run_entries
 from ndparallel.lessons import available, load
 from ndparallel.measure import Measurement
 from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
@@ -57,7 +57,8 @@ def one_run(arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Ca
         entries = [baseline(job), *entries]
     with progress() as announce:
         run = run_entries("compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True))
-    run.report = replace(run.report, lessons=dimensions(lessons))
+    notes = [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
+    run.report = replace(run.report, lessons=dimensions(lessons), notes=tuple(notes))
     return run
 
 
@@ -86,16 +87,12 @@ def choose_of(lesson: Lesson) -> list[Strategy]:
 # ---------------------------------------------------------------------------------------------------- what is shown
 
 
-def dimension(lesson: Lesson) -> str:
-    return lesson.title.partition(":")[0]
-
-
 def dimensions(lessons: Sequence[Lesson]) -> dict[str, str]:
-    return {strategy.name: dimension(lesson) for lesson in lessons for strategy in lesson.strategies}
+    return {strategy.name: lesson.dimension for lesson in lessons for strategy in lesson.strategies}
 
 
 def title(lessons: Sequence[Lesson]) -> str:
-    return f"{dimension(lessons[0])} to {dimension(lessons[-1])}"
+    return f"{lessons[0].dimension} to {lessons[-1].dimension}"
 
 
 def contrast(run: Run) -> tuple[str, ...]:

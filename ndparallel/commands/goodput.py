@@ -27,6 +27,7 @@ from ndparallel.show import WIDTH, prose
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
 MOST_GPUS = 10**9
+EXAMPLE = '"30s" or "2min"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    cluster, step_seconds = cluster_from(arguments), time_from(arguments, "step")
+    cluster, step_seconds = cluster_from(arguments), time_from(arguments, "step", "it is the time of one training step")
     if not 0 < arguments.days < math.inf:
         raise UserError(f"--days {arguments.days:g} of training cannot be; give a number above 0.")
     rows = [row(cluster, name, interval, arguments.seed) for name, interval in intervals(cluster, arguments, step_seconds).items()]
@@ -70,19 +71,20 @@ def cluster_from(arguments: argparse.Namespace) -> Cluster:
     if not 1 <= arguments.gpus <= MOST_GPUS:
         raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {MOST_GPUS:,}.")
     if not 0 < arguments.failure_rate < math.inf:
-        raise UserError(f"--failure-rate {arguments.failure_rate:g} must be above 0: failures per GPU-hour, as {2e-5:.0e}.")
+        raise UserError(f"--failure-rate {arguments.failure_rate:g} must be a finite number above 0: failures per GPU-hour, as {2e-5:.0e}.")
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
-    checkpoint = time_from(arguments, "checkpoint")
-    if not checkpoint:
-        raise UserError("--checkpoint 0s: a checkpoint that takes no time needs no interval; give the seconds for which training stops.")
+    checkpoint = time_from(arguments, "checkpoint", "a checkpoint that takes no time needs no interval")
     return Cluster(arguments.gpus, arguments.failure_rate, checkpoint, time_from(arguments, "restart"))
 
 
-def time_from(arguments: argparse.Namespace, name: str) -> float:
-    """Seconds; 0 where the option is not given."""
+def time_from(arguments: argparse.Namespace, name: str, why_not_zero: str = "") -> float:
+    """Seconds; 0 where the option is not given. Raises UserError for what is no time, and for 0 where there is a reason."""
     text = getattr(arguments, name)
-    return 0.0 if text is None else parse_quantity(text, "seconds", f"--{name}")
+    seconds = 0.0 if text is None else parse_quantity(text, "seconds", f"--{name}", EXAMPLE)
+    if text is not None and why_not_zero and not seconds:
+        raise UserError(f"--{name} = {text!r} must be above 0, as {EXAMPLE}: {why_not_zero}.")
+    return seconds
 
 
 def intervals(cluster: Cluster, arguments: argparse.Namespace, step_seconds: float) -> dict[str, float]:
@@ -93,9 +95,7 @@ def intervals(cluster: Cluster, arguments: argparse.Namespace, step_seconds: flo
         "simulation": goodput.best_interval(cluster, arguments.seed, step_seconds),
     }
     if arguments.interval is not None:
-        found["you"] = time_from(arguments, "interval")
-        if not found["you"]:
-            raise UserError("--interval 0s would only ever checkpoint; give the time between two.")
+        found["you"] = time_from(arguments, "interval", "it is the time between two checkpoints")
     return {name: goodput.whole_steps(interval, step_seconds) for name, interval in found.items()}
 
 
@@ -141,13 +141,14 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def sentences(cluster: Cluster, best: dict[str, Any], lasts: Duration) -> list[str]:
+    training = f"training of {lasts.work_days:g} day{'s' * (lasts.work_days != 1)}"
     if lasts.days is None:
-        return [f"{lasts.work_days:g} days of training would hardly ever end: a failure comes before the work since the last one is kept."]
+        return [f"{training.capitalize()} would hardly ever end: a failure comes before the work since the last one is kept."]
     shortest, longest = (in_words(seconds) for seconds in goodput.tolerable_intervals(cluster))
     every = in_words(best["interval_seconds"])
     return [
         f"Any interval from {shortest} to {longest} keeps at least 99% of what the best one does.",
-        f"With a checkpoint every {every}, {lasts.work_days:g} days of training take {lasts.days:.1f} and meet {lasts.failures:,.0f} "
+        f"With a checkpoint every {every}, {training} takes {lasts.days:.1f} and meets {lasts.failures:,.0f} "
         f"failures; in 9 of 10 simulated runs {lasts.shortest_days:.1f} to {lasts.longest_days:.1f} days.",
     ]
 

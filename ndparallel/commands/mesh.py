@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for axis, what in WHAT.items():
         add(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what} (default 1)")
     add("--gpus", type=int, metavar="N", help="how many there are in all (default: the product of the axes)")
-    add("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes, innermost first (default {DEFAULT_ORDER})")
+    add("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})")
     add("--gpus-per-node", type=int, metavar="N", help="how many of them share a node (default: the hardware's)")
     add("--hardware", default="pocket", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default pocket)")
     add("--json", action="store_true", help="print JSON and nothing else")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.errors import UserError, unknown
-from ndparallel.files import write_atomically
+from ndparallel.files import check_writable, write_atomically
 from ndparallel.launch import ENGINES
 from ndparallel.pictures import FOLDER, PICTURES, is_stale, path_of, strays
 from ndparallel.report import WIDTH, quiet_table
@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise unknown("picture", name, PICTURES)
     if not arguments.folder.is_dir():
         raise UserError(f"there is no directory {str(arguments.folder)!r} for pictures: make it, or name another with --folder.")
+    if arguments.write:
+        check_writable(*(path_of(name, arguments.folder) for name in arguments.names or PICTURES))
     with progress() as announce:
         rows = []
         for name in arguments.names or PICTURES:

@@ -93,7 +93,7 @@ def run_search(arguments: argparse.Namespace) -> int:
 
 
 def searched(cluster: Cluster, arguments: argparse.Namespace, beside: Sequence[Plan] = ()) -> Found:
-    memory = parse_quantity(arguments.max_memory, "bytes", "--max-memory") if arguments.max_memory else None
+    memory = parse_quantity(arguments.max_memory, "bytes", "--max-memory") if arguments.max_memory is not None else None
     top = 10 if arguments.top is None else arguments.top
     if top < 1:
         raise UserError(f"--top is {top}; at least 1 plan can be shown.")

@@ -8,7 +8,7 @@ Idea   Weak scaling gives every GPU the same share of a batch that grows, strong
 
 import argparse
 import json
-from pathlib import Path
+import sys
 
 from rich.table import Table
 
@@ -17,6 +17,7 @@ from ndparallel.choice.scaling import SIZES, USUAL, Curves, Point, base_of, rows
 from ndparallel.choice.scaling_svg import scaling_svg
 from ndparallel.choice.tables import plain_console, words_of
 from ndparallel.errors import UserError
+from ndparallel.files import check_writable, write_atomically
 from ndparallel.planner.options import add_job_options, job_from
 from ndparallel.report import quiet_table
 from ndparallel.show import prose
@@ -28,21 +29,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
     output = parser.add_argument_group("the answer")
     output.add_argument("--sizes", metavar="N,N,...", help=f"GPUs (default {','.join(map(str, SIZES))})")
-    output.add_argument("--svg", type=Path, metavar="FILE", help="write a picture as well")
+    output.add_argument("--svg", metavar="FILE", help="write a picture as well")
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    check_writable(arguments.svg)
     job, sizes = job_from(arguments), sizes_from(arguments.sizes)
     if arguments.gpus < 1:
         raise UserError(f"--gpus is {arguments.gpus}; the batch belongs to at least 1 GPU.")
     curves = scale(job, arguments.gpus, sizes)
-    if arguments.svg:
-        arguments.svg.write_text(scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves), "utf-8")
+    if arguments.svg is not None:
+        write_atomically(arguments.svg, scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves))
     if arguments.json:
         print(json.dumps({"rows": list(rows(curves))}, indent=2, allow_nan=False))
     else:
         show(curves)
+    if arguments.svg is not None:
+        print(f"\n{arguments.svg} shows efficiency and MFU of both.", file=sys.stderr if arguments.json else sys.stdout)
     return 0
 
 

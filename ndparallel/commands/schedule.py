@@ -17,7 +17,7 @@ from rich.text import Text
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.errors import UserError
-from ndparallel.files import write_atomically
+from ndparallel.files import check_writable, write_atomically
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_writable(args.svg)
     check(args)
     timings = [timed(name, args) for name in args.names]
     if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
@@ -96,11 +97,12 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     plain = console.no_color or console.color_system is None
     scale = schedule_picture.columns_per_second(timings, console.width)
-    for timing in timings:
+    pictures = [schedule_picture.draw(timing, scale, plain) for timing in timings]
+    for timing, picture in zip(timings, pictures):
         console.print(heading(timing))
-        console.print(schedule_picture.draw(timing, scale, plain), no_wrap=True)
+        console.print(picture, no_wrap=True)
         console.print()
-    console.print(schedule_picture.legend(timings, plain))
+    console.print(schedule_picture.legend(timings, plain, "".join(picture.plain for picture in pictures)))
     console.print(numbers(timings[0], args) if len(timings) == 1 else table(timings, args, console.width))
 
 

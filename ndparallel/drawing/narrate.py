@@ -4,28 +4,45 @@ Idea   What a timeline shows at a glance, a reader can also follow step by step:
 Limit  Messages inside a collective are told under it, indented; on streams other than compute the stream is named.
 
 Glossary
+    on dp    on the stream of that group, beside what the GPU computes
     bubble   time in which the compute stream has nothing to do and nothing to wait for
 """
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
 from ndparallel.drawing.history import RankRun, label
+from ndparallel.report import WIDTH
+from ndparallel.words import paragraph
+
+WHAT_IS_DONE = re.compile(" (send|receive) .*")  # in the name of a stream; the sentence says it anyway
+FEW = 4  # GPUs that are named one by one
+Telling = tuple[float, str]  # when, and what
 
 
 def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
     """Tell the run of one rank, a sentence a line, up to the end of the step."""
+    yield f"GPU {run.rank}, in the order of time ('on dp': on the stream of dp, beside compute):"
+    told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])  # a bubble is known only when it ends
+    yield from (line(*telling) for telling in told)
+    yield line(step_seconds, "the step ends.")
+
+
+def tellings(run: RankRun, step_seconds: float) -> Iterator[Telling]:
     narrator = Narrator()
-    yield f"GPU {run.rank}, in the order of time:"
     for (is_memory, seconds), events in groupby(in_order(run.events), key=lambda event: (event.kind == MEMORY, event.start)):
         if is_memory:
-            yield narrator.line(seconds, narrator.memory(list(events)))
+            yield seconds, narrator.memory(list(events))
         else:
-            yield from (line for event in events for line in narrator.tell(event))
+            yield from (telling for event in events for telling in narrator.tell(event))
     yield from narrator.idle_until(step_seconds)
-    yield narrator.line(step_seconds, "the step ends.")
+
+
+def line(seconds: float, words: str) -> str:
+    return f"{si(seconds, 's'):>8}  " + paragraph(words, WIDTH - 10).replace("\n", "\n" + 10 * " ")
 
 
 def in_order(events: Iterable[tuple]) -> list[Event]:
@@ -55,19 +72,19 @@ class Narrator:
     held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0.0))
     collective_until: dict[str, float] = field(default_factory=dict)
 
-    def tell(self, event: Event) -> Iterator[str]:
+    def tell(self, event: Event) -> Iterator[Telling]:
         if event.stream == COMPUTE:
             yield from self.idle_until(event.start)
             self.busy_until = max(self.busy_until, event.end)
         inside = event.kind in (SEND, RECEIVE) and event.end <= self.collective_until.get(event.stream, 0.0)
-        stream = "" if event.stream == COMPUTE else f"on stream {event.stream!r} "
-        yield self.line(event.start, f"{'    ' * inside}{stream}{deed(event)}.")
+        stream = "" if event.stream == COMPUTE else f"on {WHAT_IS_DONE.sub('', event.stream)} "
+        yield event.start, f"{'    ' * inside}{stream}{deed(event)}."
         if event.kind == COLLECTIVE:
             self.collective_until[event.stream] = event.end
 
-    def idle_until(self, seconds: float) -> Iterator[str]:
+    def idle_until(self, seconds: float) -> Iterator[Telling]:
         if seconds > self.busy_until:
-            yield self.line(self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble.")
+            yield self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble."
 
     def memory(self, events: list[Event]) -> str:
         """Changes at one instant are one sentence."""
@@ -76,11 +93,7 @@ class Narrator:
         grown = sizes("allocates", {kind: change for kind, change in changes.items() if change > 0})
         shrunk = sizes("frees", {kind: -change for kind, change in changes.items() if change < 0})
         words = " and ".join(filter(None, (grown, shrunk))) or "allocates and frees the same"
-        return f"{words}; holds {si(sum(self.held.values()), 'B')} now."
-
-    @staticmethod
-    def line(seconds: float, words: str) -> str:
-        return f"{si(seconds, 's'):>8}  {words}"
+        return f"{words}; holds {si(sum(self.held.values()), 'B')}."
 
 
 def sizes(verb: str, by_kind: dict[str, float]) -> str:
@@ -90,16 +103,25 @@ def sizes(verb: str, by_kind: dict[str, float]) -> str:
 
 def deed(event: Event) -> str:
     """What a GPU does in an event, in words."""
-    name, lasts, size = label(event.what), si(event.end - event.start, "s"), si(event.bytes, "B")
+    name = label(event.what).removesuffix(f" of group {event.stream!r}")  # which is said already
+    lasts, size = si(event.end - event.start, "s"), si(event.bytes, "B")
     match event.kind:
         case "compute":
             return f"computes {name} for {lasts}" + (f" ({si(event.flops, 'FLOP')})" if event.flops else "")
         case "send":
-            return f"sends {size} to GPU {event.peer}, {lasts} on the wire: {name}"
+            return f"sends {size} to GPU {event.peer}, in {lasts}: {name}"
         case "receive" if event.end > event.start:
             return f"receives {size} from GPU {event.peer}, after {lasts}: {name}"
         case "receive":
             return f"has {size} from GPU {event.peer} before it needs them: {name}"
         case "collective":
-            return f"begins the {name} over {size} with GPUs {', '.join(map(str, event.peer))}; it takes {lasts}"
+            return f"begins {name}: {size} with {gpus(event.peer)}, for {lasts}"
     return f"waits {lasts} for {name}"
+
+
+def gpus(ranks: Sequence[int]) -> str:
+    """Write "GPUs 0, 2, 4, 6", of neighbours and of many only the first and the last."""
+    first, last = ranks[0], ranks[-1]
+    if list(ranks) == list(range(first, last + 1)) and len(ranks) > 2:
+        return f"GPUs {first} to {last}"
+    return f"GPUs {', '.join(map(str, ranks))}" if len(ranks) <= FEW else f"{len(ranks)} GPUs from {first} to {last}"

@@ -94,7 +94,7 @@ def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
     layout, position = timing.schedule.layout, 0
     for step in timing.schedule.steps(rank):
         first, end = (column(times[rank][position], scale) for times in (timing.start, timing.end))
-        middle = (first + end) // 2 if len(step) == 2 else end
+        middle = (first + end + 1) // 2 if len(step) == 2 else end  # of three columns the first two: there is room for the sign of a pair
         for action, left, right, fused in zip(step, (first, middle), (middle, end), ("first", "second")):
             chunk = layout.chunk(action.stage)
             yield Cell(left, right - left, action, shade_of(layout, chunk), chunk, fused if len(step) == 2 else "")
@@ -150,8 +150,8 @@ def axis(makespan: float, scale: float) -> str:
     return line
 
 
-def legend(timings: Sequence[Timing], plain: bool = False) -> Text:
-    """What occurs in the pictures of `timings`, and how it is drawn."""
+def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> Text:
+    """What occurs in the pictures of `timings`, and how it is drawn; in plain ones, `drawn`, a pair's sign may have found no room."""
     schedules = [timing.schedule for timing in timings]
     ops = {action.op for schedule in schedules for action in schedule.actions[0]}
     text = Text()
@@ -161,7 +161,7 @@ def legend(timings: Sequence[Timing], plain: bool = False) -> Text:
     notes = []
     if any(schedule.chunks > 1 for schedule in schedules):
         notes.append("small letters: a later chunk" if plain else "lighter: a later chunk")
-    if any(any(schedule.fused) for schedule in schedules):
+    if any(any(schedule.fused) for schedule in schedules) and not (plain and "&" not in drawn):
         notes.append("&: two run as one" if plain else "underlined: two run as one")
     return text.append("\n " + ", ".join(notes), "dim") if notes else text
 

@@ -44,6 +44,12 @@ def check(job: Job, plan: Plan) -> None:
         raise UserError(reason)
 
 
+def check_model(job: Job, plan: Plan) -> None:
+    """Raise UserError with the first rule of the model's that the plan breaks, whatever its dp."""
+    for reason in [*below_one(job, plan)] or uncut_model(job, plan):
+        raise UserError(reason.sentence)
+
+
 def why_not(job: Job, plan: Plan) -> Iterator[str]:
     """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let pass."""
     return (reason.sentence for reason in broken(job, plan) if reason.rule != FOLDED)
@@ -94,7 +100,8 @@ def uncut_model(job: Job, plan: Plan) -> Iterator[Broken]:
     yield from broken_by("tp", plan.tp, cut)
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
-            why = f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are not a multiple of."
+            near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)
+            why = f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are no multiple of; nearest: {near}."
             yield Broken(rule.name, why)
 
 

@@ -13,7 +13,7 @@ from ndparallel.context_parallel import VARIANTS
 from ndparallel.errors import UserError, unknown
 from ndparallel.hardware import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.legality import DTYPES, SCHEDULES, check
+from ndparallel.planner.legality import DTYPES, SCHEDULES, check, check_model
 from ndparallel.planner.models import find_model, from_flags
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
@@ -199,10 +199,9 @@ def plan_from(arguments: argparse.Namespace, job: Job) -> Plan:
     tp, pp, cp = arguments.tp, arguments.pp, arguments.cp
     schedule, chunks = schedule_from(arguments, job, pp)
     sequence_parallel = job.stack.sequence_parallel if arguments.sequence_parallel is None else arguments.sequence_parallel
-    return Plan(
+    plan = Plan(
         tp=tp,
         pp=pp,
-        dp=data_parallel(arguments, tp * pp * cp),
         ep=arguments.ep,
         cp=cp,
         chunks=chunks,
@@ -214,12 +213,12 @@ def plan_from(arguments: argparse.Namespace, job: Job) -> Plan:
         recompute_layers=recomputed_layers(arguments),
         schedule=schedule,
     )
+    check_model(job, plan)  # before the GPUs are counted: a tp that the model cannot have needs no others
+    return replace(plan, dp=data_parallel(arguments, tp * pp * cp))
 
 
 def data_parallel(arguments: argparse.Namespace, others: int) -> int:
     """What the GPUs leave for dp. Raises UserError where that is no whole number, or not what was asked for."""
-    if min(others, arguments.gpus) < 1:
-        raise UserError(f"{arguments.gpus} GPUs with tp={arguments.tp}, pp={arguments.pp}, cp={arguments.cp}: each is at least 1.")
     wanted = arguments.dp or arguments.gpus // others
     if wanted * others != arguments.gpus:
         near = max(others, round(arguments.gpus / others) * others)
