@@ -1,7 +1,9 @@
 """Errors meant for people: what is wrong, with which values, and what would do instead."""
 
 import argparse
+import atexit
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -38,6 +40,7 @@ READ_ENOUGH = 141  # what a shell says of a program that SIGPIPE ended: `| head`
 
 def guarded(work: Callable[[], int]) -> int:
     """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
+    atexit.register(gc.freeze)  # or Python would look for garbage once more, in memory that is given back anyway
     open_what_is_closed()
     try:
         code = ended(work)
