@@ -267,3 +267,15 @@ def module_name(gpu):
 
 def gpu_on_its_own(transport):
     return GPU(0, CLASSROOM, transport)
+
+
+def cores(gpu):
+    """The cores that this rank may run on."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def number_or_error(gpu, number):
+    """Return the number, but on rank 1 raise for one that is negative."""
+    if number < 0 and gpu.rank == 1:
+        raise UserError(f"{number} is negative.")
+    return number

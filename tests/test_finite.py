@@ -62,6 +62,21 @@ def test_it_is_told_which_operation_of_which_gpu_made_the_first_infinity(engine)
     assert [row[-1] for row in run.report.rows()] == ["NaN"]
 
 
+def test_a_run_that_is_looked_through_again_leaves_the_next_one_alone_that_has_begun_already():
+    sound = load("1d_data_parallel").strategies[0]
+    spoilt = replace(sound, name="ours", program=poisoned)
+    entries = [enter(strategy, JOB, 4) for strategy in (spoilt, sound, spoilt, sound)]
+    rows = [row for row, _ in measured_in_turn(entries)]
+    assert [row.not_finite is None for row in rows] == [False, True, False, True]
+    assert rows[1] == rows[3] and rows[2].not_finite == rows[0].not_finite
+    assert rows[1].max_gradient_difference < 1e-5
+
+
+def measured_in_turn(entries):
+    with Runner(POCKET, "processes") as runner:
+        yield from runner.measured_in_turn(entries)
+
+
 def test_its_json_has_null_for_every_such_number():
     (row,) = json.loads(run_of(poisoned).report.json(), parse_constant=pytest.fail)["strategies"]
     assert (row["loss"], row["max_gradient_difference"]) == (None, None)

@@ -1,6 +1,7 @@
 """Programs run on ranks, on each engine, and give the same clocks, bytes and numbers there."""
 
 import functools
+import os
 import shutil
 
 import numpy as np
@@ -121,3 +122,30 @@ def test_an_unknown_start_method_is_one_sentence_with_the_nearest():
 def test_no_ranks_at_all_is_an_error_for_people():
     with pytest.raises(UserError, match="0 ranks"):
         Ranks(0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_begun_before_the_last_ones_results_are_asked_for_loses_nothing(engine):
+    with Ranks(3, engine) as ranks:
+        underway = [ranks.begin(rank_programs.number_or_error, CLASSROOM, number) for number in range(4)]
+        for number in (2, 0, 3, 1, 0):
+            assert [result.value for result in underway[number].results()] == [number] * 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_that_fails_is_told_where_its_results_are_asked_for_and_the_next_one_runs(engine):
+    with Ranks(3, engine) as ranks:
+        fails, works = (ranks.begin(rank_programs.number_or_error, CLASSROOM, number) for number in (-1, 1))
+        assert [result.value for result in works.results()] == [1] * 3
+        for _ in range(2):
+            with pytest.raises(UserError, match="-1 is negative"):
+                fails.results()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no way to keep a process to a core")
+def test_ranks_that_outnumber_the_cores_keep_to_one_each_and_all_cores_have_as_many():
+    mine = sorted(os.sched_getaffinity(0))
+    crowd = [result.value for result in launch(rank_programs.cores, 3 * len(mine), CLASSROOM)]
+    assert sorted(crowd) == sorted([core] for core in mine for _ in range(3))
+    assert [result.value for result in launch(rank_programs.cores, len(mine), CLASSROOM)] == [mine] * len(mine)
+    assert sorted(os.sched_getaffinity(0)) == mine
