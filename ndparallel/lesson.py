@@ -184,7 +184,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.show import progress, show, show_sweep
 
     check_outputs(arguments)
-    job, hardware = job_from(arguments, lesson.defaults), disturbed_hardware_from(arguments)
+    job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
         refuse_outputs(arguments)
         refuse_choices(lesson, arguments)

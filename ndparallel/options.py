@@ -46,20 +46,23 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     printed.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
-def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None) -> Job:
-    """The job that the options describe, on one GPU; `defaults` for what they do not say. Raises UserError for impossible sizes."""
+def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None, gpus: int = 1) -> Job:
+    """The job that the options describe, on one GPU, of the `gpus` that will share it; `defaults` for what they do not say. Raises
+    UserError for impossible sizes."""
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
     given = {key: value for key, value in vars(arguments).items() if key in Job.__dataclass_fields__ and value is not None}
     usual = dict(defaults or {})
     if "microbatches" in usual:
-        usual["microbatches"] = most_parts(arguments.batch, usual["microbatches"])
+        usual["microbatches"] = most_parts(arguments.batch, usual["microbatches"], gpus)
     return Job(model=MODEL_SIZES[arguments.model_size], **(usual | given))
 
 
-def most_parts(batch: int, most: int) -> int:
-    """The largest number of equal parts, up to `most`, that a batch can be cut into."""
-    return next(parts for parts in range(most, 0, -1) if batch % parts == 0)
+def most_parts(batch: int, most: int, ranks: int) -> int:
+    """The largest number of equal parts, up to `most`, that a batch can be cut into; if it can be, whole rounds of `ranks`, which
+    interleaved schedules need."""
+    numbers = [parts for parts in range(most, 0, -1) if batch % parts == 0]
+    return next((parts for parts in numbers if parts % max(ranks, 1) == 0), numbers[0])
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:

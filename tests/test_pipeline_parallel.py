@@ -17,6 +17,7 @@ from ndparallel.lessons import load
 from ndparallel.measure import Measurement
 from ndparallel.mesh import Mesh
 from ndparallel.model import layers_per_stage
+from ndparallel.options import most_parts
 from ndparallel.pipeline.stages import schedule_of
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
@@ -193,6 +194,11 @@ def test_a_batch_that_8_does_not_divide_is_cut_as_often_as_it_can_be_and_that_is
     arguments = ["--batch", str(batch), "--gpus", "3", "--timeline", "none", "--engine", "inline"]
     assert lesson_main(load(LESSON), [*arguments, "--strategy", "GPipe", "--strategy", "1F1B"]) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "microbatch" in line] == [says] * bool(says)
+
+
+@pytest.mark.parametrize(("batch", "gpus", "number"), [(8, 4, 8), (12, 4, 4), (6, 4, 6), (12, 3, 6), (12, 2, 6), (14, 2, 2), (14, 4, 7)])
+def test_whole_rounds_of_microbatches_are_taken_where_the_batch_allows_them(batch, gpus, number):
+    assert most_parts(batch, 8, gpus) == number
 
 
 @pytest.mark.parametrize("chosen", [("--microbatches", "4"), ("--strategy", "naive")])

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 def one_run(arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Callable[[Job], Job], hardware: Hardware) -> Run:
     """Run all that is asked for, with changed jobs, beside the single GPU."""
     job = change(job_from(arguments))
-    jobs = {lesson.name: change(job_from(arguments, lesson.defaults)) for lesson in lessons}
+    jobs = {lesson.name: change(job_from(arguments, lesson.defaults, arguments.gpus or lesson.gpus)) for lesson in lessons}
     entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
     if not arguments.strategy:
         entries = [baseline(job), *entries]
