@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rank_programs
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from gpu import CLASSROOM
+from ndparallel.engines.frame import frame_of, header_of, message_of
 from ndparallel.errors import UserError
 from ndparallel.launch import Ranks, launch
 
@@ -120,3 +121,24 @@ def test_inline_without_greenlet_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "greenlet", None)
     with pytest.raises(UserError, match="pip install"):
         Ranks(2, "inline")
+
+
+LEAVES = st.none() | st.booleans() | st.text(max_size=3) | st.integers() | st.just(1 << 63) | st.floats(allow_nan=False)
+NUMBERED = st.tuples(st.tuples(st.sampled_from(["dp", ""]) | LEAVES, LEAVES), LEAVES)
+NAMES = NUMBERED | st.recursive(LEAVES, lambda some: st.lists(some, max_size=3).map(tuple))
+
+
+@given(NAMES, st.integers(0, 700))
+@example((("dp", 3), 5), 1)
+@example((("dp", True), 5), 1)
+@example((("dp", 1 << 63), 5), 1)
+@example((("dp", (1 << 63) - 1), 0), 1)
+@example((("", 3), 5), 1)
+def test_a_message_comes_out_of_its_frame_as_it_went_in_whatever_its_name_is(name, size):
+    array, blocks = np.arange(size, dtype=np.float32), []
+    message = (name, ("all_reduce", "ring"), 0.1, 0.25, 1e-9, array, None)
+    frame = frame_of(7, 2, message, lambda large: blocks.append(large) or 5)
+    header = header_of(frame)
+    assert header[:3] == (len(frame), 7, 2)
+    *same, found, _ = message_of(header, frame, lambda source, block, dtype, shape: (blocks[0], None))
+    assert (repr(same), found.tolist()) == (repr([*message[:5]]), array.tolist())
