@@ -1,7 +1,7 @@
 """Lanes and the terminal's timeline: what filled each cell, readable without colours, one scale for all."""
 
 import io
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
@@ -115,6 +115,22 @@ def test_joined_by_two_words_a_training_step_is_one_span_per_unit_and_phase():
 def test_a_cell_shows_what_fills_most_of_it():
     lane = Lane(0, COMPUTE, (Span(0, 2.6, FORWARD, "f"), Span(2.6, 4, BACKWARD, "b"), Span(4.6, 5, WAITING, "w")))
     assert cells(lane, 6, 1) == [FORWARD, FORWARD, FORWARD, BACKWARD, IDLE, IDLE]
+
+
+def test_what_is_shorter_than_a_cell_is_seen_as_often_as_it_is_long():
+    ends = [0.3 * number for number in range(101)]
+    spans = [span for a, b in pairwise(ends) for span in (Span(a, a + 0.1, FORWARD, ""), Span(a + 0.1, b, BACKWARD, ""))]
+    row = cells(Lane(0, COMPUTE, tuple(spans)), 30, 1)
+    assert (row.count(FORWARD), row.count(BACKWARD)) == (10, 20)
+    assert max(len(list(same)) for _, same in groupby(row)) == 2
+
+
+@given(rows_of_spans(), st.integers(2, 40))
+def test_a_row_has_of_every_activity_what_it_takes_of_the_time_to_within_two_cells(spans, cell):
+    end = -(-max((span.end for span in spans), default=1) // cell) * cell
+    row = cells(Lane(0, COMPUTE, tuple(spans)), end, cell)
+    took = seconds_by_activity(spans)
+    assert all(abs(row.count(activity) * cell - took.get(activity, 0)) < 2 * cell for activity in (FORWARD, BACKWARD, WAITING))
 
 
 def test_a_message_however_short_is_seen_on_its_stream():

@@ -1,8 +1,8 @@
 """Timelines on the terminal: one row of cells for every stream of every GPU, several strategies on one scale of time.
 
-Idea   A cell shows what filled most of its time, as a colour and as a letter: a row reads the same on a screen and on paper.
-Limit  A cell is a hundredth of the picture or so. A communication stream shows what is there however short it is; on the compute stream
-       the longest wins. The SVG and the trace have the exact times.
+Idea   A cell shows what fills it, as a colour and as a letter: a row reads the same on a screen and on paper.
+Limit  A cell is a hundredth of the picture or so. On the compute stream what is shorter than that is seen in proportion, not where each
+       piece of it is; a communication stream shows what is there however short it is. The SVG and the trace have the exact times.
 
 Glossary
     cell   a character's share of the time axis
@@ -63,7 +63,15 @@ def lane_name(lane: Lane) -> str:
 
 
 def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
-    """What fills each cell from 0 to `seconds`: an activity, or BLANK where a communication stream has none."""
+    """What stands in each cell from 0 to `seconds`: an activity, or BLANK where a communication stream has none."""
+    filled = shares(lane, seconds, cell_seconds)
+    if lane.stream != COMPUTE:  # it talks rarely and shortly, and none of it may be lost
+        return [max((activity for activity in cell if cell[activity] > 0), key=cell.__getitem__, default=BLANK) for cell in filled]
+    return in_proportion([cell | {IDLE: max(cell_seconds - sum(cell.values()), 0.0)} for cell in filled], cell_seconds)
+
+
+def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, float]]:
+    """Seconds of each activity in each cell."""
     count = max(round(seconds / cell_seconds), 1)
     filled: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
     for start, end, activity, *_ in lane.spans:
@@ -74,13 +82,20 @@ def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
         for number in range(first, last + 1):
             overlap = min(end, (number + 1) * cell_seconds) - max(start, number * cell_seconds)
             filled[number][activity] += max(overlap, 0.0)
-    return [fullest(cell, cell_seconds, lane.stream == COMPUTE) for cell in filled]
+    return filled
 
 
-def fullest(cell: dict[str, float], cell_seconds: float, is_compute: bool) -> str:
-    nothing, rest = (IDLE, cell_seconds - sum(cell.values())) if is_compute else (BLANK, 0.0)
-    most = max(cell, key=cell.__getitem__, default=nothing)
-    return most if cell.get(most, 0.0) > 0 and cell[most] >= rest else nothing
+def in_proportion(filled: Sequence[dict[str, float]], cell_seconds: float) -> list[str]:
+    """One activity for each cell. It takes the cell's time, and the others keep theirs for the next cell that has them: so what is shorter
+    than a cell is seen as often as it is long."""
+    kept: dict[str, float] = defaultdict(float)
+    seen = []
+    for cell in filled:
+        for activity, part in cell.items():
+            kept[activity] += part
+        seen.append(max((activity for activity in cell if cell[activity] > 0), key=kept.__getitem__, default=IDLE))
+        kept[seen[-1]] -= cell_seconds
+    return seen
 
 
 def painted(activities: Sequence[str]) -> Text:
