@@ -98,9 +98,12 @@ TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="co
 # tensor_parallel.py); torchtitan's PrepareModuleInput saves three.
 PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False, tp_by_matrix=True)
 PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
+# Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped weights are gathered at the end
+# of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
+DEEPSPEED = replace(PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False)
 POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, grid=True, bucket_bytes=0.1e6)
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
-_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, POCKET)
+_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, POCKET)
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
 
 
