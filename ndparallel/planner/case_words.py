@@ -131,7 +131,7 @@ def recomputed_layers(words: str, layers: int) -> int:
 
 
 def modules_of(stated: Any) -> tuple[str, ...]:
-    """What runs again, where the run names modules; those that are unknown here cost too little to count."""
+    """What runs again, where the run names modules; those that are unknown here cost nothing."""
     words = [word for word in re.split(r"[^a-z_]+", words_of(stated).removeprefix("selective")) if word]
     known = tuple(dict.fromkeys(RECOMPUTED[word] for word in words if word in RECOMPUTED))
     return known if known and all(word in RECOMPUTED or "_" in word for word in words) else ()

@@ -23,6 +23,7 @@ MODULES = {  # what selective recomputation can run again; all but the last are 
     "core_attn": "attention's scores, softmax and values",
     "layernorm": "the norms of both halves of a layer",
     "moe_act": "the experts' activation",
+    "mla_up_proj": "latent attention's matrices from its ranks to its heads",
     "mlp": "the MLP of a dense layer",
     "moe": "the experts of a layer, routing and all-to-alls included",
     "half": "every second matrix and all small kernels (torchtitan)",
