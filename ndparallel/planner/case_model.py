@@ -15,6 +15,7 @@ from ndparallel.errors import UserError
 from ndparallel.planner.config import SPELLINGS
 from ndparallel.planner.models import preset, presets
 from ndparallel.planner.shape import BIASES, GATED, Experts, LatentAttention, ModelShape
+from ndparallel.planner.sizes import checked_size
 
 UNSTATED_VOCABULARY = 32_000
 MEGATRON_VOCABULARY = 128  # --make-vocab-size-divisible-by: a rank's part of the table is a multiple of it
@@ -66,7 +67,13 @@ class Stated:
         value = getattr(self.known, field) if value is None and self.known else value
         if value is None and otherwise is None:
             raise UserError(f"the run does not give its model's {field}, and no preset is called {self.name!r}.")
-        return otherwise if value is None else value
+        value = otherwise if value is None else value
+        return value if isinstance(value, str | bool) and isinstance(otherwise, str | bool) else checked_size(value, field)
+
+    def count(self, field: str) -> int | None:
+        """A number that may be 0, or not stated."""
+        value = self.get(field)
+        return None if value is None else checked_size(value, field, least=0)
 
 
 def plain(name: str) -> str:
@@ -133,38 +140,45 @@ def position_of(stated: Stated, usual: str) -> str:
 
 
 def vocabulary(run: Mapping[str, Any], stated: Stated) -> int:
-    unknown = "vocab" in (run.get("unknown") or ())
+    unknown = "vocab" in str(run.get("unknown") or "")
     return UNSTATED_VOCABULARY if unknown else stated.size("vocab", UNSTATED_VOCABULARY)
 
 
 def latent_of(stated: Stated) -> LatentAttention | None:
     if stated.get("kv_rank") is None:
         return None
-    return LatentAttention(stated.get("query_rank") or 0, *(stated.size(field) for field in LATENT))
+    return LatentAttention(stated.count("query_rank") or 0, *(stated.size(field) for field in LATENT))
 
 
 def experts_of(stated: Stated, layers: int) -> Experts | None:
     """The mixture that is stated, over the preset's."""
+    number, top_k, ffn, shared = map(stated.count, ("experts", "top_k", "expert_ffn", "shared_experts"))
     known = stated.known.experts if stated.known else None
-    if not stated.get("experts") and not known:
+    if not number and not known:
         return None
-    known = known or Experts(stated.get("experts"), stated.get("top_k") or 1, stated.get("expert_ffn") or stated.size("ffn"))
-    shared, ffn = stated.get("shared_experts"), stated.get("expert_ffn")
-    ours = {"experts": stated.get("experts"), "top_k": stated.get("top_k"), "ffn": ffn, "shared_experts": shared}
-    ours |= {"shared_ffn": stated.get("shared_ffn") or ffn or known.ffn} if shared else {}
-    dense = tuple(layer for layer in dense_layers(stated, layers, known.dense_layers) if layer < layers)
-    return replace(known, **{field: value for field, value in ours.items() if value is not None}, dense_layers=dense)
+    known = known or Experts(number or 1, top_k or 1, ffn or stated.size("ffn"))
+    shared = known.shared_experts if shared is None else shared
+    return replace(
+        known,
+        experts=number or known.experts,
+        top_k=top_k or known.top_k,
+        ffn=ffn or known.ffn,
+        shared_experts=shared,
+        shared_ffn=(stated.count("shared_ffn") or known.shared_ffn or ffn or known.ffn) if shared else 0,
+        dense_layers=tuple(layer for layer in dense_layers(stated, layers, known.dense_layers) if layer < layers),
+    )
 
 
 def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[int, ...]:
     """The layers without experts: a list, so many at the front, or all but one in so many."""
     first, every = stated.get("first_dense"), stated.get("every")
     if isinstance(first, list):
-        return tuple(first)
+        return tuple(checked_size(layer, "a dense layer's number", least=0) for layer in first)
     if isinstance(every, list):
         return tuple(layer for layer, has in enumerate(every) if not has)
     if first is None and every is None:
         return usual
+    first, every = stated.count("first_dense"), stated.count("every")
     return tuple(layer for layer in range(layers) if layer < (first or 0) or (layer + 1) % (every or 1))
 
 

@@ -64,9 +64,9 @@ def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
     return "unfused" if not flash else "flash1" if year and year < FIRST_FLASH2 else "flash2"
 
 
-def number_of_bits(precision: str | None) -> int:
+def number_of_bits(precision: Any) -> int:
     """8, 16, 19 (TF32) or 32: of the numbers that the layers' matrices are multiplied in; the shortest that is named."""
-    words = (precision or "").lower()
+    words = str(precision or "").lower()
     if re.search(r"fp8|float8|e4m3|fp4|int8", words):
         return 8
     if re.search(r"16|half|amp|mixed", words):

@@ -29,6 +29,8 @@ The rules for what is not stated
 """
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -36,10 +38,11 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.errors import UserError
-from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.case_hardware import hardware_of, number_in
+from ndparallel.planner.case_measured import measured_bytes, measured_seconds
 from ndparallel.planner.case_model import shape_of
+from ndparallel.planner.case_precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.planner.case_words import (
     attention_kernel,
     modules_of,
@@ -51,13 +54,15 @@ from ndparallel.planner.case_words import (
     year_in,
     zero_stage,
 )
-from ndparallel.planner.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import AUTOMATIC, broken
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.sizes import checked_size
 from ndparallel.planner.stack import STACKS, Stack
 
 AXES = ("tp", "pp", "dp", "ep", "cp")
+TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
+MAY_LACK = TABLES[3:]
 PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
     "dp not divisible by ep",
     "experts not divisible by tp",
@@ -65,9 +70,6 @@ PRICED = (  # rules that are broken by what was run all the same: an uneven cut 
     "sequence not divisible by 2 cp",
     "tp cannot share the KV heads",
 )
-SINGLE_BITS = 19  # TF32 and float32 numbers take 4 bytes
-SINGLE_OPTIMIZER_BYTES = 14  # AdamW in float32 reads 4 arrays and writes 3; in numbers of 2 bytes
-SINGLE_LOGITS = 4  # logits and their gradient; in numbers of 2 bytes
 
 
 @dataclass(frozen=True)
@@ -109,24 +111,42 @@ def express(run: Mapping[str, Any]) -> Case:
     shape = shape_of(run, degrees["tp"], stack.name.startswith(("megatron", "nemo")))
     plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
     batch = global_batch(run["batch"], plan)
-    job = Job(shape, hardware, stack, run["batch"]["sequence"], batch, half_of(run, stack, plan), "fp8" if bits == 8 else "bf16")
+    half, dtype = half_of(run.get("precision"), stack, plan), "fp8" if bits == 8 else "bf16"
+    job = Job(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
     plan = in_groups(job, plan)
     refuse_impossible(job, plan)
-    seconds, part = measured_seconds(run, job, plan)
+    seconds, part = measured_seconds(run["measured"], job, plan)
     job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
     source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
     return Case(str(run.get("id", "?")), job, plan, seconds, measured_bytes(run["measured"]), part, source, widened)
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The run with all its tables: software and parallelism may be left out."""
-    for table in ("hardware", "model", "batch"):
-        if not isinstance(run.get(table), dict):
+    """The run with all its tables and its numbers as numbers; software, parallelism and what was measured may be left out."""
+    run = {**dict.fromkeys(TABLES), **tidy(run)}
+    run["software"] = {"framework": run["software"]} if isinstance(run["software"], str) else run["software"]
+    for table in TABLES:
+        run[table] = {} if run[table] is None and table in MAY_LACK else run[table]
+        if not isinstance(run[table], dict):
             raise UserError(f"the run does not give its {table}, a table of keys and values.")
-    run = {**run, **{table: run.get(table) or {} for table in ("software", "parallel", "measured")}}
-    if not number_in(run["batch"].get("sequence")):
-        raise UserError("the run does not give the sequence length of its batch.")
+    for what, value in (("gpus", run.get("gpus") or 1), ("sequence", run["batch"].get("sequence"))):
+        if value is None:
+            raise UserError("the run does not give the sequence length of its batch.")
+        checked_size(value, what)
     return run
+
+
+def tidy(value: Any) -> Any:
+    """Numbers that were written as words or with a point; what is infinite or no number is not stated."""
+    if isinstance(value, Mapping):
+        return {key: tidy(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [tidy(each) for each in value]
+    if isinstance(value, str) and re.fullmatch(r" *\d+(\.\d*)? *", value):
+        return tidy(float(value))
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else int(value) if value == int(value) else value
+    return value
 
 
 def refuse_impossible(job: Job, plan: Plan) -> None:
@@ -136,7 +156,7 @@ def refuse_impossible(job: Job, plan: Plan) -> None:
             raise UserError(reason.sentence)
 
 
-# ------------------------------------------------------------------------------------------------------ software and precision
+# --------------------------------------------------------------------------------------------------------------- software
 
 
 def stack_of(run: Mapping[str, Any]) -> Stack:
@@ -147,36 +167,6 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
     modules = modules_of(run.get("recompute"))
     return replace(stack, attention=attention_kernel(stack.attention, flash, year_in(words)), selective=modules or stack.selective)
-
-
-def half_of(run: Mapping[str, Any], stack: Stack, plan: Plan) -> bool:
-    """Whether weights and optimizer are in the numbers of the matmuls."""
-    precision = str(run.get("precision") or "").lower()
-    alone = stack.name.startswith("pytorch") and plan.dp == 1 and "mixed" not in precision and "amp" not in precision
-    return "pure" in precision or alone or number_of_bits(precision) >= SINGLE_BITS
-
-
-def in_four_bytes(job: Job, dtype: str) -> Job:
-    """The same job with numbers of 4 bytes, told in numbers of 2: memory and links are half of what they are. Flash attention takes only
-    numbers of 16 bits and less (github.com/Dao-AILab/flash-attention, README)."""
-    assert isinstance(job.hardware, Accelerator)
-    gpu = job.hardware
-    peak = gpu.peak_flops_per_second[dtype] if dtype in gpu.peak_flops_per_second else gpu.peak_flops_per_second["bf16"] / 16
-    links = {side: replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2) for side, link in links_of(gpu).items()}
-    hardware = replace(
-        gpu,
-        flops_per_second=gpu.flops_per_second * peak / gpu.peak_flops_per_second["bf16"],
-        peak_flops_per_second={**gpu.peak_flops_per_second, "bf16": peak},
-        memory_bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second / 2,
-        memory_bytes=gpu.memory_bytes / 2,
-        **links,
-    )
-    stack = replace(job.stack, optimizer_bytes=SINGLE_OPTIMIZER_BYTES, logits_kept=SINGLE_LOGITS, attention="unfused")
-    return replace(job, hardware=hardware, stack=stack)
-
-
-def links_of(gpu: Accelerator) -> dict[str, Any]:
-    return {"inside": gpu.inside, "across": gpu.across}
 
 
 # --------------------------------------------------------------------------------------------------------------- the plan
@@ -258,46 +248,5 @@ def microbatches_of(batch: Mapping[str, Any]) -> int:
 
 
 def global_batch(batch: Mapping[str, Any], plan: Plan) -> int:
-    return int(number_in(batch.get("global"))) or plan.dp * plan.micro_batch * (microbatches_of(batch) or 1)
-
-
-# ---------------------------------------------------------------------------------------------------------- what was measured
-
-
-def measured_seconds(run: Mapping[str, Any], job: Job, plan: Plan) -> tuple[float | None, str]:
-    """Seconds that the source gives or that follow from its figures, and what they are of; None where it gives none."""
-    given = {key: number_in(value) for key, value in run["measured"].items() if number_in(value)}
-    if layer := seconds_of_layer(given):
-        return layer
-    ways = {
-        "step_seconds": lambda value: value,
-        "step_ms": lambda value: value / 1e3,
-        "tokens_per_gpu_s": lambda value: job.global_batch * job.sequence / (value * plan.gpus),
-        "tokens_per_s": lambda value: job.global_batch * job.sequence / value,
-        "samples_per_s": lambda value: job.global_batch / value,
-        "tflops_per_gpu": lambda value: model_flops(job) / (plan.gpus * value * 1e12),
-        "model_tflops_per_gpu": lambda value: model_flops(job) / (plan.gpus * value * 1e12),
-        "tflops_per_gpu_hw": lambda value: (model_flops(job) + recomputed_flops(job, plan)) / (plan.gpus * value * 1e12),
-        "mfu_pct": lambda value: model_flops(job) / (plan.gpus * value / 100 * peak_of(job)),
-    }
-    return next((way(given[key]) for key, way in ways.items() if key in given), None), "step"
-
-
-def peak_of(job: Job) -> float:
-    assert isinstance(job.hardware, Accelerator)
-    return job.hardware.peak(job.dtype)
-
-
-def seconds_of_layer(given: Mapping[str, float]) -> tuple[float, str] | None:
-    """Of one layer's passes, both or one."""
-    forward, backward = (given.get(f"layer_{side}_ms", 0.0) for side in ("fwd", "bwd"))
-    if total := given.get("layer_total_ms") or (forward + backward if forward and backward else 0.0):
-        return total / 1e3, "layer"
-    if forward or backward:
-        return (forward or backward) / 1e3, "layer forward" if forward else "layer backward"
-    return None
-
-
-def measured_bytes(measured: Mapping[str, Any]) -> float | None:
-    units = {"memory_gb": 1e9, "memory_gib": 2**30}
-    return next((number_in(measured[key]) * unit for key, unit in units.items() if number_in(measured.get(key))), None)
+    stated = checked_size(int(number_in(batch.get("global"))), "global batch", least=0)
+    return stated or plan.dp * plan.micro_batch * (microbatches_of(batch) or 1)

@@ -74,7 +74,11 @@ def result_of(run: Mapping[str, Any]) -> Result:
         predicted = (float(predicted_seconds(case)), float(peak_memory(case.job, case.plan).total) * case.widened)
     except UserError as error:
         return Result(name, missed=str(error))
-    return Result(name, case.measured_seconds, predicted[0], case.measured_bytes, predicted[1], tuple(run.get("unknown") or ()))
+    return Result(name, case.measured_seconds, predicted[0], case.measured_bytes, predicted[1], tuple(as_list(run.get("unknown"))))
+
+
+def as_list(unknown: Any) -> list[str]:
+    return list(map(str, unknown)) if isinstance(unknown, list) else [str(unknown)] if unknown else []
 
 
 def predicted_seconds(case: Case) -> float:
