@@ -22,8 +22,9 @@ FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: 
     ("torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo|fsdp|ddp", "pytorch"),
 )
 FIRST_FLASH2 = 2023  # arXiv:2307.08691
-RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn"} | {module: module for module in MODULES}
-NOTHING = ("", "none", "no", "off", "false", "null", "without", "unknown", "0", "not")
+RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "attention": "core_attn"} | {module: module for module in MODULES}
+NOTHING = r"(none|no|not|off|false|null|without|w/o|n/a|unknown|disabled|0)\b|$"
+WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|yes|true|\bon\b|%|^\d"
 SCHEDULES = (  # the first that is in the schedule's name without its hyphens and spaces
     ("zb2p", "zb-2p"),
     ("zb1p", "zb-1p"),
@@ -111,8 +112,7 @@ def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
     words = words_of(stated)
     if modules_of(stated) or re.search("selective|op.level|^sac", words):
         return "selective", 0
-    first = re.split(r"[^a-z0-9]+", words)[0]
-    if first in NOTHING or re.fullmatch("[a-z_ ]*offload[a-z_ ]*", words.replace("cpu", "").replace("activation", "")):
+    if re.match(NOTHING, words) or not re.search(WHOLE_LAYERS, words):
         return "none", 0
     return "full", recomputed_layers(words, layers)
 
