@@ -8,7 +8,7 @@ import pytest
 from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.case_hardware import hardware_of
-from ndparallel.planner.case_words import recompute_of, schedule_named, stack_name, zero_stage
+from ndparallel.planner.case_words import attention_kernel, recompute_of, schedule_named, stack_name, zero_stage
 from ndparallel.planner.cases import express, read_cases
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import peak_memory
@@ -120,6 +120,22 @@ def test_every_framework_has_software_that_stands_for_it(framework, software):
 )
 def test_recomputation_in_the_words_of_sources(words, kind):
     assert recompute_of(words, layers=10) == kind
+
+
+@pytest.mark.parametrize(
+    ("used", "flash", "year", "kernel"),
+    [
+        ("unfused", True, 2022, "flash1"),  # FlashAttention 2 is of July 2023
+        ("unfused", True, 2024, "flash2"),
+        ("flash2", True, 2022, "flash1"),
+        ("flash1", None, 2024, "flash2"),
+        ("cudnn", True, 2025, "cudnn"),
+        ("cudnn", False, 2025, "unfused"),
+        ("unfused", None, 2021, "unfused"),
+    ],
+)
+def test_attention_is_the_kernel_of_its_year(used, flash, year, kernel):
+    assert attention_kernel(used, flash, year) == kernel
 
 
 def test_schedules_and_zero_in_the_words_of_sources():

@@ -69,7 +69,7 @@ def known_gpu(name: str) -> dict[str, Any] | None:
     if not found:
         return None
     entry = {key: value for key, value in found[-1].items() if key not in ("words", "based_on", "peak")}
-    table = preset(found[-1]["based_on"]) | {key: value * UNITS.get(key, 1) for key, value in entry.items()}
+    table = preset(found[-1]["based_on"]) | {key: value * UNITS[key] if key in UNITS else value for key, value in entry.items()}
     return with_peak(table, found[-1]["peak"] * 1e12) if "peak" in found[-1] else table
 
 

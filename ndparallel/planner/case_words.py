@@ -37,6 +37,7 @@ SCHEDULES = (  # the first that is in the schedule's name without its hyphens an
     ("interleav|1f1bi|vpp|virtual", "interleaved"),
     ("gpipe|afab|fthenb|allforward", "gpipe"),
     ("1f1b|pipedream|dapple|flush", "1f1b"),
+    ("naive", "naive"),
 )
 
 
@@ -59,10 +60,13 @@ def assumed_year(framework: str, flash: bool | None) -> int:
 
 
 def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
-    """The software's own, but where the run says that attention was fused, or was not."""
-    if flash is None or flash == (used != "unfused"):
-        return used
-    return "unfused" if not flash else "flash1" if year and year < FIRST_FLASH2 else "flash2"
+    """The software's own of that year, but where the run says that attention was fused, or was not."""
+    if flash is False or (flash is None and used == "unfused"):
+        return "unfused"
+    if year and year < FIRST_FLASH2:
+        return "flash1"
+    later = year is not None and year > FIRST_FLASH2
+    return "flash2" if used == "unfused" or (used == "flash1" and later) else used
 
 
 def number_of_bits(precision: Any) -> int:
