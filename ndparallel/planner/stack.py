@@ -88,6 +88,7 @@ MEGATRON_2021 = Stack(
     pp_overlap=False,
     logit_bytes=44,
     optimizer_bytes=60,
+    host_seconds=33e-6,
 )
 MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
 MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6)
