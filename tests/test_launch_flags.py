@@ -228,13 +228,13 @@ def test_missing_flags_take_megatrons_defaults_and_this_is_said():
 def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     extra = (
         " --optimizer-cpu-offload --cuda-graph-impl local --recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
-        " --recompute-modules mla_up_proj"
+        " --recompute-modules shared_experts"
     )
     told = read_megatron(LINE + extra + " --no-such-flag 3 --lr 1e-4 --cp-comm-type a2a", H100).notes
     assert "--optimizer-cpu-offload is not modelled: all of it is counted on the GPU." in told
     assert "--cuda-graph-impl local is not modelled: every kernel keeps the time that its launch takes." in told
     assert any(note.startswith("--recompute-method uniform is of one layer at a time") for note in told)
-    assert any(note.startswith("--recompute-modules mla_up_proj is not modelled") for note in told)
+    assert any(note.startswith("--recompute-modules shared_experts is not modelled") for note in told)
     assert any(note.startswith("--cp-comm-type a2a is not modelled") for note in told)
     assert "Megatron-Core 0.19.2 has no --no-such-flag: left out." in told
     assert "Passed over, for no plan depends on them: --lr." in told

@@ -92,9 +92,9 @@ def test_every_contrast_has_the_right_sign_and_comes_within_10_percent(measured)
 
 def test_a_run_that_cannot_be_expressed_says_why_and_counts_as_missed():
     run = read_cases()[0]
-    unknown = [{**run, "hardware": {**run["hardware"], "gpu": "MI300X"}}, {**run, "software": {"framework": "JAX"}}, {"id": "empty"}]
+    unknown = [{**run, "hardware": {"gpu": "X1"}}, {**run, "batch": {**run["batch"], "global": 500}}, {"id": "empty"}]
     answer = validate(unknown)
-    assert "MI300X" in answer[0].missed and "JAX" in answer[1].missed and "'software'" in answer[2].missed
+    assert "'X1'" in answer[0].missed and "the nearest batch that can is 512" in answer[1].missed and "hardware" in answer[2].missed
     assert summary(answer)["mean_absolute_step_error"] == 1.0
 
 

@@ -58,7 +58,7 @@ RECOMPUTE = {
     "full": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
 }
 RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recompute-num-layers"  # of the layers of a stage
-MODULES = ("core_attn", "layernorm", "moe_act", "mlp", "moe")  # that both name, and selective recomputation can run again
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")  # that both name, and selective recomputation can run again
 ZERO = {0: "", 1: "--use-distributed-optimizer", 2: f"{FSDP} optim_grads", 3: f"{FSDP} optim_grads_params"}
 
 TITAN_DEGREES = {

@@ -96,10 +96,13 @@ class Replay:
         return order
 
     def busiest_round(self, work: Work) -> float:
-        """Seconds that as many microbatches as there are ranks take on the rank that has most to do."""
+        """Seconds that as many microbatches as there are ranks take on the rank that has most to do, all that can be in pairs."""
         layout, seconds = self.schedule.layout, work.seconds_by_stage(self.schedule.layout.stages)
-        both = [forward + backward for forward, backward in zip(seconds["F"], seconds["B"])]
-        return layout.ranks * max(sum(both[stage] for stage in layout.stages_of(rank)) for rank in range(layout.ranks))
+        each = [sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank)) for rank in range(layout.ranks)]
+        for kind in self.kinds:
+            if len(kind) == 2:
+                each[layout.rank(kind[0][1])] -= sum(seconds[op][stage] for op, stage in kind) - price(work, seconds, kind)
+        return layout.ranks * max(each)
 
     @cached_property
     def peaks(self) -> list[float]:

@@ -11,6 +11,7 @@ Glossary
     line      communication of one group: dp's, and that of the ranks with the same experts; lines run beside one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
+    to_experts  of a pass's seconds those of its all-to-alls
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it holds
 """
@@ -45,6 +46,7 @@ def columns_of(job: Job, plans: Plan) -> Columns:
     columns = memory_columns(job, plans) | {
         "elements": [[0.0, *(shared for shared, _ in held)], [0.0, *(experts for _, experts in held)]],
         "passes": fully_sharded(pricing, passes, travel) if plans.zero == 3 else with_messages(pricing, passes),
+        "to_experts": to_experts(pricing),
         "travel": travel if plans.zero < 3 else [[[0.0] * len(UNITS)] * 2] * 2,
         "optimizer": line_through(lambda *held: pricing.seconds(optimizer_step(pricing, *held))),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
@@ -86,6 +88,13 @@ def passes_of(pricing: Pricing) -> list[list[Any]]:
         [0.0, *((unit.recompute + unit.backward_input).total if unit else 0.0 for unit in units)],
         [0.0, *(unit.backward_weight.total if unit else 0.0 for unit in units)],
     ]
+
+
+def to_experts(pricing: Pricing) -> list[list[Any]]:
+    """Of the seconds of F, I and W those of the all-to-alls, which pairs of microbatches can hide."""
+    unit = pricing.unit("experts") if exists(pricing.job, "experts") else None
+    passes = (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
+    return [[0.0, 0.0, one.get("ep", 0.0), 0.0, 0.0] for one in passes]
 
 
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:

@@ -68,13 +68,13 @@ class ExpertLists(LayerParts):
         return Exchange(f"ep {name}", "all_to_all", "ep", size, choices=choices)
 
     def grouped(self, which: str, side: str) -> Operation:
-        """One matrix of all the rank's experts: as many products, and launches, as there are experts on the rank."""
+        """One matrix of all the rank's experts: as many products as there are experts on the rank, and as many launches, or one."""
         experts = self.moe.experts / self.share.ep
         up, down = self.shape.mlp(self.moe.ffn)
         matrix, rows = up if which == "up" else down, self.received / experts
         m, n, k = matmul_shape(side, rows, matrix.inputs, matrix.outputs)
         one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.linear_dtype, experts, side == "wgrad" and self.stack.accumulates)
-        return one._replace(kernels=experts)
+        return one._replace(kernels=1 if self.stack.grouped_experts else experts)
 
     def shared_matrices(self):
         experts = self.moe

@@ -46,6 +46,9 @@ class LayerLists(ExpertLists):
         experts = any(isinstance(item, Exchange) and item.group == "ep" for item in last)
         if name == "moe_act":
             return [self.expert_activation(False)] if experts else []
+        if name == "mla_up_proj":
+            ups = [item for item in first if isinstance(item, Operation) and item.name in ("query_up forward", "kv_up forward")]
+            return [*ups, *self.rotary(False)] if ups else []
         if name in ("mlp", "moe"):
             return last[1:-1] if experts == (name == "moe") else []
         norms = [self.norm(False), self.norm(False)]

@@ -5,7 +5,7 @@ Limit  All GPUs are alike: one number stands for them.
 
 Glossary
     exposed    seconds of a collective that the GPU's compute waits for
-    host       the CPU that launches kernels: where routing makes it wait for the GPU, a pass takes no less than its launches
+    host       the CPU that launches kernels, one after another: a pass takes no less than its launches
     unit       embedding, dense layer, layer with experts, or head
 """
 
@@ -63,11 +63,11 @@ class Pricing:
         if kind not in self.units:
             name, _, kept = kind.partition(" ")
             lists = self.lists.unit(name, "none" if kept else self.plan.recompute)
-            self.units[kind] = UnitSeconds(*(self.price(items, waits=name == "experts") for items in lists))
+            self.units[kind] = UnitSeconds(*(self.price(items) for items in lists))
         return self.units[kind]
 
-    def price(self, items: list, waits: bool = False) -> Seconds:
-        """Price a list; with `waits` its launches are a lower bound."""
+    def price(self, items: list) -> Seconds:
+        """Price a list; its launches are a lower bound."""
         parts, launches, seconds = Seconds(compute=0.0), 0.0, self.job.hardware.seconds
         for item in items:
             if isinstance(item, Exchange):
@@ -76,8 +76,8 @@ class Pricing:
             else:
                 parts["compute"] = parts["compute"] + seconds(item)
                 launches = launches + item.kernels
-        if waits:
-            parts["compute"] = parts["compute"] + larger(0, launches * self.job.stack.host_seconds - parts.total)
+        if host_seconds := self.job.stack.host_seconds:
+            parts["compute"] = parts["compute"] + larger(0, launches * host_seconds - parts.total)
         return parts
 
     def seconds(self, operation: Operation):

@@ -155,7 +155,7 @@ def kept_bytes(lists: LayerLists, recompute: str):
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
     norms = 2 * gathered_bytes(lists) if "layernorm" in again else 0
-    return attention_bytes(lists) + scores + (1 - moe_share) * dense + moe_share * experts - norms
+    return attention_bytes(lists, "mla_up_proj" in again) + scores + (1 - moe_share) * dense + moe_share * experts - norms
 
 
 def normed_bytes(lists: LayerLists):
@@ -172,11 +172,13 @@ def mask_bytes(lists: LayerLists):
     return lists.share.shard * lists.shape.hidden if lists.stack.dropout else 0
 
 
-def attention_bytes(lists: LayerLists):
-    """Queries, keys, values, and what attention gives."""
+def attention_bytes(lists: LayerLists, from_ranks: bool):
+    """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks, those instead of them."""
     shape, tp = lists.shape, lists.share.tp
-    widths = shape.heads * (shape.head_dim + shape.value_dim) + shape.kv_heads * (shape.head_dim + shape.value_dim)
-    return normed_bytes(lists) + lists.share.rows * widths / tp * HALF + mask_bytes(lists)
+    widths = (shape.heads + shape.kv_heads) * (shape.head_dim + shape.value_dim) / tp
+    if from_ranks and shape.latent:
+        widths = shape.heads * shape.value_dim / tp + shape.latent.query_rank + shape.latent.kv_rank + shape.latent.rope_dim
+    return normed_bytes(lists) + lists.share.rows * widths * HALF + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):

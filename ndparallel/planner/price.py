@@ -25,6 +25,7 @@ from ndparallel.planner.columns import DEGREES, Columns, columns_of, take
 from ndparallel.planner.depth import Depth, depth_of
 from ndparallel.planner.held import HELD
 from ndparallel.planner.network import lost_to
+from ndparallel.planner.pairs import PAIRED
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import Stack
 from ndparallel.planner.step import AUTOMATIC
@@ -51,9 +52,15 @@ def price(job: Job, plans: Plan) -> Price:
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
-        these = Pipelines(take(columns, rows), depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
+        mine = in_pairs(take(columns, rows)) if plans.schedule in PAIRED and pp > 1 else take(columns, rows)
+        these = Pipelines(mine, depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
         seconds[rows], memory[rows] = these.least_seconds(plans.schedule), these.peak_bytes(plans.schedule)
     return Price(seconds, memory)
+
+
+def in_pairs(columns: Columns) -> Columns:
+    """At the best all that goes to experts hides; what hides behind a pass that is over still does so."""
+    return columns | {"timed": columns["passes"] - columns["to_experts"]}
 
 
 def spread(plans: Plan) -> Plan:
@@ -74,6 +81,11 @@ class Pipelines:
     columns: Columns
     depth: Depth
     stack: Stack
+
+    @property
+    def timed(self) -> str:
+        """The column of passes as the schedule runs them."""
+        return "timed" if "timed" in self.columns else "passes"
 
     def sums(self, parts: np.ndarray, column: str) -> np.ndarray:
         """What runs of stages, counted by part, have of a column."""
@@ -119,7 +131,7 @@ class Pipelines:
     @cached_property
     def each(self) -> np.ndarray:
         """F, I and W of one microbatch: (pass, rank, plan)."""
-        return self.sums(self.depth.parts, "passes")
+        return self.sums(self.depth.parts, self.timed)
 
     @cached_property
     def busy(self) -> np.ndarray:
@@ -127,7 +139,7 @@ class Pipelines:
 
     @cached_property
     def before(self) -> np.ndarray:
-        return self.sums(self.depth.before, "passes")
+        return self.sums(self.depth.before, self.timed)
 
     @cached_property
     def down(self) -> np.ndarray:
@@ -146,20 +158,20 @@ class Pipelines:
     @cached_property
     def alone(self) -> np.ndarray:
         """One microbatch after another, down and up."""
-        way = self.sums(self.depth.model, "passes").sum(axis=0) + 2 * (self.depth.pp - 1) * self.columns["message"]
+        way = self.sums(self.depth.model, self.timed).sum(axis=0) + 2 * (self.depth.pp - 1) * self.columns["message"]
         return self.microbatches * way
 
     @cached_property
     def by_pairs(self) -> np.ndarray:
         """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and of two messages."""
         each = self.each.sum(axis=0)
-        pair = (each + self.sums(self.depth.beside, "passes").sum(axis=0)) / 2 + self.columns["message"]
+        pair = (each + self.sums(self.depth.beside, self.timed).sum(axis=0)) / 2 + self.columns["message"]
         again = 2 * ((self.microbatches - 1) // 2)
         return again * np.maximum(each, pair) + (self.microbatches - again) * each
 
     def first_rank(self, schedule: str) -> np.ndarray:
         """The first rank's end: until its first I only its head start of F can be done."""
-        forward, inputs, _ = self.sums(self.depth.model, "passes")
+        forward, inputs, _ = self.sums(self.depth.model, self.timed)
         first = forward + inputs - self.each[1, 0] + 2 * (self.depth.pp - 1) * self.columns["message"]
         ahead = HEAD_START[schedule] * self.depth.pp - (schedule == "zb-h2")
         return first + self.busy[0] - np.minimum(self.microbatches, ahead) * self.each[0, 0]

@@ -6,7 +6,8 @@ Limit  A stack stands for a framework's common settings in one year, not for eve
 
 Where the numbers come from. Bytes that the optimizer and the loss move, and that logits keep, are counted from the arrays that the
 frameworks' code reads, writes and saves: to within a copy. `host_seconds` was fitted once, on the one measured run with experts whose
-passes are bound by launches; docs/validation.md says what that means. What overlaps, and what is gathered how often, is read in the code.
+passes are bound by launches; docs/validation.md says what that means. Compiled software launches from prepared code, and has none. What
+overlaps, and what is gathered how often, is read in the code.
 
 Glossary
     fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in float32), "fused"
@@ -23,6 +24,7 @@ MODULES = {  # what selective recomputation can run again; all but the last are 
     "core_attn": "attention's scores, softmax and values",
     "layernorm": "the norms of both halves of a layer",
     "moe_act": "the experts' activation",
+    "mla_up_proj": "latent attention's matrices from its ranks to its heads",
     "mlp": "the MLP of a dense layer",
     "moe": "the experts of a layer, routing and all-to-alls included",
     "half": "every second matrix and all small kernels (torchtitan)",
@@ -65,7 +67,8 @@ class Stack:
     tp_chunks: int = 1  # of those: parts of an activation, one all-reduced while the next is multiplied
     bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
     unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
-    host_seconds: float = 0.0  # of the CPU to launch one kernel, where routing makes it wait for the GPU
+    host_seconds: float = 0.0  # of the CPU to launch one kernel: a pass takes no less than its launches
+    grouped_experts: bool = False  # one kernel multiplies all experts of a rank, and not one each
 
     @property
     def flash(self) -> bool:
@@ -85,22 +88,37 @@ MEGATRON_2021 = Stack(
     pp_overlap=False,
     logit_bytes=44,
     optimizer_bytes=60,
+    host_seconds=33e-6,
 )
 MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
 MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6)
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
 DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4)
-FSDP_2023 = Stack("fsdp-2023", "fused", "flash1", accumulates=False, tp_overlap="none", logits_kept=10)
+# Experts in one kernel: MegaBlocks' in LLM Foundry (2211.15841), torch._grouped_mm in torchtitan (torchtitan/models/moe.py); Hugging Face's
+# layers multiply one after another
+FSDP_2023 = Stack(
+    "fsdp-2023",
+    "fused",
+    "flash1",
+    accumulates=False,
+    tp_overlap="none",
+    logits_kept=10,
+    host_seconds=33e-6,
+    grouped_experts=True,
+)
 TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective=("half",))
-TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled")
+TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled", host_seconds=0.0)
 # PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself (torch/distributed/tensor/parallel/style.py), so models that
 # name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge, kempnerforge/distributed/
 # tensor_parallel.py); torchtitan's PrepareModuleInput saves three.
-PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False, tp_by_matrix=True)
-PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16)
+PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False, tp_by_matrix=True, grouped_experts=False)
+PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16, host_seconds=0.0)
+# Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped weights are gathered at the end
+# of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
+DEEPSPEED = replace(PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False)
 POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, grid=True, bucket_bytes=0.1e6)
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
-_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, POCKET)
+_TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, POCKET)
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}
 
 

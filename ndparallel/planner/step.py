@@ -31,6 +31,7 @@ from ndparallel.planner.executed_workload import ExecutedWorkload
 from ndparallel.planner.grid import run_grid, slowest_gpu
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.overlap import fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.pairs import PAIRED, Pair, beside, pairs_of_rank, pairs_run, saved
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.streams import Seconds, Streams, longest, total
 from ndparallel.planner.workload import Workload
@@ -142,13 +143,38 @@ def pipeline(work: AnyWorkload) -> tuple[Seconds, int, int]:
 def busy_of(work: AnyWorkload, rank: int) -> Seconds:
     """What a rank computes in a step, with what it says meanwhile."""
     stages = work.plan.layout.stages_of(rank)
-    return total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
+    alone = total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
+    if not has_pairs(work):
+        return alone
+    few, more, rounds = rounds_of(work)
+    hidden = [saved(*passes_of(work, pair)).times(-times) for pair, times in pairs_run(few.schedule, more.schedule, rounds, rank).items()]
+    return total((alone, *hidden))
 
 
 def work_by_rank(work: AnyWorkload) -> list[float]:
-    """Seconds that each pipeline rank works on a microbatch."""
-    each, layout = passes_by_stage(work), work.plan.layout
-    return [sum([each[stage] for stage in layout.stages_of(rank)]) for rank in ranks(work)]
+    """Seconds that each pipeline rank works on a microbatch of a full pipeline."""
+    each, stages, paired = passes_by_stage(work), [work.plan.layout.stages_of(rank) for rank in ranks(work)], seconds_of_pairs(work)
+    if paired:
+        return [sum(paired[pair] for pair in pairs_of_rank(mine)) for mine in stages]
+    return [sum([each[stage] for stage in mine]) for mine in stages]
+
+
+def has_pairs(work: AnyWorkload) -> bool:
+    """Whether microbatches run beside one another and have something to hide; the lessons' own runs hide nothing in pairs."""
+    return work.plan.schedule in PAIRED and work.job.shape.experts is not None and not work.job.stack.executed
+
+
+def passes_of(work: AnyWorkload, pair: Pair) -> tuple[Seconds, Seconds]:
+    """The forward of one stage, and the whole backward of the other."""
+    forward, inputs, weights = work.columns
+    return forward[pair[0]], inputs[pair[1]] + weights[pair[1]]
+
+
+def seconds_of_pairs(work: AnyWorkload) -> dict[Pair, float]:
+    if not has_pairs(work):
+        return {}
+    pairs = [pair for rank in ranks(work) for pair in pairs_of_rank(work.plan.layout.stages_of(rank))]
+    return {pair: float(beside(*passes_of(work, pair)).total) for pair in pairs}
 
 
 def ends_of(work: AnyWorkload) -> Ends:
@@ -231,14 +257,15 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
 
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:
     """Seconds of all actions. Without overlap a rank stands still while its messages pass."""
-    forward, inputs, weights = seconds_by_stage(work)
+    (forward, inputs, weights), paired = seconds_by_stage(work), seconds_of_pairs(work)
     if not messages:
-        return Work(forward, inputs, weights)
+        return Work(forward, inputs, weights, fused=paired)
     latency, wire = work.messages()
     if work.job.stack.pp_overlap:
-        return Work(forward, inputs, weights, latency=latency, wire=wire)
+        return Work(forward, inputs, weights, fused=paired, latency=latency, wire=wire)
     stands = float(latency + wire)
-    return Work([seconds + stands for seconds in forward], [seconds + stands for seconds in inputs], weights)
+    paired = {pair: seconds + 2 * stands for pair, seconds in paired.items()}
+    return Work([seconds + stands for seconds in forward], [seconds + stands for seconds in inputs], weights, fused=paired)
 
 
 @lru_cache(maxsize=2)

@@ -71,25 +71,29 @@ def result_of(run: Mapping[str, Any]) -> Result:
     name = str(run.get("id", "?"))
     try:
         case = express(run)
-        predicted = (float(predicted_seconds(case)), float(peak_memory(case.job, case.plan).total))
-    except KeyError as error:
-        return Result(name, missed=f"the run does not give {error}")
+        predicted = (float(predicted_seconds(case)), float(peak_memory(case.job, case.plan).total) * case.widened)
     except UserError as error:
         return Result(name, missed=str(error))
-    return Result(name, case.measured_seconds, predicted[0], case.measured_bytes, predicted[1], tuple(run["unknown"]))
+    return Result(name, case.measured_seconds, predicted[0], case.measured_bytes, predicted[1], tuple(as_list(run.get("unknown"))))
+
+
+def as_list(unknown: Any) -> list[str]:
+    return list(map(str, unknown)) if isinstance(unknown, list) else [str(unknown)] if unknown else []
 
 
 def predicted_seconds(case: Case) -> float:
-    """Of a step, or of one layer's passes where that was measured."""
+    """Of a step, or of the last layer's passes where that was measured."""
     if not case.one_layer:
         return predict(case.job, case.plan).seconds
     job = replace(case.job, hardware=slowest(case.job.hardware, case.plan.gpus))
-    return Pricing(job, case.plan).unit("dense").total.total
+    layer = Pricing(job, case.plan).unit("experts" if job.shape.has_experts(job.shape.layers - 1) else "dense")
+    return {"layer": layer.total, "layer forward": layer.forward, "layer backward": layer.backward}[case.part].total
 
 
 def summary(results: list[Result]) -> dict[str, Any]:
-    """What `validate --json` prints; a case that was missed counts with an error of 100 %."""
-    steps = [1.0 if result.missed else abs(result.step_error or 0.0) for result in results]
+    """What `validate --json` prints; a case that was missed counts with an error of 100 %, one that has no
+    seconds not at all."""
+    steps = [1.0 if result.missed else abs(result.step_error or 0.0) for result in results if result.missed or result.measured_seconds]
     memory = [abs(result.memory_error) for result in results if result.memory_error is not None]
     return {
         "cases": [result.as_json() for result in results],

@@ -1,0 +1,275 @@
+"""Claims about measured runs that the collection does not have: other machines, frameworks and spellings, and what a file lacks."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+
+from ndparallel.errors import UserError
+from ndparallel.hardware import find_hardware
+from ndparallel.planner.case_hardware import hardware_of
+from ndparallel.planner.case_words import attention_kernel, recompute_of, schedule_named, stack_name, zero_stage
+from ndparallel.planner.cases import express, read_cases
+from ndparallel.planner.layer_time import Pricing
+from ndparallel.planner.memory import peak_memory
+from ndparallel.planner.models import find_model
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.price import price
+from ndparallel.planner.stack import STACKS
+from ndparallel.planner.step import predict
+from ndparallel.planner.validate import result_of, summary
+
+RUNS = {run["id"]: run for run in read_cases()}
+LLAMA_70B = RUNS["dgxc2502_70b_bf16_64"]  # H100, tp 4, pp 4, cp 2, dp 2
+GPT_22B = RUNS["kor_t5_22B_full"]
+QWEN = RUNS["zoo_qwen235_4"]
+V3 = Job(find_model("deepseek-v3"), find_hardware("h100"), STACKS["megatron-core"], 4096, 1024)
+
+
+def changed(run: dict, **tables) -> dict:
+    """The run with some entries of its tables, or of its own, changed."""
+    result = deepcopy(run)
+    for key, value in tables.items():
+        result[key] = {**result[key], **value} if isinstance(result.get(key), dict) and isinstance(value, dict) else value
+    return result
+
+
+def seconds(run: dict) -> float:
+    result = result_of(run)
+    assert not result.missed, result.missed
+    return result.predicted_seconds
+
+
+# ------------------------------------------------------------------------------------------------------------- machines
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops", "gigabytes_per_second_inside"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312, 300),
+        ("8xA800", 312, 200),
+        ("H100 PCIe", 756, 64),
+        ("H100 SXM5, 500 W limit", 989, 450),
+        ("H20", 148, 450),
+        ("AMD Instinct MI300X", 1307, 448),
+        ("GB200 NVL72", 2500, 900),
+        ("L40S", 362, 32),
+    ],
+)
+def test_a_gpus_name_alone_stands_for_its_data_sheet(name, tflops, gigabytes_per_second_inside):
+    gpu = hardware_of({"gpu": name})
+    assert gpu.peak("bf16") == pytest.approx(tflops * 1e12)
+    assert gpu.inside.bandwidth_bytes_per_second == pytest.approx(gigabytes_per_second_inside * 0.8e9)
+
+
+def test_a_gpu_that_nobody_knows_is_what_its_data_sheet_says():
+    sheet = {key: value for key, value in LLAMA_70B["hardware"].items() if key != "gpu"}
+    assert seconds(changed(LLAMA_70B, hardware=sheet | {"gpu": "X1"})) == pytest.approx(seconds(LLAMA_70B))
+    with pytest.raises(UserError, match="'X1', and the run does not give its peak"):
+        hardware_of({"gpu": "X1"})
+
+
+def test_less_of_a_machine_takes_longer():
+    usual = seconds(GPT_22B)
+    for gpu in ("A800", "A100 PCIe"):
+        assert seconds(changed(GPT_22B, hardware={"gpu": gpu, "intra_node_gb_per_s_per_gpu_each_way": None})) > 1.02 * usual
+    assert seconds(changed(GPT_22B, hardware={"gpus_per_node": 4})) > 1.02 * usual, "tp=8 over two nodes"
+
+
+def test_a_link_that_is_not_stated_is_the_presets():
+    for nothing in (None, 0, "unknown"):
+        assert seconds(changed(LLAMA_70B, hardware={"inter_node_gbit_per_s_per_gpu": nothing})) == seconds(LLAMA_70B)
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("framework", "software"),
+    [
+        ("megatron-lm 2019", "megatron-2021"),
+        ("megatron-deepspeed 2022", "megatron-2022"),
+        ("megatron-lm", "megatron-core"),
+        ("deepspeed zero-3 2023", "deepspeed"),
+        ("gpt-neox 2022", "megatron-2022"),
+        ("composer", "fsdp-2023"),
+        ("maxtext", "torchtitan-compiled"),
+        ("hugging face trainer", "pytorch"),
+        ("something of our own", "megatron-core"),
+    ],
+)
+def test_every_framework_has_software_that_stands_for_it(framework, software):
+    assert stack_name(framework, None, shards=False) == software
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (None, ("none", 0)),
+        ("none (flash attention)", ("none", 0)),
+        ("w/o recompute", ("none", 0)),
+        ("cpu offload", ("none", 0)),
+        (True, ("full", 0)),
+        ("activation checkpointing", ("full", 0)),
+        ("full (block, 4 layers)", ("full", 4)),
+        ("every 2 layers", ("full", 5)),
+        ("5 of 20 layers", ("full", 2)),
+        ("selective(attn)", ("selective", 0)),
+        ("mla_up_proj, moe_act", ("selective", 0)),
+    ],
+)
+def test_recomputation_in_the_words_of_sources(words, kind):
+    assert recompute_of(words, layers=10) == kind
+
+
+@pytest.mark.parametrize(
+    ("used", "flash", "year", "kernel"),
+    [
+        ("unfused", True, 2022, "flash1"),  # FlashAttention 2 is of July 2023
+        ("unfused", True, 2024, "flash2"),
+        ("flash2", True, 2022, "flash1"),
+        ("flash1", None, 2024, "flash2"),
+        ("cudnn", True, 2025, "cudnn"),
+        ("cudnn", False, 2025, "unfused"),
+        ("unfused", None, 2021, "unfused"),
+    ],
+)
+def test_attention_is_the_kernel_of_its_year(used, flash, year, kernel):
+    assert attention_kernel(used, flash, year) == kernel
+
+
+def test_schedules_and_zero_in_the_words_of_sources():
+    spelled = {"1F1B-I": "interleaved", "ZB-V": "zb-v", "ZBH1": "zb-h1", "DualPipe V": "dualpipev", "F-then-B": "gpipe"}
+    assert {words: schedule_named(words) for words in spelled} == spelled
+    stages = {"ZeRO-1": 1, "stage 2": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "distributed optimizer": 1, "none": 0}
+    assert {words: zero_stage(words, "") for words in stages} == stages
+    assert (zero_stage(None, "pytorch fsdp2"), zero_stage(None, "megatron-core")) == (3, 0)
+
+
+def test_a_schedule_brings_its_chunks_and_one_that_needs_groups_is_taken_breadth_first():
+    def plan(**parallel):
+        return express(changed(LLAMA_70B, parallel={"vp": None, **parallel})).plan
+
+    assert (plan(schedule="interleaved").schedule, plan(schedule="interleaved").chunks) == ("interleaved", 20)
+    assert (plan(schedule="ZB-V").chunks, plan(schedule="1F1B").chunks) == (2, 1)
+    few = changed(LLAMA_70B, batch={"global": 12}, parallel={"vp": 5})
+    assert express(few).plan.schedule == "looped-bfs", "6 microbatches on 4 pipeline ranks"
+
+
+# ------------------------------------------------------------------------------------------------------ numbers and attention
+
+
+def test_fp8_is_faster_than_bf16_and_float32_slower_than_tf32():
+    stated = ("fp8 hybrid", "bf16, fp32 grad accum", "TF32", "fp32")
+    fp8, bf16, tf32, fp32 = (seconds(changed(LLAMA_70B, precision=words)) for words in stated)
+    assert bf16 / 2 < fp8 < 0.9 * bf16
+    assert 1.8 * bf16 < tf32 < 4 * bf16, "half the rate, twice the bytes, and attention's scores through memory"
+    assert 3 * tf32 < fp32 < 494.5 / 67 * tf32
+    assert "does not multiply fp8" in result_of(changed(GPT_22B, precision="fp8")).missed
+
+
+def test_training_in_float32_keeps_16_bytes_for_a_parameter():
+    case = express(changed(GPT_22B, precision="fp32"))
+    memory = peak_memory(case.job, case.plan)
+    states = case.widened * (memory.weights + memory.gradients + memory.optimizer)
+    assert states == pytest.approx(16 * case.job.shape.parameters().total / 8, rel=0.01)  # tp=8 cuts all but norms and positions
+
+
+def test_attention_that_is_said_to_be_fused_keeps_no_scores():
+    runs = [changed(GPT_22B, software={"flash_attention": flash}, recompute="none", batch={"sequence": 8192}) for flash in (True, False)]
+    fused, unfused = (result_of(run) for run in runs)
+    assert fused.predicted_seconds < 0.8 * unfused.predicted_seconds
+    scores = 48 * 4 * 64 / 8 * 8192**2 * 5  # layers, microbatch, heads / tp, pairs, and 5 bytes each: softmax, dropout and its mask
+    assert unfused.predicted_bytes - fused.predicted_bytes == pytest.approx(scores, rel=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------ what is missing
+
+
+def test_dp_is_what_the_gpus_leave_and_the_microbatch_what_the_microbatches_leave():
+    case = express(changed(LLAMA_70B, parallel={"dp": None}, batch={"micro": None, "microbatches": 16}))
+    assert (case.plan.dp, case.plan.micro_batch) == (2, 4)
+
+
+def test_a_models_name_stands_for_what_is_not_stated_of_it():
+    named = express(changed(LLAMA_70B, model={key: None for key in LLAMA_70B["model"] if key != "name"} | {"name": "llama3-70b"}))
+    assert named.job.shape.parameters().total == express(LLAMA_70B).job.shape.parameters().total
+    model = {"name": "DeepSeek-V3", "layers": 40, "hidden": 7168, "heads": 128, "experts": 256, "topk": 8, "moe_ffn": 2048}
+    shape = express({**QWEN, "model": model}).job.shape
+    assert (shape.latent.kv_rank, shape.experts.dense_layers, shape.experts.shared_experts) == (512, (0, 1, 2), 1)
+
+
+def test_heads_that_tp_does_not_divide_are_padded():
+    shape = express(changed(GPT_22B, model={"heads": 60, "kv_heads": 60, "head_dim": 96, "vocab": 50257})).job.shape
+    assert (shape.heads, shape.kv_heads, shape.vocab) == (64, 64, 51200)
+
+
+def test_one_layer_of_a_mixture_is_priced_with_its_experts():
+    run = changed(QWEN, measured={"layer_fwd_ms": 1.0, "layer_bwd_ms": 2.0, "step_seconds": None})
+    case = express(run)
+    assert (case.part, case.measured_seconds) == ("layer", 0.003)
+    layer = Pricing(case.job, case.plan).unit("experts").total.total  # on a median GPU; the slowest of 256 is 6 % slower
+    assert layer < result_of(run).predicted_seconds < 1.08 * layer
+
+
+def test_tokens_a_second_give_the_seconds_and_a_run_without_any_counts_in_no_mean():
+    tokens = changed(LLAMA_70B, measured={"step_seconds": None, "tokens_per_gpu_s": 128 * 8192 / (64 * 14.61)})
+    assert express(tokens).measured_seconds == pytest.approx(14.61)
+    silent = result_of(changed(LLAMA_70B, measured={"step_seconds": None, "memory_gb": 60}))
+    assert not silent.missed and summary([silent])["mean_absolute_step_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"batch": {"global": 129}}, "a global batch of 129 cannot be cut into dp=2 parts"),
+        ({"gpus": 60}, r"tp*pp*cp = 32 does not divide the run's 60 GPUs"),
+        ({"parallel": {"pp": 16, "vp": 6}, "gpus": 128}, "80 layers cannot fill 96 stages"),
+        ({"batch": {"sequence": None}}, "does not give the sequence length"),
+        ({"model": None}, "does not give its model"),
+        ({"model": {"layers": "many"}}, "layers must be a whole number, not 'many'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(changes, says):
+    assert says in result_of(changed(LLAMA_70B, **changes)).missed
+
+
+@pytest.mark.parametrize("value", [None, "x", -1, 0, [], {}, 1.5, True, "8", float("nan"), float("inf")])
+def test_no_value_of_a_run_ends_in_a_traceback(value):
+    for table in ("hardware", "software", "model", "parallel", "batch", "measured"):
+        for key in QWEN[table]:
+            result_of(changed(QWEN, **{table: {key: value}}))
+        result_of({**QWEN, table: value})
+    for key in ("id", "gpus", "recompute", "precision", "unknown", "source"):
+        result_of({**QWEN, key: value})
+
+
+# ---------------------------------------------------------------------------------------------------------------- mechanisms
+
+
+def test_in_the_pairs_of_dualpipe_rows_go_to_experts_behind_the_other_microbatchs_compute():
+    plan = Plan(dp=64, pp=8, ep=64, chunks=2, zero=1, schedule="dualpipev")
+    job = replace(V3, global_batch=8192)
+    step, alone = predict(job, plan), predict(job, replace(plan, schedule="zb-v"))
+    assert step.breakdown["ep"] < 0.6 * alone.breakdown["ep"] and step.seconds < 0.9 * alone.seconds
+    assert min(step.breakdown.values()) >= 0 and step.seconds > alone.breakdown["compute"]
+    assert float(price(job, plan).seconds[0]) <= step.seconds
+    dense = replace(job, shape=find_model("llama-3-70b"))
+    assert predict(dense, replace(plan, ep=1)).seconds > 0.95 * predict(dense, replace(plan, ep=1, schedule="zb-v")).seconds
+
+
+def test_latent_attentions_up_projections_again_keep_its_ranks_instead_of_its_heads():
+    plan = Plan(dp=512, ep=64, recompute="selective")
+    again, kept = (replace(V3, stack=replace(V3.stack, selective=modules)) for modules in (("mla_up_proj",), ()))
+    bytes_less = peak_memory(kept, plan).activations - peak_memory(again, plan).activations
+    widths = 128 * (192 + 192 + 128) - (1536 + 512 + 64)  # queries, keys and values of all heads; the ranks, and the key that heads share
+    assert bytes_less == pytest.approx(61 * 4096 * widths * 2)
+    more = Pricing(again, plan).unit("dense").recompute.total
+    assert more > 0 == Pricing(kept, plan).unit("dense").recompute.total
+
+
+def test_a_tiny_model_is_as_slow_as_its_launches_on_any_gpu():
+    tiny = replace(V3, shape=find_model("gpt2"), sequence=256, global_batch=1)
+    slow, fast = (predict(replace(tiny, hardware=find_hardware(name)), Plan()).seconds for name in ("a100-80", "b200"))
+    assert slow < 1.2 * fast
+    assert fast > 12 * 3 * 8 * 33e-6, "12 layers, as much as three forward passes, of at least 8 kernels each"
