@@ -9,7 +9,7 @@ from pipelines import DURATIONS, is_legal, timed
 
 from ndparallel.errors import UserError
 from ndparallel.pipeline.catalog import build
-from ndparallel.pipeline.search import search
+from ndparallel.pipeline.search import Memory, attempts, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 
@@ -111,3 +111,11 @@ def test_build_hands_times_and_limit_to_the_search():
 def test_limits_that_cannot_be_are_one_sentence(limit, released, sentence):
     with pytest.raises(UserError, match=sentence):
         search(4, 8, Work(), limit, released)
+
+
+@pytest.mark.parametrize(("P", "M", "I", "W", "p2p"), [(3, 31, 1.1, 0.6, 0.3), (4, 40, 0.9, 1.1, 0.05), (6, 48, 1.0, 0.7, 0.0)])
+def test_a_long_step_is_searched_as_well_as_with_all_attempts_at_its_full_length(P, M, I, W, p2p):
+    work, memory = Work(1.0, I, W, latency=p2p), Memory(2 * P, 0.4)
+    best, _ = attempts(P, M, work, memory, list(policies(P, M, memory)))[0]
+    found = time_schedule(search(P, M, work, *memory), work)
+    assert max(found.spans) <= 1.001 * max(best.spans)

@@ -37,8 +37,8 @@ from ndparallel.planner.streams import Seconds, Streams, longest, total
 from ndparallel.planner.workload import Workload
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
-SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
+SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
 
@@ -251,8 +251,23 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
     plan = work.plan
     microbatches = microbatches or plan.microbatches(work.job)
     if plan.schedule in AUTOMATIC:
-        return search(plan.pp, microbatches, work_of(work), memory_limit=AUTOMATIC[plan.schedule] * plan.pp)
+        given = work_of(work)
+        parts = (given.forward, given.backward_input, given.backward_weight, given.latency, given.wire)
+        return searched(plan.pp, microbatches, AUTOMATIC[plan.schedule] * plan.pp, *map(hashable, parts))
     return replay_for(work, microbatches).schedule
+
+
+@lru_cache(maxsize=8)
+def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Schedule:
+    """Searched once for the seconds of a step, its memory and its picture."""
+    *passes, latency, wire = parts
+    return search(ranks, microbatches, Work(*passes, latency=latency, wire=wire), memory_limit=memory_limit)
+
+
+def hashable(seconds: Any) -> Any:
+    """Numbers of one or two dimensions as tuples."""
+    each = np.asarray(seconds).tolist()
+    return tuple(map(hashable, each)) if isinstance(each, list) else each
 
 
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:
