@@ -260,8 +260,8 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
 @lru_cache(maxsize=8)
 def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Schedule:
     """Searched once for the seconds of a step, its memory and its picture."""
-    *passes, latency, wire = parts
-    return search(ranks, microbatches, Work(*passes, latency=latency, wire=wire), memory_limit=memory_limit)
+    forward, inputs, weights, latency, wire = parts
+    return search(ranks, microbatches, Work(forward, inputs, weights, latency=latency, wire=wire), memory_limit=memory_limit)
 
 
 def hashable(seconds: Any) -> Any:
