@@ -3,8 +3,9 @@
 Idea   The launcher starts the ranks, hands each its task, and then only watches: results and errors come through one connection per
        rank, the death of a process through its sentinel, and a deadlock shows in the table that all ranks share.
 Cost   Starting: about 1.5 ms a rank with fork, 60 ms with spawn. A deadlock is found within two ticks.
-Limit  A deadlock of some ranks is told at once, while others may still be on their way to a failure of their own. Fork copies only
-       the thread that calls it: start ranks before threads that may hold locks (a progress display, say).
+Limit  A deadlock of some ranks is told at once, while others may still be on their way to a failure of their own, and none before the
+       launcher asks for results. Fork copies only the thread that calls it: start ranks before threads that may hold locks (a progress
+       display, say). Ranks that outnumber the cores keep to one each, so what else runs on one of them holds up all.
 
 Glossary
     fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python (elsewhere)
