@@ -142,6 +142,13 @@ def test_a_run_that_fails_is_told_where_its_results_are_asked_for_and_the_next_o
                 fails.results()
 
 
+def test_results_that_are_asked_for_after_the_ranks_have_ended_are_refused_in_a_sentence():
+    with Ranks(2) as ranks:
+        underway = ranks.begin(rank_programs.rank_number, CLASSROOM)
+    with pytest.raises(UserError, match="ended before their results"):
+        underway.results()
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no way to keep a process to a core")
 def test_ranks_that_outnumber_the_cores_keep_to_one_each_and_all_cores_have_as_many():
     mine = sorted(os.sched_getaffinity(0))

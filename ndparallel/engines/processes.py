@@ -63,7 +63,8 @@ class Processes:
         return Underway(self._finish, lambda outcomes: [pickle.loads(outcome) for outcome in outcomes])
 
     def _finish(self) -> list[bytes]:
-        assert self.crew
+        if not self.crew:
+            raise UserError("these ranks were ended before their results were asked for: ask within the `with` block.")
         try:
             return Watch(self.crew).results()
         except BaseException:
