@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.memory import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank, peak_memory
+from ndparallel.planner.models import find_model
 from ndparallel.planner.operations import Share
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
@@ -39,6 +40,13 @@ def test_with_sequence_parallelism_a_layer_keeps_equation_1_over_t(tp):
 def test_selective_recomputation_keeps_34_and_full_keeps_2():
     assert kept("selective") == 34 * S * B * H
     assert kept("full") == 2 * S * B * H
+
+
+def test_gates_within_the_experts_save_one_array_of_every_tokens_k_outputs():
+    mixtral, share, early = find_model("mixtral-8x7b"), Share(micro_batch=B, sequence=S), find_stack("megatron-core")
+    stacks = early, replace(early, early_gates=False)
+    inside, outside = (kept_bytes(LayerLists(mixtral, share, stack), "none") for stack in stacks)
+    assert outside - inside == 2 * (2 * S * B) * 4096  # bytes, rows, hidden
 
 
 def test_mixed_precision_takes_16_bytes_for_a_parameter_and_18_with_gradients_in_float32():

@@ -188,10 +188,11 @@ def mlp_bytes(lists: LayerLists, again: bool):
 
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
-    """Rows before and after the experts, and between their matrices, on the busiest rank."""
+    """Rows before the experts, between their matrices, and after them where their gates are, on the busiest rank."""
     assert lists.shape.experts
     between = 1 + lists.shape.gated + ("moe_act" not in again)
-    widths = 0 if "moe" in again else 2 * lists.shape.hidden + between * lists.shape.experts.ffn
+    outside = lists.shape.hidden * (1 if lists.stack.early_gates else 2)
+    widths = 0 if "moe" in again else outside + between * lists.shape.experts.ffn
     return normed_bytes(lists) + lists.received * widths * HALF
 
 

@@ -69,6 +69,7 @@ class Stack:
     unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
     host_seconds: float = 0.0  # of the CPU to launch one kernel: a pass takes no less than its launches
     grouped_experts: bool = False  # one kernel multiplies all experts of a rank, and not one each
+    early_gates: bool = False  # experts' activations are weighed, and not their outputs, which then need not be kept
 
     @property
     def flash(self) -> bool:
@@ -91,7 +92,8 @@ MEGATRON_2021 = Stack(
     host_seconds=33e-6,
 )
 MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
-MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6)
+# NVIDIA/TransformerEngine, pull request 1468: gates go to the experts' MLP, so that the large input of unpermutation is not kept
+MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6, early_gates=True)
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
 DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4)
 # Experts in one kernel: MegaBlocks' in LLM Foundry (2211.15841), torch._grouped_mm in torchtitan (torchtitan/models/moe.py); Hugging Face's
