@@ -37,7 +37,8 @@ def _keep_to_a_core(rank: int, world_size: int) -> None:
     """Share the ranks out evenly where they outnumber the cores: the scheduler would not, as a rank that looks for messages seems busy."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if cores and world_size > len(cores):
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+        with suppress(OSError):  # not everywhere is it allowed
+            os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
 def _end_with_launcher() -> None:
