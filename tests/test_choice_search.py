@@ -16,12 +16,12 @@ from ndparallel.choice.search import Found, search
 from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.answer import answer
-from ndparallel.planner.cases import express, read_cases
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory import peak_memory
 from ndparallel.planner.models import find_model
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
+from ndparallel.planner.runs.cases import express, read_cases
 from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import predict
 

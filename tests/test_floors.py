@@ -45,7 +45,7 @@ def test_lessons_knows_the_lessons_file_names_and_pictures_asks_it_for_them():
 
 @pytest.mark.parametrize("room", ABOVE)
 def test_a_room_imports_from_no_room_above_it(room):
-    taken = {(path.name, name) for path in (PACKAGE / room).glob("*.py") for name in of_the_project(path)}
+    taken = {(path.name, name) for path in (PACKAGE / room).rglob("*.py") for name in of_the_project(path)}
     assert {(file, name) for file, name in taken if set(name.split(".")[1:2]) & ABOVE[room]} == set()
 
 

@@ -7,9 +7,9 @@ from common import measured
 
 from ndparallel.__main__ import main
 from ndparallel.job import Job
-from ndparallel.planner.cases import express, read_cases
-from ndparallel.planner.error_bar import entry, error_bar, known_errors
-from ndparallel.planner.validate import validate
+from ndparallel.planner.runs.cases import express, read_cases
+from ndparallel.planner.runs.error_bar import entry, error_bar, known_errors
+from ndparallel.planner.runs.validate import validate
 
 LLAMA = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
 KEYS = {"step_seconds", "breakdown_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "parameters"}

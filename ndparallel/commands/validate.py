@@ -1,7 +1,7 @@
 """Predictions held against measured training runs: the error of every run, of the mean, and of pairs that differ in one thing.
 
 Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some tables: the pairs show skill.
-Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/planner/cases.py); such runs are marked with *.
+Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/planner/runs/cases.py); such runs are marked with *.
 """
 
 import argparse
@@ -12,16 +12,16 @@ from pathlib import Path
 from rich.console import Console
 
 from gpu import si
-from ndparallel.planner.cases import express, read_cases
-from ndparallel.planner.error_bar import ERRORS, entry
-from ndparallel.planner.validate import Result, summary, validate
+from ndparallel.planner.runs.cases import express, read_cases
+from ndparallel.planner.runs.error_bar import ERRORS, entry
+from ndparallel.planner.runs.validate import Result, summary, validate
 from ndparallel.report import quiet_table
 from ndparallel.show import WIDTH, prose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--cases", type=Path, metavar="FILE", help="runs in the format of ndparallel/planner/measured_runs.json (default: those)"
+        "--cases", type=Path, metavar="FILE", help="runs in the format of ndparallel/planner/runs/measured_runs.json (default: those)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.errors import UserError
-from ndparallel.planner.cases import Case, express
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import peak_memory
+from ndparallel.planner.runs.cases import Case, express
 from ndparallel.planner.step import predict, slowest
 
 PAIRS = (  # runs that differ in one thing

@@ -6,7 +6,7 @@ Limit  What the format cannot say: offloading, ranks that differ. What cannot be
 The rules for what is not stated
     GPU                   by its name (hardware_presets.toml, other_gpus.toml); an unknown one by its data sheet, else as the preset whose
                           peak is nearest
-    framework             case_words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights
+    framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights
     attention             the software's; fused or not where the run says so
     model                 the preset of its name; else as GPT where the MLP has no gate, as Llama where it has
     vocabulary            32,000, SentencePiece's usual size
@@ -39,11 +39,13 @@ from typing import Any
 
 from ndparallel.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.case_hardware import hardware_of, number_in
-from ndparallel.planner.case_measured import measured_bytes, measured_seconds
-from ndparallel.planner.case_model import shape_of
-from ndparallel.planner.case_precision import SINGLE_BITS, half_of, in_four_bytes
-from ndparallel.planner.case_words import (
+from ndparallel.planner.legality import AUTOMATIC, broken
+from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.runs.hardware import hardware_of, number_in
+from ndparallel.planner.runs.measured import measured_bytes, measured_seconds
+from ndparallel.planner.runs.model import shape_of
+from ndparallel.planner.runs.precision import SINGLE_BITS, half_of, in_four_bytes
+from ndparallel.planner.runs.words import (
     attention_kernel,
     modules_of,
     number_of_bits,
@@ -54,8 +56,6 @@ from ndparallel.planner.case_words import (
     year_in,
     zero_stage,
 )
-from ndparallel.planner.legality import AUTOMATIC, broken
-from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.sizes import checked_size
 from ndparallel.planner.stack import STACKS, Stack
@@ -93,13 +93,14 @@ class Case:
 
 def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
     """The runs of a file, by default of the project's own collection."""
-    file = path or resources.files("ndparallel.planner") / "measured_runs.json"
+    file = path or resources.files("ndparallel.planner.runs") / "measured_runs.json"
     try:
         cases = json.loads(file.read_text("utf-8"))
     except (ValueError, RecursionError) as error:  # json's and Unicode's
         raise UserError(f"{file} is not JSON: {error}.") from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
-        raise UserError(f"{file} must hold a list of runs, each a table of keys and values, as ndparallel/planner/measured_runs.json does.")
+        example = "ndparallel/planner/runs/measured_runs.json"
+        raise UserError(f"{file} must hold a list of runs, each a table of keys and values, as {example} does.")
     return cases
 
 

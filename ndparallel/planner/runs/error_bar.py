@@ -2,8 +2,8 @@
 
 Idea   A job has traits (its GPU, its software, experts, FSDP, a pipeline ...). Runs that share GPU family and software are comparable;
        the bar is the root mean square of their errors. Every trait that no run has widens it by half.
-Limit  The runs are those of ndparallel/planner/measured_runs.json. Their errors lie beside them, as `ndparallel validate --write-errors`
-       wrote them; a test holds the two together.
+Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate --write-errors` wrote them; a
+       test holds the two together.
 """
 
 import json
@@ -14,15 +14,15 @@ from importlib import resources
 from math import sqrt
 from typing import Any
 
-from ndparallel.planner.cases import Case
 from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.runs.cases import Case
 from ndparallel.words import count, listed
 
 FEWEST = 4  # runs that make a bar
 WIDER = 1.5
 LARGE = 1024  # GPUs
 CHIPS = ("GB200", "V100", "A100", "H100", "H200", "B200")  # those of the presets; the first that is in a name
-ERRORS = resources.files("ndparallel.planner") / "known_errors.json"
+ERRORS = resources.files("ndparallel.planner.runs") / "known_errors.json"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.hardware import Accelerator
-from ndparallel.planner.case_words import number_of_bits
 from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.runs.words import number_of_bits
 from ndparallel.planner.stack import Stack
 
 SINGLE_BITS = 19  # TF32 and float32 numbers take 4 bytes

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ndparallel.hardware import Accelerator
-from ndparallel.planner.case_hardware import number_in
 from ndparallel.planner.flops import model_flops, recomputed_flops
 from ndparallel.planner.plan import Job, Plan
+from ndparallel.planner.runs.hardware import number_in
 
 
 def measured_seconds(measured: Mapping[str, Any], job: Job, plan: Plan) -> tuple[float | None, str]:
