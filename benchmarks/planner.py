@@ -12,7 +12,7 @@ import numpy as np
 
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.memory import peak_memory
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.stack import find_stack

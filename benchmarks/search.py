@@ -9,7 +9,7 @@ import time
 from ndparallel.choice.candidates import candidates
 from ndparallel.choice.search import search
 from ndparallel.hardware import find_hardware
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.plan import Job
 from ndparallel.planner.runs.cases import express, read_cases
 from ndparallel.planner.stack import find_stack

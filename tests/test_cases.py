@@ -9,7 +9,7 @@ from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import peak_memory
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.runs.cases import express, read_cases

@@ -19,9 +19,9 @@ from ndparallel.pipeline.catalog import RECIPES, build
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.held import HELD
 from ndparallel.planner.legality import broken, is_folded, why_not
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import Experts, ModelShape
 from ndparallel.planner.stack import find_stack
 from ndparallel.units import ModelConfig
 

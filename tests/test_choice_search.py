@@ -18,7 +18,7 @@ from ndparallel.hardware import find_hardware
 from ndparallel.planner.answer import answer
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory import peak_memory
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.runs.cases import express, read_cases

@@ -21,10 +21,10 @@ from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
 from ndparallel.planner.legality import why_not
-from ndparallel.planner.models import preset
+from ndparallel.planner.models.presets import preset
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import STACKS
 from ndparallel.planner.workload import layers_by_stage
 

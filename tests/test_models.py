@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ndparallel.errors import UserError
-from ndparallel.planner.config import SPELLINGS
-from ndparallel.planner.families import FAMILIES
-from ndparallel.planner.huggingface import from_huggingface, shape_of
-from ndparallel.planner.models import find_model, from_flags, presets
-from ndparallel.planner.parameters import Parameters
-from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.models.config import SPELLINGS
+from ndparallel.planner.models.families import FAMILIES
+from ndparallel.planner.models.huggingface import from_huggingface, shape_of
+from ndparallel.planner.models.parameters import Parameters
+from ndparallel.planner.models.presets import find_model, from_flags, presets
+from ndparallel.planner.models.shape import ModelShape
 
 # What the Hugging Face Hub counts in the safetensors files of each model (huggingface.co/api/models/<model>, "safetensors"), where it
 # counts each tensor once; for gpt2 and for tied qwen, whose files also hold buffers or the tied matrix, model.num_parameters().

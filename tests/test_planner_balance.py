@@ -12,7 +12,7 @@ from ndparallel.hardware import find_hardware
 from ndparallel.planner.answer import answer
 from ndparallel.planner.balance import filled, imbalance_sentences, most_even
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import predict, step_of, workload_of

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from ndparallel.hardware import find_hardware
-from ndparallel.planner.flops import recomputed_flops
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.memory import peak_memory
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.flops import recomputed_flops
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import MEGATRON_2022, MEGATRON_CORE

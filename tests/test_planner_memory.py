@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.memory import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank, peak_memory
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.operations import Share
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import find_stack
 
 BIASES = ("qkv", "output", "mlp", "norm")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.plan import Job, Plan

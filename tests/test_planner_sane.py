@@ -12,7 +12,7 @@ from ndparallel.hardware import Accelerator, find_hardware
 from ndparallel.planner.answer import answer
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.memory import KINDS, peak_memory
-from ndparallel.planner.models import find_model
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.network import START_SECONDS, GroupLinks, collective_seconds
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price

@@ -12,12 +12,12 @@ from ndparallel.hardware import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.price import price
 from ndparallel.planner.runs.cases import express, read_cases
 from ndparallel.planner.runs.validate import summary, validate
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import ends_after_rounds, predict, rounds_of, schedule_of, slowest, workload_of
 from ndparallel.planner.workload import layers_by_stage

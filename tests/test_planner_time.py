@@ -12,11 +12,11 @@ from ndparallel.errors import UserError
 from ndparallel.hardware import find_hardware
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.layer_time import Pricing
+from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.network import SLOWDOWN, START_SECONDS, GroupLinks, collective_seconds, distinct_nodes
 from ndparallel.planner.operations import Exchange, Share
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.shape import Experts, ModelShape
 from ndparallel.planner.stack import STACKS, find_stack
 
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]

@@ -17,8 +17,8 @@ from ndparallel.choice.search import Found, search
 from ndparallel.planner.answer import Answer, answer
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory import fits, peak_memory
+from ndparallel.planner.models.sizes import divisors
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.sizes import divisors
 from ndparallel.planner.workload import elements_of
 
 SMALL, LARGE = 10e9, 100e9  # parameters

@@ -26,8 +26,8 @@ from ndparallel.errors import UserError, unknown
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.columns import DEGREES
 from ndparallel.planner.legality import SCHEDULES, broken
+from ndparallel.planner.models.sizes import divisors
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.sizes import divisors
 from ndparallel.units import RECOMPUTE
 
 WORDS = {"recompute": RECOMPUTE, "zero": (0, 1, 2, 3), "sequence_parallel": (False, True), "schedule": SCHEDULES}

@@ -16,7 +16,7 @@ from rich.console import Console
 from gpu import Operation, si
 from ndparallel.errors import unknown
 from ndparallel.planner.endings import AnyWorkload
-from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.executed.workload import ExecutedWorkload
 from ndparallel.planner.operations import Exchange, Wait
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
 from ndparallel.planner.plan import Job, Plan

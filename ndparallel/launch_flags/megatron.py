@@ -15,8 +15,8 @@ from ndparallel.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.planner.legality import check
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
 from ndparallel.planner.workload import layers_by_stage
 from ndparallel.words import count

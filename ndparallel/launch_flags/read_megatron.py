@@ -21,8 +21,8 @@ from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from, stages_of
 from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.legality import check
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
 from ndparallel.planner.workload import layers_by_stage
 from ndparallel.words import listed

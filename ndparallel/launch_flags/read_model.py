@@ -11,9 +11,9 @@ from dataclasses import replace
 from ndparallel.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
-from ndparallel.planner.models import preset, presets
-from ndparallel.planner.shape import Experts, LatentAttention, ModelShape
-from ndparallel.planner.sizes import LARGEST, head_width
+from ndparallel.planner.models.presets import preset, presets
+from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
+from ndparallel.planner.models.sizes import LARGEST, head_width
 
 NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
 POSITIONS = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "mrope": "rotary", "none": "rotary", "relative": "rotary"}

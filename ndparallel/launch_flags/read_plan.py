@@ -9,9 +9,9 @@ import re
 from ndparallel.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.plan import Plan
-from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.sizes import near_divisors
 from ndparallel.words import listed
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}

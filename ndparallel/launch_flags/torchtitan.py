@@ -16,9 +16,9 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
 from ndparallel.planner.legality import check
-from ndparallel.planner.models import preset
+from ndparallel.planner.models.presets import preset
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import TORCHTITAN
 from ndparallel.planner.workload import layers_by_stage
 

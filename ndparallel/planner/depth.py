@@ -16,7 +16,7 @@ import numpy as np
 
 from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.columns import PARTS
-from ndparallel.planner.shape import ModelShape
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.workload import kinds_by_stage
 
 

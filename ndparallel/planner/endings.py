@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from ndparallel.pipeline.replay import Ends
-from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.executed.workload import ExecutedWorkload
 from ndparallel.planner.overlap import Bucket, begin, finish, finish_reduces
 from ndparallel.planner.streams import Seconds, Streams, longest
 from ndparallel.planner.workload import Workload

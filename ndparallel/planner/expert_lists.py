@@ -10,8 +10,8 @@ Glossary
 
 from gpu import Operation
 from ndparallel.planner.layer_parts import LayerParts, matmul_shape
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.operations import HALF, ROUTING_LAUNCHES, Exchange, elementwise, matmul
-from ndparallel.planner.shape import Experts
 
 
 class ExpertLists(LayerParts):

@@ -8,8 +8,8 @@ Glossary: see `ndparallel.planner.operations`.
 
 from gpu import Operation
 from ndparallel.planner.expert_lists import ExpertLists
+from ndparallel.planner.models.shape import Linear
 from ndparallel.planner.operations import HALF, SCORE_DROPOUT, Exchange, Layer, elementwise, matmul
-from ndparallel.planner.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
 

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from gpu import Operation
+from ndparallel.planner.models.shape import Linear, ModelShape
 from ndparallel.planner.operations import HALF, PASSES, Exchange, Share, elementwise, matmul
-from ndparallel.planner.shape import Linear, ModelShape
 from ndparallel.planner.stack import Stack
 
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8

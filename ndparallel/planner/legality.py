@@ -21,8 +21,8 @@ from ndparallel.cuts import (
 from ndparallel.errors import UserError, unknown
 from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.catalog import RECIPES, check_sizes
+from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.sizes import near_divisors
 from ndparallel.planner.step import AUTOMATIC
 from ndparallel.units import RECOMPUTE
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
-from ndparallel.planner.executed_workload import ExecutedWorkload
+from ndparallel.planner.executed.workload import ExecutedWorkload
 from ndparallel.planner.held import HELD
 from ndparallel.planner.layer_lists import LayerLists
 from ndparallel.planner.operations import HALF, SINGLE

@@ -14,9 +14,9 @@ from ndparallel.errors import UserError, unknown
 from ndparallel.hardware import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.legality import DTYPES, SCHEDULES, check, check_model
-from ndparallel.planner.models import find_model, from_flags
+from ndparallel.planner.models.presets import find_model, from_flags
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.stack import MODULES, STACKS, Stack, find_stack
 from ndparallel.units import RECOMPUTE
 

@@ -14,8 +14,8 @@ from ndparallel.drawing.history import Lane, Span, Timeline
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.endings import AnyWorkload, endings
-from ndparallel.planner.executed_workload import ExecutedWorkload
-from ndparallel.planner.grid import run_grid
+from ndparallel.planner.executed.grid import run_grid
+from ndparallel.planner.executed.workload import ExecutedWorkload
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.step import ends_of, one_stage, schedule_of, work_of, workload_of
 

@@ -27,8 +27,8 @@ from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.endings import AnyWorkload, endings
-from ndparallel.planner.executed_workload import ExecutedWorkload
-from ndparallel.planner.grid import run_grid, slowest_gpu
+from ndparallel.planner.executed.grid import run_grid, slowest_gpu
+from ndparallel.planner.executed.workload import ExecutedWorkload
 from ndparallel.planner.layer_time import Pricing
 from ndparallel.planner.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.pairs import PAIRED, Pair, beside, pairs_of_rank, pairs_run, saved

@@ -1,7 +1,7 @@
 """What each pipeline rank has to do in a step: units in buckets, the seconds of its stages, its messages, its optimizer.
 
 Idea   A step is put together in ndparallel.planner.step, the same way for every job. This is what a real model on a real framework gives
-       it; ndparallel.planner.executed_workload gives the same of the lessons' own runs.
+       it; ndparallel.planner.executed.workload gives the same of the lessons' own runs.
 Limit  All microbatches are alike, and so are the ranks of a stage.
 
 Glossary
@@ -21,12 +21,12 @@ import numpy as np
 from gpu import Operation
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.layer_time import Pricing
+from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.network import START_SECONDS, collective_seconds
 from ndparallel.planner.operations import HALF, Exchange
 from ndparallel.planner.overlap import Bucket, Unit, gathered_backward, gathered_forward
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.quick import either
-from ndparallel.planner.shape import ModelShape
 from ndparallel.planner.streams import Item, Seconds, Streams, total
 
 KEPT = " kept"  # of a layer that is not recomputed while others are

@@ -40,6 +40,8 @@ from typing import Any
 from ndparallel.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.legality import AUTOMATIC, broken
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.runs.hardware import hardware_of, number_in
 from ndparallel.planner.runs.measured import measured_bytes, measured_seconds
@@ -56,8 +58,6 @@ from ndparallel.planner.runs.words import (
     year_in,
     zero_stage,
 )
-from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.sizes import checked_size
 from ndparallel.planner.stack import STACKS, Stack
 
 AXES = ("tp", "pp", "dp", "ep", "cp")

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from ndparallel.errors import UserError
-from ndparallel.planner.config import SPELLINGS
-from ndparallel.planner.models import preset, presets
-from ndparallel.planner.shape import BIASES, GATED, Experts, LatentAttention, ModelShape
-from ndparallel.planner.sizes import checked_size
+from ndparallel.planner.models.config import SPELLINGS
+from ndparallel.planner.models.presets import preset, presets
+from ndparallel.planner.models.shape import BIASES, GATED, Experts, LatentAttention, ModelShape
+from ndparallel.planner.models.sizes import checked_size
 
 UNSTATED_VOCABULARY = 32_000
 MEGATRON_VOCABULARY = 128  # --make-vocab-size-divisible-by: a rank's part of the table is a multiple of it

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ndparallel.planner.config import Config, Rule
-from ndparallel.planner.shape import BIASES, Experts, LatentAttention
-from ndparallel.planner.sizes import head_width
+from ndparallel.planner.models.config import Config, Rule
+from ndparallel.planner.models.shape import BIASES, Experts, LatentAttention
+from ndparallel.planner.models.sizes import head_width
 
 GATED_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "gelu_new": "geglu", "gelu_pytorch_tanh": "geglu"}
 PLAIN_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}

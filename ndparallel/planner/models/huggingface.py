@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.errors import UserError
-from ndparallel.planner.config import Config
-from ndparallel.planner.families import FAMILIES, Family
-from ndparallel.planner.shape import ModelShape
-from ndparallel.planner.sizes import checked_choice
+from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.families import FAMILIES, Family
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import checked_choice
 
 
 def from_huggingface(path: str | Path) -> ModelShape:

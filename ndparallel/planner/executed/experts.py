@@ -4,7 +4,7 @@ Idea   Rows travel to experts and back while shared experts compute and weights'
        stand those by which tp ranks hand rows on to one another.
 Cost   as `ndparallel.planner.streams`.
 Limit  Every rank sends `rows` rows to every expert: what a router in balance does, or one whose experts are all full. For others see
-       `ndparallel.planner.executed_routing`.
+       `ndparallel.planner.executed.routing`.
 
 Glossary
     rows       that one rank sends to one expert
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gpu import Operation
 from ndparallel import costs
-from ndparallel.planner.executed import ExecutedLists
+from ndparallel.planner.executed.layers import ExecutedLists
 from ndparallel.planner.operations import Exchange, Start, Wait
 from ndparallel.planner.streams import Item
 

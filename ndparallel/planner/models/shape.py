@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ndparallel.errors import UserError
-from ndparallel.planner.parameters import Parameters
-from ndparallel.planner.sizes import checked_choice, checked_size, checked_sizes, near_divisors
+from ndparallel.planner.models.parameters import Parameters
+from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 
 GATED = {"gelu": False, "relu": False, "swiglu": True, "geglu": True}  # activation: does it multiply with a gate, a third matrix?
 NORMS = ("layernorm", "rmsnorm")

@@ -21,8 +21,8 @@ import numpy as np
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import GIVES, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
-from ndparallel.planner.executed_cluster import Cluster
-from ndparallel.planner.executed_workload import PASSES, ExecutedWorkload
+from ndparallel.planner.executed.cluster import Cluster
+from ndparallel.planner.executed.workload import PASSES, ExecutedWorkload
 from ndparallel.planner.overlap import Bucket, begin, finish
 from ndparallel.planner.streams import Item, Ledgers, Seconds, Streams
 

@@ -4,7 +4,7 @@ Idea   ndparallel/costs.py says what an executed layer computes and keeps. Here 
        ndparallel/layers.py, attention.py and experts.py have them; so the planner can predict an executed cluster to the last digit
        (tests/test_rung3.py).
 Cost   as `ndparallel.planner.streams`.
-Limit  Llama-style blocks, all microbatches alike; experts in balance, but for `ndparallel.planner.executed_routing`.
+Limit  Llama-style blocks, all microbatches alike; experts in balance, but for `ndparallel.planner.executed.routing`.
 
 Glossary
     woven      operations with what happens after each of them
@@ -20,7 +20,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel import costs
 from ndparallel.costs import Sizes
-from ndparallel.planner.executed_core import Core
+from ndparallel.planner.executed.core import Core
 from ndparallel.planner.operations import Exchange, Hold, Start, Wait
 from ndparallel.planner.streams import Item
 

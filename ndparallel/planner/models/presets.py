@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.errors import UserError, unknown
-from ndparallel.planner.huggingface import from_huggingface, shape_of
-from ndparallel.planner.shape import Experts, ModelShape
-from ndparallel.planner.sizes import checked_size, head_width
+from ndparallel.planner.models.huggingface import from_huggingface, shape_of
+from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.models.sizes import checked_size, head_width
 
 PRESETS = Path(__file__).with_name("presets.json")
 

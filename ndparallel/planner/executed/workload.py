@@ -2,8 +2,8 @@
 
 Idea   The same questions as `ndparallel.planner.workload` answers for real frameworks, answered from the lists of executed layers. Buckets,
        units and what the ranks share are cut as ndparallel/sharding.py and ndparallel/layers.py cut them.
-Limit  As ndparallel.planner.executed; links that differ within a tp group delay the ranks of a pipeline stage by different times, of which
-       the longest is taken.
+Limit  As ndparallel.planner.executed.layers; links that differ within a tp group delay the ranks of a pipeline stage by different times, of
+       which the longest is taken.
 
 Glossary: see `ndparallel.planner.workload`.
 """
@@ -20,11 +20,11 @@ from ndparallel.costs import Sizes
 from ndparallel.mesh import Mesh
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.work import spread_layers
-from ndparallel.planner.executed import ExecutedLists
-from ndparallel.planner.executed_cluster import Cluster
-from ndparallel.planner.executed_experts import ExecutedExperts
-from ndparallel.planner.executed_model import check_executed, config_of
-from ndparallel.planner.executed_routing import Routes, routed
+from ndparallel.planner.executed.cluster import Cluster
+from ndparallel.planner.executed.experts import ExecutedExperts
+from ndparallel.planner.executed.layers import ExecutedLists
+from ndparallel.planner.executed.model import check_executed, config_of
+from ndparallel.planner.executed.routing import Routes, routed
 from ndparallel.planner.operations import Exchange, Hold
 from ndparallel.planner.overlap import Bucket, Unit
 from ndparallel.planner.plan import Job, Plan

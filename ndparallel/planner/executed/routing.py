@@ -1,6 +1,6 @@
 """The lessons' blocks with experts, as lists, for a router whose choices are known: every rank sends and gets rows of its own.
 
-Idea   The lists are those of `ndparallel.planner.executed_experts`; what is a number there is an array over the machine's members here. An
+Idea   The lists are those of `ndparallel.planner.executed.experts`; what is a number there is an array over the machine's members here. An
        operation is priced for all of them at once, and an all-to-all with uneven pieces runs on all their clocks.
 Cost   A vector operation for every item of a list, and lists of their own for every layer and microbatch.
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from gpu import Operation
 from ndparallel.mesh import Mesh
-from ndparallel.planner.executed_experts import ExecutedExperts
+from ndparallel.planner.executed.experts import ExecutedExperts
 from ndparallel.planner.operations import Exchange
 from ndparallel.planner.streams import Item
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ndparallel.errors import UserError
-from ndparallel.planner.sizes import checked_choice, checked_size
+from ndparallel.planner.models.sizes import checked_choice, checked_size
 
 SPELLINGS = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
