@@ -41,7 +41,9 @@ def inline(name, *options):
 @needs_mpi
 def test_programs_end_as_they_do_inline_with_the_same_numbers_events_clocks_and_explanations():
     expected = json.loads(json.dumps(mpi_script.outcomes("inline"), default=str))
-    found = json.loads(mpirun(5, "tests/mpi_script.py").stdout)
+    done = mpirun(5, "tests/mpi_script.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     for name, outcome in expected.items():
         assert found["outcomes"][name] == outcome, name
     assert found["wrong"] == []

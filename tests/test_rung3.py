@@ -13,13 +13,13 @@ from ndparallel.measure import breakdown
 from ndparallel.measure import peak_memory as counted_bytes
 from ndparallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.executed.token_counts import TokenCounts
 from ndparallel.planner.memory import peak_memory
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import POCKET as STACK
 from ndparallel.planner.stack import find_stack
 from ndparallel.planner.step import predict
+from ndparallel.planner.token_counts import TokenCounts
 from ndparallel.pocket import POCKET
 from ndparallel.units import ModelConfig
 

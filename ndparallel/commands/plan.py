@@ -28,9 +28,9 @@ from ndparallel.launch_flags.better import comparison
 from ndparallel.launch_flags.options import described, launch
 from ndparallel.planner.answer import Answer, answer
 from ndparallel.planner.balance import imbalance_sentences
+from ndparallel.planner.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.memory import KINDS
-from ndparallel.planner.models.flops import DEFINITIONS
 from ndparallel.planner.options import add_job_options, add_plan_options
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.plan import Plan

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from ndparallel.hardware import Accelerator
+from ndparallel.planner.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check
 from ndparallel.planner.memory import KINDS, StageMemory, memory_by_rank
-from ndparallel.planner.models.flops import model_flops, recomputed_flops
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.runs.error_bar import ErrorBar, error_bar
 from ndparallel.planner.step import Step, predict

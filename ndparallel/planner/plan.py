@@ -18,12 +18,12 @@ from gpu import Hardware
 from ndparallel.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.executed.token_counts import TokenCounts
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.network import GroupLinks
 from ndparallel.planner.operations import Share
 from ndparallel.planner.quick import smaller
 from ndparallel.planner.stack import Stack
+from ndparallel.planner.token_counts import TokenCounts
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Models: their shape, read from a preset, a Hugging Face config.json or flags; their parameters, and what these compute."""
+"""Models: their shape, read from a preset, a Hugging Face config.json or flags; their parameters."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ndparallel.hardware import Accelerator
-from ndparallel.planner.models.flops import model_flops, recomputed_flops
+from ndparallel.planner.flops import model_flops, recomputed_flops
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.runs.hardware import number_in
 
