@@ -121,6 +121,11 @@ def with_experts(job: Job, mesh: Mesh) -> ModelConfig:
     return job.model.on(experts=8, top_k=2)
 
 
+def half_as_many(job: Job, mesh: Mesh) -> int:
+    """Sequences, of twice the length: as many tokens as the others have, where they can be shared out."""
+    return job.batch // 2 if job.batch % (2 * mesh.dp) == 0 else job.batch
+
+
 def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
     return job.model.on(sequence=2 * job.model.sequence)
 
@@ -133,7 +138,7 @@ STRATEGIES = [
     grid("PP only", pp=all_of_them),
     grid("TP outermost", tp=2, pp=2, dp=share(4), order=BAD_ORDER),
     grid("with experts, EP", {"model": with_experts}, tp=2, pp=2, dp=share(4), ep=share(4)),
-    grid("CP2 x TP2 x DP{dp}, 2x sequence", {"model": twice_as_long}, cp=2, tp=2, dp=share(4)),
+    grid("CP2 x TP2 x DP{dp}, 2x sequence", {"model": twice_as_long, "batch": half_as_many}, cp=2, tp=2, dp=share(4)),
 ]
 
 
