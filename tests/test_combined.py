@@ -152,6 +152,12 @@ def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
     assert dp["calls"] == 1
 
 
+@pytest.mark.parametrize(("batch", "gpus", "sequences"), [(8, 8, 4), (8, 16, 4), (16, 8, 8), (8, 32, 8), (2, 8, 2)])
+def test_of_longer_sequences_there_are_fewer_where_dp_can_share_them_and_so_as_many_tokens(batch, gpus, sequences):
+    job = strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence").job(Job(batch=batch), gpus)
+    assert (job.batch, job.model.sequence) == (sequences, 2 * Job().model.sequence)
+
+
 def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
     results = run(strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence"), Job(model=DENSE), 8)
     rows = hierarchy(results, POCKET)
