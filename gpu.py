@@ -189,8 +189,6 @@ def say(what: Any) -> str:
             return f"activations of microbatch {microbatch} for stage {stage}"
         case ("B", int(stage), int(microbatch)):
             return f"gradients of microbatch {microbatch} for stage {stage}"
-        case (str(name), int(hop)):
-            return f"{name}, hop {hop}"
     return repr(what)
 
 
@@ -296,7 +294,7 @@ class GPU:
         """The time on the latest stream, in seconds."""
         return max(stream.now for stream in self.streams.values())
 
-    def on(self, name: str, waits: bool = True) -> "On":
+    def on(self, name: str, waits: bool = True) -> On:
         """Work on another stream, which first waits for the caller's; for collectives and handles, lessons never need it."""
         stream = self.streams.get(name) or self.streams.setdefault(name, Stream(name))
         if waits and stream.now < self.current.now:

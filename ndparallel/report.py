@@ -23,9 +23,8 @@ from rich.text import Text
 
 from gpu import MEMORY_KINDS, si
 from ndparallel.measure import Measurement
-from ndparallel.words import listed
+from ndparallel.words import WIDTH, listed
 
-WIDTH = 100
 COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
 FEW = 2  # strategies slower than one GPU that are told of one by one
 FOLDED = 12  # the first column is folded to no less, where shorter heads help

@@ -17,9 +17,7 @@ from ndparallel.hierarchy import hierarchy
 from ndparallel.lesson import Run, Sweep
 from ndparallel.outputs import drawn, story, write_files
 from ndparallel.report import plain, quantity, quiet_table
-from ndparallel.words import NO_BREAK, count, paragraph
-
-WIDTH = 100  # the most that anything needs, and the width of what is not shown on a terminal
+from ndparallel.words import NO_BREAK, WIDTH, count, paragraph
 
 
 @contextmanager

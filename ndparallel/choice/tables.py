@@ -15,8 +15,8 @@ from ndparallel.planner.answer import DEGREES, Answer
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.stack import find_stack
 from ndparallel.report import quiet_table
-from ndparallel.show import WIDTH, prose
-from ndparallel.words import count
+from ndparallel.show import prose
+from ndparallel.words import WIDTH, count
 
 TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
 COLUMNS = ("step", "MFU", "memory", "bound by")

@@ -33,8 +33,8 @@ from ndparallel.hardware import find_hardware
 from ndparallel.launch import ENGINES
 from ndparallel.quantities import parse_quantity
 from ndparallel.report import quantity, quiet_table
-from ndparallel.show import WIDTH, prose
-from ndparallel.words import count
+from ndparallel.show import prose
+from ndparallel.words import WIDTH, count
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
 MANY_MESSAGES = "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small arrays from one root."

@@ -24,7 +24,8 @@ from ndparallel.planner.step import workload_of
 from ndparallel.planner.streams import Item, Streams
 from ndparallel.planner.workload import Workload
 from ndparallel.report import quiet_table
-from ndparallel.show import WIDTH, prose
+from ndparallel.show import prose
+from ndparallel.words import WIDTH
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
 UNITS = ("dense", "experts", "embedding", "head")

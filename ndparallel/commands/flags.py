@@ -18,7 +18,8 @@ from rich.text import Text
 
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.show import WIDTH, prose
+from ndparallel.show import prose
+from ndparallel.words import WIDTH
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,8 @@ from ndparallel.errors import UserError
 from ndparallel.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Cluster, Duration
 from ndparallel.quantities import parse_quantity
 from ndparallel.report import plain, quiet_table
-from ndparallel.show import WIDTH, prose
+from ndparallel.show import prose
+from ndparallel.words import WIDTH
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
 MOST_GPUS = 10**9

@@ -24,9 +24,9 @@ from ndparallel.drawing.timeline import letter_colour
 from ndparallel.errors import UserError
 from ndparallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 from ndparallel.options import hardware_from
-from ndparallel.report import WIDTH, quiet_table
+from ndparallel.report import quiet_table
 from ndparallel.show import prose
-from ndparallel.words import count, listed
+from ndparallel.words import WIDTH, count, listed
 
 NODES_DRAWN = 8
 MOST_GPUS = 100_000

@@ -17,8 +17,9 @@ from ndparallel.errors import UserError, unknown
 from ndparallel.files import check_writable, write_atomically
 from ndparallel.launch import ENGINES
 from ndparallel.pictures import FOLDER, PICTURES, is_stale, path_of, strays
-from ndparallel.report import WIDTH, quiet_table
+from ndparallel.report import quiet_table
 from ndparallel.show import progress
+from ndparallel.words import WIDTH
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

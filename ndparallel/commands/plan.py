@@ -36,8 +36,8 @@ from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.plan import Plan
 from ndparallel.quantities import parse_quantity
 from ndparallel.report import quiet_table
-from ndparallel.show import WIDTH, prose
-from ndparallel.words import count
+from ndparallel.show import prose
+from ndparallel.words import WIDTH, count
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
 WORDS = {"compute": "compute", "bubble": "bubble", "imbalance": "stage imbalance", "optimizer": "optimizer"} | {

@@ -21,8 +21,8 @@ from ndparallel.files import check_writable, write_atomically
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.report import WIDTH, quiet_table
-from ndparallel.words import listed
+from ndparallel.report import quiet_table
+from ndparallel.words import WIDTH, listed
 
 MOST_STEPS = 1_000_000
 

@@ -16,7 +16,8 @@ from ndparallel.planner.runs.cases import express, read_cases
 from ndparallel.planner.runs.error_bar import ERRORS, entry
 from ndparallel.planner.runs.validate import Result, summary, validate
 from ndparallel.report import quiet_table
-from ndparallel.show import WIDTH, prose
+from ndparallel.show import prose
+from ndparallel.words import WIDTH
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

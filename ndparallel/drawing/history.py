@@ -170,6 +170,8 @@ def label(what: Any) -> str:
             return f"{algorithm} {operation.replace('_', '-')} {number} of group {group!r}"
         case ((str(group), int(number)), (str(phase), int(step))):
             return f"{phase} step {step} of collective {number} of group {group!r}"
+        case (str(what_is_passed_on), int(hop)):
+            return f"{what_is_passed_on}, hop {hop}"
     return say(what)
 
 

@@ -21,8 +21,8 @@ from rich.text import Text
 from gpu import COMPUTE, si
 from ndparallel.drawing.history import Lane, Timeline, ticks
 from ndparallel.drawing.palette import ACTIVITIES, IDLE
+from ndparallel.words import WIDTH
 
-WIDTH = 100
 BLANK = " "
 
 

@@ -68,7 +68,8 @@ def message_of(header: tuple, frame: bytes, array_at: Callable[..., tuple]) -> t
 
 
 def block_of(frame: bytes) -> int:
-    return HEADER.unpack_from(frame)[8]
+    *_, block, _, _ = header_of(frame)
+    return block
 
 
 def note(source: int, value: Any) -> bytes:

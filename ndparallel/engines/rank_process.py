@@ -27,10 +27,11 @@ def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
     _keep_to_a_core(rank, len(wiring.readers))
     channel = Channel(rank, wiring, launcher, looks)
     gc.freeze()  # what was inherited is no garbage: looking for it there would take long, and copy its memory
-    while True:
-        run, reference, task = _next_task(channel, launcher)
-        channel.begin(run)
-        launcher.send(_outcome(channel, reference, task))
+    with rare_garbage_collection():
+        while True:
+            run, reference, task = _next_task(channel, launcher)
+            channel.begin(run)
+            launcher.send(_outcome(channel, reference, task))
 
 
 def _keep_to_a_core(rank: int, world_size: int) -> None:
@@ -60,8 +61,7 @@ def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes | Fai
     outcome: bytes | Failure
     try:
         program = load(reference)  # first: the arguments may be of kinds that its file defines
-        with rare_garbage_collection():
-            outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
+        outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
         channel.end(failed=False)
     except BaseException as error:
         outcome = failure_of(channel.rank, error)

@@ -14,6 +14,7 @@ from importlib import resources
 from math import sqrt
 from typing import Any
 
+from ndparallel.hardware import data_sheets
 from ndparallel.planner.plan import Job, Plan
 from ndparallel.planner.runs.cases import Case
 from ndparallel.words import count, listed
@@ -21,7 +22,6 @@ from ndparallel.words import count, listed
 FEWEST = 4  # runs that make a bar
 WIDER = 1.5
 LARGE = 1024  # GPUs
-CHIPS = ("GB200", "V100", "A100", "H100", "H200", "B200")  # those of the presets; the first that is in a name
 ERRORS = resources.files("ndparallel.planner.runs") / "known_errors.json"
 
 
@@ -51,7 +51,8 @@ def traits(job: Job, plan: Plan) -> dict[str, str]:
 
 def family(gpu: str) -> str:
     """A100, H100, B200: the same chip in all its forms."""
-    return next((name for name in CHIPS if name.lower() in gpu.lower()), gpu)
+    chips = sorted({sheet.partition("-")[0] for sheet in data_sheets()}, key=len, reverse=True)  # gb200 before b200
+    return next((chip.upper() for chip in chips if chip in gpu.lower()), gpu)
 
 
 def error_bar(job: Job, plan: Plan) -> ErrorBar:
