@@ -22,11 +22,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from gpu import GPU, si
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Strategy, main
-from ndparallel.mesh import Mesh
-from ndparallel.replica import Outcome, Replica
+from ndparallel.base.errors import UserError
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.main import main
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.run import Run
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 
 
 def single_gpu(gpu: GPU, job: Job) -> Outcome:

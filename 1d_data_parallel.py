@@ -26,14 +26,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from gpu import GPU
-from ndparallel.hybrid_sharding import HybridShardedUnit
-from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
-from ndparallel.mesh import Mesh
-from ndparallel.options import hardware_from
-from ndparallel.replica import Outcome, Replica
-from ndparallel.sharding import FullyShardedUnit, ShardedGradients, ShardedOptimizer
-from ndparallel.words import duration, listed
+from ndparallel.base.words import duration, listed
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.main import main
+from ndparallel.lessons.options import hardware_from
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.buckets import FullyShardedUnit, ShardedGradients, ShardedOptimizer
+from ndparallel.training.hybrid import HybridShardedUnit
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 
 
 def ddp_naive(gpu: GPU, job: Job) -> Outcome:

@@ -23,13 +23,16 @@ from itertools import pairwise
 
 from collectives import all_gather, all_reduce, reduce_scatter
 from gpu import GPU
-from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
-from ndparallel.mesh import Mesh
-from ndparallel.parameters import part
-from ndparallel.replica import Outcome, Replica
-from ndparallel.sharding import FullyShardedUnit
-from ndparallel.two_layers import TwoLayers
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.main import main
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.slices import part
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.buckets import FullyShardedUnit
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
+from ndparallel.training.two_layers import TwoLayers
 
 # isort: split
 import numpy as np

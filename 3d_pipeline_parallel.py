@@ -27,13 +27,16 @@ from dataclasses import replace
 from math import inf
 
 from gpu import GPU, Link
-from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
-from ndparallel.measure import Measurement
-from ndparallel.mesh import Mesh
-from ndparallel.replica import Outcome, Replica
-from ndparallel.two_layers import TwoLayers
-from ndparallel.words import listed
+from ndparallel.base.words import listed
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.main import main
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.measure import Measurement
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
+from ndparallel.training.two_layers import TwoLayers
 
 
 def two_gpus(gpu: GPU, job: Job) -> Outcome:

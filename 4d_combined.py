@@ -24,17 +24,20 @@ from itertools import permutations
 from typing import Any
 
 from gpu import GPU, si
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.launch import RankResult
-from ndparallel.lesson import Lesson, Run, Runner, Strategy, Sweep, enter, main
-from ndparallel.mesh import DEFAULT_ORDER, Mesh
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import count, duration
+from ndparallel.engines.launch import RankResult
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.main import main
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.model.units import ModelConfig, Unit
+from ndparallel.parallel.mesh import DEFAULT_ORDER, Mesh
+from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.pipeline.actions import Action
-from ndparallel.replica import Outcome, Replica
-from ndparallel.sharding import Bucket, FullyShardedUnit, ShardedGradients, ShardedOptimizer
-from ndparallel.tensor_parallel import SEQUENCE_PARALLEL
-from ndparallel.units import ModelConfig, Unit
-from ndparallel.words import count, duration
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.buckets import Bucket, FullyShardedUnit, ShardedGradients, ShardedOptimizer
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 
 ZERO = (Bucket, ShardedOptimizer, ShardedGradients, FullyShardedUnit)
 

@@ -1,10 +1,10 @@
 """Collectives: what a group of GPUs does together, on nothing but `gpu.send` and `gpu.receive`.
 
 Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is busy at every step, and no
-       rank ever sends more than about twice what it holds, however many ranks there are. ndparallel/communication/more_collectives.py
+       rank ever sends more than about twice what it holds, however many ranks there are. ndparallel/collective/algorithms.py
        has other ways: trees, for when latency counts more than bytes, and hierarchies, for nodes of several GPUs.
 Cost   Above each algorithm stands its closed form, of numbers or numpy arrays, for p ranks that start together on one tier of links and
-       pieces of equal size: a = latency, b = n / bandwidth. ndparallel/communication/lockstep.py has what holds for mixed links, uneven
+       pieces of equal size: a = latency, b = n / bandwidth. ndparallel/collective/lockstep.py has what holds for mixed links, uneven
        pieces and different starts.
 Limit  An asynchronous collective exchanges its messages when it is called (its seconds pass on the group's own stream, its result appears
        at `wait`): the members of a group must call their collectives in the same order between their other messages. Adding up, and

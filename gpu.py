@@ -79,7 +79,7 @@ class Hardware:
     inside: Link
     across: Link
     source: str = ""
-    disturbances: Any = None  # what if a GPU or a link were slow? ndparallel/disturbances.py
+    disturbances: Any = None  # what if a GPU or a link were slow? ndparallel/hardware/disturbances.py
 
     def seconds(self, operation: Operation):
         """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's fields alike."""

@@ -10,8 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu import CLASSROOM
-from ndparallel.communication.clocks import start_clocks
-from ndparallel.communication.lockstep import advance
+from ndparallel.collective.clocks import start_clocks
+from ndparallel.collective.lockstep import advance
 
 REPETITIONS = 5
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from gpu import CLASSROOM, GPU
-from ndparallel.launch import launch
+from ndparallel.engines.launch import launch
 
 MESSAGES = 1_000_000
 REPETITIONS = 3

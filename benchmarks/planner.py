@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.memory import peak_memory
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.price import price
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.step import predict
+from ndparallel.search.bounds.price import price
 
 JOB = Job(find_model("llama-3-70b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 512)
 PLANS = {

@@ -6,14 +6,14 @@ With --cases it also searches the job of every measured run, and says how much f
 import argparse
 import time
 
-from ndparallel.choice.candidates import candidates
-from ndparallel.choice.search import search
-from ndparallel.hardware import find_hardware
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.plan import Job
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.step import predict
+from ndparallel.search.candidates import candidates
+from ndparallel.search.search import search
+from ndparallel.validation.cases import express, read_cases
 
 JOBS = {  # job, GPUs
     "Llama-3-405B on 16,384 H100s": (

@@ -19,7 +19,7 @@ import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import CLASSROOM, GPU
-from ndparallel.launch import Ranks, launch
+from ndparallel.engines.launch import Ranks, launch
 
 RANKS = 4
 SIZES = {"64 MB": (16 * 2**20, 4), "1 MB": (2**18, 40), "4 KB": (2**10, 400)}  # elements of float32, repetitions

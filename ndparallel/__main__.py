@@ -1,51 +1,8 @@
-"""The command line: `ndparallel COMMAND ...`, also as `python -m ndparallel COMMAND ...`."""
+"""`python -m ndparallel COMMAND ...`, which is `ndparallel COMMAND ...`."""
 
-import argparse
-import importlib
 import sys
 
-from ndparallel.engines.world import join
-from ndparallel.errors import Parser, guarded, unknown
-
-COMMANDS = {
-    "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
-    "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
-    "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
-    "plan": "a training step of a large model on a cluster: the fastest plan, or one: how long, what bounds it, does it fit",
-    "advise": "the rules of thumb for parallelism, walked for one job, and what they leave on the table",
-    "scaling": "the best plan on 8 to 16384 GPUs: step time, efficiency, MFU, weak and strong",
-    "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
-    "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",
-    "explain": "a layer's operations, one by one, and what bounds each",
-    "validate": "the planner's predictions against measured training runs",
-    "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
-    "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
-}
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 2, after one sentence, for what the user can put right."""
-    join(argv)
-    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    return guarded(lambda: run_command(name, rest))
-
-
-def overview() -> str:
-    lines = [f"  {name:<12} {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(["usage: ndparallel COMMAND [options]", "", *lines, "", "ndparallel COMMAND --help tells more."])
-
-
-def run_command(name: str, rest: list[str]) -> int:
-    if name in ("-h", "--help"):
-        print(overview())
-        return 0
-    if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS)
-    command = importlib.import_module(f"ndparallel.commands.{name}")
-    parser = Parser(f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(rest)) or 0
-
+from ndparallel.commands.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main())

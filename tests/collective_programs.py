@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import collectives
 from collectives import ALGORITHMS, Group
 from gpu import SEND, Hardware, Link, Operation
-from ndparallel.communication.more_collectives import nodes_of
-from ndparallel.launch import launch
+from ndparallel.collective.algorithms import nodes_of
+from ndparallel.engines.launch import launch
 
 PAIRS = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 REDUCING, ROOTED = ("all_reduce", "reduce", "reduce_scatter"), ("reduce", "broadcast", "gather", "scatter")
@@ -161,3 +161,10 @@ def one_case(draw, ranks, pairs):
         starts=tuple(draw(st.lists(st.floats(0, 1e-2), min_size=len(ranks), max_size=len(ranks)))),
         async_op=draw(st.booleans()),
     )
+
+
+def perform_on_some(gpu, case):
+    """The rank program in which only some members perform the case: the others, or this one, wait for ever."""
+    root_needs_others = case.collective in ("reduce", "gather")
+    if (gpu.rank != len(case.ranks) - 1) if root_needs_others or case.collective not in ROOTED else gpu.rank > 0:
+        _perform(gpu, case)

@@ -4,14 +4,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from gpu import Hardware
-from ndparallel.job import Job
-from ndparallel.launch import RankResult, launch
-from ndparallel.lesson import Strategy
-from ndparallel.lessons import load, single_gpu
-from ndparallel.measure import Measurement, measure
-from ndparallel.oracle import gradient_difference, weight_difference, whole_tensors
-from ndparallel.pocket import POCKET
-from ndparallel.units import ModelConfig
+from ndparallel.engines.launch import RankResult, launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.registry import load, single_gpu
+from ndparallel.model.units import ModelConfig
+from ndparallel.results.measure import Measurement, measure
+from ndparallel.training.gradient_check import gradient_difference, weight_difference, whole_tensors
+from ndparallel.training.job import Job
 
 SMALL = ModelConfig(layers=3, hidden=16, heads=4, kv_heads=2, ffn=24, sequence=16)
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}

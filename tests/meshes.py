@@ -3,12 +3,12 @@
 from common import reference
 
 from gpu import GPU
-from ndparallel.job import Job
-from ndparallel.launch import RankResult, launch
-from ndparallel.mesh import Mesh
-from ndparallel.oracle import gradient_difference, whole_tensors
-from ndparallel.pocket import POCKET
-from ndparallel.replica import Outcome, Replica
+from ndparallel.engines.launch import RankResult, launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.gradient_check import gradient_difference, whole_tensors
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 
 
 def train(gpu: GPU, job: Job) -> Outcome:

@@ -11,7 +11,7 @@ from test_engines_fuzz import check, draw
 from test_engines_fuzz import outcome as fuzzed
 
 from gpu import CLASSROOM
-from ndparallel.launch import Ranks
+from ndparallel.engines.launch import Ranks
 
 RANDOM_PROGRAMS = 200
 

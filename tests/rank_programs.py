@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from gpu import CLASSROOM, GPU, Operation
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 
 
 def ring_all_reduce(gpu, world_size, array, name=("ring", 0)):

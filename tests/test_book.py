@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ndparallel.book import documents, main, renewed, run, unexplained, written_like
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
+from ndparallel.book.check import documents, main, renewed, run, unexplained, written_like
 
 PARAGRAPH = """
 <!-- numbers: python 1d_data_parallel.py

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.memory import peak_memory
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.price import price
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.runs.hardware import hardware_of
-from ndparallel.planner.runs.validate import result_of, summary
-from ndparallel.planner.runs.words import attention_kernel, recompute_of, schedule_named, stack_name, zero_stage
-from ndparallel.planner.stack import STACKS
-from ndparallel.planner.step import predict
+from ndparallel.planner.software import STACKS
+from ndparallel.planner.step.step import predict
+from ndparallel.search.bounds.price import price
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.hardware import hardware_of
+from ndparallel.validation.validate import result_of, summary
+from ndparallel.validation.words import attention_kernel, recompute_of, schedule_named, stack_name, zero_stage
 
 RUNS = {run["id"]: run for run in read_cases()}
 LLAMA_70B = RUNS["dgxc2502_70b_bf16_64"]  # H100, tp 4, pp 4, cp 2, dp 2

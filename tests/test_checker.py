@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import is_legal, schedules
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import explain, waits_for

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ndparallel.__main__ import main
-from ndparallel.planner.answer import DEGREES
+from ndparallel.commands.command_line import main
+from ndparallel.planner.prediction import DEGREES
 
 JOB = ["--model", "llama-3-8b", "--gpus", "16", "--global-batch", "16"]
 

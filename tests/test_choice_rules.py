@@ -8,22 +8,22 @@ import pytest
 from common import SMALL, run, strategy
 from meshes import differences
 
-from ndparallel.choice.candidates import candidates
-from ndparallel.choice.space import layouts
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
-from ndparallel.job import Job as ExecutedJob
-from ndparallel.lesson import Strategy
-from ndparallel.mesh import Mesh
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, build
 from ndparallel.pipeline.timing import peak_activations
-from ndparallel.planner.held import HELD
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import broken, is_folded, why_not
+from ndparallel.planner.memory.in_flight import HELD
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import find_stack
-from ndparallel.units import ModelConfig
+from ndparallel.planner.software import find_stack
+from ndparallel.search.candidates import candidates
+from ndparallel.search.space import layouts
+from ndparallel.training.job import Job as ExecutedJob
 
 DENSE = SMALL.on(layers=5, heads=6, kv_heads=3, hidden=24, ffn=36, sequence=48)
 SPARSE = DENSE.on(experts=6, expert_ffn=12)

@@ -10,22 +10,22 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ndparallel.choice.advice import SMALL, advise
-from ndparallel.choice.candidates import candidates
-from ndparallel.choice.search import Found, search
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.answer import answer
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import broken
-from ndparallel.planner.memory import peak_memory
+from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.price import price
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict
+from ndparallel.planner.prediction import answer
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.step import predict
+from ndparallel.search.advice import SMALL, advise
+from ndparallel.search.bounds.price import price
+from ndparallel.search.candidates import candidates
+from ndparallel.search.search import Found, search
+from ndparallel.validation.cases import express, read_cases
 
-ABOVE = 1.03  # how far a bound may lie above the exact step: see the limit of ndparallel/choice/search.py
+ABOVE = 1.03  # how far a bound may lie above the exact step: see the limit of ndparallel/search/search.py
 SCHEDULES = {"1f1b": 1, "eager-1f1b": 1, "gpipe": 1, "interleaved": 3, "looped-bfs": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "dualpipev": 2}
 
 

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from collectives import ALGORITHMS, Group
-from ndparallel.__main__ import main
-from ndparallel.communication import hops
-from ndparallel.communication.collective_prices import choose_algorithm
-from ndparallel.communication.collective_runs import LOCKSTEP, measure
-from ndparallel.hardware import find_hardware
+from ndparallel.collective import hops
+from ndparallel.collective.prices import choose_algorithm
+from ndparallel.collective.runs import LOCKSTEP, measure
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.accelerator import find_hardware
 
 LINK = ["--latency", "5e-6", "--bandwidth", "50e9"]
 NODES = [*LINK, "--gpus-per-node", "4", "--latency-across", "20us", "--bandwidth-across", "100Gb/s"]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, Group
-from ndparallel.communication.collective_prices import candidates, choose_algorithm, closed_form_seconds, envelope, lockstep_seconds, price
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
+from ndparallel.base.errors import UserError
+from ndparallel.collective.prices import candidates, choose_algorithm, closed_form_seconds, envelope, lockstep_seconds, price
+from ndparallel.hardware.accelerator import find_hardware
 
 SPEEDS = st.tuples(st.floats(0, 1e-3), st.floats(1e6, 1e12))
 SLOWDOWNS = st.tuples(st.floats(0, 1e-2), st.floats(1, 1e3))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import collectives
 from collectives import Group, all_gather, all_reduce, all_to_all, broadcast, gather, reduce, reduce_scatter, scatter
 from gpu import COLLECTIVE, GPU, SEND, MismatchError
-from ndparallel.launch import RankError, launch
+from ndparallel.engines.launch import RankError, launch
 
 MOVING_DATA = [pair for pair in PAIRS if pair[0] != "barrier"]
 FOUR = (0, 1, 2, 3)

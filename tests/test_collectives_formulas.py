@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, Group, Member
-from ndparallel.communication.more_collectives import chain_broadcast
-from ndparallel.launch import launch
+from ndparallel.collective.algorithms import chain_broadcast
+from ndparallel.engines.launch import launch
 
 FLAT = [pair for pair in PAIRS if pair[1] != "hierarchical"]
 LAYERED = [pair for pair in PAIRS if pair[1] == "hierarchical"]

@@ -8,15 +8,16 @@ import pytest
 from common import SMALL, loss_and_gradient_difference, measured, run, strategy
 
 from gpu import SEND
-from ndparallel.errors import UserError
-from ndparallel.hierarchy import hierarchy
-from ndparallel.job import Job
-from ndparallel.lesson import Run, Runner
-from ndparallel.lessons import load
-from ndparallel.measure import BYTES, KIND, Measurement
-from ndparallel.mesh import Mesh
-from ndparallel.pocket import POCKET
-from ndparallel.report import Report
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.by_axis import hierarchy
+from ndparallel.results.measure import BYTES, KIND, Measurement
+from ndparallel.results.report import Report
+from ndparallel.results.run import Run
+from ndparallel.training.job import Job
 
 LESSON = "4d_combined"
 DENSE = SMALL.on(layers=4)
@@ -135,7 +136,7 @@ def test_a_fast_network_changes_the_winner():
 
 def test_memory_stops_data_parallelism():
     from gpu import OutOfMemoryError
-    from ndparallel.job import MODEL_SIZES
+    from ndparallel.training.job import MODEL_SIZES
 
     job = Job(model=MODEL_SIZES["large"])
     with pytest.raises(OutOfMemoryError):
@@ -178,14 +179,14 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
     (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
 ])
 def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
-    from ndparallel.lesson import main
+    from ndparallel.lessons.main import main
 
     assert main(load(LESSON), argv) == 2
     assert says in capsys.readouterr().err
 
 
 def test_any_legal_combination_runs_from_the_command_line(capsys):
-    from ndparallel.lesson import main
+    from ndparallel.lessons.main import main
 
     argv = ["--tp", "2", "--pp", "2", "--ep", "2", "--zero", "1", "--schedule", "zb-h1", "--engine", "inline", "--timeline", "none"]
     assert main(load(LESSON), argv) == 0
@@ -193,7 +194,7 @@ def test_any_legal_combination_runs_from_the_command_line(capsys):
 
 
 def test_an_order_is_taken_as_the_sweep_over_orders_writes_it(capsys):
-    from ndparallel.lesson import main
+    from ndparallel.lessons.main import main
 
     argv = ["--tp", "2", "--pp", "2", "--order", "dp-pp-tp", "--engine", "inline", "--json"]
     assert main(load(LESSON), argv) == 0
@@ -231,7 +232,7 @@ def test_experts_that_take_less_drop_more_and_hold_up_less():
 
 
 def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
-    from ndparallel.lesson import main
+    from ndparallel.lessons.main import main
 
     assert main(load(LESSON), ["--sweep", "capacity", "--engine", "inline"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[4:9]]

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from ndparallel.__main__ import main
-from ndparallel.commands.compare import COMMUNICATION, EXTRA, WORK, bound, bounds, closing, contrast, fastest, losses
-from ndparallel.job import Job
-from ndparallel.lesson import choose, run_entries
-from ndparallel.lessons import available, load
-from ndparallel.pocket import POCKET
-from ndparallel.runner import Runner, baseline, enter
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.comparison import COMMUNICATION, EXTRA, WORK, bound, bounds, closing, contrast, fastest, losses
+from ndparallel.lessons.main import choose, run_entries
+from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.runner import Runner, baseline, enter
+from ndparallel.training.job import Job
 
 KEYS = {
     "name",
@@ -116,7 +116,7 @@ def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus():
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_picture_fits_its_terminal_and_loses_no_column(capsys, monkeypatch, width):
-    monkeypatch.setattr("ndparallel.show.WIDTH", width)
+    monkeypatch.setattr("ndparallel.results.show.WIDTH", width)
     code, out, _ = compare(capsys, "--memory", "--gpus", "8", *only("single GPU", "DDP overlapped", "TP across nodes", "1F1B"))
     assert code == 0
     lines = out.splitlines()

@@ -12,14 +12,14 @@ from meshes import both_passes, differences, forward_only, name, run
 
 from collectives import Group
 from gpu import CLASSROOM, COMPUTE, RECEIVE, SEND, Event, Operation
-from ndparallel import costs, functional
-from ndparallel.context_parallel import VARIANTS, ContextParallel, zigzag
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.launch import launch
-from ndparallel.mesh import Mesh
-from ndparallel.oracle import gradient_difference, whole_tensors
-from ndparallel.units import local_sizes
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
+from ndparallel.model import costs, functional
+from ndparallel.model.units import local_sizes
+from ndparallel.parallel.context import VARIANTS, ContextParallel, zigzag
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.gradient_check import gradient_difference, whole_tensors
+from ndparallel.training.job import Job
 
 MESHES = [Mesh(cp=2), Mesh(cp=4), Mesh(cp=8), Mesh(cp=2, tp=2), Mesh(cp=2, tp=4), Mesh(cp=2, dp=2), Mesh(cp=2, tp=2, dp=2)]
 SHARDED = [(mesh, variant) for mesh in MESHES if mesh.tp > 1 for variant in ("sp", "sp-regather")]

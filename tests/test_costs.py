@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 from common import SMALL
+from pocket_derivation import derive, layer_operations
 
 from gpu import COMPUTE, Event
-from ndparallel import costs
-from ndparallel.job import Job
-from ndparallel.launch import launch
-from ndparallel.mesh import Mesh
-from ndparallel.pocket import POCKET, derive, layer_operations
-from ndparallel.replica import Replica
-from ndparallel.units import ModelConfig, local_sizes
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.model import costs
+from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Replica
 
 LAYOUTS = [(1, "none"), (2, "none"), (4, "none"), (2, "sp"), (4, "sp"), (2, "sp-regather")]
 

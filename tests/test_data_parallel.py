@@ -7,13 +7,13 @@ import pytest
 from common import SMALL, TOLERANCE, difference_of_weights, loss_and_gradient_difference, measured, names, reference, run, strategy
 
 from gpu import COMPUTE, GPU, MEMORY, Event
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.lesson import Strategy
-from ndparallel.measure import breakdown
-from ndparallel.mesh import Mesh
-from ndparallel.pocket import POCKET
-from ndparallel.replica import Outcome, Replica
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.measure import breakdown
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 
 LESSON = "1d_data_parallel"
 STRATEGIES = names(LESSON)
@@ -81,7 +81,7 @@ def test_ring_ddp_is_slower_across_nodes_than_within_one():
 
 
 def test_four_gpus_are_slower_than_one_where_the_model_is_small_for_its_gpu():
-    from ndparallel.hardware import find_hardware
+    from ndparallel.hardware.accelerator import find_hardware
 
     h100 = find_hardware("h100")
     single = run(strategy("0d_single_gpu", "single GPU"), DEFAULT, 1, h100)[0].end_seconds

@@ -14,13 +14,14 @@ from test_lockstep import EXACT, in_lockstep
 
 from collectives import ALGORITHMS, Group
 from gpu import COMPUTE, GPU, Mailboxes, Operation
-from ndparallel.communication.collective_prices import closed_form_seconds, price
-from ndparallel.disturbances import Disturbances
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.lesson import Runner, enter, main
-from ndparallel.lessons import load
-from ndparallel.pocket import POCKET
+from ndparallel.base.errors import UserError
+from ndparallel.collective.prices import closed_form_seconds, price
+from ndparallel.hardware.disturbances import Disturbances
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.training.job import Job
 
 JOB = Job(model=SMALL)
 TWICE = Disturbances(slow_gpus=((2, 2.0),))

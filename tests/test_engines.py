@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from gpu import CLASSROOM
+from ndparallel.base.errors import UserError
 from ndparallel.engines.frame import frame_of, header_of, message_of
-from ndparallel.errors import UserError
-from ndparallel.launch import Ranks, launch
+from ndparallel.engines.launch import Ranks, launch
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("inline", "processes")
@@ -104,7 +104,7 @@ def test_inline_runs_thousands_of_ranks():
 DEBUGGED = """
 import rank_programs
 from gpu import CLASSROOM
-from ndparallel.launch import launch
+from ndparallel.engines.launch import launch
 
 print("result", launch(rank_programs.stop_in_debugger, 3, CLASSROOM, engine="inline")[2].value)
 """

@@ -3,6 +3,7 @@
 import inspect
 import re
 
+import collective_programs
 import numpy as np
 import pytest
 import rank_programs
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpu import CLASSROOM, GPU
 from ndparallel.engines.alone import Alone
+from ndparallel.engines.launch import DeadlockError, RankError, Ranks, launch
 from ndparallel.engines.shared import RUNNING, SharedFile, Table
 from ndparallel.engines.waiting import Waiting, deadlocked, report
-from ndparallel.launch import DeadlockError, RankError, Ranks, launch
 
 ENGINES = ("inline", "processes")
 
@@ -178,3 +179,13 @@ def test_a_gpu_that_is_alone_can_talk_to_itself():
     gpu.send(0, array, "note")
     array[:] = 2
     assert (gpu.receive(0, "note") == 1).all()
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), collective_programs.PAIRS)
+def test_a_deadlock_inside_any_algorithm_names_the_line_of_the_program(collective, algorithm):
+    case = collective_programs.Case(collective, algorithm, (0, 1, 2, 3))
+    hardware = collective_programs.hardware(gpus_per_node=2)
+    with pytest.raises(DeadlockError) as caught:
+        launch(collective_programs.perform_on_some, 4, hardware, case, engine="inline")
+    places = re.findall(r"\((\w+\.py):\d+\)", str(caught.value))
+    assert set(places) == {"collective_programs.py"}

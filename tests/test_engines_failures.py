@@ -11,8 +11,8 @@ import pytest
 import rank_programs
 
 from gpu import CLASSROOM, MismatchError, OutOfMemoryError
-from ndparallel.errors import UserError
-from ndparallel.launch import RankError, Ranks, launch
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import RankError, Ranks, launch
 
 ENGINES = ("inline", "processes")
 ROOT = Path(__file__).resolve().parents[1]
@@ -103,7 +103,7 @@ def test_arrays_of_objects_are_refused():
 SCRIPT = """
 import signal, sys
 from gpu import CLASSROOM
-from ndparallel.launch import Ranks
+from ndparallel.engines.launch import Ranks
 import rank_programs
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 
 from collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from gpu import CLASSROOM, GPU, MismatchError
+from ndparallel.engines.launch import DeadlockError, RankError, Ranks
 from ndparallel.engines.waiting import deadlocked
-from ndparallel.launch import DeadlockError, RankError, Ranks
 
 PROGRAMS = {"inline": 1700, "processes": 300}
 PARTS = 4

@@ -7,11 +7,11 @@ from common import SMALL, run, strategy
 
 from gpu import GPU
 from ndparallel.engines.inline import Seat
-from ndparallel.job import Job
-from ndparallel.lesson import run_lesson
-from ndparallel.lessons import LESSONS, load
-from ndparallel.pocket import POCKET
-from ndparallel.units import ModelConfig, Unit
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import run_lesson
+from ndparallel.lessons.registry import LESSONS, load
+from ndparallel.model.units import ModelConfig, Unit
+from ndparallel.training.job import Job
 
 MODEL = ModelConfig(layers=2, hidden=16, heads=8, kv_heads=4, ffn=16, sequence=16)
 LAYERS = {"3d_pipeline_parallel": 8, "4d_combined": 8}  # enough to fill their stages

@@ -13,10 +13,10 @@ from pathlib import Path
 import mpi_script
 import pytest
 
-from ndparallel.__main__ import main as command_line
-from ndparallel.engines import world
-from ndparallel.lesson import main
-from ndparallel.lessons import load
+from ndparallel.commands.command_line import main as command_line
+from ndparallel.engines import launch, world
+from ndparallel.lessons.main import main
+from ndparallel.lessons.registry import load
 
 ROOT = Path(__file__).resolve().parents[1]
 MPIRUN = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
@@ -115,10 +115,10 @@ def test_a_launcher_of_one_process_is_none(launched):
 
 def test_ranks_other_than_0_end_silently_where_another_engine_is_asked_for(launched):
     launched("PMI_SIZE", "4")
-    world.join(["--engine", "inline"])
+    launch.join(["--engine", "inline"])
     launched("PMI_RANK", "2")
     with pytest.raises(SystemExit) as ended:
-        world.join(["--engine=inline"])
+        launch.join(["--engine=inline"])
     assert ended.value.code is None
 
 

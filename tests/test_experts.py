@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from meshes import alone, both_passes, differences, forward_only, name, run
 
 from gpu import COLLECTIVE, COMPUTE, RECEIVE, SEND, Event
-from ndparallel import costs, functional, routing
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.launch import launch
-from ndparallel.mesh import Mesh
-from ndparallel.oracle import gradient_difference, whole_tensors
-from ndparallel.parameters import views
-from ndparallel.pocket import POCKET
-from ndparallel.replica import Replica
-from ndparallel.units import ModelConfig, local_sizes
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.model import costs, functional, routing
+from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.slices import views
+from ndparallel.training.gradient_check import gradient_difference, whole_tensors
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Replica
 
 MOE = replace(SMALL, layers=2, experts=4, top_k=2, expert_ffn=8, shared_experts=1)
 MODELS = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ndparallel.__main__ import main
-from ndparallel.errors import UserError
-from ndparallel.files import check_writable, write_atomically
-from ndparallel.lesson import main as lesson_main
-from ndparallel.lessons import LESSONS, load
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.commands.command_line import main
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.registry import LESSONS, load
 
 
 def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
@@ -54,9 +54,9 @@ def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
 
 @pytest.mark.parametrize("target", ["missing/a.svg", "directory"])
 @pytest.mark.parametrize(("work", "program", "options"), [
-    ("ndparallel.lesson.run_lesson", "1d_data_parallel", ["--svg"]),
-    ("ndparallel.lesson.run_lesson", "4d_combined", ["--trace"]),
-    ("ndparallel.commands.compare.run_entries", "compare", ["--svg"]),
+    ("ndparallel.lessons.main.run_lesson", "1d_data_parallel", ["--svg"]),
+    ("ndparallel.lessons.main.run_lesson", "4d_combined", ["--trace"]),
+    ("ndparallel.lessons.comparison.run_entries", "compare", ["--svg"]),
     ("ndparallel.commands.schedule.timed", "schedule", ["1f1b", "--stages", "2", "--microbatches", "4", "--svg"]),
     ("ndparallel.commands.scaling.scale", "scaling", ["--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--svg"]),
 ])

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from common import SMALL
 
-from ndparallel.finite import first_trace
-from ndparallel.job import Job
-from ndparallel.lesson import Run, Runner, Strategy, main, run_entries
-from ndparallel.lessons import load
-from ndparallel.mesh import Mesh
-from ndparallel.parameters import Parameter
-from ndparallel.pocket import POCKET
-from ndparallel.replica import Holding, Outcome, Replica
-from ndparallel.runner import enter
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.main import main, run_entries
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.model.nonfinite import first_trace
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.slices import Parameter
+from ndparallel.results.run import Run
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Holding, Outcome, Replica
 
 JOB = Job(model=SMALL)
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")

@@ -1,55 +1,109 @@
-"""Each floor imports only from floors below it: gpu.py, collectives.py, the package, the lessons; and so do the rooms of the package."""
+"""The house: every file stands on a floor, and imports only from floors below it, lazy imports included."""
 
 import ast
+import graphlib
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ndparallel"
-ABOVE = {  # what a room must know nothing of
-    "engines": {"pipeline", "planner", "choice", "launch_flags", "commands", "drawing", "communication", "lesson", "lessons"},
-    "communication": {"pipeline", "planner", "choice", "launch_flags", "commands", "drawing", "lesson", "lessons"},
-    "pipeline": {"planner", "choice", "launch_flags", "commands", "lesson", "lessons"},
-    "drawing": {"planner", "choice", "launch_flags", "commands", "lesson", "lessons"},
-    "planner": {"choice", "launch_flags", "commands", "lesson", "lessons"},
-    "choice": {"commands", "lesson", "lessons"},
-    "launch_flags": {"commands", "lesson", "lessons"},
-}
+FLOORS = [  # ground first
+    {"gpu"},
+    {"base"},
+    {"collectives", "hardware", "engines"},
+    {"collective", "parallel", "pipeline"},
+    {"model"},
+    {"training", "drawing"},
+    {"results", "planner"},
+    {"lessons", "search", "launch_flags", "validation"},
+    {"book"},
+    {"commands"},
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+MOST_BOXES = 30  # files of the root and rooms of the package
 
 
-def imports(path):
-    """The modules that a file imports anywhere in it, as "ndparallel.planner.step"."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """The modules that a file imports anywhere in it, as "ndparallel.planner.step.step"."""
+    return frozenset(imported(ast.parse(path.read_text("utf-8"))))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def of_the_project(path):
+def of_the_project(path: Path) -> set[str]:
     return {name for name in imports(path) if name.partition(".")[0] in ("gpu", "collectives", "ndparallel")}
+
+
+def room(module: str) -> str:
+    """gpu, collectives, or the folder of the package that a module lies in."""
+    return module.split(".")[1] if module.startswith("ndparallel.") else module.partition(".")[0]
+
+
+def files() -> list[Path]:
+    return [ROOT / "gpu.py", ROOT / "collectives.py", *sorted(PACKAGE.rglob("*.py"))]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_of(path).removesuffix(".__init__"): path for path in files()}
+
+
+def test_every_folder_of_the_package_is_a_room_on_a_floor():
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders | {"gpu", "collectives"} == set(FLOOR)
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_the_house_is_small_enough_to_be_seen_at_once():
+    assert len(FLOORS) <= 10
+    assert len(set(FLOOR) - {"gpu", "collectives"}) + len([*ROOT.glob("*.py")]) <= MOST_BOXES
+
+
+@pytest.mark.parametrize("floor", range(len(FLOORS)))
+def test_a_floor_imports_only_from_floors_below_it(floor):
+    arrows = {
+        (module_of(path), name)
+        for path in files()
+        if room(module_of(path)) in FLOORS[floor]
+        for name in of_the_project(path)
+        if room(name) != room(module_of(path)) and FLOOR.get(room(name), len(FLOORS)) >= floor
+    }
+    assert arrows == set()
+
+
+def test_no_files_import_one_another_in_a_circle():
+    known = modules()
+    graph = {module: {name if name in known else name.rpartition(".")[0] for name in of_the_project(path)} for module, path in known.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # which raises CycleError
 
 
 def test_gpu_imports_nothing_of_the_project_and_collectives_only_gpu():
     assert of_the_project(ROOT / "gpu.py") == set()
-    assert {name.partition(".")[0] for name in of_the_project(ROOT / "collectives.py")} == {"gpu"}
+    assert {room(name) for name in of_the_project(ROOT / "collectives.py")} == {"gpu"}
 
 
-def test_lessons_knows_the_lessons_file_names_and_pictures_asks_it_for_them():
+def test_the_registry_knows_the_lessons_file_names_and_pictures_asks_it_for_them():
     names = [path.stem for path in ROOT.glob("[0-9]d_*.py")]
     knowing = {path.name for path in PACKAGE.rglob("*.py") for name in names if f'"{name}"' in path.read_text("utf-8")}
-    assert len(names) == 5 and knowing == {"lessons.py", "pictures.py"}
-
-
-@pytest.mark.parametrize("room", ABOVE)
-def test_a_room_imports_from_no_room_above_it(room):
-    taken = {(path.name, name) for path in (PACKAGE / room).rglob("*.py") for name in of_the_project(path)}
-    assert {(file, name) for file, name in taken if set(name.split(".")[1:2]) & ABOVE[room]} == set()
+    assert len(names) == 5 and knowing == {"registry.py", "pictures.py"}
 
 
 def test_the_product_needs_numpy_and_rich_and_nothing_else():
-    files = [*ROOT.glob("*.py"), *PACKAGE.rglob("*.py")]
-    needed = {name.partition(".")[0] for path in files for name in imports(path)} - sys.stdlib_module_names
+    every = [*ROOT.glob("*.py"), *PACKAGE.rglob("*.py")]
+    needed = {name.partition(".")[0] for path in every for name in imports(path)} - sys.stdlib_module_names
     assert needed - {"gpu", "collectives", "ndparallel"} == {"numpy", "rich"}

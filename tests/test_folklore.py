@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ndparallel.book import NUMBERS
-from ndparallel.lessons import ROOT
+from ndparallel.book.check import NUMBERS
+from ndparallel.lessons.registry import ROOT
 
 TEXT = (ROOT / "docs" / "folklore.md").read_text("utf-8")
 CLAIMS = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)

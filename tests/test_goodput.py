@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from ndparallel import goodput
-from ndparallel.__main__ import main
-from ndparallel.goodput import DAY, HOUR, Cluster, daly_interval, expected_goodput, simulate, young_interval
+from ndparallel.commands.command_line import main
+from ndparallel.planner import goodput
+from ndparallel.planner.goodput import DAY, HOUR, Cluster, daly_interval, expected_goodput, simulate, young_interval
 
 LLAMA_3 = Cluster(16_384)
 MINUTE = 60.0

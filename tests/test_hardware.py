@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu import CLASSROOM, Operation
-from ndparallel.efficiency import tile_fill
-from ndparallel.errors import UserError
-from ndparallel.hardware import KERNEL_OVERHEAD_SECONDS, MEMORY_FRACTION, Accelerator, data_sheets, find_hardware, hardware_names
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import (
+    KERNEL_OVERHEAD_SECONDS,
+    MEMORY_FRACTION,
+    Accelerator,
+    data_sheets,
+    find_hardware,
+    hardware_names,
+)
+from ndparallel.hardware.matmul_efficiency import tile_fill
 
 
 def matmul(m, n, k, dtype="bfloat16"):

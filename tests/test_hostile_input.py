@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ndparallel.__main__ import COMMANDS
-from ndparallel.__main__ import main as command_line
-from ndparallel.lesson import main as lesson_main
-from ndparallel.lessons import LESSONS, load
+from ndparallel.commands.command_line import COMMANDS
+from ndparallel.commands.command_line import main as command_line
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.registry import LESSONS, load
 
 ROOT = Path(__file__).resolve().parents[1]
 LLAMA = {

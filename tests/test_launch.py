@@ -9,9 +9,9 @@ import pytest
 import rank_programs
 
 from gpu import CLASSROOM, Hardware, Link
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import RankError, Ranks, launch
 from ndparallel.engines.task import load, reference_to
-from ndparallel.errors import UserError
-from ndparallel.launch import RankError, Ranks, launch
 
 HARDWARE = Hardware("test", 1e3, 1e12, 0, 1e12, 4, Link(1e-6, 1e9), Link(7e-6, 1e8))
 ENGINES = ("inline", "processes")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from ndparallel.__main__ import main
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
+from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
@@ -20,13 +20,13 @@ from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import STACKS
-from ndparallel.planner.workload import layers_by_stage
+from ndparallel.planner.software import STACKS
+from ndparallel.planner.step.workload import layers_by_stage
 
 H100 = find_hardware("h100")
 NAMES = ["gpt2", "llama-3-8b", "llama-3-405b", "qwen2-7b", "qwen3-32b", "mixtral-8x7b", "qwen2-57b-a14b", "deepseek-v2", "deepseek-v3"]

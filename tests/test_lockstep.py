@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from test_collectives import ROWS, exchange_rows
 
 from collectives import ALGORITHMS
-from ndparallel.communication.clocks import start_clocks
-from ndparallel.communication.lockstep import TWINS, advance, direct_all_to_all
-from ndparallel.errors import UserError
-from ndparallel.launch import launch
+from ndparallel.base.errors import UserError
+from ndparallel.collective.clocks import start_clocks
+from ndparallel.collective.lockstep import TWINS, advance, direct_all_to_all
+from ndparallel.engines.launch import launch
 
 EXACT = {"rtol": 1e-12, "atol": 0}
 

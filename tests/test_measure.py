@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synthetic import ACTIVATION_BYTES, GRADIENT, HARDWARE, OPERATIONS, UNITS, Run, data_parallel, finished, pipeline
 
 from gpu import CLASSROOM, COLLECTIVE, COMPUTE, GPU, RECEIVE, SEND, WAIT, Mailboxes, Operation, four_gpus, pass_on_whole, ring
-from ndparallel.measure import Breakdown, breakdown, bytes_sent, measure, minus, overload, union
+from ndparallel.results.measure import Breakdown, breakdown, bytes_sent, measure, minus, overload, union
 
 RUNS = {"blocking": data_parallel(overlapped=False), "overlapped": data_parallel(), "pipeline": pipeline()}
 

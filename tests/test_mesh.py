@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.__main__ import main
-from ndparallel.errors import UserError
-from ndparallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
-from ndparallel.pocket import POCKET
+from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 
 # ------------------------------------------------------------------------- Megatron's layout, written out on its own terms
 

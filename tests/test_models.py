@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import SPELLINGS
 from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.huggingface import from_huggingface, shape_of

@@ -9,14 +9,15 @@ from xml.etree import ElementTree
 import pytest
 from common import SMALL
 
-from ndparallel.__main__ import main as command_line
-from ndparallel.hardware import find_hardware
-from ndparallel.job import Job
-from ndparallel.lesson import Runner, main, run_lesson
-from ndparallel.lessons import available, load
-from ndparallel.measure import failed
-from ndparallel.outputs import drawn, told
-from ndparallel.pocket import POCKET
+from ndparallel.commands.command_line import main as command_line
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.runner import Runner
+from ndparallel.results.measure import failed
+from ndparallel.results.outputs import drawn, told
+from ndparallel.training.job import Job
 
 LESSON = "1d_data_parallel"
 FEW = ["--strategy", "DDP ring", "--strategy", "ZeRO-1"]

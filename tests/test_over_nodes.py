@@ -7,11 +7,12 @@ import pytest
 from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, reference, run, strategy
 
 from gpu import COLLECTIVE, COMPUTE, SEND, WAIT, Event
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.lesson import Runner, main
-from ndparallel.lessons import load
-from ndparallel.pocket import POCKET
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner
+from ndparallel.training.job import Job
 
 LESSON = "1d_data_parallel"
 DEFAULT, EIGHT = Job(), Job(model=SMALL)

@@ -12,9 +12,11 @@ import pytest
 from test_timeline import SIGHT, distance
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY_KINDS
-from ndparallel.__main__ import main
-from ndparallel.book import documents
+from ndparallel.book.check import documents
+from ndparallel.book.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
 from ndparallel.commands import pictures as command
+from ndparallel.commands.command_line import main
+from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
 from ndparallel.drawing.block import block_run, place_of, talks
 from ndparallel.drawing.history import Lane, MemoryHistory, Span, Timeline, alike
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
@@ -24,9 +26,8 @@ from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
 from ndparallel.drawing.svg_parts import PLOT_WIDTH, WIDTH
 from ndparallel.drawing.svg_schedules import draw_schedules
 from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
-from ndparallel.lessons import ROOT
-from ndparallel.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
-from ndparallel.units import ModelConfig
+from ndparallel.lessons.registry import ROOT
+from ndparallel.model.units import ModelConfig
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -82,7 +83,7 @@ def two(monkeypatch):
     """Two pictures that cost nothing."""
     few = {name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>") for name in ("one", "other")}
     monkeypatch.setattr(command, "PICTURES", few)
-    monkeypatch.setattr("ndparallel.pictures.PICTURES", few)
+    monkeypatch.setattr("ndparallel.book.pictures.PICTURES", few)
 
 
 def pictures(capsys, *options):

@@ -6,23 +6,24 @@ import pytest
 from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, names, reference, run, strategy
 
 from gpu import COMPUTE, MEMORY, Event
-from ndparallel import costs
+from ndparallel.base.errors import UserError
 from ndparallel.drawing.history import activity
 from ndparallel.drawing.palette import WEIGHT
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.lesson import Runner, enter, run_lesson
-from ndparallel.lesson import main as lesson_main
-from ndparallel.lessons import load
-from ndparallel.measure import Measurement
-from ndparallel.mesh import Mesh
-from ndparallel.model import layers_per_stage
-from ndparallel.options import most_parts
-from ndparallel.pipeline.stages import schedule_of
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.main import run_lesson
+from ndparallel.lessons.options import most_parts
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.model import costs
+from ndparallel.model.stages import layers_per_stage
+from ndparallel.model.units import local_sizes
+from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.pocket import POCKET
-from ndparallel.units import local_sizes
+from ndparallel.results.measure import Measurement
+from ndparallel.training.job import Job
+from ndparallel.training.pipeline_stages import schedule_of
 
 LESSON = "3d_pipeline_parallel"
 DEFAULT = Job(microbatches=8, stage_chunks=2)

@@ -5,11 +5,11 @@ import json
 import pytest
 from common import measured
 
-from ndparallel.__main__ import main
-from ndparallel.job import Job
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.runs.error_bar import entry, error_bar, known_errors
-from ndparallel.planner.runs.validate import validate
+from ndparallel.commands.command_line import main
+from ndparallel.planner.error_bar import entry, error_bar, known_errors
+from ndparallel.training.job import Job
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.validate import validate
 
 LLAMA = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
 KEYS = {"step_seconds", "breakdown_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "parameters"}
@@ -138,7 +138,8 @@ def test_validate_prints_every_run_and_its_json_has_the_stable_keys(capsys, tmp_
 
 def test_the_errors_that_error_bars_are_made_of_are_those_of_today():
     runs = read_cases()
-    expected = [entry(express(run), result.step_error) for run, result in zip(runs, validate(runs))]
+    cases = [(express(run), result.step_error) for run, result in zip(runs, validate(runs))]
+    expected = [entry(case.name, case.job, case.plan, error) for case, error in cases]
     assert known_errors() == expected, "renew them with `ndparallel validate --write-errors`"
 
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gpu import si
-from ndparallel.__main__ import main
-from ndparallel.choice.tables import bound
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.answer import answer
-from ndparallel.planner.balance import filled, imbalance_sentences, most_even
-from ndparallel.planner.layer_time import Pricing
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict, step_of, workload_of
-from ndparallel.planner.streams import Seconds
-from ndparallel.planner.workload import Workload
+from ndparallel.planner.prediction import answer
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.imbalance import filled, imbalance_sentences, most_even
+from ndparallel.planner.step.step import predict, step_of, workload_of
+from ndparallel.planner.step.streams import Seconds
+from ndparallel.planner.step.workload import Workload
+from ndparallel.search.tables import bound
 
 PP3 = Plan(pp=3, dp=8, zero=1)
 

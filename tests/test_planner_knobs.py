@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.flops import recomputed_flops
-from ndparallel.planner.layer_time import Pricing
-from ndparallel.planner.memory import peak_memory
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.flops import recomputed_flops
+from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.operations import Exchange
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import MEGATRON_2022, MEGATRON_CORE
-from ndparallel.planner.step import predict
+from ndparallel.planner.software import MEGATRON_2022, MEGATRON_CORE
+from ndparallel.planner.step.step import predict
 
 DENSE = Job(find_model("llama-3-8b"), find_hardware("h100"), MEGATRON_CORE, 4096, 32)
 SPARSE = replace(DENSE, shape=find_model("mixtral-8x7b"))

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.layer_lists import LayerLists
-from ndparallel.planner.memory import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank, peak_memory
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.operations import Share
+from ndparallel.planner.memory.total import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank, peak_memory
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.operations import Share
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import find_stack
+from ndparallel.planner.software import find_stack
 
 BIASES = ("qkv", "output", "mlp", "norm")
 GPT = ModelShape("gpt", 24, 2304, 24, 24, 96, 9216, 51200, "gelu", "layernorm", "learned", 1024, BIASES, tied_embeddings=True)

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.layer_time import Pricing
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.operations import Exchange
-from ndparallel.planner.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict, slowest
-from ndparallel.planner.streams import Seconds, Streams
-from ndparallel.planner.workload import Workload
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.step.step import predict, slowest
+from ndparallel.planner.step.streams import Seconds, Streams
+from ndparallel.planner.step.workload import Workload
 
 FORWARD, BACKWARD = 1.0, 2.0
 

@@ -8,16 +8,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpu import Link
-from ndparallel.hardware import Accelerator, find_hardware
-from ndparallel.planner.answer import answer
+from ndparallel.hardware.accelerator import Accelerator, find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.collective_time import START_SECONDS, GroupLinks, collective_seconds
 from ndparallel.planner.legality import why_not
-from ndparallel.planner.memory import KINDS, peak_memory
+from ndparallel.planner.memory.total import KINDS, peak_memory
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.network import START_SECONDS, GroupLinks, collective_seconds
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.price import price
-from ndparallel.planner.stack import STACKS, find_stack
-from ndparallel.planner.step import predict
+from ndparallel.planner.prediction import answer
+from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.planner.step.step import predict
+from ndparallel.search.bounds.price import price
 
 MODELS = [find_model(name) for name in ("llama-3-8b", "llama-3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2-lite")]
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]

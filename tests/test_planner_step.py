@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ndparallel.hardware import find_hardware
+from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.picture import timeline_of
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.price import price
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.runs.validate import summary, validate
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import ends_after_rounds, predict, rounds_of, schedule_of, slowest, workload_of
-from ndparallel.planner.workload import layers_by_stage
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.picture import timeline_of
+from ndparallel.planner.step.step import ends_after_rounds, predict, rounds_of, schedule_of, slowest, workload_of
+from ndparallel.planner.step.workload import layers_by_stage
+from ndparallel.search.bounds.price import price
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.validate import summary, validate
 
 TIMED = ["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipev"]
 LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu import Link
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
-from ndparallel.planner.layer_lists import LayerLists
-from ndparallel.planner.layer_time import Pricing
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.collective_time import SLOWDOWN, START_SECONDS, GroupLinks, collective_seconds, distinct_nodes
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.operations import Exchange, Share
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.shape import Experts, ModelShape
-from ndparallel.planner.network import SLOWDOWN, START_SECONDS, GroupLinks, collective_seconds, distinct_nodes
-from ndparallel.planner.operations import Exchange, Share
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.stack import STACKS, find_stack
+from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.validation.cases import express, read_cases
 
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
 GPT = ModelShape("gpt", 24, 2048, 16, 16, 128, 8192, 51200, activation="gelu", norm="layernorm", position="learned", positions=1024)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.errors import UserError
-from ndparallel.quantities import parse_quantity
+from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import parse_quantity
 
 
 @pytest.mark.parametrize(

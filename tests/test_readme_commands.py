@@ -5,8 +5,8 @@ import re
 import subprocess
 import tomllib
 
-from ndparallel.__main__ import COMMANDS
-from ndparallel.lessons import ROOT
+from ndparallel.commands.command_line import COMMANDS
+from ndparallel.lessons.registry import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -28,7 +28,7 @@ def test_each_of_the_two_sets_up_by_pip_alone_and_then_does_one_thing():
 
 
 def test_what_they_name_is_there():
-    assert PROJECT["scripts"]["ndparallel"] == "ndparallel.__main__:main" and "compare" in COMMANDS
+    assert PROJECT["scripts"]["ndparallel"] == "ndparallel.commands.command_line:main" and "compare" in COMMANDS
     tools = " ".join(PROJECT["optional-dependencies"]["test"])
     assert all(tool in tools for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline,mpi]"))
 

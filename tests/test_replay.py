@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import RECIPES, build
 from ndparallel.pipeline.replay import Replay, ends_of_both, replay_of

@@ -10,8 +10,8 @@ from rich.console import Console
 from synthetic import HARDWARE, data_parallel
 
 from gpu import si
-from ndparallel.measure import LinkDemand, Measurement, failed, measure
-from ndparallel.report import COLUMNS, Report, cell_style, quantity
+from ndparallel.results.measure import LinkDemand, Measurement, failed, measure
+from ndparallel.results.report import COLUMNS, Report, cell_style, quantity
 
 SECONDS = ["compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds"]
 REST = ["bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error"]

@@ -6,22 +6,22 @@ import pytest
 from common import strategy
 
 from gpu import Hardware
-from ndparallel.errors import UserError
-from ndparallel.job import Job as LessonJob
-from ndparallel.launch import launch
-from ndparallel.measure import breakdown
-from ndparallel.measure import peak_memory as counted_bytes
-from ndparallel.mesh import Mesh
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.memory import peak_memory
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.lesson_runs.token_counts import TokenCounts
+from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.shape import Experts, ModelShape
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import POCKET as STACK
-from ndparallel.planner.stack import find_stack
-from ndparallel.planner.step import predict
-from ndparallel.planner.token_counts import TokenCounts
-from ndparallel.pocket import POCKET
-from ndparallel.units import ModelConfig
+from ndparallel.planner.software import POCKET as STACK
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.step import predict
+from ndparallel.results.measure import breakdown
+from ndparallel.results.measure import peak_memory as counted_bytes
+from ndparallel.training.job import Job as LessonJob
 
 ROOMY = replace(POCKET, memory_bytes=1e9)
 NO_NODES = replace(ROOMY, gpus_per_node=1)

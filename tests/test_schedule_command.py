@@ -8,7 +8,7 @@ from rich.style import Style
 from rich.text import Text
 from test_timeline import SIGHT, distance
 
-from ndparallel.__main__ import main
+from ndparallel.commands.command_line import main
 from ndparallel.drawing import schedule_picture
 from ndparallel.pipeline.catalog import SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, time_schedule

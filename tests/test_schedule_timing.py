@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import DURATIONS, ends_by_longest_path, schedules, timed, works
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import SCHEDULES, build
 from ndparallel.pipeline.timing import peak_activations, time_schedule

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from pipelines import is_legal, schedules, timed
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.checker import explain

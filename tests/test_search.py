@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import DURATIONS, is_legal, timed
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.search import Memory, attempts, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule

@@ -8,16 +8,16 @@ import pytest
 from common import SMALL, measured, names, reference, run, strategy
 
 from gpu import COMPUTE, Event
-from ndparallel import costs
 from ndparallel.drawing.history import activity
 from ndparallel.drawing.palette import RECOMPUTE
-from ndparallel.job import Job
-from ndparallel.lesson import main, run_lesson
-from ndparallel.lessons import load
-from ndparallel.mesh import Mesh
-from ndparallel.pocket import POCKET
-from ndparallel.runner import baseline
-from ndparallel.units import local_sizes
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import baseline
+from ndparallel.model import costs
+from ndparallel.model.units import local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import Job
 
 LESSON = "0d_single_gpu"
 RECOMPUTED = {"selective recompute": "selective", "full recompute": "full"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.work import spread_layers
 
 

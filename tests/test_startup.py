@@ -16,7 +16,7 @@ class Watch:
             print(os.environ.get("OPENBLAS_NUM_THREADS"))
 sys.meta_path.insert(0, Watch)
 """
-WAYS_IN = ["import gpu", "import collectives", "import ndparallel.planner", "from ndparallel.lessons import load"]
+WAYS_IN = ["import gpu", "import collectives", "import ndparallel.planner", "from ndparallel.lessons.registry import load"]
 WAYS_IN += [f"import runpy; runpy.run_path({str(path)!r})" for path in sorted(ROOT.glob("[0-9]d_*.py"))]
 
 

@@ -9,6 +9,7 @@ import pytest
 from synthetic import HARDWARE, OPERATIONS, data_parallel, pipeline
 
 from gpu import COMPUTE
+from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
 from ndparallel.drawing.history import Lane, Span, Timeline, memory_history, timeline
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, GROUND, IDLE, INK, MEMORY
 from ndparallel.drawing.svg import DETAILS, LIMIT_BYTES, draw_timelines

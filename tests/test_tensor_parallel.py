@@ -4,19 +4,20 @@ from dataclasses import replace
 
 import pytest
 from common import SMALL, TOLERANCE, loss_and_gradient_difference, measured, names, reference, run, strategy
+from pocket_derivation import layer_operations
 
 from collectives import ALGORITHMS
 from gpu import COLLECTIVE, COMPUTE, Event
-from ndparallel import costs
-from ndparallel.errors import UserError
-from ndparallel.job import Job
-from ndparallel.launch import launch
-from ndparallel.lesson import main, run_lesson
-from ndparallel.lessons import load
-from ndparallel.mesh import Mesh
-from ndparallel.oracle import gradient_difference, whole_tensors
-from ndparallel.pocket import POCKET, layer_operations
-from ndparallel.units import ModelConfig, local_sizes
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.registry import load
+from ndparallel.model import costs
+from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.gradient_check import gradient_difference, whole_tensors
+from ndparallel.training.job import Job
 
 LESSON = "2d_tensor_parallel"
 WIDE = ModelConfig(layers=2, hidden=32, heads=8, kv_heads=2, ffn=24, vocab=251, sequence=16)
@@ -165,7 +166,7 @@ def test_what_cannot_be_cut_is_one_sentence(changes, says):
 
 
 def test_the_sweep_names_the_degree_at_which_communication_passes_compute():
-    from ndparallel.lesson import Runner
+    from ndparallel.lessons.runner import Runner
 
     with Runner(POCKET, "inline") as runner:
         sweep = load(LESSON).sweeps["degree"](runner, Job(model=WIDE))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ndparallel.words import count, duration, listed, paragraph
+from ndparallel.base.words import count, duration, listed, paragraph
 
 
 def test_one_is_singular():

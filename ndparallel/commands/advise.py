@@ -9,11 +9,11 @@ Idea   The decision tree that circulates is followed step by step, with this job
 import argparse
 import json
 
-from ndparallel.choice.advice import Advice, advise
-from ndparallel.choice.tables import certainty, plain_console, ranking, with_words_last
 from ndparallel.planner.options import add_job_options, job_from
-from ndparallel.report import quiet_table
-from ndparallel.show import prose
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import prose
+from ndparallel.search.advice import Advice, advise
+from ndparallel.search.tables import certainty, plain_console, ranking, with_words_last
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,17 +24,17 @@ from rich.console import Console
 
 from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link, si
-from ndparallel.communication import hops
-from ndparallel.communication.collective_prices import candidates, choose_algorithm, envelope, find
-from ndparallel.communication.collective_runs import LOCKSTEP, Measured, measure
-from ndparallel.communication.more_collectives import nodes_of
-from ndparallel.errors import UserError, unknown
-from ndparallel.hardware import find_hardware
-from ndparallel.launch import ENGINES
-from ndparallel.quantities import parse_quantity
-from ndparallel.report import quantity, quiet_table
-from ndparallel.show import prose
-from ndparallel.words import WIDTH, count
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.words import WIDTH, count
+from ndparallel.collective import hops
+from ndparallel.collective.algorithms import nodes_of
+from ndparallel.collective.prices import candidates, choose_algorithm, envelope, find
+from ndparallel.collective.runs import LOCKSTEP, Measured, measure
+from ndparallel.engines.launch import ENGINES
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.results.report import quantity, quiet_table
+from ndparallel.results.show import prose
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
 MANY_MESSAGES = "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small arrays from one root."

@@ -8,26 +8,13 @@ Limit  Strategies run at their lesson's own settings; each lesson has more of th
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
 
-from gpu import Hardware, si
-from ndparallel.job import Job
-from ndparallel.lesson import Lesson, Run, choose, enter_or_explain, fewer_microbatches, run_entries
-from ndparallel.lessons import available, load
-from ndparallel.measure import Measurement
-from ndparallel.options import add_common_options, disturbed_hardware_from, job_from
-from ndparallel.outputs import check_outputs
-from ndparallel.report import Report
-from ndparallel.runner import Entry, Runner, Strategy, baseline
-from ndparallel.show import progress, show, show_sweep
-from ndparallel.what_if import SCENARIOS, what_if
-from ndparallel.words import listed
-
-COMMUNICATION, BUBBLE, EXTRA, WORK = "exposed communication", "bubble", "compute that more GPUs do not shorten", "the work itself"
-Row = dict[str, Any]  # of a report, as in JSON
-NEGLIGIBLE = 0.01  # a loss below this share of the step bounds nobody
+from ndparallel.lessons.comparison import closing, contrast, one_run, title
+from ndparallel.lessons.options import add_common_options, disturbed_hardware_from
+from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.scenarios import SCENARIOS, what_if
+from ndparallel.results.outputs import check_outputs
+from ndparallel.results.show import show, show_sweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,108 +33,3 @@ def run(arguments: argparse.Namespace) -> int:
     run = one_run(arguments, lessons, lambda job: job, hardware)
     show(title(lessons), run, arguments, contrast(run), closing)
     return int(not run.report.equal())
-
-
-def one_run(arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Callable[[Job], Job], hardware: Hardware) -> Run:
-    """Run all that is asked for, with changed jobs, beside the single GPU."""
-    job = change(job_from(arguments))
-    jobs = {lesson.name: change(job_from(arguments, lesson.defaults, arguments.gpus or lesson.gpus)) for lesson in lessons}
-    entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
-    if not arguments.strategy:
-        entries = [baseline(job), *entries]
-    with progress() as announce:
-        run = run_entries("compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True))
-    notes = [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
-    run.report = replace(run.report, lessons=dimensions(lessons), notes=tuple(notes))
-    return run
-
-
-# ------------------------------------------------------------------------------------------------------ what is run
-
-
-def entries_of(lessons: Sequence[Lesson], jobs: dict[str, Job], gpus: int | None, names: Sequence[str]) -> list[Entry]:
-    """Every lesson's choice, or the strategies of these names, each with its lesson's job. Raises UserError where none can run."""
-    owners = {strategy.name: lesson for lesson in lessons for strategy in lesson.strategies}
-    every = [strategy for lesson in lessons for strategy in lesson.strategies]
-    wanted = choose(every, names) if names else [strategy for lesson in lessons for strategy in choose_of(lesson)]
-    entries = []
-    for strategy in wanted:
-        lesson = owners[strategy.name]
-        entries.append(enter_or_explain(strategy, jobs[lesson.name], gpus or lesson.gpus))
-    refusals = [entry.refusal for entry in entries if entry.refusal]
-    if entries and len(refusals) == len(entries):
-        raise refusals[0]
-    return entries
-
-
-def choose_of(lesson: Lesson) -> list[Strategy]:
-    return choose(lesson.strategies, lesson.compare) if lesson.compare else []
-
-
-# ---------------------------------------------------------------------------------------------------- what is shown
-
-
-def dimensions(lessons: Sequence[Lesson]) -> dict[str, str]:
-    return {strategy.name: lesson.dimension for lesson in lessons for strategy in lesson.strategies}
-
-
-def title(lessons: Sequence[Lesson]) -> str:
-    return f"{lessons[0].dimension} to {lessons[-1].dimension}"
-
-
-def contrast(run: Run) -> tuple[str, ...]:
-    """The strategies that make the worst and the best use of their GPUs."""
-    names = [row["name"] for row in sorted(parallel(run.report), key=lambda row: row["efficiency"])]
-    return (names[0], names[-1]) if len(names) > 1 else ()
-
-
-def closing(run: Run) -> str:
-    """What is fastest on each number of GPUs, what bounds each strategy, and which needs the least memory: one paragraph."""
-    rows = parallel(run.report)
-    return " ".join([*fastest(rows), *bounds(rows), *least_memory(rows, run.report.baseline)])
-
-
-def parallel(report: Report) -> list[Row]:
-    """The rows of several GPUs that have numbers."""
-    return [row for row in report.as_dict()["strategies"] if row["gpus"] > 1 and row["efficiency"]]
-
-
-def fastest(rows: Sequence[Row]) -> Iterator[str]:
-    for gpus in sorted({row["gpus"] for row in rows}):
-        first = max((row for row in rows if row["gpus"] == gpus), key=lambda row: row["speedup"])
-        name, speedup = first["name"], first["speedup"]
-        if speedup <= 1:
-            yield f"Nothing on {gpus} GPUs beats one GPU alone: {name} comes nearest, with {speedup:.2f}x."
-        else:
-            yield f"On {gpus} GPUs {name} is fastest: {speedup:.2f}x, {first['efficiency']:.0%} of what they could give."
-
-
-def bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence that names, cause by cause, the strategies whose largest loss it is, and its share of the step."""
-    bounded: dict[str, list[str]] = {COMMUNICATION: [], BUBBLE: [], EXTRA: [], WORK: []}
-    for row in rows:
-        cause, share = bound(row)
-        bounded[cause].append(row["name"] if cause == WORK else f"{row['name']} ({share:.0%})")
-    clauses = [f"{cause} for {listed(names)}" for cause, names in bounded.items() if names]
-    if clauses:
-        yield f"What bounds a step, and how much of it, is {'; '.join(clauses)}."
-
-
-def bound(row: Row) -> tuple[str, float]:
-    """The largest loss and its share of the step; the work itself where no loss is worth naming."""
-    lost = losses(row)
-    cause = max(lost, key=lambda name: lost[name])
-    return (cause, lost[cause]) if lost[cause] >= NEGLIGIBLE else (WORK, row["efficiency"])
-
-
-def losses(row: Row) -> dict[str, float]:
-    """Shares of the step by cause; with the efficiency they add up to 1."""
-    exposed, bubble = (row[key] / row["step_seconds"] for key in ("exposed_communication_seconds", "bubble_seconds"))
-    return {COMMUNICATION: exposed, BUBBLE: bubble, EXTRA: 1 - row["efficiency"] - exposed - bubble}
-
-
-def least_memory(rows: Sequence[Row], alone: Measurement | None) -> Iterator[str]:
-    if rows and alone and alone.peak_memory_bytes:
-        least = min(rows, key=lambda row: row["peak_memory_bytes"]["total"])
-        bytes_here, bytes_alone = (peak["total"] for peak in (least["peak_memory_bytes"], alone.peak_memory_bytes))
-        yield f"{least['name']} needs the least memory a GPU: {si(bytes_here, 'B')}, where one GPU alone needs {si(bytes_alone, 'B')}."

@@ -14,18 +14,18 @@ import numpy as np
 from rich.console import Console
 
 from gpu import Operation, si
-from ndparallel.errors import unknown
-from ndparallel.planner.endings import AnyWorkload
-from ndparallel.planner.executed.workload import ExecutedWorkload
-from ndparallel.planner.operations import Exchange, Wait
+from ndparallel.base.errors import unknown
+from ndparallel.base.words import WIDTH
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.operations import Exchange, Wait
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import workload_of
-from ndparallel.planner.streams import Item, Streams
-from ndparallel.planner.workload import Workload
-from ndparallel.report import quiet_table
-from ndparallel.show import prose
-from ndparallel.words import WIDTH
+from ndparallel.planner.step.endings import AnyWorkload
+from ndparallel.planner.step.step import workload_of
+from ndparallel.planner.step.streams import Item, Streams
+from ndparallel.planner.step.workload import Workload
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import prose
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
 UNITS = ("dense", "experts", "embedding", "head")

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.base.words import WIDTH
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import frozen, release
-from ndparallel.show import prose
-from ndparallel.words import WIDTH
+from ndparallel.results.show import prose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 
 from rich.console import Console
 
-from ndparallel import goodput
-from ndparallel.errors import UserError
-from ndparallel.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Cluster, Duration
-from ndparallel.quantities import parse_quantity
-from ndparallel.report import plain, quiet_table
-from ndparallel.show import prose
-from ndparallel.words import WIDTH
+from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.words import WIDTH
+from ndparallel.planner import goodput
+from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Cluster, Duration
+from ndparallel.results.report import plain, quiet_table
+from ndparallel.results.show import prose
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
 MOST_GPUS = 10**9

@@ -19,14 +19,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu import Hardware
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import WIDTH, count, listed
 from ndparallel.drawing.palette import ACTIVITIES
 from ndparallel.drawing.timeline import letter_colour
-from ndparallel.errors import UserError
-from ndparallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
-from ndparallel.options import hardware_from
-from ndparallel.report import quiet_table
-from ndparallel.show import prose
-from ndparallel.words import WIDTH, count, listed
+from ndparallel.lessons.options import hardware_from
+from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import prose
 
 NODES_DRAWN = 8
 MOST_GPUS = 100_000

@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from gpu import si
-from ndparallel.errors import UserError, unknown
-from ndparallel.files import check_writable, write_atomically
-from ndparallel.launch import ENGINES
-from ndparallel.pictures import FOLDER, PICTURES, is_stale, path_of, strays
-from ndparallel.report import quiet_table
-from ndparallel.show import progress
-from ndparallel.words import WIDTH
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.words import WIDTH
+from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of, strays
+from ndparallel.engines.launch import ENGINES
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,26 +18,26 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu import si
-from ndparallel.choice.options import add_search_options, asked_for, fixed, same_plan, searches, usual, usual_plan
-from ndparallel.choice.search import Found, search
-from ndparallel.choice.tables import as_csv, as_json, besides, bound, layout, plain_console, show_changes, show_search, what_if_json
-from ndparallel.choice.what_if import Cluster, what_if
+from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.words import WIDTH, count
+from ndparallel.commands.plan_better import comparison
+from ndparallel.commands.plan_options import add_search_options, asked_for, fixed, same_plan, searches, usual, usual_plan
 from ndparallel.drawing.timeline import Timelines
-from ndparallel.errors import UserError
-from ndparallel.launch_flags.better import comparison
 from ndparallel.launch_flags.options import described, launch
-from ndparallel.planner.answer import Answer, answer
-from ndparallel.planner.balance import imbalance_sentences
-from ndparallel.planner.flops import DEFINITIONS
+from ndparallel.planner.job import Plan
+from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
-from ndparallel.planner.memory import KINDS
+from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.options import add_job_options, add_plan_options
-from ndparallel.planner.picture import some, timeline_of
-from ndparallel.planner.plan import Plan
-from ndparallel.quantities import parse_quantity
-from ndparallel.report import quiet_table
-from ndparallel.show import prose
-from ndparallel.words import WIDTH, count
+from ndparallel.planner.prediction import Answer, answer
+from ndparallel.planner.step.imbalance import imbalance_sentences
+from ndparallel.planner.step.picture import some, timeline_of
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import prose
+from ndparallel.search.search import Found, search
+from ndparallel.search.tables import as_csv, as_json, besides, bound, layout, plain_console, show_changes, show_search, what_if_json
+from ndparallel.search.what_if import Cluster, what_if
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
 WORDS = {"compute": "compute", "bubble": "bubble", "imbalance": "stage imbalance", "optimizer": "optimizer"} | {

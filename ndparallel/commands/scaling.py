@@ -13,14 +13,14 @@ import sys
 from rich.table import Table
 
 from gpu import si
-from ndparallel.choice.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
-from ndparallel.choice.scaling_svg import scaling_svg
-from ndparallel.choice.tables import plain_console, words_of
-from ndparallel.errors import UserError
-from ndparallel.files import check_writable, write_atomically
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.planner.options import add_job_options, job_from
-from ndparallel.report import quiet_table
-from ndparallel.show import prose
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import prose
+from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
+from ndparallel.search.scaling_svg import scaling_svg
+from ndparallel.search.tables import plain_console, words_of
 
 COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
 

@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.words import WIDTH, listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.errors import UserError
-from ndparallel.files import check_writable, write_atomically
 from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.report import quiet_table
-from ndparallel.words import WIDTH, listed
+from ndparallel.results.report import quiet_table
 
 MOST_STEPS = 1_000_000
 

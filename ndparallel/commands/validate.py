@@ -1,7 +1,7 @@
 """Predictions held against measured training runs: the error of every run, of the mean, and of pairs that differ in one thing.
 
 Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some tables: the pairs show skill.
-Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/planner/runs/cases.py); such runs are marked with *.
+Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/validation/cases.py); such runs are marked with *.
 """
 
 import argparse
@@ -12,17 +12,17 @@ from pathlib import Path
 from rich.console import Console
 
 from gpu import si
-from ndparallel.planner.runs.cases import express, read_cases
-from ndparallel.planner.runs.error_bar import ERRORS, entry
-from ndparallel.planner.runs.validate import Result, summary, validate
-from ndparallel.report import quiet_table
-from ndparallel.show import prose
-from ndparallel.words import WIDTH
+from ndparallel.base.words import WIDTH
+from ndparallel.planner.error_bar import ERRORS, entry
+from ndparallel.results.report import quiet_table
+from ndparallel.results.show import prose
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.validate import Result, summary, validate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--cases", type=Path, metavar="FILE", help="runs in the format of ndparallel/planner/runs/measured_runs.json (default: those)"
+        "--cases", type=Path, metavar="FILE", help="runs in the format of ndparallel/validation/measured_runs.json (default: those)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = read_cases(arguments.cases)
     results = validate(runs)
     if arguments.write_errors:
-        entries = [entry(express(run), result.step_error) for run, result in zip(runs, results) if result.step_error is not None]
+        predicted = [(express(run), result.step_error) for run, result in zip(runs, results) if result.step_error is not None]
+        entries = [entry(case.name, case.job, case.plan, error) for case, error in predicted]
         lines = ",\n".join(json.dumps(one) for one in entries)
         Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
     elif arguments.json:

@@ -2,7 +2,7 @@
 
 Idea   A rank's events stand in the order of its program, so that the operations before and after a collective say where it belongs. The
        slices are those of the parameters whose gradients the ranks left behind.
-Limit  Dense blocks, whose operations are those of ndparallel/costs.py.
+Limit  Dense blocks, whose operations are those of ndparallel/model/costs.py.
 
 Glossary
     place   where ranks may talk: f1 and f2 before the matmuls that are cut by columns, g1 and g2 after those cut by rows
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from gpu import COLLECTIVE, COMPUTE, SEND, Event
 from ndparallel.drawing.history import RankRun
-from ndparallel.launch import RankResult
-from ndparallel.parameters import Parameter
+from ndparallel.engines.launch import RankResult
+from ndparallel.parallel.slices import Parameter
 
 AFTER = {
     ("forward", "norm1"): "f1",

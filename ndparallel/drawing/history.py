@@ -72,11 +72,6 @@ class Timeline:
     seconds: float
     lanes: tuple[Lane, ...]
 
-    def _repr_svg_(self) -> str:
-        from ndparallel.drawing.svg import draw_timelines  # history is what pictures are drawn from, and knows of them only here
-
-        return draw_timelines([self])
-
 
 @dataclass(frozen=True)
 class MemoryHistory:
@@ -92,11 +87,6 @@ class MemoryHistory:
     @property
     def peak_bytes(self) -> float:
         return max((sum(held.values()) for held in self.held), default=0)
-
-    def _repr_svg_(self) -> str:
-        from ndparallel.drawing.svg_memory import draw_memory
-
-        return draw_memory([self])
 
 
 # -------------------------------------------------------------------------------------------------- events to lanes

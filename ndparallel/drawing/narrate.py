@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, Event, si
+from ndparallel.base.words import WIDTH, paragraph
 from ndparallel.drawing.history import RankRun, label
-from ndparallel.words import WIDTH, paragraph
 
 WHAT_IS_DONE = re.compile(" (send|receive) .*")  # in the name of a stream; the sentence says it anyway
 FEW = 4  # GPUs that are named one by one

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpu import si
+from ndparallel.base.words import count, listed
 from ndparallel.drawing.block import BlockRun
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, RANKS
 from ndparallel.drawing.svg_parts import LEFT, LEGEND_HEIGHT, RIGHT, WIDTH, document, legend, number, text
-from ndparallel.parameters import Parameter, part
-from ndparallel.units import ModelConfig
-from ndparallel.words import count, listed
+from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.slices import Parameter, part
 
 SCALE, WEIGHTS_HEIGHT, LABEL_HEIGHT, HEADER_HEIGHT, GAP = 1.25, 148, 14, 40, 5
 LANE_HEIGHT, LANE_GAP, TITLE_HEIGHT, ROW_HEIGHT, BAND_GAP = 17, 2, 24, 16, 8

@@ -19,9 +19,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gpu import COMPUTE, si
+from ndparallel.base.words import WIDTH
 from ndparallel.drawing.history import Lane, Timeline, ticks
 from ndparallel.drawing.palette import ACTIVITIES, IDLE
-from ndparallel.words import WIDTH
 
 BLANK = " "
 

@@ -11,7 +11,7 @@ import traceback
 from typing import NamedTuple
 
 from gpu import MismatchError, OutOfMemoryError
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 
 
 class DeadlockError(RuntimeError):

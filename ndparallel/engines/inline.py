@@ -19,12 +19,12 @@ from types import ModuleType
 from typing import Any
 
 from gpu import say
+from ndparallel.base.errors import UserError
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.task import Program, RankResult, Task, Underway, run_rank
 from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
-from ndparallel.errors import UserError
 
 
 class Inline:

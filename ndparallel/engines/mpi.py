@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from gpu import say
+from ndparallel.base.errors import UserError
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
@@ -26,7 +27,6 @@ from ndparallel.engines.keeper import Keeper, Told
 from ndparallel.engines.task import Program, RankResult, Task, Underway, load, reference_to, run_rank
 from ndparallel.engines.waiting import Waiting, named, place
 from ndparallel.engines.world import World, world
-from ndparallel.errors import UserError
 
 LOOKS_BEFORE_TELLING = 30
 
@@ -40,7 +40,7 @@ class MPI:
 
     def __init__(self, world_size: int) -> None:
         self.world, self.world_size = world(), world_size
-        self.world.serve_unless_first()
+        serve_unless_first(self.world)
         check_size(self.world.size, world_size, exactly=False)
 
     def start(self) -> None:
@@ -79,6 +79,14 @@ def check_size(started: int, wanted: int, exactly: bool = True) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- what a rank does
+
+
+def serve_unless_first(here: World) -> None:
+    """Rank 0 goes on; the others take part in what it runs, and end with it."""
+    if here.rank:
+        serve(here)
+        here.farewell()
+        sys.exit()
 
 
 def serve(here: World) -> None:

@@ -26,13 +26,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.channel import QUESTION, Wiring, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.task import Program, Task, Underway, reference_to
 from ndparallel.engines.waiting import Waiting, deadlocked, report
-from ndparallel.errors import UserError, unknown
 
 TICK_SECONDS = 0.02
 PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait

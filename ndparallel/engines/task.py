@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gpu import GPU, Hardware
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 
 Program = Callable[..., Any]
 

@@ -15,7 +15,7 @@ import gpu
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
-COLLECTIVES = (os.path.join(FLOORS, "collectives.py"), os.path.join(os.path.dirname(HERE), "more_collectives.py"))
+COLLECTIVES = (os.path.join(FLOORS, "collectives.py"), os.path.join(os.path.dirname(HERE), "collective"))
 MACHINERY = (HERE, os.path.join(FLOORS, "gpu.py"), *COLLECTIVES, contextlib.__file__)
 MOST_NAMED = 8  # ranks of a circle, or unread messages of a rank, that a report names
 

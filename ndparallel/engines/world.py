@@ -12,7 +12,6 @@ Glossary
     serve     wait for rank 0's orders, and carry them out
 """
 
-import argparse
 import atexit
 import importlib
 import os
@@ -20,13 +19,12 @@ import pickle
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 
 SIZES = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK"}
 FRAME, CONTENT = 1, 2  # tags
@@ -47,22 +45,6 @@ def launched_rank() -> int:
 
 def default_engine() -> str:
     return "mpi" if launched_size() > 1 else "processes"
-
-
-def join(argv: Sequence[str] | None) -> None:
-    """Under mpirun, keep all but rank 0 from going on: they serve it, or end where an option names another engine."""
-    words = sys.argv[1:] if argv is None else argv
-    if launched_size() == 1 and not any("mpi" in word for word in words):
-        return
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--engine", default=default_engine())
-    try:
-        if parser.parse_known_args(words)[0].engine == "mpi":
-            world().serve_unless_first()
-    except (argparse.ArgumentError, UserError):
-        pass  # rank 0 will say so
-    if launched_rank():
-        sys.exit()
 
 
 @cache
@@ -126,15 +108,6 @@ class World:
             time.sleep(min(SLEEP_SECONDS * 2 ** ((self.looks - EAGER_LOOKS) // EAGER_LOOKS), LONGEST_SLEEP_SECONDS))
 
     # ---- the life of a rank
-
-    def serve_unless_first(self) -> None:
-        """Rank 0 goes on; the others take part in what it runs, and end with it."""
-        if self.rank:
-            from ndparallel.engines.mpi import serve  # which needs this module
-
-            serve(self)
-            self.farewell()
-            sys.exit()
 
     def end(self) -> None:
         """Rank 0: send everybody home. Ends all by force where somebody does not come back."""

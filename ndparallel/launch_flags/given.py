@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ndparallel.errors import UserError, unknown
+from ndparallel.base.errors import UserError, unknown
 from ndparallel.launch_flags.frozen import megatron_flags, release
 
 Meaning = TypeVar("Meaning")

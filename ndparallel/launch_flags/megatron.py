@@ -11,15 +11,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
-from ndparallel.planner.workload import layers_by_stage
-from ndparallel.words import count
+from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
+from ndparallel.planner.step.workload import layers_by_stage
 
 FREE = (  # of a software stack: what flags choose
     *("name", "attention", "dropout", "accumulates", "gradient_bytes", "deduplicates", "sequence_parallel", "selective", "cp_gathers"),

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu import si
-from ndparallel.errors import UserError
-from ndparallel.hardware import find_hardware
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import Reading, read_megatron
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
-from ndparallel.planner.answer import Answer
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, routing_from
-from ndparallel.planner.stack import find_stack
+from ndparallel.planner.prediction import Answer
+from ndparallel.planner.software import find_stack
 
 EMITTERS = {"megatron": emit_megatron, "torchtitan": emit_torchtitan}
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside --from-megatron

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpu import Hardware
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT, SPREAD
 from ndparallel.launch_flags.frozen import megatron_flags, release
@@ -20,12 +21,11 @@ from ndparallel.launch_flags.given import Given, given, strange_sentence
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from, stages_of
 from ndparallel.launch_flags.shell import Script, read_script
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import MEGATRON_CORE, NEMO, Stack
-from ndparallel.planner.workload import layers_by_stage
-from ndparallel.words import listed
+from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
+from ndparallel.planner.step.workload import layers_by_stage
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
 PER_NODE, NODES = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)

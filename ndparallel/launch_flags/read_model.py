@@ -8,7 +8,7 @@ Limit  Expert layers are all alike, and attention is over the whole sequence.
 import ast
 from dataclasses import replace
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
 from ndparallel.planner.models.presets import preset, presets

@@ -6,13 +6,13 @@ Limit  Layers are spread over stages as the planner does it; another layout is r
 
 import re
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
+from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors
-from ndparallel.planner.plan import Plan
-from ndparallel.words import listed
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LONGEST_LAYOUT = 20_000  # letters

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 
 LARGEST = 200_000  # characters of a script, and of one expanded statement
 LARGEST_NUMBER = 2**63  # as the shell's

@@ -11,16 +11,16 @@ Glossary
 
 from collections.abc import Iterator
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import TORCHTITAN
-from ndparallel.planner.workload import layers_by_stage
+from ndparallel.planner.software import TORCHTITAN
+from ndparallel.planner.step.workload import layers_by_stage
 
 STACKS = ("torchtitan", "torchtitan-compiled")
 MODELS = {  # our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept

@@ -10,12 +10,12 @@ Glossary: see `ndparallel.pipeline.actions`.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ndparallel.errors import UserError, unknown
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.words import count
 from ndparallel.pipeline import schedules
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.schedules import Program, RankSide
 from ndparallel.pipeline.work import Work
-from ndparallel.words import count
 
 
 @dataclass(frozen=True)

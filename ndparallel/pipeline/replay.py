@@ -20,7 +20,7 @@ from itertools import chain, groupby
 from math import inf
 from typing import NamedTuple
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import run_ranks, waits_for
 from ndparallel.pipeline.clock import Clock

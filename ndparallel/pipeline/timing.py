@@ -15,7 +15,7 @@ Glossary: see `ndparallel.pipeline.actions`; busy is the seconds that ranks comp
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.checker import explain, run_ranks
 from ndparallel.pipeline.clock import Clock
@@ -30,11 +30,6 @@ class Timing:
     start: list[list[float]]
     end: list[list[float]]
     busy: list[float]
-
-    def _repr_svg_(self) -> str:
-        from ndparallel.drawing.svg_schedules import draw_schedules  # only where a notebook asks for it
-
-        return draw_schedules([self])
 
     @property
     def makespan(self) -> float:

@@ -19,7 +19,7 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)

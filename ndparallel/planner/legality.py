@@ -1,6 +1,6 @@
 """Which plans can be: every rule is a sentence, with the nearest values that obey it.
 
-Idea   A rule says what must divide what, or what goes with what; what a mesh can cut is asked of ndparallel/cuts.py, as the lessons do.
+Idea   A rule says what must divide what, or what goes with what; what a mesh can cut is asked of ndparallel/parallel/divisibility.py, as the lessons do.
        `broken` gives all that a plan breaks, `why_not` their sentences; `check` raises the first.
 Limit  Memory is not a rule: a plan that does not fit is priced, and said not to fit.
 """
@@ -8,7 +8,10 @@ Limit  Memory is not a rule: a plan that does not fit is priced, and said not to
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ndparallel.cuts import (
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.model.units import RECOMPUTE
+from ndparallel.parallel.divisibility import (
     MOST_STAGES_ABOVE_LAYERS,
     Rule,
     can_fill,
@@ -18,13 +21,10 @@ from ndparallel.cuts import (
     sequence_rules,
     tensor_rules,
 )
-from ndparallel.errors import UserError, unknown
-from ndparallel.hardware import Accelerator
 from ndparallel.pipeline.catalog import RECIPES, check_sizes
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.models.sizes import near_divisors
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.step import AUTOMATIC
-from ndparallel.units import RECOMPUTE
+from ndparallel.planner.step.step import AUTOMATIC
 
 DTYPES = ("bf16", "fp8")
 SCHEDULES = (*RECIPES, *AUTOMATIC)

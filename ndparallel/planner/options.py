@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from gpu import Hardware
-from ndparallel.context_parallel import VARIANTS
-from ndparallel.errors import UserError, unknown
-from ndparallel.hardware import find_hardware
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.model.units import RECOMPUTE
+from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.legality import DTYPES, SCHEDULES, check, check_model
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.plan import Job, Plan
-from ndparallel.planner.stack import MODULES, STACKS, Stack, find_stack
-from ndparallel.units import RECOMPUTE
+from ndparallel.planner.software import MODULES, STACKS, Stack, find_stack
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
     "layers": ("--num-layers", "layers"),

@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.planner.models.sizes import checked_choice, checked_size
 
 SPELLINGS = {

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.families import FAMILIES, Family
 from ndparallel.planner.models.shape import ModelShape

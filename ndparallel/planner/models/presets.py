@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ndparallel.errors import UserError, unknown
+from ndparallel.base.errors import UserError, unknown
 from ndparallel.planner.models.huggingface import from_huggingface, shape_of
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.models.sizes import checked_size, head_width

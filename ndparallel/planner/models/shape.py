@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ndparallel.errors import UserError
+from ndparallel.base.errors import UserError
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 

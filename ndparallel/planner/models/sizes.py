@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable
 from math import isqrt
 
-from ndparallel.errors import UserError, unknown
+from ndparallel.base.errors import UserError, unknown
 
 LARGEST = {"layers": 4096, "heads": 8192, "kv_heads": 8192, "experts": 65536, "top_k": 65536, "shared_experts": 1024}
 LARGEST_SIZE = 2**24  # of everything else: beyond every vocabulary and width

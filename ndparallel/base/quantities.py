@@ -1,0 +1,93 @@
+"""Quantities as people write them: "400Gb/s", "80GiB", "5us", "989 TFLOP/s" become SI numbers.
+
+Idea   number, prefix, unit. A capital B is a byte, a small b a bit; k M G T P count in thousands, Ki Mi Gi Ti in 1024s.
+Cost   none.
+Limit  A number without a unit is only taken from a JSON or TOML file, where it already is in SI: bytes, seconds, FLOP/s.
+
+Glossary
+    quantity   what is measured: "bytes", "bytes per second", "seconds", "FLOP/s", "joules" or "watts"
+"""
+
+import math
+import re
+
+from ndparallel.base.errors import UserError
+
+_PREFIXES = {"": 1.0, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
+_BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0, "b": 1 / 8, "bit": 1 / 8, "bits": 1 / 8}
+_UNITS: dict[str, dict[str, float]] = {
+    "bytes": _BYTES,
+    "bytes per second": {f"{unit}{per}": value for unit, value in _BYTES.items() for per in ("/s", "ps")},
+    "seconds": {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0},
+    "FLOP/s": {"FLOP/s": 1.0, "FLOPs/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "flops": 1.0, "flop/s": 1.0},
+    "joules": {"J": 1.0, "joule": 1.0, "joules": 1.0},
+    "watts": {"W": 1.0, "watt": 1.0, "watts": 1.0},
+}
+_EXAMPLES = {
+    "bytes": '"80GiB" or "16 GB"',
+    "bytes per second": '"400Gb/s" (bits) or "50GB/s" (bytes)',
+    "seconds": '"5us"',
+    "FLOP/s": '"989 TFLOP/s"',
+    "joules": '"0.7 pJ"',
+    "watts": '"700 W"',
+}
+_NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*", re.IGNORECASE)
+
+
+def parse_quantity(text: str | float, quantity: str, name: str = "", example: str = "") -> float:
+    """Turn `text` into the SI number of `quantity`; a number is taken as SI already, and so is "0". `name` and `example` say in an error
+    what the text was for, and how to write it.
+
+    Raises UserError where it is no number, has no unit or another quantity's, is NaN, negative or infinite.
+    """
+    subject = f"{name} = {text!r}" if name else repr(text)
+    example = example or _EXAMPLES[quantity]
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise UserError(f"{subject} is not a quantity of {quantity}: write {example}.")
+    try:
+        return _number(_parse(text, quantity) if isinstance(text, str) else float(text))
+    except _Wrong as wrong:
+        raise UserError(f"{subject} {wrong}: write {quantity} as in {example}.") from None
+
+
+class _Wrong(Exception):
+    """What is wrong with a text."""
+
+
+def _parse(text: str, quantity: str) -> float:
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if not match:
+        raise _Wrong("does not begin with a number")
+    number, unit = _number(float(match[1])), match[2]
+    if not unit and number:
+        raise _Wrong("has no unit")
+    factor = _factor(unit, quantity) if unit else 0.0
+    if factor is None:
+        raise _Wrong(f"has the unit {unit!r}, which {_meaning(unit)}")
+    return number * factor
+
+
+def _number(value: float) -> float:
+    """The value, where it can be a quantity."""
+    wrong = "is not a number" if math.isnan(value) else "is negative" if value < 0 else "is not finite" if math.isinf(value) else None
+    if wrong:
+        raise _Wrong(wrong)
+    return value
+
+
+def _factor(unit: str, quantity: str) -> float | None:
+    """What one `unit` is in SI, None where it does not measure `quantity`. Binary prefixes count bytes and bits alone."""
+    prefixes = _PREFIXES | (_BINARY if quantity.startswith("bytes") else {})
+    for name, value in _UNITS[quantity].items():
+        if unit.endswith(name) and unit[: -len(name)] in prefixes:
+            return prefixes[unit[: -len(name)]] * value
+    return None
+
+
+def _meaning(unit: str) -> str:
+    for quantity in _UNITS:
+        if _factor(unit, quantity) is not None:
+            return f"measures {quantity}"
+    return "is unknown"

@@ -1,1 +1,0 @@
-"""Choosing among plans: search, advice, scaling, what-if."""

@@ -1,0 +1,49 @@
+"""What would be better than the plan of a launch script: the search's best, of those that Megatron-Core can launch.
+
+Cost   One search of the same job on the same GPUs.
+"""
+
+from typing import Any
+
+from gpu import si
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import duration
+from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.planner.prediction import Answer
+from ndparallel.search.search import search
+from ndparallel.search.tables import words_of
+
+SCHEDULES = ("1f1b", "interleaved")  # of Megatron-Core
+
+
+def comparison(found: Answer) -> tuple[dict[str, Any], list[str]]:
+    """For JSON, and in a sentence; null where nothing is better."""
+    best = better(found)
+    return {"better": best and best.as_dict()}, [sentence(found, best)]
+
+
+def better(found: Answer) -> Answer | None:
+    """The fastest plan that Megatron-Core can launch, if it is faster than what was found, or that does not fit."""
+    try:
+        ranked = search(found.job, int(found.plan.gpus), {"schedule": SCHEDULES}, also=[found.plan]).answers
+    except UserError:  # no plan fits
+        return None
+    best = next((one for one in ranked if can_launch(one)), None)
+    return best if best and (best.seconds < found.seconds or found.missing_bytes > 0) else None
+
+
+def can_launch(found: Answer) -> bool:
+    try:
+        return bool(emit_megatron(found.job, found.plan))
+    except UserError:
+        return False
+
+
+def sentence(found: Answer, best: Answer | None) -> str:
+    if best is None:
+        return f"The search finds no plan that {release('megatron')} can launch and that is faster and fits."
+    gain = duration(best.seconds, found.seconds).removeprefix("takes ")
+    fits = ", and fits" if found.missing_bytes > 0 else ""
+    plan = words_of(best.plan)
+    return f"Of the plans that {release('megatron')} can launch, the search's best takes {si(best.seconds, 's')}, {gain}{fits}: {plan}."

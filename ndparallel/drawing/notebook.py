@@ -1,0 +1,15 @@
+"""What a notebook shows of a run: its timeline, its memory, its schedule, each as the SVG that the command line would write.
+
+Importing this module registers the pictures; `import ndparallel` and the use of any of its names does so.
+"""
+
+from ndparallel.drawing.history import MemoryHistory, Timeline
+from ndparallel.drawing.svg import draw_timelines
+from ndparallel.drawing.svg_memory import draw_memory
+from ndparallel.drawing.svg_schedules import draw_schedules
+from ndparallel.pipeline.timing import Timing
+
+PICTURES = {Timeline: draw_timelines, MemoryHistory: draw_memory, Timing: draw_schedules}
+
+for _kind, _draw in PICTURES.items():
+    _kind._repr_svg_ = lambda self, draw=_draw: draw([self])  # type: ignore[attr-defined]

@@ -1,0 +1,111 @@
+"""Run one program on many ranks and collect what each leaves behind.
+
+Idea   `launch(program, 4, hardware, *arguments)` calls `program(gpu, *arguments)` once per rank, on the engine of your choice, and
+       returns a RankResult of each: the value it returned, its events, its clock, its memory.
+Limit  `Ranks` keeps its processes between runs of the same size; a run that failed ends them, and the next one starts new ones.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.engines.failures import DeadlockError, RankError
+from ndparallel.engines.task import Program, RankResult, Task, Underway
+from ndparallel.engines.world import default_engine, launched_rank, launched_size
+
+__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "Underway", "check_ranks", "join", "launch"]
+
+ENGINES = ("processes", "inline", "mpi")
+
+
+class Ranks:
+    """Ranks 0 to world_size - 1, to run programs on. Use it with `with`: processes start there, and none outlives the block.
+
+    On the engine "mpi" only rank 0 of what mpirun has started gets past here; the other processes serve it, and end with it.
+    `start_method` is multiprocessing's, for processes: "fork" on Linux and "spawn" elsewhere where it is not given.
+    """
+
+    def __init__(self, world_size: int, engine: str = "processes", start_method: str | None = None) -> None:
+        if world_size < 1:
+            raise UserError(f"{world_size} ranks cannot run anything: choose 1 or more.")
+        self.engine = _make_engine(engine, world_size, start_method)
+        self.underway = Underway(list)
+
+    def run(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> list[RankResult]:
+        """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of the ranks.
+
+        Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or its process was
+        killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. Of several that fail the lowest rank is
+        told. In every case all ranks have ended then.
+        """
+        return self.begin(program, hardware, *arguments, keep_events=keep_events).results()
+
+    def begin(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> Underway:
+        """Begin what `run` does, once these ranks have finished what they were given before. Only processes run ahead of `results`."""
+        self.underway.settle()
+        self.underway = self.engine.begin(program, Task(hardware, arguments, keep_events))
+        return self.underway
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> "Ranks":
+        self.engine.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def launch(
+    program: Program, world_size: int, hardware: Hardware, *arguments: Any, engine: str = "processes", keep_events: bool = True
+) -> list[RankResult]:
+    """Run a program once on `world_size` ranks; see Ranks.run."""
+    with Ranks(world_size, engine) as ranks:
+        return ranks.run(program, hardware, *arguments, keep_events=keep_events)
+
+
+def join(argv: Sequence[str] | None) -> None:
+    """Under mpirun, keep all but rank 0 from going on: they serve it, or end where an option names another engine."""
+    words = sys.argv[1:] if argv is None else argv
+    if launched_size() == 1 and not any("mpi" in word for word in words):
+        return
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--engine", default=default_engine())
+    try:
+        if parser.parse_known_args(words)[0].engine == "mpi":
+            from ndparallel.engines.mpi import serve_unless_first, world
+
+            serve_unless_first(world())
+    except (argparse.ArgumentError, UserError):
+        pass  # rank 0 will say so
+    if launched_rank():
+        sys.exit()
+
+
+def check_ranks(engine: str, largest: int) -> None:
+    """Raise UserError where an engine that cannot start ranks itself has not as many as the largest strategy takes."""
+    if engine == "mpi":
+        from ndparallel.engines.mpi import check_size, world
+
+        check_size(world().size, largest)
+
+
+def _make_engine(name: str, world_size: int, start_method: str | None) -> Any:
+    match name:  # imported only where used: each needs what the other does not
+        case "inline":
+            from ndparallel.engines.inline import Inline
+
+            return Inline(world_size)
+        case "processes":
+            from ndparallel.engines.processes import Processes
+
+            return Processes(world_size, start_method)
+        case "mpi":
+            from ndparallel.engines.mpi import MPI
+
+            return MPI(world_size)
+    raise unknown("engine", name, ENGINES)

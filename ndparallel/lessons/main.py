@@ -1,0 +1,158 @@
+"""The command line of a lesson: from its options to the table that it prints.
+
+Idea   All strategies train the same model on the same batch; the single GPU runs it first, and every strategy's loss and gradients are held
+       against its.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpu import Hardware
+from ndparallel.base.errors import Parser, UserError, guarded, unknown
+from ndparallel.base.words import count
+from ndparallel.engines.garbage import rare_garbage_collection
+from ndparallel.engines.launch import check_ranks, join
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, job_from
+from ndparallel.lessons.runner import Entry, Reference, Runner, baseline, enter
+from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
+from ndparallel.results.measure import Measurement
+from ndparallel.results.report import Report
+from ndparallel.results.run import Run
+from ndparallel.training.job import Job
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
+    """Run the strategies of these names (all, after the single GPU, where none is given)."""
+    if names:
+        entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
+    else:
+        entries = [baseline(job)] * (lesson.gpus > 1) + all_entries(lesson, job, gpus)
+    keep_going = not names and len(lesson.strategies) > 1
+    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce, keep_going))
+
+
+def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:
+    """One for every strategy. Raises UserError where not even one of those that the lesson contrasts can be cut to so many GPUs."""
+    entries = [enter_or_explain(strategy, job, gpus) for strategy in lesson.strategies]
+    needed = [entry for entry in entries if entry.strategy.name in lesson.contrast] or entries
+    refusals = [entry.refusal for entry in needed if entry.refusal]
+    if len(refusals) == len(needed):
+        raise refusals[0]
+    return entries
+
+
+def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
+    """An entry; a strategy that cannot be cut to so many GPUs stays in the table, and says why."""
+    try:
+        return enter(strategy, job, gpus)
+    except UserError as refusal:
+        return Entry(strategy, size_on(strategy, gpus), None, refusal)
+
+
+def size_on(strategy: Strategy, gpus: int) -> int:
+    """How many GPUs a strategy takes where there are so many: a few choose for themselves."""
+    try:
+        return strategy.mesh(gpus).world_size
+    except UserError:
+        return gpus
+
+
+def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
+    """Run all entries on the same ranks, each held against the single GPU."""
+    largest = max(entry.gpus for entry in entries)
+    check_ranks(runner.engine, largest)
+    if runner.hardware.disturbances:
+        runner.hardware.disturbances.check(largest)
+    with runner, rare_garbage_collection():
+        reference = runner.reference(job)  # before any ranks start, which are then born with what the single GPU has drawn and derived
+        rows, left = zip(*runner.measured_in_turn(entries))
+    results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
+    return Run(make_report(name, job, runner.hardware, list(rows), reference), runner.hardware, results)
+
+
+def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
+    """The strategies of these names, or all of them. Raises UserError for a name that none has."""
+    by_name = {strategy.name: strategy for strategy in strategies}
+    for name in names:
+        if name not in by_name:
+            raise unknown("strategy", name, by_name)
+    return [by_name[name] for name in names] or list(strategies)
+
+
+def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
+    disturbed = {"disturbances": hardware.disturbances.as_dict()} if hardware.disturbances else {}
+    return Report(
+        lesson=name,
+        hardware={key: getattr(hardware, key) for key in ("name", "gpus_per_node", "memory_bytes")} | disturbed,
+        model={**vars(job.model), "batch": job.batch, "dtype": job.dtype, "seed": job.seed, "steps": job.steps},
+        strategies=tuple(rows),
+        baseline=reference.measurement,
+        tolerance=TOLERANCE[job.dtype],
+    )
+
+
+def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
+    """Parse, run, print. Returns the exit code: 1 where a strategy does not compute what one GPU computes."""
+    join(argv)
+    return guarded(lambda: run_and_show(lesson, parser_of(lesson).parse_args(argv)))
+
+
+def parser_of(lesson: Lesson) -> Parser:
+    parser = Parser(f"{lesson.name}.py", description=lesson.title)
+    add_common_options(parser, lesson.gpus)
+    lesson.add_options(parser)
+    if lesson.sweeps:
+        first = next(iter(lesson.sweeps))
+        parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
+    return parser
+
+
+def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
+    from ndparallel.results.outputs import check_outputs
+    from ndparallel.results.show import progress, show, show_sweep
+
+    check_outputs(arguments)
+    job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
+    if getattr(arguments, "sweep", None):
+        refuse_outputs(arguments)
+        refuse_choices(lesson, arguments)
+        with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
+            sweep = lesson.sweeps[arguments.sweep](runner, job)
+        show_sweep(sweep, arguments.json)
+        return 0
+    if lesson.chosen:
+        lesson = replace(lesson, strategies=lesson.chosen(arguments))
+    lesson = lesson.on(arguments.gpus)
+    with progress() as announce:
+        run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
+    run.report = replace(run.report, notes=tuple(fewer_microbatches(lesson, job, arguments)))
+    show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
+    return int(not run.report.equal())
+
+
+def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> Iterator[str]:
+    """Say where the lesson's usual number of microbatches does not divide the batch, and a smaller one was taken."""
+    usual, taken = lesson.defaults.get("microbatches", 1), job.microbatches
+    asked = [strategy for strategy in lesson.strategies if not arguments.strategy or strategy.name in arguments.strategy]
+    if arguments.microbatches is None and job.batch % usual and any("microbatches" not in strategy.changes for strategy in asked):
+        each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
+        yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."
+
+
+def refuse_outputs(arguments: argparse.Namespace) -> None:
+    """A sweep is a table of many runs. Raises UserError where one of them is to be drawn or told."""
+    for option in ("svg", "trace", "narrate"):
+        if getattr(arguments, option) is not None:
+            raise UserError(f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out.")
+
+
+def refuse_choices(lesson: Lesson, arguments: argparse.Namespace) -> None:
+    """A sweep says itself who runs, and where. Raises UserError where an option says it too, instead of passing over it."""
+    said = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(AXES)
+    for option, usual in said.items():
+        if getattr(arguments, option, usual) != usual:
+            raise UserError(f"--sweep {arguments.sweep} chooses its own GPUs and strategies: leave --{option} out.")

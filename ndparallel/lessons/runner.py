@@ -1,0 +1,181 @@
+"""Running strategies: what each is given, the single GPU that it is held against, and the row that comes of it.
+
+Idea   The single GPU runs first, as if it had all the memory it needs: its loss and gradients are the truth for every strategy.
+
+Glossary
+    strategy     a rank program, and how its job and hardware differ from the others'
+    entry        a strategy with the job that it is given, about to be run
+    reference    the single GPU's run
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpu import Hardware, OutOfMemoryError
+from ndparallel.base.errors import UserError
+from ndparallel.engines.alone import Alone
+from ndparallel.engines.launch import RankResult, Ranks, Underway
+from ndparallel.engines.task import Task, run_rank
+from ndparallel.hardware.disturbances import undisturbed
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.registry import single_gpu
+from ndparallel.model.nonfinite import earliest, first_trace
+from ndparallel.results.measure import Measurement, failed, measure
+from ndparallel.training.gradient_check import Tensors, gradient_difference, whole_tensors
+from ndparallel.training.job import Job
+
+
+class Entry(NamedTuple):
+    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs. `is_baseline` is of the
+    single GPU that the others are held against, which no disturbance reaches."""
+
+    strategy: Strategy
+    gpus: int
+    job: Job | None
+    refusal: UserError | None = None
+    is_baseline: bool = False
+
+
+def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
+    """Give a strategy its job. Raises UserError for sizes that it cannot be cut to."""
+    its_job = strategy.job(job, gpus)
+    return Entry(strategy, its_job.mesh.world_size, its_job)
+
+
+def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
+    """The single GPU, which takes the batch whole; it trains the lessons' model unless another program is given."""
+    usual = single_gpu()
+    alone = replace(usual, program=program) if program else usual
+    return enter(alone, job.work, 1)._replace(is_baseline=True)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the single GPU measured and computed, as if it had all the memory that it needs."""
+
+    entry: Entry
+    measurement: Measurement
+    tensors: Tensors
+    results: list[RankResult]
+
+    def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
+        """Whether it is this very run, and would have fitted into this hardware's memory."""
+        peak = self.measurement.peak_memory_bytes
+        same = entry._replace(is_baseline=True) == self.entry and (entry.is_baseline or not hardware.disturbances)
+        return same and peak is not None and peak["total"] <= hardware.memory_bytes
+
+
+class Runner:
+    """Runs strategies one after another; ranks are kept between those of the same size, references between those of the same job.
+
+    A strategy that does not fit into memory is a row that says so; with `keep_going`, so is one that these sizes cannot be cut to.
+    """
+
+    def __init__(
+        self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None, keep_going: bool = False
+    ) -> None:
+        self.hardware, self.engine, self.announce = hardware, engine, announce
+        self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
+        self.ranks: dict[int, Ranks] = {}
+        self.references: dict[tuple, Reference] = {}
+        self.most_gpus = 0
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, kind: type | None = None, *exception: object) -> None:
+        for ranks in self.ranks.values():
+            ranks.close()
+        if kind is None and self.hardware.disturbances:
+            self.hardware.disturbances.check(self.most_gpus)
+
+    def on(self, **hardware: Any) -> "Runner":
+        """A runner like this one on changed hardware, to be used with `with`."""
+        return Runner(replace(self.hardware, **hardware), self.engine, self.announce)
+
+    def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
+        return self.begin(strategy, job, hardware).results()
+
+    def begin(self, strategy: Strategy, job: Job, hardware: Hardware) -> Underway:
+        self.announce(strategy.name)
+        size = job.mesh.world_size
+        self.most_gpus = max(self.most_gpus, size)
+        if size == 1:  # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here for all ranks
+            return Underway(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
+        if size not in self.ranks:
+            self.ranks[size] = Ranks(size, self.engine)
+        return self.ranks[size].begin(strategy.program, hardware, job)
+
+    def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
+        """The single GPU's run of a job: what it computes is the truth for every size of model."""
+        entry = baseline(job, program)
+        key = (entry.strategy.program, entry.job)
+        if key not in self.references:
+            self.references[key] = self._refer(entry)
+        return self.references[key]
+
+    def _refer(self, entry: Entry) -> Reference:
+        assert entry.job
+        results = self.run(entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf")))
+        measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
+        measurement = self.looked_through(measurement, entry, results, self.hardware)
+        return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
+
+    def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
+        """Run one strategy and measure it."""
+        return next(self.measured_in_turn([entry]))
+
+    def measured_in_turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
+        """Run one strategy after another. While the ranks compute, their reference is made, and the entry before is measured."""
+        before: tuple[Entry, Underway | None] | None = None
+        for entry in entries:
+            underway = self._begin(entry)
+            if before:
+                yield self._measured(*before)
+            before = entry, underway
+        if before:
+            yield self._measured(*before)
+
+    def _begin(self, entry: Entry) -> Underway | None:
+        if not entry.job:
+            return None
+        underway = self.begin(entry.strategy, entry.job, self._hardware(entry))
+        self.reference(entry.job, entry.strategy.reference)
+        return underway
+
+    def _hardware(self, entry: Entry) -> Hardware:
+        return replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **entry.strategy.hardware)
+
+    def _measured(self, entry: Entry, underway: Underway | None) -> tuple[Measurement, list[RankResult]]:
+        strategy, gpus, job, refusal, _ = entry
+        if job is None or underway is None:
+            return failed(strategy.name, gpus, refusal), []
+        reference, hardware = self.reference(job, strategy.reference), self._hardware(entry)
+        if reference.stands_for(entry, self.hardware):
+            return reference.measurement, reference.results
+        try:
+            results = underway.results()
+        except self.told_in_rows as error:
+            return failed(strategy.name, gpus, error), []
+        difference = gradient_difference((result.value for result in results), reference.tensors)
+        row = measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement)
+        if hardware.disturbances:
+            as_planned = self.run(strategy, job, undisturbed(hardware))
+            row = replace(row, undisturbed_step_seconds=max(result.end_seconds for result in as_planned) / job.steps)
+        return self.looked_through(row, entry, results, hardware), results
+
+    def looked_through(self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware) -> Measurement:
+        """The row, with where its first NaN or infinity is; to see that, it is run once more and watched."""
+        trace = first_trace([result.value for result in results])
+        if trace is None or entry.job is None:
+            return row
+        watched = self.run(entry.strategy, entry.job.on(watch=True), replace(hardware, memory_bytes=float("inf")))
+        return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
+
+
+def mean_loss(results: Sequence[RankResult]) -> float:
+    """The last step's loss over the whole batch: the mean over the ranks that have one. Off the clock."""
+    return float(np.mean([result.value.losses[-1] for result in results if result.value.losses]))

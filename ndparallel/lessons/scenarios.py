@@ -1,0 +1,67 @@
+"""What if: the same strategies on another network, another model, another batch, and whether the winner changes.
+
+Idea   A ranking of strategies is true for one model on one network. Each scenario changes one thing and runs everything again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpu import Hardware
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.job import Job
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One change: of the hardware, of the job, or of both."""
+
+    name: str
+    hardware: Callable[[Hardware], Hardware] = lambda hardware: hardware
+    job: Callable[[Job], Job] = lambda job: job
+
+
+def slower_network(hardware: Hardware) -> Hardware:
+    across = hardware.across
+    return replace(hardware, across=replace(across, bandwidth_bytes_per_second=across.bandwidth_bytes_per_second / 30))
+
+
+def one_network(hardware: Hardware) -> Hardware:
+    return replace(hardware, across=hardware.inside)
+
+
+def wider(job: Job) -> Job:
+    model = job.model
+    return job.on(model=model.on(hidden=2 * model.hidden, ffn=2 * model.ffn))
+
+
+def more_microbatches(job: Job) -> Job:
+    """Four times the batch, in microbatches as large as before, or of one sequence in a pipeline."""
+    return job.on(batch=4 * job.batch, microbatches=4 * job.microbatches)
+
+
+SCENARIOS = (
+    Scenario("as it is"),
+    Scenario("network across nodes 30x slower", hardware=slower_network),
+    Scenario("network across nodes as fast as inside", hardware=one_network),
+    Scenario("model twice as wide", job=wider),
+    Scenario("four times the batch", job=more_microbatches),
+)
+
+
+def what_if(runs: Sequence[tuple[Scenario, Run]]) -> Sweep:
+    """One row a scenario: who wins on each number of GPUs, and by how much."""
+    rows = [row(scenario, run) for scenario, run in runs]
+    winners = {tuple(value for key, value in row.items() if key.startswith("fastest")) for row in rows}
+    changes = len(winners) - 1
+    sentence = "The winner is the same in all of them." if not changes else "What wins depends on the network, the model and the batch."
+    return Sweep("What if: the fastest strategy in each case", rows, sentence)
+
+
+def row(scenario: Scenario, run: Run) -> dict:
+    report = run.report
+    found: dict = {"what if": scenario.name}
+    parallel = [measured for measured in report.strategies if measured.gpus > 1 and report.speedup(measured)]
+    for gpus in sorted({measured.gpus for measured in parallel}):
+        best = max((measured for measured in parallel if measured.gpus == gpus), key=lambda measured: report.speedup(measured) or 0)
+        found |= {f"fastest on {gpus}": best.name, f"speedup on {gpus}": report.speedup(best)}
+    return found

@@ -1,0 +1,397 @@
+"""The units of the model: embedding, transformer block, head; each forward next to its backward, priced, and parallel over tp.
+
+Idea   One implementation for every layout: the single GPU is the case where every group has one rank. Units chain: forward(x, microbatch)
+       from the tokens to the loss, backward(dy, microbatch) from None to None. A backward pass has two halves that a pipeline may part:
+       `backward_input` (I) hands the gradient on, `backward_weight` (W) adds up the weights' gradients, any time later.
+Cost   ndparallel/model/costs.py, operation by operation.
+Limit  What is transient inside a block is not counted as memory; what waits for the backward pass is, to the byte.
+
+Glossary
+    branch     attention or MLP, with its norm before it and its residual around it
+    linear     a branch's matmul: the name of its weight (several weights side by side are one matmul) and of the input it saved
+"""
+
+from collections.abc import Callable
+from weakref import proxy
+
+import numpy as np
+
+from ndparallel.model import costs, functional
+from ndparallel.model.attention import attention_core
+from ndparallel.model.units import Charge, Context, Saved, Unit, rows
+from ndparallel.parallel.slices import Parameter, part, whole
+
+
+class Branch:
+    """x + f(norm(x)): what attention and MLP have in common. `linears` maps each matmul to the name of its saved input."""
+
+    norm: str
+    add: str
+    linears: dict[str, str]
+    prices: dict[str, Callable]
+
+    def __init__(self, block: "Block") -> None:
+        self.block: Block = proxy(block)  # weak, so that a model is set free with its last user: no circle keeps its arrays
+        self.context, self.gpu, self.tp = block.context, block.gpu, block.context.tp
+
+    @staticmethod
+    def parameters(name: str, context: Context) -> list[Parameter]:
+        """The branch's parameters in a block of this name, its norm first."""
+        raise NotImplementedError
+
+    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+        raise NotImplementedError
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def saved(self, microbatch: int) -> Saved:
+        return self.block.keep((self.norm, microbatch))
+
+    def enter(self, x: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """Norm and gather; keep the residual and the matmul's input."""
+        charge(self.norm)
+        normed = functional.rms_norm(x, self.block.w[self.norm])
+        gathered = self.tp.enter(normed)
+        saved.keep(x=x, normed=normed if self.tp.regathers else gathered)
+        return gathered
+
+    def enter_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        dnormed = self.linear_backward(name, dlinear, saved, charge, self.tp.enter_backward)
+        charge(self.norm)
+        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w[self.norm])
+        self.block.g[self.norm] += dweight
+        charge(self.add)
+        dx += dy
+        return dx
+
+    def leave(self, name: str, inner: np.ndarray, x: np.ndarray, charge: Charge) -> np.ndarray:
+        """Multiply, sum what the ranks have and add the residual."""
+        y = self.linear_and_talk(name, inner, self.block.w[name], charge, self.tp.leave)
+        charge(self.add)
+        y += x
+        return y
+
+    def linear(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge) -> np.ndarray:
+        """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
+        return charge.matmul(name, rows(x), w.T).reshape(x.shape[0], x.shape[1], -1)
+
+    def linear_and_talk(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable) -> np.ndarray:
+        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one while the next is computed."""
+        if self.tp.chunks == 1 or self.tp.size == 1:
+            return talk(self.linear(name, x, w, charge))
+        handles = []
+        for chunk in np.split(x, self.tp.chunks):
+            partial = charge.matmul(name, rows(chunk), w.T, self.tp.chunks).reshape(*chunk.shape[:-1], -1)
+            handles.append(self.tp.reduce(partial, async_op=True))
+        return np.concatenate([handle.wait() for handle in handles])
+
+    def linear_backward(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge, talk: Callable | None = None) -> np.ndarray:
+        """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks for it."""
+        w = self.block.w[name]
+        dx = self.linear_and_talk(name, dy, w.T, charge, talk) if talk else self.linear(name, dy, w.T, charge)
+        if self.block.defers:
+            saved.keep(**{f"d {name}": dy})
+        else:
+            self.linear_weight(name, dy, saved, charge)
+        return dx
+
+    def linear_weight(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge) -> None:
+        x = saved.take(self.linears[name])
+        if self.tp.regathers and self.linears[name] == "normed":
+            x = self.tp.gather(x)
+        self.block.g[name] += charge.matmul(f"{name} weight", rows(dy).T, rows(x))
+
+    def backward_weight(self, microbatch: int) -> None:
+        saved = self.saved(microbatch)
+        for name in self.linears:
+            dy = saved.take(f"d {name}")
+            self.linear_weight(name, dy, saved, self.block.charge("weight", self.prices["backward"], dy.shape[1]))
+
+    def charge(self, phase: str, x: np.ndarray) -> Charge:
+        return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
+
+
+class Attention(Branch):
+    """Causal self-attention with rotary positions; tp cuts it by heads, cp by tokens."""
+
+    norm, add = "norm1", "add1"
+    linears = {"out": "mixed", "qkv": "normed"}
+    prices = {"forward": costs.attention_forward, "recompute": costs.attention_forward, "backward": costs.attention_backward}
+
+    def __init__(self, block: "Block") -> None:
+        super().__init__(block)
+        self.core = attention_core(self.context)
+        context, d = self.context, self.context.config.head_dim
+        self.rotations = functional.rotations_at(context.positions, d, context.dtype)
+        queries, keys = (parameter.shape[0] // d for parameter in block.parameters[1:3])
+        self.queries, self.turned = queries, queries + keys  # heads of q, and of q and k, which alone are turned
+
+    @staticmethod
+    def parameters(name: str, context: Context) -> list[Parameter]:
+        """q is cut by rows (outputs), out by columns (inputs); k and v by heads, and where there are fewer of them than tp ranks, several
+        ranks hold the same one."""
+        config, tp, i = context.config, context.tp.size, context.tp.index
+        h, d = config.hidden, config.head_dim
+        q, kv, kv_shared = part(config.heads * d, tp, i), kv_rows(config.kv_heads, d, tp, i), max(1, tp // config.kv_heads)
+        everything, deviation = slice(0, h), h**-0.5
+        return [
+            norm_parameter(f"{name}.norm1", context),
+            Parameter(f"{name}.q", (config.heads * d, h), (q, everything), deviation),
+            Parameter(f"{name}.k", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+            Parameter(f"{name}.v", (config.kv_heads * d, h), (kv, everything), deviation, kv_shared),
+            Parameter(f"{name}.out", (h, config.heads * d), (everything, q), small_deviation(context)),
+        ]
+
+    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge(phase, x)
+        qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
+        charge("rotary")
+        heads = qkv.reshape(*qkv.shape[:2], -1, self.context.config.head_dim)
+        qk, v = functional.rotary(heads[:, :, : self.turned], self.rotations), heads[:, :, self.turned :]
+        q, k = qk[:, :, : self.queries], qk[:, :, self.queries :]
+        mixed = self.core.mix(q, k, v, saved, charge)
+        mixed = mixed.reshape(*mixed.shape[:2], -1)
+        saved.keep(q=q, k=k, v=v, mixed=mixed)
+        return self.leave("out", mixed, x, charge)
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge("backward", dy)
+        mixed = saved["mixed"]
+        dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved, charge)
+        q, k, v = saved.take_all("q", "k", "v")
+        heads = dmixed.reshape(q.shape), mixed.reshape(q.shape)
+        dq, dk, dv = self.core.mix_backward(*heads, (q, k, v), saved, charge, self.charge("recompute", dy))
+        charge("rotary")
+        dqk = functional.rotary_backward(np.concatenate([dq, dk], axis=2), self.rotations)
+        dqkv = np.concatenate([dqk, dv], axis=2).reshape(*dqk.shape[:2], -1)
+        return self.enter_backward("qkv", dqkv, dy, saved, charge)
+
+
+class Gated(Branch):
+    """SwiGLU between two matmuls; tp cuts gate and up by columns, down by rows."""
+
+    def activate(self, gathered: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """What down is multiplied with, for a gathered input."""
+        gate_up = self.linear("gate_up", gathered, self.block.w["gate_up"], charge)
+        charge("swiglu")
+        activated = functional.swiglu(gate_up)
+        saved.keep(gate_up=gate_up, activated=activated)
+        return activated
+
+    def activate_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+        """From the gradient of what leaves down to that of gate and up."""
+        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
+        charge("swiglu")
+        return functional.swiglu_backward(dactivated, saved.take("gate_up"))
+
+
+class Mlp(Gated):
+    """The dense block's second branch."""
+
+    norm, add = "norm2", "add2"
+    linears = {"down": "activated", "gate_up": "normed"}
+    prices = {"forward": costs.mlp_forward, "recompute": costs.mlp_forward, "backward": costs.mlp_backward}
+
+    @staticmethod
+    def parameters(name: str, context: Context) -> list[Parameter]:
+        return [norm_parameter(f"{name}.norm2", context), *gated_parameters(name, context, context.config.ffn)]
+
+    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge(phase, x)
+        return self.leave("down", self.activate(self.enter(x, saved, charge), saved, charge), x, charge)
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        saved, charge = self.saved(microbatch), self.charge("backward", dy)
+        return self.enter_backward("gate_up", self.activate_backward(dy, saved, charge), dy, saved, charge)
+
+
+class Block(Unit):
+    """A transformer block: attention, then an MLP or experts."""
+
+    def __init__(self, name: str, context: Context, feed_forward: type[Branch] = Mlp) -> None:
+        super().__init__(name, context, [*Attention.parameters(name, context), *feed_forward.parameters(name, context)])
+        self.branches: tuple[Branch, Branch] = (Attention(self), feed_forward(self))
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """q, k, v lie side by side and are one matmul; so are gate and up, before down at the end."""
+        start, hidden = len(named["norm1"]), self.context.config.hidden
+        qkv = sum(len(named[name]) for name in "qkv")
+        fused = {"qkv": flat[start : start + qkv * hidden].reshape(qkv, hidden)}
+        if "down" in named:
+            down = named["down"].size
+            fused["gate_up"] = flat[-3 * down : -down].reshape(-1, hidden)
+        return fused
+
+    def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
+        y = self.run(x, microbatch, "forward")
+        if self.context.recompute == "full":
+            for branch in self.branches:
+                branch.saved(microbatch).drop()
+            self.keep(microbatch).keep(x=x)
+        return y
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        if self.context.recompute == "full":
+            self.run(self.keep(microbatch).take("x"), microbatch, "recompute")
+        for branch in reversed(self.branches):
+            dy = branch.backward_input(dy, microbatch)
+        return dy
+
+    def backward_weight(self, microbatch: int) -> None:
+        for branch in reversed(self.branches):
+            branch.backward_weight(microbatch)
+
+    def run(self, x: np.ndarray, microbatch: int, phase: str) -> np.ndarray:
+        for branch in self.branches:
+            x = branch.forward(x, microbatch, phase)
+        return x
+
+
+def gated_parameters(name: str, context: Context, ffn: int) -> list[Parameter]:
+    """SwiGLU's: gate and up are cut by rows (outputs), down by columns (inputs)."""
+    h, mine = context.config.hidden, part(ffn, context.tp.size, context.tp.index)
+    everything = slice(0, h)
+    return [
+        Parameter(f"{name}.gate", (ffn, h), (mine, everything), h**-0.5),
+        Parameter(f"{name}.up", (ffn, h), (mine, everything), h**-0.5),
+        Parameter(f"{name}.down", (h, ffn), (everything, mine), small_deviation(context)),
+    ]
+
+
+def small_deviation(context: Context) -> float:
+    """What writes to the residual starts smaller, as in GPT-2."""
+    return context.config.hidden**-0.5 / (2 * context.config.layers) ** 0.5
+
+
+def norm_parameter(name: str, context: Context) -> Parameter:
+    h = context.config.hidden
+    return Parameter(name, (h,), whole(h), shared_by=norm_sharers(context))
+
+
+def norm_sharers(context: Context) -> int:
+    """Under sequence parallelism every tp rank sees its shard of the tokens only."""
+    return context.tp.size if context.tp.shards else 1
+
+
+def kv_rows(kv_heads: int, head_dim: int, tp: int, index: int) -> slice:
+    if kv_heads >= tp:
+        return part(kv_heads * head_dim, tp, index)
+    head = index * kv_heads // tp
+    return slice(head * head_dim, (head + 1) * head_dim)
+
+
+def table(context: Context, index: tuple[slice, ...]) -> Parameter:
+    """The vectors of the vocabulary: small where they are logits' weights too."""
+    config = context.config
+    return Parameter("embedding.table", (config.vocab, config.hidden), index, config.hidden**-0.5 if config.tied else 1.0)
+
+
+def held(symbols: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Which symbols are in this slice of the vocabulary, and their places in it; 0 for the others."""
+    mine = (symbols >= rows.start) & (symbols < rows.stop)
+    return mine, np.where(mine, symbols - rows.start, 0)
+
+
+class Embedding(Unit):
+    """Bytes to vectors; tp cuts the vocabulary, and sums."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        config = context.config
+        self.rows = part(config.vocab, context.tp.size, context.tp.index)
+        index = (self.rows, slice(0, config.hidden))
+        super().__init__(name, context, [table(context, index)])
+
+    def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
+        """(s, b) to (s, b, h)."""
+        self.charge("forward", costs.embedding_forward, tokens.shape[1])("lookup")
+        self.keep(microbatch).keep(tokens=tokens)
+        mine, places = held(tokens, self.rows)
+        x = self.w["table"][places]
+        x[~mine] = 0
+        return self.context.tp.leave(x)
+
+    def backward_input(self, dy: np.ndarray, microbatch: int) -> None:
+        """There is nobody to hand a gradient on to."""
+        if self.defers:
+            self.keep(microbatch).keep(dy=dy)
+        else:
+            self.add_rows(dy, microbatch, "backward")
+
+    def backward_weight(self, microbatch: int) -> None:
+        self.add_rows(self.keep(microbatch).take("dy"), microbatch, "weight")
+
+    def add_rows(self, dy: np.ndarray, microbatch: int, phase: str) -> None:
+        dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
+        self.charge(phase, costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
+        mine, places = held(tokens, self.rows)
+        np.add.at(self.g["table"], places[mine], dy[mine])
+
+
+class Head(Unit):
+    """The last norm, the logits and the loss; tp cuts the vocabulary and never gathers the logits."""
+
+    def __init__(self, name: str, context: Context) -> None:
+        h, vocab = context.config.hidden, context.config.vocab
+        self.rows = part(vocab, context.tp.size, context.tp.index)
+        index = (self.rows, slice(0, h))
+        logits = table(context, index) if context.config.tied else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
+        super().__init__(name, context, [norm_parameter(f"{name}.norm", context), logits])
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"logits": named["table"]} if self.context.config.tied else {}
+
+    def forward(self, x: np.ndarray, microbatch: int) -> float:
+        """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""
+        targets = self.context.targets[microbatch]
+        tp, charge = self.context.tp, self.charge("forward", costs.head_forward, targets.shape[1])
+        charge("norm")
+        normed = functional.rms_norm(x, self.w["norm"])
+        gathered = tp.enter(normed)
+        logits = charge.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
+        charge("cross_entropy")
+        logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
+        mine, places = held(targets, self.rows)
+        target = tp.reduce(np.where(mine, np.take_along_axis(logits, places[..., None], axis=-1)[..., 0], 0))
+        np.exp(logits, out=logits)
+        total = tp.reduce(logits.sum(axis=-1))
+        logits /= total[..., None]
+        saved = self.keep(microbatch)
+        saved.keep(x=x, normed=normed if tp.regathers else gathered, probabilities=logits)
+        loss = self.context.losses[microbatch] = float(np.mean(np.log(total) - target))
+        return loss
+
+    def backward_input(self, dy: None, microbatch: int) -> np.ndarray:
+        """The gradient of the loss starts here: probabilities less one where the target is."""
+        saved = self.keep(microbatch)
+        targets, probabilities = self.context.targets[microbatch], saved.take("probabilities")
+        charge = self.charge("backward", costs.head_backward, targets.shape[1])
+        charge("cross_entropy")
+        dlogits = self.less_targets(probabilities, targets)
+        dlogits *= self.context.loss_scale / targets.size
+        dgathered = charge.matmul("logits", rows(dlogits), self.w["logits"]).reshape(*targets.shape, -1)
+        if self.defers:
+            saved.keep(dlogits=dlogits)
+        else:
+            self.add_weight(dlogits, saved, charge)
+        dnormed = self.context.tp.enter_backward(dgathered)
+        charge("norm")
+        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.w["norm"])
+        self.g["norm"] += dweight
+        return dx
+
+    def backward_weight(self, microbatch: int) -> None:
+        saved = self.keep(microbatch)
+        dlogits = saved.take("dlogits")
+        self.add_weight(dlogits, saved, self.charge("weight", costs.head_backward, dlogits.shape[1]))
+
+    def add_weight(self, dlogits: np.ndarray, saved: Saved, charge: Charge) -> None:
+        normed = saved.take("normed")
+        gathered = self.context.tp.gather(normed) if self.context.tp.regathers else normed
+        self.g["logits"] += charge.matmul("logits weight", rows(dlogits).T, rows(gathered))
+
+    def less_targets(self, probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Take 1 off the targets' probabilities, in place."""
+        mine, places = held(targets, self.rows)
+        probabilities[(*np.nonzero(mine), places[mine])] -= 1
+        return probabilities

@@ -1,0 +1,45 @@
+"""Optimizers over flat arrays: what they remember is memory, what they read and write is time.
+
+Idea   An optimizer works element by element, so any slice of the weights can be stepped by whoever holds that slice: ZeRO is possible.
+Cost   Memory-bound. AdamW reads weight, gradient and two moments and writes three of them: 7 arrays. SGD: 3, and remembers nothing.
+"""
+
+import numpy as np
+
+from gpu import GPU
+from ndparallel.model import costs
+
+
+class AdamW:
+    """Loshchilov and Hutter, 1711.05101; one weight decay for all parameters."""
+
+    def __init__(self, gpu: GPU, sizes: list[int], dtype: str, learning_rate: float) -> None:
+        self.gpu, self.learning_rate, self.steps = gpu, learning_rate, 0
+        self.beta1, self.beta2, self.epsilon, self.weight_decay = 0.9, 0.999, 1e-8, 0.01
+        self.moments = [np.zeros((2, size), dtype) for size in sizes]
+        gpu.allocate("optimizer", sum(moments.nbytes for moments in self.moments))
+
+    def step(self, weights: list[np.ndarray], gradients: list[np.ndarray]) -> None:
+        """Update each array of weights in place; array i must always be the same slice."""
+        self.steps += 1
+        for w, g, (mean, square) in zip(weights, gradients, self.moments, strict=True):
+            self.gpu.compute(costs.adamw("optimizer adamw", w.size, str(w.dtype)))
+            mean += (1 - self.beta1) * (g - mean)
+            square += (1 - self.beta2) * (g * g - square)
+            unbiased_mean, unbiased_square = mean / (1 - self.beta1**self.steps), square / (1 - self.beta2**self.steps)
+            w -= self.learning_rate * (unbiased_mean / (np.sqrt(unbiased_square) + self.epsilon) + self.weight_decay * w)
+
+
+class SGD:
+    """Plain gradient descent."""
+
+    def __init__(self, gpu: GPU, sizes: list[int], dtype: str, learning_rate: float) -> None:
+        self.gpu, self.learning_rate = gpu, learning_rate
+
+    def step(self, weights: list[np.ndarray], gradients: list[np.ndarray]) -> None:
+        for w, g in zip(weights, gradients, strict=True):
+            self.gpu.compute(costs.sgd("optimizer sgd", w.size, str(w.dtype)))
+            w -= self.learning_rate * g
+
+
+OPTIMIZERS: dict[str, type[AdamW] | type[SGD]] = {"adamw": AdamW, "sgd": SGD}

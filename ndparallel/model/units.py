@@ -1,0 +1,273 @@
+"""What every unit of the model shares: its flat arrays, its saved activations, and its price list.
+
+Idea   A unit (embedding, block, head) is what FSDP gathers, what a bucket is filled by, what a pipeline stage is made of.
+
+Glossary
+    saved      what a unit keeps of one microbatch from its forward to its backward pass, counted as activations
+    w, g       the unit's weights and gradients by short name, views of flat arrays
+    charge     a price list from ndparallel/model/costs.py: operations are looked up by name, held against the real shapes and charged
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpu import GPU, Operation
+from ndparallel.model import costs
+from ndparallel.model.costs import Sizes
+from ndparallel.model.nonfinite import Watch
+from ndparallel.parallel.context import ContextParallel
+from ndparallel.parallel.expert import ExpertParallel
+from ndparallel.parallel.slices import Parameter, part, views
+from ndparallel.parallel.tensor import TensorParallel
+
+RECOMPUTE = ("none", "selective", "full")
+MOST_PRICE_LISTS = 4096  # that a rank keeps
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A Llama-style transformer. Weights are (outputs, inputs), as in torch.
+
+    With `experts` above 0 every block has a router and that many experts of width `expert_ffn` in place of its MLP. A token goes to `top_k`
+    of them, weighed by their probabilities (which `renormalise` makes add up to 1), and to all `shared_experts`. `capacity_factor` bounds
+    what an expert takes (None: it takes all); `balance_loss` weighs the loss that keeps the experts equally busy.
+    """
+
+    layers: int = 8
+    hidden: int = 32
+    heads: int = 8
+    kv_heads: int = 2
+    ffn: int = 88
+    vocab: int = 256
+    sequence: int = 64
+    experts: int = 0
+    top_k: int = 2
+    expert_ffn: int = 44
+    shared_experts: int = 0
+    capacity_factor: float | None = None
+    renormalise: bool = True
+    balance_loss: float = 0.01
+    tied: bool = False  # embedding and head share their table
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.heads
+
+    def on(self, **changes) -> "ModelConfig":
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What became of one microbatch's tokens at one layer's experts, on one rank."""
+
+    expert_rows: tuple[int, ...]  # rows that each of the rank's experts worked on
+    sent_rows: tuple[int, ...] = ()  # rows that the rank's own tokens sent to each expert of the layer
+    dropped: int = 0  # of the rank's own tokens' choices, those that were over an expert's capacity
+    balance_loss: float = 0.0  # of whole sequences, already weighed
+
+
+@dataclass
+class Context:
+    """What the units of one rank share. `loss_scale` weighs a microbatch, `targets` are its tokens to predict, (s, b)."""
+
+    gpu: GPU
+    config: ModelConfig
+    tp: TensorParallel
+    cp: ContextParallel
+    ep: ExpertParallel
+    dtype: str = "float32"
+    recompute: str = "none"
+    loss_scale: float = 1.0
+    targets: dict[int, np.ndarray] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+    routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
+    watch: Watch | None = None
+    known_sizes: dict[int, Sizes] = field(default_factory=dict)
+    prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)  # the same for all units of a kind
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """Where in the sequence this rank's tokens stand."""
+        return self.cp.positions(self.config.sequence)
+
+    def sizes(self, batch: int) -> Sizes:
+        if batch not in self.known_sizes:
+            tp, cp, shards = self.tp, self.cp, self.tp.sequence_parallel
+            sizes = local_sizes(self.config, batch, tp.size, tp.index, shards, self.dtype, cp.size, cp.variant, self.ep.size)
+            self.known_sizes[batch] = sizes
+        return self.known_sizes[batch]
+
+    def price_list(self, operations: Callable[..., list[Operation]], batch: int, counts: tuple[int, ...]) -> dict[str, Operation]:
+        """Operations by name, for `batch` sequences and for counts that the sizes do not tell."""
+        key = (operations, batch, counts)
+        if key not in self.prices:
+            if len(self.prices) == MOST_PRICE_LISTS:  # what experts' row counts make grows with the steps
+                self.prices.clear()
+            self.prices[key] = {operation.name: operation for operation in operations(self.sizes(batch), *counts)}
+        return self.prices[key]
+
+
+def local_sizes(
+    config: ModelConfig,
+    batch: int,
+    tp: int,
+    index: int,
+    sequence_parallel: str,
+    dtype: str,
+    cp: int = 1,
+    variant: str = "ring",
+    ep: int = 1,
+) -> Sizes:
+    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks, and experts shared out over `ep`."""
+    sequence, heads = config.sequence // cp, config.heads // tp
+    tokens = sequence * batch
+    shard = tokens if sequence_parallel == "none" else tokens // tp
+    return Sizes(
+        tokens=tokens,
+        shard_tokens=shard,
+        kept_tokens=shard if sequence_parallel == "sp-regather" else tokens,
+        pairs=batch * heads * config.sequence * (config.sequence + 1) // (2 * cp),
+        scores=batch * heads * sequence * (sequence * (cp + 1) // 2 if variant == "ring" else config.sequence),
+        hidden=config.hidden,
+        heads=heads,
+        kv_heads=max(1, config.kv_heads // tp),
+        head_dim=config.head_dim,
+        ffn=config.ffn // tp,
+        vocab=part(config.vocab, tp, index).stop - part(config.vocab, tp, index).start,
+        dtype=dtype,
+        blocks=cp if variant == "ring" else 1,
+        block_pairs=batch * heads * sequence**2 // 2,
+        routed_tokens=tokens // tp,
+        experts=config.experts,
+        local_experts=config.experts // ep,
+        senders=ep * tp,
+        top_k=config.top_k,
+        expert_ffn=config.expert_ffn // tp,
+        shared_ffn=config.shared_experts * config.expert_ffn // tp,
+    )
+
+
+class Saved(dict[str, np.ndarray]):
+    """Arrays kept for the backward pass; keeping and popping moves the GPU's memory counter."""
+
+    def __init__(self, gpu: GPU) -> None:
+        super().__init__()
+        self.gpu = gpu
+
+    def keep(self, **arrays: np.ndarray) -> None:
+        self.gpu.allocate("activations", sum(array.nbytes for array in arrays.values()))
+        self.update(arrays)
+
+    def take(self, name: str) -> np.ndarray:
+        array = self.pop(name)
+        self.gpu.free("activations", array.nbytes)
+        return array
+
+    def take_all(self, *names: str) -> list[np.ndarray]:
+        arrays = [self.pop(name) for name in names]
+        self.gpu.free("activations", sum(array.nbytes for array in arrays))
+        return arrays
+
+    def drop(self) -> None:
+        self.take_all(*self)
+
+
+class Charge(dict[str, str]):
+    """The price list of one pass through one unit: charge an operation by its name. What events call it is put together once."""
+
+    def __init__(self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: Watch | None = None) -> None:
+        self.gpu, self.prefix, self.prices, self.watch = gpu, prefix, prices, watch
+
+    def __missing__(self, name: str) -> str:
+        self[name] = full = f"{self.prefix} {name}"
+        return full
+
+    def __call__(self, name: str) -> None:
+        self.gpu.compute(self.prices[name], self[name])
+
+    def matmul(self, name: str, a: np.ndarray, b: np.ndarray, chunks: int = 1) -> np.ndarray:
+        """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of what is priced."""
+        operation = self.prices[name] if chunks == 1 else costs.chunk(self.prices[name], chunks)
+        if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
+            raise AssertionError(f"{self[name]} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
+        self.gpu.compute(operation, self[name])
+        product = a @ b
+        if self.watch:
+            self.watch.see(self[name], product)
+        return product
+
+
+def rows(x: np.ndarray) -> np.ndarray:
+    """(s, b, h) to (s * b, h)."""
+    return x.reshape(-1, x.shape[-1])
+
+
+class Unit:
+    """A piece of the model with its parameters in one flat array. Call its passes as
+
+    forward(x, microbatch) -> y;  backward(dy, microbatch) -> dx, or its halves backward_input(dy, microbatch) -> dx and, any time
+    later, backward_weight(microbatch). Gradients are added to what `g` holds.
+    """
+
+    def __init__(self, name: str, context: Context, parameters: list[Parameter]) -> None:
+        self.name, self.context, self.gpu, self.parameters = name, context, context.gpu, parameters
+        self.size = sum(parameter.size for parameter in parameters)
+        self.w: dict[str, np.ndarray] = {}
+        self.g: dict[str, np.ndarray] = {}
+        self.saved: dict[Any, Saved] = {}
+        self.charges: dict[tuple, Charge] = {}
+        self.inner: list[Unit] = []  # units inside, whose gradients are averaged over other ranks
+        self.defers = True
+
+    def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
+        """Let the unit's parameters be views of these flat arrays."""
+        if weights is not None:
+            self.w = self._short_names(weights)
+        if gradients is not None:
+            self.g = self._short_names(gradients)
+
+    def _short_names(self, flat: np.ndarray) -> dict[str, np.ndarray]:
+        named = {name.rsplit(".", 1)[-1]: view for name, view in views(self.parameters, flat).items()}
+        return named | self.fused(flat, named)
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Views that span several parameters that lie side by side."""
+        return {}
+
+    def initial_weights(self, seed: int) -> np.ndarray:
+        return np.concatenate([parameter.draw(seed, self.context.dtype).reshape(-1) for parameter in self.parameters])
+
+    def keep(self, key: Any) -> Saved:
+        if key not in self.saved:
+            self.saved[key] = Saved(self.gpu)
+        return self.saved[key]
+
+    def charge(self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int) -> Charge:
+        """The price list for `batch` sequences, and for counts that the sizes do not tell."""
+        key = (phase, operations, batch, counts)
+        charge = self.charges.get(key)
+        if charge is None:
+            prices = self.context.price_list(operations, batch, counts)
+            charge = self.charges[key] = Charge(self.gpu, f"{phase} {self.name}", prices, self.context.watch)
+        return charge
+
+    forward: Callable[[Any, int], Any]
+    backward_input: Callable[[Any, int], Any]
+    backward_weight: Callable[[int], None]
+
+    def parameter_gradients(self) -> Iterator[tuple[Parameter, np.ndarray]]:
+        for parameter in self.parameters:
+            yield parameter, self.g[parameter.name.rsplit(".", 1)[-1]]
+
+    def backward(self, dy: Any, microbatch: int) -> Any:
+        """Both halves at once: every weight's gradient as soon as its inputs are there."""
+        self.defers = False
+        try:
+            return self.backward_input(dy, microbatch)
+        finally:
+            self.defers = True

@@ -1,0 +1,96 @@
+"""Context parallelism: every rank has a part of each sequence, and attention alone needs the others' keys and values.
+
+Idea   Cut the sequence in 2 cp chunks and give rank r the chunks r and 2 cp - 1 - r ("zigzag"): under the causal mask early tokens see few
+       keys and late ones many, so an early and a late chunk together are the same work on every rank. Keys and values then either go
+       round a ring, one rank's block at a time, while queries meet the block that came before (Liu et al. 2310.01889), or are gathered
+       at once, before any query starts (Llama 3, 2407.21783, section 3.3.2). ndparallel/model/attention.py has the mathematics.
+Cost   ring: cp - 1 blocks sent forward; backward cp - 1 again, and cp blocks of their gradients.   all-gather: the same bytes, less one
+       block of gradients, in one all-gather forward, and one more and a reduce-scatter backward; nothing hides them.
+Limit  2 cp divides the sequence.
+
+Glossary
+    cp            ranks that share a sequence
+    block         keys and values of one rank's tokens: (2, s/cp, b, kv_heads, head_dim)
+    hop           one step of the ring: after hop i a rank has the block of the rank i places to its left
+    positions     where in the sequence a rank's tokens stand
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from collectives import Group, all_gather, reduce_scatter
+from gpu import GPU, Handle
+
+VARIANTS = ("ring", "all-gather")
+
+
+@lru_cache(maxsize=256)
+def zigzag(sequence: int, parts: int, index: int) -> tuple[int, ...]:
+    """The positions of part `index`: its chunk counted from the start of the sequence, and the one counted from the end."""
+    if parts == 1:
+        return tuple(range(sequence))
+    chunk = sequence // (2 * parts)
+    late = 2 * parts - 1 - index
+    return (*range(index * chunk, (index + 1) * chunk), *range(late * chunk, (late + 1) * chunk))
+
+
+@dataclass
+class ContextParallel:
+    """One rank's operators: its positions, and the ways of keys and values."""
+
+    gpu: GPU
+    group: Group
+    variant: str = "ring"
+
+    @cached_property
+    def size(self) -> int:
+        return self.group.size
+
+    @cached_property
+    def index(self) -> int:
+        return self.group.index(self.gpu.rank)
+
+    def positions(self, sequence: int) -> tuple[int, ...]:
+        return zigzag(sequence, self.size, self.index)
+
+    def all_positions(self, sequence: int) -> tuple[int, ...]:
+        """Where the tokens of all ranks stand, in the order in which `gather` puts them."""
+        return tuple(position for index in range(self.size) for position in zigzag(sequence, self.size, index))
+
+    def travel(self, own: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (rank's index, its block), own first. The next block is on its way while the caller computes with this one."""
+        block = own
+        for hop in range(self.size - 1):
+            on_their_way = self.pass_on(block, "keys and values", hop)
+            yield (self.index - hop) % self.size, block
+            block = on_their_way.wait()
+        yield (self.index + 1) % self.size, block
+
+    def pass_on(self, block: np.ndarray, what: str, hop: int) -> "Exchange":
+        """Send a block to the right and announce one from the left."""
+        ranks, name = self.group.ranks, self.group.name
+        leaving = self.gpu.isend(ranks[(self.index + 1) % self.size], block, (what, hop), name)
+        return Exchange(leaving, self.gpu.irecv(ranks[self.index - 1], (what, hop), stream=name))
+
+    def gather(self, own: np.ndarray) -> np.ndarray:
+        """All ranks' blocks, (cp, *own.shape)."""
+        return all_gather(self.gpu, np.empty((self.size, *own.shape), own.dtype), own, self.group)
+
+    def scatter(self, blocks: np.ndarray) -> np.ndarray:
+        """Sum over the ranks and keep this rank's block."""
+        return reduce_scatter(self.gpu, np.empty(blocks.shape[1:], blocks.dtype), blocks, self.group)
+
+
+class Exchange(NamedTuple):
+    """A block on its way to the right and one on its way from the left."""
+
+    leaving: Handle
+    arriving: Handle
+
+    def wait(self) -> np.ndarray:
+        self.leaving.wait()
+        return self.arriving.wait()

@@ -1,0 +1,116 @@
+"""Expert parallelism: every rank holds some of the experts, and tokens travel to them and back.
+
+Idea   The ep ranks, otherwise data-parallel, share out the experts. Each sends its rows to the ranks whose experts they chose, in one
+       all-to-all with uneven pieces, and gets the experts' outputs back by the same way (Lepikhin et al. 2006.16668). Under tensor
+       parallelism every tp rank routes its own part of the tokens and holds a slice of the same experts: what reached one tp rank is handed
+       on to the others before the experts, and summed after them.
+Cost   A token crosses the ep links k times each way, forward and again backward, whatever tp is; and then the tp links.
+Limit  The rank of the most popular expert gets the most rows, computes longest, and its senders queue at its door: all wait for it.
+
+Glossary
+    row            a token on its way to one of its k experts
+    counts         rows by expert, known to the sender only, and therefore exchanged first
+    itinerary      how the rows of one microbatch travel: the same way there and back, forward and backward
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+
+from collectives import Group, all_gather, all_reduce, all_to_all
+from gpu import GPU, Handle
+from ndparallel.parallel.tensor import TensorParallel
+
+
+@dataclass
+class ExpertParallel:
+    """One rank's operators. `sequence` are the ranks that have the other tokens of the same sequences."""
+
+    gpu: GPU
+    group: Group
+    sequence: Group
+    tp: TensorParallel
+
+    @cached_property
+    def size(self) -> int:
+        return self.group.size
+
+    @cached_property
+    def index(self) -> int:
+        return self.group.index(self.gpu.rank)
+
+    def sum_over_sequence(self, counts: np.ndarray) -> Handle:
+        """Sum what every rank found out about its tokens over the ranks that share their sequences."""
+        return all_reduce(self.gpu, counts, self.sequence, async_op=True)
+
+    def itinerary(self, counts: np.ndarray) -> "Itinerary":
+        """Tell the ranks how many rows are coming: `counts` (experts) of this rank's rows, by the expert they go to."""
+        here = np.empty((self.size, len(counts) // self.size), counts.dtype)
+        all_to_all(self.gpu, here, counts.reshape(here.shape), self.group)
+        everywhere = np.empty((self.tp.size, *here.shape), counts.dtype)
+        all_gather(self.gpu, everywhere, here, self.tp.group)
+        return Itinerary(self, counts.reshape(here.shape), everywhere)
+
+
+class Itinerary:
+    """The way of one microbatch's rows. `leaving` is (ep, local experts): the rank's own rows by the expert they go to; `arriving` is
+    (tp, ep, local experts): those that come, by the rank that sends them and by expert."""
+
+    def __init__(self, ep: ExpertParallel, leaving: np.ndarray, arriving: np.ndarray) -> None:
+        self.ep, self.gpu = ep, ep.gpu
+        self.sent, self.leaving = leaving.reshape(-1).tolist(), leaving.sum(axis=1).tolist()
+        self.received = arriving[ep.tp.index].sum(axis=1).tolist()
+        self.by_tp_rank = arriving.sum(axis=(1, 2)).tolist()
+        self.by_expert = arriving.sum(axis=(0, 1)).tolist()
+        self.order = by_expert_first(arriving)
+
+    @property
+    def needs_sorting(self) -> bool:
+        """Whether rows of several senders must be brought together by expert."""
+        return self.ep.size * self.ep.tp.size > 1
+
+    def busy_experts(self) -> Iterator[tuple[int, slice]]:
+        """The local experts that have rows, and which ones."""
+        for expert, (stop, count) in enumerate(zip(accumulate(self.by_expert), self.by_expert)):
+            if count:
+                yield expert, slice(stop - count, stop)
+
+    def to_experts(self, rows: np.ndarray) -> Handle:
+        """Send rows that are sorted by expert; wait for those that come to this rank's experts, sorted by expert too."""
+        arrived = np.empty((sum(self.received), rows.shape[1]), rows.dtype)
+        on_the_way = all_to_all(self.gpu, arrived, rows, self.ep.group, self.received, self.leaving, async_op=True)
+        return on_the_way.then(lambda here: self.hand_on(here)[self.order])
+
+    def from_experts(self, rows: np.ndarray) -> Handle:
+        """Send the rows back to where they came from, summed over the tp slices of the experts."""
+        as_they_came = np.empty_like(rows)
+        as_they_came[self.order] = rows
+        here = self.sum_up(as_they_came)
+        returned = np.empty((sum(self.leaving), rows.shape[1]), rows.dtype)
+        return all_to_all(self.gpu, returned, here, self.ep.group, self.leaving, self.received, async_op=True)
+
+    def hand_on(self, here: np.ndarray) -> np.ndarray:
+        """Give what arrived here to all tp ranks, each of which has a slice of the experts."""
+        tp = self.ep.tp
+        if tp.size == 1:
+            return here
+        everywhere = np.empty((sum(self.by_tp_rank), here.shape[1]), here.dtype)
+        return all_to_all(self.gpu, everywhere, np.concatenate([here] * tp.size), tp.group, self.by_tp_rank, [len(here)] * tp.size)
+
+    def sum_up(self, everywhere: np.ndarray) -> np.ndarray:
+        """Sum what the tp ranks' slices made of the rows that arrived here."""
+        tp, mine = self.ep.tp, sum(self.received)
+        if tp.size == 1:
+            return everywhere
+        parts = np.empty((tp.size * mine, everywhere.shape[1]), everywhere.dtype)
+        all_to_all(self.gpu, parts, everywhere, tp.group, [mine] * tp.size, self.by_tp_rank)
+        return parts.reshape(tp.size, mine, everywhere.shape[1]).sum(axis=0)
+
+
+def by_expert_first(arriving: np.ndarray) -> np.ndarray:
+    """Where in (tp rank, ep rank, expert) order the rows stand that come one after another in (expert, tp rank, ep rank) order."""
+    experts = [*range(arriving.shape[2])] * (arriving.size // arriving.shape[2])
+    return np.argsort(np.repeat(experts, arriving.reshape(-1)), kind="stable")

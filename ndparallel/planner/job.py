@@ -1,0 +1,155 @@
+"""A training job, and one way to lay it out on GPUs.
+
+Idea   The job is given: model, machine, software, batch. The plan is chosen: degrees, microbatch, schedule. What follows from both (dp, the
+       number of microbatches) is derived. Numbers of a plan may be numpy arrays: then it stands for that many plans.
+Limit  The three choices that are words (schedule, recompute, sequence parallelism) are the same for all plans of one array.
+
+Glossary
+    tp, pp, dp, ep, cp   degrees of tensor, pipeline, data, expert and context parallelism; ep divides tp * cp * dp and adds no ranks
+    chunks               parts of the model on one pipeline rank
+    zero                 what data parallelism shards: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP)
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError
+from ndparallel.pipeline.actions import Layout
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.layers.collective_time import GroupLinks
+from ndparallel.planner.layers.numbers import smaller
+from ndparallel.planner.layers.operations import Share
+from ndparallel.planner.lesson_runs.token_counts import TokenCounts
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.software import Stack
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and optimizer in 16 bits."""
+
+    shape: ModelShape
+    hardware: Hardware
+    stack: Stack
+    sequence: int
+    global_batch: int
+    half: bool = False
+    dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
+    routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
+    capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
+    token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
+
+    def __post_init__(self) -> None:
+        if self.token_counts and not self.stack.executed:
+            raise UserError(f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance.")
+
+    @property
+    def busiest(self) -> float:
+        """Rows of the busiest rank's experts, in those of the mean rank when nothing is dropped."""
+        return self.routing_imbalance if self.capacity_factor is None else min(self.routing_imbalance, self.capacity_factor)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One layout, or as many as its arrays have elements."""
+
+    tp: Any = 1
+    pp: Any = 1
+    dp: Any = 1
+    ep: Any = 1
+    cp: Any = 1
+    chunks: Any = 1
+    micro_batch: Any = 1
+    zero: int = 0
+    shards: Any = 0  # with zero 3: ranks that a layer's weights are sharded over, 0 for all of dp and cp; the others are replicas (HSDP)
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    recompute_layers: int = 0  # with full recomputation: the first so many layers of a stage, 0 for all
+    schedule: str = "1f1b"
+
+    @property
+    def gpus(self):
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def stages(self):
+        return self.pp * self.chunks
+
+    @property
+    def layout(self) -> Layout:
+        """Which pipeline rank holds which stage."""
+        return Layout(RECIPES[self.schedule].layout if self.schedule in RECIPES else "loop", self.pp, self.chunks)
+
+    def microbatches(self, job: Job):
+        return job.global_batch // (self.dp * self.micro_batch)
+
+    def share(self, job: Job) -> Share:
+        linear = "float8" if job.dtype == "fp8" else "bfloat16"
+        sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
+        received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.ep)
+        return Share(
+            self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel, sent, received, linear_dtype=linear
+        )
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that a rank is in, on the machine: tp ranks are neighbours, then cp, dp and pp."""
+
+    plan: Plan
+    job: Job
+
+    def links(self, name: str) -> GroupLinks:
+        return getattr(self, name)
+
+    def _links(self, ranks, stride) -> GroupLinks:
+        return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rails)
+
+    @cached_property
+    def tp(self) -> GroupLinks:
+        return self._links(self.plan.tp, 1)
+
+    @cached_property
+    def cp(self) -> GroupLinks:
+        return self._links(self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def dp(self) -> GroupLinks:
+        """Ranks with the same weights: data-parallel and context-parallel ones."""
+        return self._links(self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def pp(self) -> GroupLinks:
+        """Stages that follow one another."""
+        return self._links(self.plan.pp, self.stage_stride)
+
+    @cached_property
+    def ep(self) -> GroupLinks:
+        return self._links(self.plan.ep, 1)
+
+    @cached_property
+    def shards(self) -> GroupLinks:
+        """Ranks that FSDP shards a layer over."""
+        return self._links(self.plan.shards or self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def replicas(self) -> GroupLinks:
+        """Ranks that hold the same shard (HSDP)."""
+        return self._links(self.plan.dp * self.plan.cp / self.shards.ranks, self.plan.tp * self.shards.ranks)
+
+    @cached_property
+    def experts_dp(self) -> GroupLinks:
+        """Ranks with the same experts."""
+        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
+
+    @cached_property
+    def ends(self) -> GroupLinks:
+        """The first and the last stage."""
+        return self._links(2, (self.plan.pp - 1) * self.stage_stride + (self.plan.pp == 1))
+
+    @property
+    def stage_stride(self):
+        """Ranks between neighbours in the pipeline."""
+        return self.plan.tp * self.plan.cp * self.plan.dp

@@ -1,0 +1,115 @@
+"""Seconds of a collective on the links that its group really runs on, with the algorithm that NCCL would choose.
+
+Idea   A group of p ranks, `stride` apart, has some members in every node. A ring crosses each node's border over as many rails as it has
+       members there, so its bandwidth is the smaller of the link inside and of all those rails. Small sums take a tree instead, as NCCL
+       compares them (src/graph/tuning.cc: for an all_reduce ring and tree by latency + bytes / bandwidth, for the others a ring).
+Cost   ring all_gather and reduce_scatter: START + hops' latency + (p-1)/p * n / bandwidth; all_reduce twice that without START.
+Limit  Groups do not slow one another: every member has a rail of its own. All arguments may be numpy arrays.
+
+Glossary
+    n        bytes of the whole array (of all_to_all: what one rank sends)
+    rail     the network ports of the same number in all nodes: one for each GPU of a node
+    START    what any collective costs before the first byte moves
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpu import Hardware
+from ndparallel.planner.layers.numbers import either, larger, smaller
+
+START_SECONDS = 23e-6  # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+
+# How much slower a GPU computes while a collective is under way, which takes multiprocessors, memory bandwidth and power from it: the mean
+# over A100, H100, MI210 and MI250 in Lee et al., arXiv:2507.03114 (their largest is 0.40)
+SLOWDOWN = 0.189
+
+
+def lost_to(collective, compute):
+    """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which less than that gets done."""
+    return SLOWDOWN * smaller(collective / (1 + SLOWDOWN), compute)
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """How a group of `ranks` GPUs, `stride` apart, lies on the nodes."""
+
+    ranks: Any
+    stride: Any
+    hardware: Hardware
+    rails: Any = 1.0  # share of its rails that a collective uses
+
+    @cached_property
+    def per_node(self):
+        return smaller(larger(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
+
+    @cached_property
+    def nodes(self):
+        return -(-self.ranks // self.per_node)
+
+    @cached_property
+    def bandwidth(self):
+        """Bytes a second that pass any point of the ring."""
+        inside = self.hardware.inside.bandwidth_bytes_per_second
+        across = self.hardware.across.bandwidth_bytes_per_second * larger(1, self.per_node * self.rails)
+        return either(self.nodes > 1, smaller(inside, across), inside)
+
+    @cached_property
+    def hops_seconds(self):
+        """Latency once round the ring."""
+        across = self.nodes - 1
+        return (self.ranks - 1 - across) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
+
+    @cached_property
+    def tree_seconds(self):
+        """Latency down a tree whose branches are chains inside the nodes."""
+        inside = (self.per_node - 1) * self.hardware.inside.latency_seconds
+        return inside + np.ceil(np.log2(self.nodes)) * self.hardware.across.latency_seconds
+
+
+def collective_seconds(collective: str, nbytes, links: GroupLinks):
+    """Seconds of one collective of `nbytes` in a group; 0 for a group of one."""
+    seconds = START_SECONDS + _BY_NAME[collective](nbytes, links)
+    return either((links.ranks > 1) & (nbytes > 0), seconds, 0.0)
+
+
+def _wire(nbytes, links: GroupLinks):
+    return (links.ranks - 1) / links.ranks * nbytes / links.bandwidth
+
+
+def _all_gather(nbytes, links: GroupLinks):
+    return links.hops_seconds + _wire(nbytes, links)
+
+
+def _all_reduce(nbytes, links: GroupLinks):
+    ring = 2 * (links.hops_seconds + _wire(nbytes, links))
+    tree = 2 * (links.tree_seconds + nbytes / links.bandwidth)
+    return smaller(ring, tree)
+
+
+def _all_to_all(nbytes, links: GroupLinks):
+    """Every rank sends as much to each: inside over the node's links, across over its own rail."""
+    each, hardware = nbytes / links.ranks, links.hardware
+    inside = each * (links.per_node - 1) / hardware.inside.bandwidth_bytes_per_second
+    across = each * (links.ranks - links.per_node) / hardware.across.bandwidth_bytes_per_second
+    return larger(inside, across) + either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
+
+
+_BY_NAME = {"all_gather": _all_gather, "reduce_scatter": _all_gather, "all_reduce": _all_reduce, "all_to_all": _all_to_all}
+
+
+def distinct_nodes(nodes, choices):
+    """Of the other nodes, how many a token meets that chooses `choices` ranks at random: it crosses to each node once (DeepEP)."""
+    return (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
+
+
+def dispatch_seconds(nbytes, choices, links: GroupLinks):
+    """Seconds of an all_to_all whose rows, `choices` copies of each, cross to a node once and are copied on inside it."""
+    hardware = links.hardware
+    across = nbytes / choices * distinct_nodes(links.nodes, choices) / hardware.across.bandwidth_bytes_per_second
+    inside = nbytes * (links.per_node - 1) / links.per_node / hardware.inside.bandwidth_bytes_per_second
+    latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
+    return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

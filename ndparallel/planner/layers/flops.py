@@ -1,0 +1,40 @@
+"""FLOPs of a step, by the definitions that MFU and HFU rest on.
+
+Idea   Model FLOPs are what the mathematics needs, whatever the software does: 6 for each parameter that multiplies and each token, and
+       6 * layers * heads * (query width + value width) * sequence / 2 for attention under the causal mask. MFU divides them by what the
+       peaks of all GPUs could do in the step (Chowdhery et al. 2204.02311, appendix B, who count no mask). HFU adds what is computed twice.
+Limit  Published MFUs differ by up to 2x: some count the masked half of attention, the embedding, or recomputation.
+"""
+
+from dataclasses import replace
+
+from gpu import Operation
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.step.workload import kinds_by_stage
+
+DEFINITIONS = {
+    "mfu": "model FLOPs (6 per parameter that multiplies and token, causal half of attention, no recomputation) / (peak * GPUs * step)",
+    "hfu": "the same with recomputation counted as often as it is done",
+}
+
+
+def model_flops(job: Job) -> float:
+    """FLOPs of one step without recomputation: matrices, and the attention that the mask keeps."""
+    counted, shape = job.shape.parameters(), job.shape
+    matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
+    attention = 3 * shape.layers * shape.heads * (shape.head_dim + shape.value_dim) * job.sequence
+    return float(job.global_batch * job.sequence * (6 * matrices + attention))
+
+
+def recomputed_flops(job: Job, plan: Plan) -> float:
+    """FLOPs of one step that are done again, on all GPUs."""
+    lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
+    kinds = [kind for stage in kinds_by_stage(job.shape, plan.stages, plan.recompute_layers) for kind in stage]
+    layers = {experts: kinds.count("experts" if experts else "dense") for experts in (False, True)}
+    again = sum(count * flops(lists.layer(experts, plan.recompute).recompute) for experts, count in layers.items() if count)
+    return float(again * plan.tp * plan.cp * plan.dp * plan.microbatches(job))
+
+
+def flops(items: list) -> float:
+    return sum(item.flops for item in items if isinstance(item, Operation))

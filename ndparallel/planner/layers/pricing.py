@@ -1,0 +1,110 @@
+"""Seconds of one layer's passes on one machine: its list, priced, with the communication that nothing hides.
+
+Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when the matmul ends.
+Limit  All GPUs are alike: one number stands for them.
+
+Glossary
+    exposed    seconds of a collective that the GPU's compute waits for
+    host       the CPU that launches kernels, one after another: a pass takes no less than its launches
+    unit       embedding, dense layer, layer with experts, or head
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gpu import Operation
+from ndparallel.planner.job import Groups, Job, Plan
+from ndparallel.planner.layers.collective_time import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.numbers import larger
+from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.step.streams import Seconds
+
+
+class UnitSeconds(NamedTuple):
+    """One microbatch through one unit, by pass."""
+
+    forward: Seconds
+    recompute: Seconds
+    backward_input: Seconds
+    backward_weight: Seconds
+
+    @property
+    def backward(self) -> Seconds:
+        return self.recompute + self.backward_input + self.backward_weight
+
+    @property
+    def total(self) -> Seconds:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Prices lists for one job and one plan (or an array of plans); a `Machine` whose GPUs are all alike."""
+
+    job: Job
+    plan: Plan
+    groups: Groups = field(init=False)
+    units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
+    wholes: dict[Exchange, Any] = field(init=False, default_factory=dict)
+    alike = True
+    slowdown = SLOWDOWN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", Groups(self.plan, self.job))
+
+    @cached_property
+    def lists(self) -> LayerLists:
+        return LayerLists(self.job.shape, self.plan.share(self.job), self.job.stack)
+
+    def unit(self, kind: str) -> UnitSeconds:
+        """All passes of an embedding, dense, experts or head unit."""
+        if kind not in self.units:
+            name, _, kept = kind.partition(" ")
+            lists = self.lists.unit(name, "none" if kept else self.plan.recompute)
+            self.units[kind] = UnitSeconds(*(self.price(items) for items in lists))
+        return self.units[kind]
+
+    def price(self, items: list) -> Seconds:
+        """Price a list; its launches are a lower bound."""
+        parts, launches, seconds = Seconds(compute=0.0), 0.0, self.job.hardware.seconds
+        for item in items:
+            if isinstance(item, Exchange):
+                parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
+                launches = launches + 1
+            else:
+                parts["compute"] = parts["compute"] + seconds(item)
+                launches = launches + item.kernels
+        if host_seconds := self.job.stack.host_seconds:
+            parts["compute"] = parts["compute"] + larger(0, launches * host_seconds - parts.total)
+        return parts
+
+    def seconds(self, operation: Operation):
+        return self.job.hardware.seconds(operation)
+
+    def arrival(self, exchange: Exchange, start):
+        return start + self.whole(exchange)
+
+    def exposed(self, exchange: Exchange):
+        """What is left of a collective beside its operation: at least one of its chunks, or what it slows the operation by."""
+        if exchange.beside is None:
+            return self.whole(exchange)
+        whole, beside = self.whole(exchange._replace(beside=None)), self.seconds(exchange.beside)
+        left = larger(whole - beside, whole / exchange.chunks)
+        return larger(left, lost_to(whole, beside))
+
+    def whole(self, exchange: Exchange):
+        """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
+        try:
+            return self.wholes[exchange]
+        except KeyError:
+            return self.wholes.setdefault(exchange, self.priced(exchange))
+        except TypeError:  # an array of sizes has no hash
+            return self.priced(exchange)
+
+    def priced(self, exchange: Exchange):
+        links = self.groups.links(exchange.group)
+        if exchange.choices:
+            return dispatch_seconds(exchange.bytes, exchange.choices, links)
+        return collective_seconds(exchange.collective, exchange.bytes, links)

@@ -1,0 +1,112 @@
+"""The clocks of an executed run's GPUs: arrays over all ranks, or over those of one pipeline rank.
+
+Idea   The machine on which `ndparallel.planner.step.streams` runs executed lists: operations at the hardware's price, collectives step by step
+       on the clocks of all groups at once, with the links that each group really has.
+Cost   A vector operation for every step of a collective.
+Limit  Of shards that are not equal all owners have the largest.
+
+Glossary
+    members    the ranks that the arrays stand for, in their order
+    shift      every rank hands something to its right neighbour in the group, and takes as much from its left: no collective
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from collectives import Group
+from gpu import Hardware, Operation
+from ndparallel.collective.clocks import start_clocks
+from ndparallel.collective.lockstep import advance, direct_all_to_all
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.step.streams import OnTheWay
+from ndparallel.training.buckets import usual_algorithm
+
+RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
+
+
+@dataclass
+class Cluster:
+    """All GPUs of an executed run, or with `stage` those of one pipeline rank."""
+
+    hardware: Hardware
+    mesh: Mesh
+    itemsize: int
+    stage: int | None = None
+    alike: bool = field(default=False, init=False)
+    slowdown: float = field(default=0.0, init=False)
+    prices: dict[Operation, float] = field(default_factory=dict)
+    known: dict[tuple, list] = field(default_factory=dict)
+
+    @cached_property
+    def members(self) -> np.ndarray:
+        ranks = np.arange(self.mesh.world_size)
+        return ranks if self.stage is None else ranks.reshape(self.mesh.pp, -1)[self.stage]
+
+    def seconds(self, operation: Operation) -> Any:
+        if isinstance(operation.bytes, np.ndarray):  # by member
+            return self.hardware.seconds(operation)
+        if operation not in self.prices:
+            self.prices[operation] = float(self.hardware.seconds(operation))
+        return self.prices[operation]
+
+    def arrival(self, exchange: Exchange, start: Any) -> Any:
+        """When each member ends a collective that it starts at its time of `start`. An all-to-all's bytes may be an array, (members, p):
+        what each sends to each of its group."""
+        start = np.broadcast_to(start, self.members.shape)
+        if exchange.collective == "shift":
+            return self.passed_on(exchange, start)
+        end = start.astype(float)
+        for algorithm, ranks in self.alike_groups(exchange):
+            places = ranks - self.members[0]
+            clocks = start_clocks(self.hardware, ranks, self.itemsize, now=start[places])
+            if isinstance(exchange.bytes, np.ndarray):
+                direct_all_to_all(clocks, exchange.bytes[places])
+            else:
+                advance(clocks, exchange.collective, algorithm, round(exchange.bytes))
+            end[places] = clocks.now
+        return end
+
+    def passed_on(self, exchange: Exchange, start: np.ndarray) -> OnTheWay:
+        """What every member hands to its right neighbour."""
+        left = np.empty_like(self.members)
+        for ranks in self.groups(exchange.group):
+            left[ranks - self.members[0]] = np.roll(ranks, 1)
+        latency, bandwidth = self.links(left, self.members)
+        wire = exchange.bytes / bandwidth
+        right = np.argsort(left)  # whoever has this member on its left
+        return OnTheWay(start + wire[right], start[left - self.members[0]] + latency, wire)
+
+    def links(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Latency and bandwidth from each of these ranks to the one at its side."""
+        links = [self.hardware.link(int(a), int(b)) for a, b in zip(source, target)]
+        return np.array([link.latency_seconds for link in links]), np.array([link.bandwidth_bytes_per_second for link in links])
+
+    def alike_groups(self, exchange: Exchange) -> list[tuple[str, np.ndarray]]:
+        """(algorithm, ranks of groups that lie on the nodes in one way), (groups, ranks)."""
+        key = exchange.group, exchange.collective
+        if key not in self.known:
+            lying: dict[tuple, list[np.ndarray]] = {}
+            for ranks in self.groups(exchange.group):
+                lying.setdefault((self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)), []).append(ranks)
+            self.known[key] = [(how[0], np.array(ranks)) for how, ranks in lying.items()]
+        return self.known[key]
+
+    def place_on_nodes(self, ranks: np.ndarray) -> np.ndarray:
+        return np.unique(ranks // self.hardware.gpus_per_node, return_inverse=True)[1]
+
+    def algorithm(self, exchange: Exchange, ranks: np.ndarray) -> str:
+        """What the lessons take: buckets of data parallelism go in two levels where their links allow it, all else round a ring."""
+        if "dp" not in exchange.group:
+            return RING[exchange.collective]
+        return usual_algorithm(Group(exchange.group, tuple(map(int, ranks))), self.hardware)
+
+    def groups(self, name: str) -> np.ndarray:
+        """The members' groups of that name, (groups, ranks); "tp/2" are the pairs of neighbours in tp."""
+        axis, _, parts = name.partition("/")
+        groups = dict.fromkeys(self.mesh.group(axis, int(rank)).ranks for rank in self.members)
+        ranks = np.array(list(groups))
+        return ranks.reshape(-1, int(parts)) if parts else ranks

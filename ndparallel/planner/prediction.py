@@ -1,0 +1,115 @@
+"""All that `ndparallel plan` answers about one plan: time and where it goes, memory, utilisation, the error to expect.
+
+Idea   Everything follows from the step, the memory of every pipeline rank, and the definitions of MFU and HFU in flops.py.
+
+Glossary: see `ndparallel.planner.job`.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.planner.error_bar import ErrorBar, error_bar
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.layers.flops import model_flops, recomputed_flops
+from ndparallel.planner.legality import check
+from ndparallel.planner.memory.total import KINDS, StageMemory, memory_by_rank
+from ndparallel.planner.step.step import Step, predict
+
+DAY = 86_400
+DEGREES = ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch", "schedule", "zero", "shards", "sequence_parallel", "recompute")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """About one plan of one job."""
+
+    job: Job
+    plan: Plan
+    step: Step
+    memory: list[StageMemory]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.step.seconds)
+
+    @property
+    def microbatches(self) -> int:
+        """Of one data-parallel rank."""
+        return int(self.plan.microbatches(self.job))
+
+    @property
+    def tokens(self) -> int:
+        """Of one step."""
+        return self.job.global_batch * self.job.sequence
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        return self.tokens / self.seconds / self.plan.gpus
+
+    @property
+    def flops_per_second_per_gpu(self) -> float:
+        """Model FLOPs: what the mathematics needs."""
+        return model_flops(self.job) / self.seconds / self.plan.gpus
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of the data sheet for the job's type of number; of idealized hardware, what it achieves."""
+        hardware = self.job.hardware
+        return hardware.peak(self.job.dtype) if isinstance(hardware, Accelerator) else hardware.flops_per_second
+
+    @property
+    def mfu(self) -> float:
+        return self.flops_per_second_per_gpu / self.peak
+
+    @property
+    def hfu(self) -> float:
+        again = recomputed_flops(self.job, self.plan) / self.seconds / self.plan.gpus
+        return self.mfu + again / self.peak
+
+    @property
+    def fullest(self) -> StageMemory:
+        return max(self.memory, key=lambda memory: memory.total)
+
+    @property
+    def missing_bytes(self) -> float:
+        """What the fullest GPU lacks; below 0, what it has left."""
+        return float(self.fullest.total - self.job.hardware.memory_bytes)
+
+    @cached_property
+    def error_bar(self) -> ErrorBar:
+        return error_bar(self.job, self.plan)
+
+    def days(self, tokens: float) -> float:
+        return tokens / self.tokens * self.seconds / DAY
+
+    def as_dict(self) -> dict[str, Any]:
+        """In JSON's types, with the stable keys."""
+        return {
+            "step_seconds": self.seconds,
+            "breakdown_seconds": {kind: float(seconds) for kind, seconds in self.step.breakdown.items()},
+            "breakdown_of_pipeline_rank": self.step.rank,
+            "busiest_pipeline_rank": self.step.busiest,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "tflops_per_gpu": self.flops_per_second_per_gpu / 1e12,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "parameters": self.job.shape.parameters().total,
+            "memory_bytes_per_stage": [stage_bytes(memory) for memory in self.memory],
+            "fits": self.missing_bytes <= 0,
+            "error_bar": self.error_bar.fraction,
+            "gpus": int(self.plan.gpus),
+            "microbatches": self.microbatches,
+            "plan": {name: getattr(self.plan, name) for name in (*DEGREES, "recompute_layers")},
+        }
+
+
+def stage_bytes(memory: StageMemory) -> dict[str, float]:
+    return {"total": float(memory.total)} | {kind: float(getattr(memory, kind)) for kind in KINDS}
+
+
+def answer(job: Job, plan: Plan) -> Answer:
+    """Predict one plan. Raises UserError, with the nearest legal value, for a plan that cannot be."""
+    check(job, plan)
+    return Answer(job, plan, predict(job, plan), memory_by_rank(job, plan))

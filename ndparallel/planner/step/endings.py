@@ -1,0 +1,97 @@
+"""How a pipeline rank's step ends: gradients that still travel, the optimizer, and weights for the next step.
+
+Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long before the rank's last action;
+       what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass. What hides
+       slows the pass that it hides behind. That makes the step longer on the first rank alone, which ends last: Megatron lets the others
+       sum their gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
+Cost   a few microseconds for every bucket.
+Limit  All that a rank does behind a stage's last action is slowed as compute is.
+
+Glossary
+    left       by stage, the seconds between the end of the action that completes its gradients and the end of the rank's last action
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+from ndparallel.pipeline.replay import Ends
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+from ndparallel.planner.step.overlap import Bucket, begin, finish, finish_reduces
+from ndparallel.planner.step.streams import Seconds, Streams, longest
+from ndparallel.planner.step.workload import Workload
+
+AnyWorkload = Workload | ExecutedWorkload
+
+
+def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
+    """Of every rank; those whose stages have the same units, and as much time after each, end alike."""
+    known: dict[tuple, Seconds] = {}
+    finals = []
+    for rank in range(work.plan.pp):
+        stages = work.plan.layout.stages_of(rank)
+        left = [ends.end[rank] - ends.complete[stage] for stage in stages]
+        key = tuple([(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, left)])
+        if key not in known:
+            known[key] = ending(work, rank, dict(zip(stages, left)))
+        finals.append(known[key])
+    return finals
+
+
+def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
+    """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete `left` seconds before."""
+    stack, plan, streams = work.job.stack, work.plan, Streams(work.machine)
+    by_stage = {stage: work.buckets(stage) for stage in sorted(left, reverse=True)}
+    buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
+    if plan.zero < 3 and any(bucket.reduce for bucket in buckets):
+        reduce_meanwhile(streams, passed_buckets(by_stage, left, seconds_of_passes(work, buckets, Bucket.backward)), stack.dp_overlap)
+    streams.run(work.shared(rank))
+    streams.run(work.optimizer(rank), "optimizer")
+    if plan.zero in (1, 2) and stack.gathers_first:
+        gather_meanwhile(work, streams, buckets)
+    elif plan.zero in (1, 2):
+        streams.run(exchange for bucket in buckets for exchange in bucket.gather)
+    return Seconds({kind: longest(seconds) for kind, seconds in streams.spent.items()})
+
+
+def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], overlap: bool) -> None:
+    """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one ends."""
+    ahead = max(before for _, before in passed)
+    for bucket, before in passed:
+        streams.pass_by(ahead - before)
+        begin(streams, bucket.reduce if overlap else ())
+        ahead = before
+    streams.pass_by(ahead)
+    finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
+
+
+def passed_buckets(
+    by_stage: Mapping[int, Sequence[Bucket]], left: Mapping[int, float], seconds: Mapping[int, float]
+) -> list[tuple[Bucket, float]]:
+    """In order, with how long before the rank's end the last backward pass of its stage has passed each."""
+    passed = []
+    for stage in sorted(left, key=lambda stage: -left[stage]):
+        moments = list(accumulate(seconds[id(bucket.units)] for bucket in by_stage[stage]))
+        passed += [(bucket, left[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)]
+    return sorted(passed, key=lambda pair: -pair[1])  # a stage's last pass may begin before another's has ended
+
+
+def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """Weights that come beside a forward pass, which the schedule has counted already."""
+    if not any(bucket.gather for bucket in buckets):
+        return
+    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    seconds = seconds_of_passes(work, buckets, Bucket.forward)
+    for bucket in reversed(buckets):
+        finish(streams, bucket.gather)
+        streams.pass_by(seconds[id(bucket.units)])
+
+
+def seconds_of_passes(work: AnyWorkload, buckets: Sequence[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> dict[int, float]:
+    """Seconds of one microbatch through each bucket, by its units."""
+    known: dict[int, float] = {}
+    for bucket in buckets:
+        if id(bucket.units) not in known:
+            counted = Streams(work.machine)
+            one_pass(bucket, counted)
+            known[id(bucket.units)] = longest(counted.now)
+    return known

@@ -1,0 +1,101 @@
+"""Why a pipeline's ranks wait for a slower one though the pipeline is full, and whether another split of the layers would help.
+
+Idea   The busiest rank sets the pace. Whole layers are spread anew, in the model's order, so that the busiest works as little as can be: a
+       pace can be kept if ranks that are filled up to it, one after another, hold all layers.
+Cost   about a millisecond: once for a plan that is told, never in a search.
+Limit  A layer takes as long wherever it is. Of several chunks on a rank only their sum is looked at, and memory is not: earlier ranks keep
+       more microbatches, so the first one gets what is left.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpu import si
+from ndparallel.base.words import count, listed
+from ndparallel.planner.prediction import Answer
+from ndparallel.planner.step.endings import AnyWorkload
+from ndparallel.planner.step.step import step_of, without_messages, work_by_rank, workload_of
+from ndparallel.planner.step.workload import KEPT, Workload
+
+LARGE = 0.02  # of the step: an imbalance that is worth a sentence
+WORTH = 0.005  # of the step: a saving that is worth another split
+HALVINGS = 30  # of the range in which the best pace lies
+MOST_LISTED = 16  # ranks
+
+
+def imbalance_sentences(found: Answer) -> list[str]:
+    """Who waits for whom, and what would help; none where the imbalance is small."""
+    if found.step.breakdown["imbalance"] < LARGE * found.seconds:
+        return []
+    work, rank, busiest = workload_of(found.job, found.plan), found.step.rank, found.step.busiest
+    each = work_by_rank(work)
+    _, pace = without_messages(work, rank, each[busiest])
+    most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
+    if pace - each[busiest] > each[busiest] - each[rank]:
+        return [f"{unlike(work)} Equal chunks on equal ranks would save at most {most}."]
+    waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
+    longer = f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there are"
+    split = another_split(found, work) if isinstance(work, Workload) else ""
+    return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
+
+
+def unlike(work: AnyWorkload) -> str:
+    layers = [layers_in(kinds) for kinds in work.kinds]
+    few_to_many = f"stages have {min(layers)} to {max(layers)} layers"
+    return f"Stage imbalance: {few_to_many}, so that ranks wait for one another in every microbatch, however many there are."
+
+
+def another_split(found: Answer, work: Workload) -> str:
+    """What the most even one would save. Of several chunks on a rank only the pace is known."""
+    pace, layers = most_even(work)
+    if work.plan.chunks == 1 and len(layers) == work.plan.pp:
+        saved, about = found.seconds - step_of(replace(work, layers=tuple(layers))).seconds, ""
+        split = f" ({listed([f'{each}' for each in layers])})" if len(layers) <= MOST_LISTED else ""
+    else:
+        saved, about, split = found.microbatches * (max(work_by_rank(work)) - pace), "about ", ""
+    if saved < WORTH * found.seconds:
+        return "No other split of whole layers over these ranks is much better. "
+    return f"Another split of the layers{split} would save {about}{si(saved, 's')}, memory aside. "
+
+
+def held(work: AnyWorkload, rank: int) -> str:
+    """What a rank holds, in words."""
+    counts = Counter(kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage])
+    dense = "dense layer" if any("experts" in kinds for kinds in work.kinds) else "layer"
+    layers = [count(counts[kind], noun) for kind, noun in (("dense", dense), ("block", "layer")) if counts[kind]]
+    layers += [f"{count(counts['experts'], 'layer')} with experts"] if counts["experts"] else []
+    return listed(["embedding"] * counts["embedding"] + layers + ["head"] * counts["head"])
+
+
+def layers_in(kinds: Sequence[str]) -> int:
+    return sum(kind not in ("embedding", "head") for kind in kinds)
+
+
+# ------------------------------------------------------------------------------------------------------ another split
+
+
+def most_even(work: Workload) -> tuple[float, list[int]]:
+    """The least seconds of a microbatch that the busiest rank can have, and the layers of every rank then."""
+    units = [kind for stage in work.kinds for kind in stage]
+    seconds = [float(work.pricing.unit(kind).total.total) for kind in units]
+    if work.plan.layout.rank(work.plan.stages - 1) == 0:  # the head is beside the embedding
+        units, seconds = units[:-1], [seconds[0] + seconds[-1], *seconds[1:-1]]
+    low, high = max(sum(seconds) / work.plan.pp, *seconds), sum(seconds)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(filled(seconds, middle)) <= work.plan.pp else (middle, high)
+    ends = filled(seconds, high)
+    return high, [layers_in(units[start:end]) for start, end in ends]
+
+
+def filled(seconds: Sequence[float], pace: float) -> list[tuple[int, int]]:
+    """From which unit to which ranks go that are filled up to a pace, from the last one on."""
+    start, busy = len(seconds), 0.0
+    ends: list[tuple[int, int]] = []
+    for place in reversed(range(len(seconds))):
+        if busy + seconds[place] > pace:
+            ends.insert(0, (place + 1, start))
+            start, busy = place + 1, 0.0
+        busy += seconds[place]
+    return [(0, start), *ends]

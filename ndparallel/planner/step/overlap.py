@@ -1,0 +1,206 @@
+"""How communication hides behind compute: one function for each pattern, the lessons' loops on the planner's streams.
+
+Idea   1d_data_parallel.py executes these loops with real numbers; here the same order is only timed, from prices and the collectives'
+       seconds. tests/test_rung3.py holds the two together.
+Cost   a few microseconds for every unit; units and microbatches that are alike are timed until they are in their stride.
+
+Glossary
+    unit      embedding, layer or head: its lists of the forward and the backward pass
+    bucket    a run of units whose gradients, or weights, travel together; a list of buckets has the model's last first
+    reduce    collectives that sum its gradients: whole, or to their owners
+    gather    collectives that make its weights whole again
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.step.streams import Item, Streams
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a rank does for one microbatch; `elements` are the parameters it holds: (shared by all of dp, its experts)."""
+
+    forward: Sequence[Item]
+    backward: Sequence[Item]
+    elements: tuple[Any, Any] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """`whole_bytes` are those of its weights when gathered, and of its gradients until they are reduced."""
+
+    units: Sequence[Unit]
+    reduce: Sequence[Exchange]
+    gather: Sequence[Exchange] = ()
+    shared: Sequence[Exchange] = ()  # over tp, before the gradients are reduced
+    whole_bytes: tuple[float, float] = (0, 0)
+
+    def forward(self, streams: Streams) -> None:
+        streams.phase = "forward"
+        for unit in self.units:
+            streams.run(unit.forward)
+
+    def backward(self, streams: Streams) -> None:
+        streams.phase = "backward"
+        for unit in reversed(self.units):
+            streams.run(unit.backward)
+
+
+def forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    in_turn(streams, reversed(buckets), Bucket.forward)
+
+
+def backward(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    in_turn(streams, buckets, Bucket.backward)
+
+
+def in_turn(streams: Streams, buckets: Iterable[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> None:
+    """Pass through the buckets beside nothing."""
+    for _, run in groupby(buckets, key=id):
+        bucket, *others = run
+        streams.repeat(1 + len(others), partial(one_pass, bucket, streams))
+
+
+def runs(buckets: Iterable[Bucket]) -> Iterator[tuple[int, Bucket | None, Bucket, Bucket | None]]:
+    """Each bucket with the ones before and behind it; first, how many times running these three come."""
+    ordered: list[Any] = [None, *buckets, None]
+    names, place = [id(bucket) for bucket in ordered], 0
+    for _, run in groupby(zip(names, names[1:], names[2:])):
+        before, bucket, following = ordered[place : place + 3]
+        times = sum(1 for _ in run)
+        yield times, before, bucket, following
+        place += times
+
+
+def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """A microbatch whose gradients stay where they are."""
+    forward(streams, buckets)
+    backward(streams, buckets)
+
+
+def replicated(streams: Streams, buckets: Sequence[Bucket], microbatches: int, overlap: bool, gathers_first: bool = False) -> None:
+    """DDP and ZeRO-1: gradients travel once a step. With `gathers_first` the weights that others have stepped come beside the first
+    forward pass."""
+    (arriving_forward if gathers_first else forward)(streams, buckets)
+    if microbatches > 1:
+        backward(streams, buckets)
+        streams.repeat(microbatches - 2, lambda: accumulate(streams, buckets))
+        forward(streams, buckets)
+    reduce_behind(streams, buckets, overlap)
+
+
+def arriving_forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """A forward pass beside which the weights come, in the order of their use."""
+    begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
+    for bucket in reversed(buckets):
+        finish(streams, bucket.gather)
+        bucket.forward(streams)
+
+
+def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+    """The last backward pass: send each bucket as soon as it is filled, or all at the end, one after another."""
+    for bucket in buckets:
+        bucket.backward(streams)
+        if overlap:
+            begin(streams, bucket.reduce)
+    finish_reduces(streams, buckets, overlap)
+
+
+def finish_reduces(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+    """Wait for what has begun, or begin it only now."""
+    if overlap:
+        streams.wait_for_all()
+        return
+    for bucket in buckets:
+        streams.run(bucket.reduce)
+
+
+def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
+    """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
+    forward(streams, buckets)
+    for times, before, bucket, _ in runs(buckets):
+        streams.repeat(times, partial(one_sharded_gradient, streams, before, bucket))
+    finish_reduce(streams, buckets[-1])
+
+
+def one_sharded_gradient(streams: Streams, before: Bucket | None, bucket: Bucket) -> None:
+    streams.memory.hold("buffers", bucket.whole_bytes[1])
+    bucket.backward(streams)
+    finish_reduce(streams, before)
+    begin(streams, bucket.reduce)
+
+
+def fully_sharded(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True) -> None:
+    """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with `overlap` the last one's
+    gradients go beside it."""
+    gathered_forward(streams, buckets, prefetch, reshard)
+    gathered_backward(streams, buckets, prefetch, overlap, reshard)
+
+
+def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, reshard: bool) -> None:
+    def one(bucket: Bucket, following: Bucket | None) -> None:
+        fetch(streams, bucket, following, prefetch)
+        bucket.forward(streams)
+        if reshard:
+            streams.memory.hold("buffers", -bucket.whole_bytes[0])
+
+    if prefetch:
+        start_gather(streams, buckets[-1])
+    for times, _, bucket, following in runs(reversed(buckets)):
+        streams.repeat(times, partial(one, bucket, following))
+
+
+def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathers: bool = True) -> None:
+    """Without `gathers` the forward pass has left the weights whole."""
+
+    def one(before: Bucket | None, bucket: Bucket, following: Bucket | None) -> None:
+        if gathers:
+            fetch(streams, bucket, following, prefetch)
+        streams.memory.hold("buffers", bucket.whole_bytes[1])
+        bucket.backward(streams)
+        streams.memory.hold("buffers", -bucket.whole_bytes[0])
+        streams.run(bucket.shared)
+        finish_reduce(streams, before if overlap else None)
+        begin(streams, bucket.reduce)
+        finish_reduce(streams, None if overlap else bucket)
+
+    if prefetch and gathers:
+        start_gather(streams, buckets[0])
+    for times, before, bucket, following in runs(buckets):
+        streams.repeat(times, partial(one, before, bucket, following))
+    finish_reduce(streams, buckets[-1] if overlap else None)
+
+
+def fetch(streams: Streams, bucket: Bucket, following: Bucket | None, prefetch: bool) -> None:
+    """Wait for a bucket's weights, and send for the next one's."""
+    if not prefetch:
+        start_gather(streams, bucket)
+    finish(streams, bucket.gather)
+    if prefetch and following:
+        start_gather(streams, following)
+
+
+def start_gather(streams: Streams, bucket: Bucket) -> None:
+    streams.memory.hold("buffers", bucket.whole_bytes[0])
+    begin(streams, bucket.gather)
+
+
+def finish_reduce(streams: Streams, bucket: Bucket | None) -> None:
+    if bucket:
+        finish(streams, bucket.reduce)
+        streams.memory.hold("buffers", -bucket.whole_bytes[1])
+
+
+def begin(streams: Streams, collectives: Sequence[Exchange]) -> None:
+    for exchange in collectives:
+        streams.start(exchange)
+
+
+def finish(streams: Streams, collectives: Sequence[Exchange]) -> None:
+    for exchange in collectives:
+        streams.wait(exchange)

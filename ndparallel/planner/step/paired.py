@@ -1,0 +1,50 @@
+"""Two microbatches at once: a forward of one beside a backward of the other, as DualPipe and DualPipeV run them.
+
+Idea   A layer's rows on their way to experts wait for nothing that the other microbatch does, and so go beside its compute (DeepSeek-V3,
+       2412.19437, section 3.2.1). Of both only what is longer than the other's compute shows, and what it slows that by.
+Cost   A few microseconds for every pipeline rank.
+Limit  Only all-to-alls hide: tp, cp and dp are as without pairs.
+
+Glossary
+    pair    stage of the forward, stage of the backward; both are of one pipeline rank
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ndparallel.pipeline.actions import Schedule
+from ndparallel.planner.layers.collective_time import lost_to
+from ndparallel.planner.step.streams import Seconds, total
+
+Pair = tuple[int, int]
+PAIRED = ("dualpipev",)  # schedules that have pairs
+
+
+def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:
+    first, second = stages
+    return [(first, second), (second, first)]
+
+
+def beside(forward: Seconds, backward: Seconds) -> Seconds:
+    """Both passes of a pair at once."""
+    ways = [forward.get("ep", 0.0), backward.get("ep", 0.0)]
+    computes = [backward.total - ways[1], forward.total - ways[0]]
+    shown = sum(max(way - compute, lost_to(way, compute)) for way, compute in zip(ways, computes))
+    return Seconds(total((forward, backward)) | {"ep": shown})
+
+
+def saved(forward: Seconds, backward: Seconds) -> Seconds:
+    """What a pair takes less than its two passes, each for itself."""
+    less = total((forward, backward)).get("ep", 0.0) - beside(forward, backward).get("ep", 0.0)
+    return Seconds(ep=less)
+
+
+def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:
+    """How many pairs of each kind a rank runs: as in the shorter of two steps, and so many rounds of what the longer has above it."""
+    before, after = count_pairs(few, rank), count_pairs(more, rank)
+    return Counter({pair: before[pair] + round(rounds * (after[pair] - before[pair])) for pair in after})
+
+
+def count_pairs(schedule: Schedule, rank: int) -> Counter[Pair]:
+    actions = schedule.actions[rank]
+    return Counter((actions[place].stage, actions[place + 1].stage) for place in schedule.fused[rank])

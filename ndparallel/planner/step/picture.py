@@ -1,0 +1,105 @@
+"""A plan's step as the lessons' picture: a lane for each pipeline rank, or for compute and communication where there is no pipeline.
+
+Idea   The same timings as the prediction's, as the spans that ndparallel.drawing.timeline draws.
+Limit  A few ranks stand for many, and few microbatches for many where all are alike; the title says which.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from ndparallel.drawing import palette
+from ndparallel.drawing.history import Lane, Span, Timeline
+from ndparallel.pipeline.actions import Action
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.lesson_runs.grid import run_grid
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+from ndparallel.planner.step.endings import AnyWorkload, endings
+from ndparallel.planner.step.step import ends_of, one_stage, schedule_of, work_of, workload_of
+
+MOST_RANKS, MOST_MICROBATCHES = 8, 4
+ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
+PHASES = {"forward": palette.FORWARD, "backward": palette.BACKWARD, "compute": palette.OTHER, "optimizer": palette.OPTIMIZER}
+
+
+def timeline_of(job: Job, plan: Plan) -> Timeline:
+    """The picture of one step."""
+    if job.stack.grid:
+        return grid_timeline(ExecutedWorkload(job, plan))
+    if plan.pp > 1:
+        return pipeline_timeline(workload_of(job, plan))
+    microbatches = plan.microbatches(job)
+    shown = min(microbatches, MOST_MICROBATCHES)
+    work = workload_of(replace(job, global_batch=shown * plan.dp * plan.micro_batch), plan)
+    name = "one step" if shown == microbatches else f"one step, {shown} of its {microbatches} microbatches"
+    return stage_timeline(work, name)
+
+
+def stage_timeline(work: AnyWorkload, name: str) -> Timeline:
+    """Compute, and what communicates beside it."""
+    trace: list[tuple[str, float, float, str]] = []
+    seconds = one_stage(work, trace).now
+    return Timeline(name, float(np.max(seconds)), as_lanes(spans_of(trace)))
+
+
+def grid_timeline(work: ExecutedWorkload) -> Timeline:
+    """What the GPUs of every pipeline rank do; without a pipeline, also what communicates beside it."""
+    ranks = run_grid(work, schedule_of(work), traces=True)
+    shown = some(len(ranks))
+    lanes = [lane for rank in shown for lane in as_lanes(spans_of(ranks[rank].trace or []), rank)]
+    if len(ranks) > 1:
+        lanes = [lane for lane in lanes if lane.stream == "compute"]
+    name = "one step" + f", {len(shown)} of its {len(ranks)} pipeline ranks" * (len(shown) < len(ranks))
+    return Timeline(name, max(float(np.max(streams.now)) for streams in ranks), tuple(lanes))
+
+
+def spans_of(trace: list[tuple[str, float, float, str]]) -> dict[str, list[Span]]:
+    """What was noted, by stream; idle time is left blank."""
+    lanes: dict[str, list[Span]] = {}
+    for stream, start, end, what in trace:
+        if end > start and what != "bubble":
+            other = palette.WAITING if stream == "compute" else palette.COMMUNICATION
+            lanes.setdefault(stream, []).append(Span(start, end, PHASES.get(what, other) if stream == "compute" else other, what))
+    return lanes
+
+
+def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
+    return tuple(Lane(rank, stream, tuple(spans)) for stream, spans in lanes.items())
+
+
+def pipeline_timeline(work: AnyWorkload) -> Timeline:
+    """The schedule's actions on some of the ranks, and what follows them."""
+    timing, ends, ranks = time_schedule(schedule_of(work), work_of(work)), endings(work, ends_of(work)), some(work.plan.pp)
+    seconds = work_of(work).seconds_by_stage(timing.schedule.layout.stages)
+    lanes = []
+    for rank in ranks:
+        times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
+        spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
+        last = spans[-1].end
+        waited = last + float(sum(ends[rank].get(kind, 0.0) for kind in ("dp", "tp")))
+        spans.append(Span(last, waited, palette.WAITING, "gradients and weights"))
+        spans.append(Span(waited, waited + float(ends[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer"))
+        lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
+    name = (
+        f"one step of the pipeline, {len(ranks)} of its {work.plan.pp} ranks" if len(ranks) < work.plan.pp else "one step of the pipeline"
+    )
+    return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))
+
+
+def apart(times: list[tuple[Action, float, float]], seconds: dict[str, list[float]]) -> list[tuple[Action, float, float]]:
+    """A fused pair runs from one start to one end: its two are drawn one after the other, as long as each would be of that time."""
+    for place, ((one, start, end), (other, *same)) in enumerate(list(pairwise(times))):
+        if same == [start, end] and end > start:
+            first, second = seconds[one.op][one.stage], seconds[other.op][other.stage]
+            middle = start + (end - start) * first / (first + second)
+            times[place : place + 2] = [(one, start, middle), (other, middle, end)]
+    return times
+
+
+def some(ranks: int) -> list[int]:
+    """All ranks, or as many as there is room for, the first and the last among them."""
+    if ranks <= MOST_RANKS:
+        return list(range(ranks))
+    return [round(number * (ranks - 1) / (MOST_RANKS - 1)) for number in range(MOST_RANKS)]

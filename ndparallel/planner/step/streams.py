@@ -1,0 +1,252 @@
+"""A GPU's compute stream, its communication streams and its memory, moved on by lists: the planner's twin of gpu.GPU.
+
+Idea   The patterns in which communication hides (ndparallel.planner.step.overlap) are loops over a Streams, as the lessons' are over a GPU. Time
+       is a number where all GPUs do the same, or an array: of many GPUs that do not, or of many plans.
+Cost   about a microsecond for every item of a list.
+Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at all.
+
+Glossary
+    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or being slowed by it
+    machine   prices operations, and says when a collective ends that starts at some time
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import isclose
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gpu import Operation
+from ndparallel.planner.layers.operations import Exchange, Hold, Start, Wait
+
+DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
+SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
+
+
+class Seconds(dict[str, Any]):
+    """Seconds by what they are spent on, of a list that hides nothing beyond its own end."""
+
+    @property
+    def total(self) -> Any:
+        return sum(self.values())
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return total((self, other))
+
+    @property
+    def plain(self) -> "Seconds":
+        """Without what takes no time; Python's own numbers, which are the quickest."""
+        if any(isinstance(seconds, np.ndarray) for seconds in self.values()):
+            return self
+        return Seconds({kind: float(seconds) for kind, seconds in self.items() if seconds})
+
+    def times(self, factor) -> "Seconds":
+        return Seconds({kind: factor * seconds for kind, seconds in self.items()})
+
+
+def total(parts: Iterable[Seconds]) -> Seconds:
+    result = Seconds()
+    for part in parts:
+        for kind, seconds in part.items():
+            result[kind] = result.get(kind, 0.0) + seconds
+    return result
+
+
+Item = Operation | Exchange | Start | Wait | Hold | Seconds
+
+
+class OnTheWay(NamedTuple):
+    """A shift that has begun: when what a GPU hands on has left, and when what it gets begins to arrive, for `wire` seconds."""
+
+    left: Any
+    first_byte: Any
+    wire: Any
+
+
+@lru_cache(maxsize=64)
+def line_of(group: str) -> tuple[str, str]:
+    """The communication stream of a group, and what waiting for it counts as."""
+    line = group.partition("/")[0]
+    return line, SAME_KIND.get(line, line)
+
+
+def longest(seconds: Any) -> float:
+    """Of all GPUs; where they are alike, that of each."""
+    return seconds if isinstance(seconds, float) else float(np.max(seconds))
+
+
+class Machine(Protocol):
+    alike: bool  # whether all GPUs do the same, and the time is one for all
+    slowdown: float  # of compute beside a collective
+
+    def seconds(self, operation: Operation) -> Any: ...
+    def arrival(self, exchange: Exchange, start: Any) -> Any: ...
+
+
+class Ledger:
+    """Bytes held by kind, and what was held when it was most."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = defaultdict(float)
+        self.total: Any = 0.0
+        self.most: Any = 0.0
+        self.peak: dict[str, Any] = {}
+
+    def hold(self, kind: str, nbytes: float) -> None:
+        if not nbytes:
+            return
+        self.held[kind] += nbytes
+        self.total += nbytes
+        if self.total > self.most:
+            self.most, self.peak = self.total, dict(self.held)
+
+    def run(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if isinstance(item, Hold):
+                self.hold(*item)
+
+    @property
+    def fullest(self) -> dict[str, float]:
+        """The peak of the GPU that holds most."""
+        return self.peak
+
+
+class Ledgers(Ledger):
+    """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of numbers."""
+
+    def hold(self, kind: str, nbytes: Any) -> None:
+        self.held[kind], self.total = self.held[kind] + nbytes, self.total + nbytes
+        higher = self.total > self.most
+        if np.any(higher):
+            self.most = np.where(higher, self.total, self.most)
+            self.peak = {kind: np.where(higher, held, self.peak.get(kind, 0.0)) for kind, held in self.held.items()}
+
+    @property
+    def fullest(self) -> dict[str, float]:
+        place = np.argmax(self.most)
+        return {kind: float(held[place]) for kind, held in self.peak.items()}
+
+
+class Streams:
+    """One GPU, or all at once. `now` is the compute stream's time."""
+
+    def __init__(self, machine: Machine, now: Any = 0.0) -> None:
+        self.machine, self.now, self.memory, self.slowdown = machine, now, Ledger(), machine.slowdown
+        self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
+        self.spent = Seconds()
+        self.phase = "compute"  # what compute counts as in a picture: forward, backward
+        self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
+        self.lines: dict[str, Any] = {}  # when each communication stream is free
+        self.under_way, self.slowed_by = 0.0, ""  # until when a collective slows compute, and what it counts as
+        self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
+        self.ends: dict[str, deque] = defaultdict(deque)  # of what was started and not yet waited for, by name
+
+    def run(self, items: Iterable[Item], kind: str = "compute") -> None:
+        """Do what a list says; its operations count as `kind`."""
+        for item in items:
+            match item:
+                case Seconds():
+                    for part, seconds in item.items():
+                        if part == "compute":
+                            self.compute(seconds)
+                        else:
+                            self.spend(part, seconds)
+                case Operation():
+                    self.spend(kind, self.machine.seconds(item))
+                case Exchange():
+                    self.start(item)
+                    self.wait(item)
+                case Start():
+                    self.start(item.exchange)
+                case Wait():
+                    self.wait(item.exchange)
+                case Hold():
+                    self.memory.hold(*item)
+
+    def compute(self, seconds: Any) -> None:
+        """Compute, slower for as long as a collective is under way; what is lost counts as its."""
+        self.lose(seconds)
+        self.spend("compute", seconds)
+
+    def pass_by(self, seconds: Any) -> None:
+        """Compute that has been counted already: only what it loses to a collective is spent."""
+        self.lose(seconds)
+        self.now = self.now + seconds
+
+    def lose(self, seconds: Any) -> None:
+        if self.slowdown and self.under_way > self.now:  # as network.lost_to, of numbers, in a third of the time
+            self.spend(self.slowed_by, self.slowdown * min((self.under_way - self.now) / (1 + self.slowdown), seconds))
+
+    def spend(self, kind: str, seconds: Any) -> None:
+        end = self.now + seconds
+        if self.trace is not None:
+            self.note("compute", self.now, end, self.phase if kind == "compute" else kind)
+        self.now = end
+        self.spent[kind] = self.spent.get(kind, 0.0) + seconds
+
+    def note(self, stream: str, start: Any, end: Any, what: str) -> None:
+        if self.trace is not None:
+            self.trace.append((stream, longest(start), longest(end), what))
+
+    def start(self, exchange: Exchange) -> None:
+        line, kind = line_of(exchange.group)
+        begin = self.later(self.now, self.lines.get(line, 0.0))
+        end = self.machine.arrival(exchange, begin)
+        self.ends[exchange.name].append(end)
+        self.lines[line] = end.left if isinstance(end, OnTheWay) else end
+        if self.slowdown and end > self.under_way:
+            self.under_way, self.slowed_by = end, kind
+        if self.trace is not None:
+            self.note(kind, begin, self.lines[line], exchange.name)
+
+    def wait(self, exchange: Exchange) -> None:
+        line, kind = line_of(exchange.group)
+        end = self.ends[exchange.name].popleft()
+        if isinstance(end, OnTheWay):
+            end = self.take_in(line, end)
+        self.spend(kind, self.later(end - self.now, 0.0))
+
+    def wait_for_all(self) -> None:
+        """Wait for every collective that was started: for the last one of each line."""
+        for line, free in self.lines.items():
+            self.spend(line_of(line)[1], self.later(free - self.now, 0.0))
+        self.ends.clear()
+
+    def take_in(self, line: str, coming: OnTheWay) -> Any:
+        """Receive a shift, as gpu.receive does: behind what came in before it."""
+        there = self.doors[line] = np.maximum(self.doors.get(line, 0.0), coming.first_byte) + coming.wire
+        self.lines[line] = np.maximum(self.lines[line], there)
+        return np.maximum(there, coming.left)
+
+    def repeat(self, times: int, body: Callable[[], None]) -> None:
+        """Do `body`, which holds no memory, so many times. Where all GPUs are alike, and nobody looks, only until it leaves under way what
+        it has found: from then on it takes as long every time."""
+        for left in range(times - 1, -1, -1):
+            found, start, before = self.in_flight(), self.now, self.spent
+            self.spent = Seconds()
+            body()
+            if self.machine.alike and self.trace is None and same(found, self.in_flight()):
+                self.shift(left * (self.now - start))
+                self.spent = before + self.spent.times(1 + left)
+                return
+            self.spent = before + self.spent
+
+    def in_flight(self) -> dict[Any, float]:
+        """How long each collective under way still takes, where it is one number."""
+        if not self.machine.alike:
+            return {}
+        waited_for = {(name, place): end for name, ends in self.ends.items() for place, end in enumerate(ends)}
+        moments = self.lines | waited_for | {("slowed", self.slowed_by): self.under_way}
+        return {what: moment - self.now for what, moment in moments.items() if moment > self.now}
+
+    def shift(self, seconds: float) -> None:
+        """Let time pass in which nothing changes: what is under way goes on to be."""
+        self.now, self.under_way = self.now + seconds, self.under_way + seconds
+        self.lines = {line: free + seconds for line, free in self.lines.items()}
+        self.ends = defaultdict(deque, {name: deque(end + seconds for end in ends) for name, ends in self.ends.items()})
+
+
+def same(before: dict[Any, float], after: dict[Any, float]) -> bool:
+    return before.keys() == after.keys() and all(isclose(seconds, after[what]) for what, seconds in before.items())

@@ -1,0 +1,97 @@
+"""Who talks how often, how much, over which link: the communication hierarchy, counted from a run's own events.
+
+Idea   Every stream but compute belongs to one axis of the mesh. What it sends and what the compute stream waits for it says how that axis
+       loads the network, and how much of it is hidden.
+Limit  An axis' figures are means over the GPUs; links are those that its messages really took.
+
+Glossary
+    call           a collective, or a message that belongs to none: between pipeline stages, or round the ring of CP
+    hidden         share of an axis' communication time that no GPU waited for
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gpu import COLLECTIVE, RECEIVE, SEND, WAIT, Event, Hardware, Link
+from ndparallel.drawing.history import RankRun
+from ndparallel.hardware.disturbances import undisturbed
+from ndparallel.results.measure import KIND, length, minus, union
+
+TALK = (SEND, RECEIVE, COLLECTIVE, WAIT)
+AXES = ("tp", "cp", "ep", "pp", "dp")
+NAMES = {"dp_cp": "dp", "expert_dp": "dp", "expert_dp_cp": "dp", "tied": "pp", "tp_cp": "cp", "p2p": "pp"}
+
+
+@lru_cache
+def axis_of(stream: str) -> str:
+    """The axis that a stream's messages run along: "pp send forward" is pp's."""
+    first = stream.split()[0]
+    return NAMES.get(first, first)
+
+
+def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> list[dict[str, Any]]:
+    """One row for each axis that talked, the most frequent first: figures of one step, as means over the GPUs."""
+    step_seconds = max(run.end_seconds for run in runs) / steps
+    hardware = undisturbed(hardware)  # a slow link is no third kind of link
+    events = [[Event._make(event) for event in run.events if event[KIND] in TALK] for run in runs]
+    talks = [talk for axis in AXES if (talk := Talk.of(axis, events, hardware)).calls]
+    rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
+    return sorted(rows, key=lambda row: row["between calls_seconds"])
+
+
+@dataclass
+class Talk:
+    """What all GPUs said along one axis: calls, bytes sent, seconds under way, seconds of those that were waited for."""
+
+    axis: str
+    calls: int = 0
+    bytes_sent: float = 0.0
+    busy_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    links: set[Link] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, axis: str, events: Sequence[Sequence[Event]], hardware: Hardware) -> "Talk":
+        """What was said in these events, GPU by GPU."""
+        talk = cls(axis)
+        for of_one_gpu in events:
+            talk.add(of_one_gpu, hardware)
+        return talk
+
+    def add(self, events: Sequence[Event], hardware: Hardware) -> None:
+        mine = [event for event in events if event.kind != WAIT and axis_of(event.stream) == self.axis]
+        waits = union((event.start, event.end) for event in events if event.kind == WAIT and axis_of(event.peer) == self.axis)
+        spans = union((event.start, event.end) for event in mine)
+        sends = [event for event in mine if event.kind == SEND]
+        self.calls += calls_in(mine)
+        self.bytes_sent += sum(event.bytes for event in sends)
+        self.busy_seconds += length(spans)
+        self.exposed_seconds += length(spans) - length(minus(spans, waits))
+        self.links |= {hardware.link(*ends) for ends in {(event.rank, event.peer) for event in sends if event.bytes}}
+
+    def row(self, runs: int, step_seconds: float, hardware: Hardware) -> dict[str, Any]:
+        inside = hardware.inside in self.links
+        return {
+            "axis": self.axis,
+            "links": "both" if len(self.links) > 1 else "inside" if inside else "across",
+            "calls": round(self.calls / runs, 1),
+            "sent per call_bytes": self.bytes_sent / self.calls,
+            "sent_bytes": self.bytes_sent / runs,
+            "between calls_seconds": step_seconds * runs / self.calls,
+            "hidden share": 1 - self.exposed_seconds / self.busy_seconds if self.busy_seconds else None,
+        }
+
+
+def calls_in(events: Iterable[Event]) -> int:
+    """Collectives, and messages that belong to none."""
+    return sum(event.kind == COLLECTIVE or (event.kind == SEND and not is_of_collective(event.what)) for event in events)
+
+
+def is_of_collective(what: Any) -> bool:
+    match what:
+        case ((str(), int()), _):
+            return True
+    return False
+

@@ -1,0 +1,76 @@
+"""What else a run can leave behind: its timelines as an SVG, one strategy as a Chrome trace, one rank's run as a story.
+
+Idea   A run is drawn only after it is over, from its events, so that asking for a picture changes no number.
+Limit  A trace and a story are of one strategy: the last that --strategy names, or the last of the lesson's contrast.
+
+Glossary
+    drawn    the strategies whose timelines are shown
+    told     the one strategy that is traced or narrated
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.words import count, listed
+from ndparallel.drawing.history import timeline
+from ndparallel.engines.launch import RankResult
+from ndparallel.results.run import Run
+
+
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Raise UserError where a file that is asked for cannot be written."""
+    check_writable(arguments.svg, arguments.trace)
+
+
+def drawn(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """What to draw of what ran: everything, or what --strategy names, or the contrast, or else the last."""
+    ran = [name for name in run.results if name in run]
+    if arguments.timeline == "all":
+        return ran
+    wanted = arguments.strategy or [name for name in contrast if name in ran] or ran[-1:]
+    return [name for name in dict.fromkeys(wanted) if name in ran]
+
+
+def told(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> str:
+    """The one strategy to trace or to narrate. Raises UserError where it has not run."""
+    wanted = arguments.strategy or [name for name in contrast if name in run.results] or list(run.results)
+    if wanted[-1] not in run:
+        raise UserError(f"{wanted[-1]} has no events to tell of, because it did not run: choose another with --strategy.")
+    return wanted[-1]
+
+
+def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
+    """Write the files that are asked for, and say of each what it has."""
+    if arguments.svg is not None:
+        from ndparallel.drawing.svg import draw_timelines  # only where a picture is asked for
+
+        names = drawn(run, contrast, arguments)
+        if not names:
+            raise UserError(f"there is nothing to draw into {arguments.svg!r}, because no strategy ran.")
+        write_atomically(arguments.svg, draw_timelines([timeline(name, run.results[name]) for name in names]))
+        yield f"{arguments.svg} shows {listed(names)}."
+    if arguments.trace is not None:
+        from ndparallel.drawing.trace import trace_json
+
+        name = told(run, contrast, arguments)
+        write_atomically(arguments.trace, trace_json(run.results[name]))
+        yield f"{arguments.trace} has {name} on {count(run[name].gpus, 'GPU')}: open it with ui.perfetto.dev, or offline with vizviewer."
+
+
+def story(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """The story of the rank that --narrate names. Raises UserError where there is no such rank."""
+    if arguments.narrate is None:
+        return []
+    from ndparallel.drawing.narrate import narrate
+
+    name = told(run, contrast, arguments)
+    results = run.results[name]
+    if not 0 <= arguments.narrate < len(results):
+        raise UserError(f"{name} ran on {gpus_of(results)}: there is no GPU {arguments.narrate} to tell of.")
+    return [f"{name}, {count(len(results), 'GPU')}.", *narrate(results[arguments.narrate], max(result.end_seconds for result in results))]
+
+
+def gpus_of(results: Sequence[RankResult]) -> str:
+    return f"GPUs 0 to {len(results) - 1}" if len(results) > 1 else "GPU 0 alone"

@@ -1,0 +1,241 @@
+"""A lesson's numbers as a table for people and as JSON for programs, and what there is to notice in them.
+
+Idea   One row a strategy, measured against one GPU that does the same work: speedup = its step / this step.
+Limit  What could not be measured is "-" in the table and null in JSON; a number that is not finite never passes for one.
+
+Glossary
+    baseline     the single GPU's measurement
+    efficiency   speedup / GPUs
+    lesson       where a strategy comes from, as 1D; named where a table has strategies of several lessons
+    =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are from them; NaN where a
+                 loss, gradient or weight is not finite
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from gpu import MEMORY_KINDS, si
+from ndparallel.base.words import WIDTH, listed
+from ndparallel.results.measure import Measurement
+
+COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
+FEW = 2  # strategies slower than one GPU that are told of one by one
+FOLDED = 12  # the first column is folded to no less, where shorter heads help
+SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # heads for where there is little room
+JSON_SECONDS = ("compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds")
+JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64. `notes` are what
+    is to be said before the numbers' own remarks."""
+
+    lesson: str
+    hardware: dict[str, Any]
+    model: dict[str, Any]
+    strategies: tuple[Measurement, ...]
+    baseline: Measurement | None = None
+    tolerance: float = 1e-5
+    lessons: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def speedup(self, row: Measurement) -> float | None:
+        """Step of the single GPU / step of this strategy; None where one of them has none."""
+        baseline = row.baseline or self.baseline
+        base = baseline and baseline.step_seconds
+        return base / row.step_seconds if base and row.step_seconds else None
+
+    def efficiency(self, row: Measurement) -> float | None:
+        speedup = self.speedup(row)
+        return None if speedup is None else speedup / row.gpus
+
+    def difference(self, row: Measurement) -> float | None:
+        """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared, NaN
+        where there is a number that is not finite."""
+        if row.not_finite:
+            return math.nan
+        baseline = row.baseline or self.baseline
+        base = baseline.loss if baseline else None
+        if row.max_gradient_difference is None or row.loss is None or base is None:
+            return row.max_gradient_difference
+        loss = abs(row.loss - base) / abs(base or 1)
+        return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
+
+    def equal(self) -> bool:
+        """Whether everything that was compared is what one GPU computes; a difference that is not a number is not equal."""
+        return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
+
+    # ---- for programs
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report in JSON's types, with the stable keys; what is not finite is None."""
+        head = {"lesson": self.lesson, "hardware": self.hardware, "model": self.model}
+        return plain(head | {"strategies": [self._strategy(row) for row in self.strategies]})
+
+    def json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+
+    def _strategy(self, row: Measurement) -> dict[str, Any]:
+        times = {"step_seconds": row.step_seconds, "speedup": self.speedup(row), "efficiency": self.efficiency(row)}
+        rest = {key: getattr(row, key) for key in JSON_SECONDS + JSON_REST}
+        disturbed = {"undisturbed_step_seconds": row.undisturbed_step_seconds} if "disturbances" in self.hardware else {}
+        strange = {"not_finite": row.not_finite} if row.not_finite else {}
+        return {"name": row.name, "gpus": row.gpus} | times | rest | disturbed | strange
+
+    # ---- for people
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The table's cells, in the order of COLUMNS."""
+        for row in self.strategies:
+            yield (
+                self.label(row),
+                str(row.gpus),
+                quantity(row.step_seconds, "s"),
+                "-" if self.speedup(row) is None else f"{self.speedup(row):.2f}x",
+                "-" if self.efficiency(row) is None else f"{self.efficiency(row):.0%}",
+                quantity(row.exposed_communication_seconds, "s"),
+                quantity(row.bubble_seconds, "s"),
+                quantity(row.bytes_sent_per_gpu, "B"),
+                quantity((row.peak_memory_bytes or {}).get("total"), "B"),
+                "-" if row.loss is None else f"{row.loss:.3f}",
+                self.equality(row),
+            )
+
+    def label(self, row: Measurement) -> str:
+        return f"{self.lessons[row.name]} {row.name}" if row.name in self.lessons else row.name
+
+    def equality(self, row: Measurement) -> str:
+        difference = self.difference(row)
+        if difference is None:
+            return "-"
+        return "NaN" if row.not_finite else "=" if difference <= self.tolerance else f"{difference:.0e}"
+
+    def table(self, width: int = WIDTH) -> Table:
+        """The quiet table: at most `width` columns, whatever the numbers."""
+        return quiet_table(COLUMNS, list(self.rows()), width)
+
+    def memory_table(self, width: int = WIDTH) -> Table:
+        """Peak memory by kind, on the fullest GPU when it was fullest."""
+        peaks = [(self.label(row), row.peak_memory_bytes or {}) for row in self.strategies]
+        rows = [(name, *(quantity(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS))) for name, peak in peaks]
+        return quiet_table(("strategy", "peak memory", *MEMORY_KINDS), rows, width)
+
+    def remarks(self) -> list[str]:
+        """What the numbers say that a reader of the table must not miss, each as one sentence."""
+        each = (remark for row in self.strategies for remark in self._remarks(row))
+        return [*self.notes, *self._missing(), *self._slower(), *each]
+
+    def _missing(self) -> Iterator[str]:
+        """Why there are no numbers; rows with the same reason together."""
+        names: dict[str, list[str]] = {}
+        for row in self.strategies:
+            if row.error:
+                names.setdefault(row.error, []).append(row.name)
+        for error, alike in names.items():
+            yield f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: {error.removesuffix('.')}."
+            if self.baseline and self.baseline.name in alike:
+                need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
+                yield f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
+
+    def _slower(self) -> Iterator[str]:
+        """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most to."""
+        slower = [row for row in self.strategies if row.gpus > 1 and float(f"{self.speedup(row) or 1:.2f}") < 1]  # as the table has it
+        if len(slower) <= FEW:
+            for row in slower:
+                yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({self.speedup(row):.2f}x): {where_time_goes(row)}."
+            return
+        losers: dict[str, list[str]] = {}
+        for row in slower:
+            losers.setdefault(self._largest_loss(row), []).append(row.name)
+        names = listed([f"{row.name} ({self.speedup(row):.2f}x)" for row in slower])
+        clauses = "; ".join(f"{loss} for {listed(alike) if len(losers) > 1 else 'all of them'}" for loss, alike in losers.items())
+        yield f"Slower than one GPU alone are {names}. What costs most is {clauses}."
+
+    def _largest_loss(self, row: Measurement) -> str:
+        """Of what a step has beyond the work that is shared out."""
+        losses, shared = parts_of(row), (self.efficiency(row) or 0.0) * (row.step_seconds or 0.0)
+        losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared
+        return max(losses, key=lambda name: losses[name])
+
+    def _remarks(self, row: Measurement) -> Iterator[str]:
+        difference = self.difference(row)
+        if row.not_finite:
+            yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
+        elif difference is not None and not difference <= self.tolerance:
+            yield f"{row.name} does not compute what one GPU computes: it differs by {difference:.1e}, and {self.tolerance:.0e} is allowed."
+        if row.overload:
+            yield f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is longer."
+
+    def _repr_html_(self) -> str:
+        from html import escape  # only where a notebook asks for it
+
+        head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows())
+        notes = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+
+def parts_of(row: Measurement) -> dict[str, float]:
+    """Seconds of a step."""
+    seconds = (row.exposed_communication_seconds, row.bubble_seconds, row.compute_seconds)
+    return dict(zip(("exposed communication", "bubble", "compute"), (part or 0.0 for part in seconds)))
+
+
+def where_time_goes(row: Measurement) -> str:
+    return ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items()) + f" of {quantity(row.step_seconds, 's')}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    return "-" if value is None else si(value, unit)
+
+
+def cell_style(column: str, cell: str) -> str:
+    """Make stand out what is slower than one GPU, and what is not equal to it."""
+    slower = column == "speedup" and cell != "-" and float(cell[:-1]) < 1
+    wrong = column == "=0D" and cell not in ("=", "-")
+    return "bold red" if wrong else "yellow" if slower else ""
+
+
+def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
+    """A rich table with one rule under its head: the first column to the left and folded where it must be, the numbers to the right."""
+    heads, gap = layout(columns, rows, width)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
+    for cells in rows:
+        table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
+    return table
+
+
+def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
+    """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little as need be."""
+    short = [SHORT.get(column, column) for column in columns]
+    longest = max(len(cells[0]) for cells in (columns, *rows))
+    for heads, gap, need in ((columns, 2, longest), (columns, 1, longest), (short, 1, longest), (columns, 1, FOLDED)):
+        if room(heads, gap, rows, width) >= need:
+            return heads, gap
+    return short, 1
+
+
+def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
+    """What is left of the width for the first column."""
+    return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])
+
+
+def plain(value: Any) -> Any:
+    """The same in JSON's types: null for what is not finite, Python's numbers for numpy's."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

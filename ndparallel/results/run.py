@@ -1,0 +1,34 @@
+"""What a lesson leaves behind: a run of several strategies, or a sweep over one setting."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpu import Hardware
+from ndparallel.engines.task import RankResult
+from ndparallel.results.measure import Measurement
+from ndparallel.results.report import Report
+
+
+@dataclass
+class Run:
+    """A lesson's measurements and, by strategy, what every rank left behind."""
+
+    report: Report
+    hardware: Hardware
+    results: dict[str, list[RankResult]]
+
+    def __getitem__(self, name: str) -> Measurement:
+        return next(row for row in self.report.strategies if row.name == name)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the strategy was run, and fitted into memory."""
+        return bool(self.results.get(name))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Rows of values by name (units in the names), and a sentence on what they show."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    sentence: str

@@ -1,0 +1,152 @@
+"""What a run shows: one quiet table, the timelines that teach most, and a sentence on what to notice."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ndparallel.base.words import NO_BREAK, WIDTH, count, paragraph
+from ndparallel.drawing.history import timeline
+from ndparallel.drawing.timeline import Timelines
+from ndparallel.results.by_axis import hierarchy
+from ndparallel.results.outputs import drawn, story, write_files
+from ndparallel.results.report import plain, quantity, quiet_table
+from ndparallel.results.run import Run, Sweep
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what is being run; elsewhere say nothing."""
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    with Console(stderr=True).status("starting") as status:
+        yield lambda name: status.update(f"running {name}")
+
+
+def show(
+    title: str,
+    run: Run,
+    arguments: argparse.Namespace,
+    contrast: Sequence[str],
+    notice: Callable[[Run], str],
+    talker: str | None = None,
+) -> None:
+    """Write and print a run as the options ask: files, tables, who talks how much in the strategy `talker`, the timelines of the
+    strategies in `contrast`, what there is to notice."""
+    told, written = story(run, contrast, arguments), list(write_files(run, contrast, arguments))
+    if arguments.json:
+        print(run.report.json())
+        print("".join(f"{line}\n" for line in written), end="", file=sys.stderr)
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
+    width = min(console.width, WIDTH)
+    console.print(prose(f"{title}  {headline(run)}", width, bold=title))
+    for part in parts(run, arguments, contrast, notice, talker, width):
+        console.print()
+        console.print(part)
+    for lines in (written, told):
+        if lines:
+            print("", *lines, sep="\n")
+
+
+def parts(run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int) -> Iterator[RenderableType]:
+    """What is printed under the headline, each after an empty line."""
+    yield run.report.table(width)
+    if arguments.memory:
+        yield run.report.memory_table(width)
+    yield from (prose(remark, width) for remark in run.report.remarks())
+    if talker:
+        yield from talk([name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1], run, width)
+    shown = drawn(run, contrast, arguments)
+    if shown and arguments.timeline != "none":
+        yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
+    if words := notice(run):
+        yield prose(f"Notice: {words}", width, bold="Notice:")
+    if run.hardware.disturbances:
+        yield from damage(run, width)
+
+
+def damage(run: Run, width: int) -> Iterator[RenderableType]:
+    """What the disturbances cost every strategy."""
+    from ndparallel.results.slowdowns import damages, sentences
+
+    disturbances = run.hardware.disturbances
+    rows = damages(run.report.strategies)
+    if rows:
+        yield prose(f"What it costs: {disturbances}. The single GPU that speedups are against is not disturbed.", width, "What it costs:")
+        yield table_of(rows, width)
+    if words := " ".join(sentences(rows, disturbances, run.results)):
+        yield prose(words, width)
+
+
+def headline(run: Run) -> str:
+    hardware, model = run.report.hardware, run.report.model
+    where = f"on {hardware['name']} ({count(hardware['gpus_per_node'], 'GPU')} a node)".replace(" ", NO_BREAK)
+    return f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, {model['dtype']}, {where}"
+
+
+def prose(words: str, width: int, bold: str = "") -> Text:
+    """A paragraph that begins with what is `bold`."""
+    text = Text(paragraph(words, width))
+    text.stylize("bold", 0, len(bold))
+    return text
+
+
+def talk(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]:
+    """Who talks how often, how much, over which link, in each of these strategies."""
+    for name in names:
+        rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
+        yield prose(f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs", width)
+        yield table_of(rows, width)
+
+
+def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:
+    """Rows of values by name as a table."""
+    cells = [[cell(*item) for item in row.items()] for row in rows]
+    return quiet_table([heading(key) for key in rows[0]], cells, width)
+
+
+# ---------------------------------------------------------------------------------------------------------------- sweeps
+
+UNITS = {"_seconds": "s", "_bytes": "B"}
+NO_VALUE = {"capacity_factor": "none"}  # where it is a choice, and not a number that is missing
+
+
+def show_sweep(sweep: Sweep, as_json: bool) -> None:
+    """Print a sweep's table and its sentence, or its rows as JSON."""
+    if as_json:
+        print(json.dumps(plain({"sweep": sweep.title, "rows": sweep.rows}), indent=2, allow_nan=False))
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
+    width = min(console.width, WIDTH)
+    console.print(prose(sweep.title, width, bold=sweep.title), end="\n\n")
+    console.print(table_of(sweep.rows, width))
+    console.print()
+    console.print(prose(f"Notice: {sweep.sentence}", width, bold="Notice:"))
+
+
+def heading(key: str) -> str:
+    for suffix in UNITS:
+        key = key.removesuffix(suffix)
+    return key.replace("_", " ")
+
+
+def cell(key: str, value: float | str | None) -> str:
+    """A value as its key says: seconds and bytes with prefixes, shares in percent, calls with one decimal, other floats as factors."""
+    if value is None or isinstance(value, str):
+        return value or NO_VALUE.get(key, "-")
+    for suffix, unit in UNITS.items():
+        if key.endswith(suffix):
+            return quantity(value, unit)
+    if isinstance(value, int):
+        return str(value)
+    if key == "calls":
+        return f"{value:.1f}"
+    return f"{value:.1%}" if key.endswith(("share", "ratio", "efficiency")) else f"{value:.2f}x"

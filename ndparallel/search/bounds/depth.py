@@ -1,0 +1,69 @@
+"""How a model is cut in depth: what the ranks of a pipeline consist of.
+
+Idea   A rank is a count of parts (see columns.py): bare stages, dense layers, layers with experts, embedding, head. Many ranks consist of
+       the same; of those only the first, which keeps most activations, and the last, which begins latest, can be the ones that matter.
+Cost   some microseconds for every stage, once for every (pp, chunks, layout).
+
+Glossary
+    before    what a microbatch has passed when it comes to a rank for the first time
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ndparallel.pipeline.actions import Layout
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.step.workload import kinds_by_stage
+from ndparallel.search.bounds.columns import PARTS
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Of one pipeline: `ranks` that can matter, what they and what is before them consist of (rank, part), and the whole model."""
+
+    pp: int
+    chunks: int
+    ranks: np.ndarray
+    parts: np.ndarray
+    before: np.ndarray
+    beside: np.ndarray  # the parts of the neighbour in the pipeline
+    model: np.ndarray
+
+    @property
+    def last_stages(self) -> np.ndarray:
+        """The parts of the stage that each rank completes last: its first, without the head."""
+        if self.chunks == 1:
+            return self.parts
+        return self.parts * [1 / self.chunks, 1 / self.chunks, 1 / self.chunks, 1, 0]
+
+    @property
+    def layers(self) -> np.ndarray:
+        return self.parts[:, 1] + self.parts[:, 2]
+
+
+@lru_cache(maxsize=4096)
+def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> Depth:
+    stages = np.array([parts_of(kinds) for kinds in kinds_by_stage(shape, pp * chunks)])
+    held = [Layout(layout, pp, chunks).stages_of(rank) for rank in range(pp)]
+    ranks = np.array([stages[mine].sum(axis=0) for mine in held])
+    passed = np.vstack([np.zeros(len(PARTS)), np.cumsum(stages, axis=0)])
+    some = ends_of_runs(ranks)
+    beside = ranks[[rank - 1 if rank else min(1, pp - 1) for rank in some]]
+    return Depth(pp, chunks, np.array(some), ranks[some], passed[[min(held[rank]) for rank in some]], beside, passed[-1])
+
+
+def parts_of(kinds: Sequence[str]) -> list[int]:
+    return [1, *(kinds.count(part) for part in PARTS[1:])]
+
+
+def ends_of_runs(ranks: np.ndarray) -> list[int]:
+    """Of ranks that consist of the same, the first and the last."""
+    first: dict[tuple, int] = {}
+    last: dict[tuple, int] = {}
+    for rank, parts in enumerate(map(tuple, ranks)):
+        first.setdefault(parts, rank)
+        last[parts] = rank
+    return sorted({*first.values(), *last.values()})

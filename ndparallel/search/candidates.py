@@ -1,0 +1,155 @@
+"""Every legal plan with its bytes and its least seconds, in arrays.
+
+Idea   Layouts and words make rows, whose columns are computed once; schedule and chunks make groups, which are priced one after the other.
+       A group is pruned by memory before it is priced.
+Cost   some million plans a second.
+Limit  Of a schedule that is searched for, memory is what the search may use.
+
+Glossary
+    row      a layout with its three words
+    group    a schedule, its chunks, and the length of the pipeline
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ndparallel.planner.job import Job, Plan
+from ndparallel.search.bounds.columns import DEGREES, columns_of, joined, take
+from ndparallel.search.bounds.depth import depth_of
+from ndparallel.search.bounds.price import Pipelines, layout
+from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
+
+GIB = 2**30
+LACKS = (1, 4, 16, 64, 256)  # GiB: the groups in which plans that do not fit are counted
+
+
+@dataclass
+class Candidates:
+    """Plans that fit: `families` of rows, and for every plan its row, its group and the least seconds of its step."""
+
+    families: list[Plan]
+    starts: np.ndarray  # of each family's rows
+    groups: list[tuple[str, int, int]] = field(default_factory=list)
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    group: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    seconds: np.ndarray = field(default_factory=lambda: np.empty(0))
+    memory_bytes: np.ndarray = field(default_factory=lambda: np.empty(0))
+    legal: int = 0  # plans, whether or not they fit
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def plan(self, place: int) -> Plan:
+        family = int(np.searchsorted(self.starts, self.rows[place], side="right")) - 1
+        name, chunks, _ = self.groups[self.group[place]]
+        return at(self.families[family], int(self.rows[place] - self.starts[family]), name, chunks)
+
+    def microbatches(self, job: Job) -> np.ndarray:
+        """Of every plan."""
+        return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
+
+
+@dataclass
+class Part:
+    """What one pipeline length gives, so that lengths can be priced in several processes."""
+
+    groups: list[tuple[str, int, int]] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)
+    seconds: list[np.ndarray] = field(default_factory=list)
+    memory_bytes: list[np.ndarray] = field(default_factory=list)
+    legal: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+
+def candidates(job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor: Executor | None = None) -> Candidates:
+    """Enumerate, prune and price. An executor prices pipelines of different lengths beside one another."""
+    rejected: Counter[str] = Counter()
+    table = layouts(job, gpus, fixed, rejected)
+    every = list(families(table, job, fixed))
+    found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
+    lengths = np.unique(table[:, DEGREES.index("pp")]).tolist() if every else []
+    work: Callable = partial(priced, job, every, fixed, memory_bytes)
+    shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)  # columns are computed once for a share
+    for part in executor.map(work, shares) if executor else map(work, shares):
+        add(found, part)
+    found.rejected = +found.rejected  # without what was counted as 0
+    return found
+
+
+def add(found: Candidates, part: Part) -> None:
+    first = len(found.groups)
+    found.groups += part.groups
+    found.legal += part.legal
+    found.rejected.update(part.rejected)
+    sizes = [len(rows) for rows in part.rows]
+    found.group = np.concatenate([found.group, np.repeat(np.arange(first, first + len(sizes)), sizes)])
+    found.rows, found.seconds, found.memory_bytes = (
+        np.concatenate([before, *more])
+        for before, more in ((found.rows, part.rows), (found.seconds, part.seconds), (found.memory_bytes, part.memory_bytes))
+    )
+
+
+def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengths: list[int]) -> Part:
+    """All plans whose pipelines have one of these lengths."""
+    mine = [np.flatnonzero(np.isin(family.pp, lengths)) for family in every]
+    rows = np.concatenate([start + some for start, some in zip(starts_of(every), mine)])
+    columns = joined([columns_of(job, narrowed(family, some)) for family, some in zip(every, mine) if len(some)])
+    depths = np.concatenate([family.pp[some] for family, some in zip(every, mine)])
+    part = Part()
+    for pp in lengths:
+        long = np.flatnonzero(depths == pp)
+        these = take(columns, long)
+        for (chunks, kind), names in by_depth(job, pp, fixed).items():
+            plans = Pipelines(these, depth_of(job.shape, pp, chunks, kind), job.stack)
+            price_depth(part, plans, rows[long], names, memory_bytes)
+    return part
+
+
+def by_depth(job: Job, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
+    """Schedules by the chunks and the layout in which they cut a model."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for name, chunks in schedules(job.shape.layers, pp, fixed):
+        found.setdefault((chunks, layout(name)), []).append(name)
+    return found
+
+
+def price_depth(part: Part, plans: Pipelines, rows: np.ndarray, names: list[str], memory_bytes: float) -> None:
+    """Plans of every schedule that cuts the model alike: pruned by memory, and what is left priced."""
+    fits = {}
+    for name in names:
+        able, memory = runs(name, plans.depth.pp, plans.microbatches), plans.peak_bytes(name)
+        fits[name] = able & (memory <= memory_bytes), memory
+        part.legal += int(able.sum())
+        part.rejected.update(too_much((memory - memory_bytes)[able & (memory > memory_bytes)]))
+    alive = np.flatnonzero(np.any([fit for fit, _ in fits.values()], axis=0))
+    left = Pipelines(take(plans.columns, alive), plans.depth, plans.stack)
+    for name, (fit, memory) in fits.items():
+        if fit.any():
+            part.groups.append((name, plans.depth.chunks, plans.depth.pp))
+            part.rows.append(rows[fit])
+            part.memory_bytes.append(memory[fit])
+            part.seconds.append(left.least_seconds(name)[fit[alive]])
+
+
+def starts_of(every: list[Plan]) -> list[int]:
+    """The first row of each family."""
+    return np.cumsum([0, *(len(family.tp) for family in every)]).tolist()
+
+
+def narrowed(family: Plan, rows: np.ndarray) -> Plan:
+    numbers: dict[str, Any] = {name: getattr(family, name)[rows] for name in DEGREES}
+    return replace(family, **numbers)
+
+
+def too_much(lacking: np.ndarray) -> dict[str, int]:
+    """How many plans lack how many bytes."""
+    counts, _ = np.histogram(lacking / GIB, [0, *LACKS, np.inf])
+    return {reason(low, high): int(count) for low, high, count in zip((0, *LACKS), (*LACKS, None), counts)}
+
+
+def reason(low: int, high: int | None) -> str:
+    return f"does not fit: lacks {low} to {high} GiB" if high else f"does not fit: lacks more than {low} GiB"

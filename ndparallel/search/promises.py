@@ -1,0 +1,153 @@
+"""Which plans are timed exactly, in which order, and how sure their best is the best of all.
+
+Idea   Time the plan that promises most, learn from it how far the bound was off for its schedule, and go on until no plan that is left
+       promises more than what was found, or the effort is spent. The bounds of what is left say how much faster the best could still be.
+Cost   the effort; a schedule that is searched for takes a tenth of a second and more.
+Limit  Which plans are timed follows from their bounds and steps alone, not from how long anything takes here.
+
+Glossary
+    promise   a bound, times what exact timing has added to the bounds of the same schedule
+    effort    actions of schedules that may be timed, at some microseconds each
+    gap       share of the best step by which a plan that was not timed could be faster, at the most
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.legality import SCHEDULES
+from ndparallel.planner.step.step import AUTOMATIC, FULL_ROUNDS, Step, predict
+from ndparallel.search.candidates import Candidates
+
+EFFORT = 200_000
+TOGETHER = 8  # plans timed at a time, whether in one process or in several
+POOL = 1_000  # plans of every schedule whose promises are compared
+PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
+ATTEMPTS = 650  # the same of a schedule that is searched for
+AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A plan and its exact step."""
+
+    plan: Plan
+    step: Step
+
+    @property
+    def seconds(self) -> float:
+        return float(self.step.seconds)
+
+
+class Promises:
+    """The most promising plans of every schedule, and what was learnt of the bounds."""
+
+    def __init__(self, job: Job, found: Candidates, effort: float):
+        self.cost = costs(job, found)
+        self.names = [name for name, _, _ in found.groups]
+        number = np.array([SCHEDULES.index(name) for name in self.names], dtype=np.int8)[found.group]
+        effort = max(effort, float(self.cost.min()))  # for one plan at least
+        affordable = self.cost <= effort
+        self.places = np.concatenate([cheapest(found, affordable & (number == one)) for one in range(len(SCHEDULES))])
+        self.bound, self.group, self.cost = found.seconds[self.places], found.group[self.places], self.cost[self.places]
+        self.searched = np.isin(self.names, [*AUTOMATIC])[self.group]
+        self.microbatches = found.microbatches(job)[self.places]
+        self.listed: set[tuple[int, int]] = set()  # groups and microbatches whose lists are written already
+        self.factors: dict[int, float] = {}
+        self.open = np.ones(len(self.places), dtype=bool)
+        self.effort = float(effort)
+        self.searches = effort / (1 if self.searched.all() else 2)  # of it for schedules that are searched for
+        self.small = effort / TOGETHER  # the dearest plan that is timed when the effort is spent, and too few plans are timed
+
+    def promised(self, hungry: bool) -> np.ndarray:
+        """Seconds that each plan promises; a schedule whose depth was never timed promises what it did elsewhere at its best."""
+        by_name: dict[str, float] = {}
+        for group, factor in self.factors.items():
+            by_name[self.names[group]] = min(factor, by_name.get(self.names[group], factor))
+        factors = np.array([self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)])
+        left = max(self.effort, self.small) if hungry else self.effort
+        affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
+        return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
+
+    def batch(self, enough: float, hungry: bool) -> np.ndarray:
+        """The next plans to time, of those that promise less than `enough` seconds. Dear ones go one by one; the `hungry` overspend."""
+        promised = self.promised(hungry)
+        best = np.argsort(promised, kind="stable")[:TOGETHER]
+        best = best[promised[best] < enough]
+        spent = np.cumsum(self.cost[best])
+        return best[spent <= max(self.effort / TOGETHER, *spent[:1], 0)]
+
+    def learn(self, place: int, seconds: float) -> None:
+        self.open[place] = False
+        self.spend(place)
+        self.factors[int(self.group[place])] = seconds / self.bound[place]
+
+    def spend(self, place: int) -> None:
+        """A list of actions is written once, which costs most of its timing; schedules that are searched for are so each time."""
+        self.effort -= self.cost[place]
+        if self.searched[place]:
+            self.searches -= self.cost[place]
+            return
+        key = int(self.group[place]), int(self.microbatches[place])
+        if key not in self.listed:
+            self.listed.add(key)
+            self.cost[(self.group == key[0]) & (self.microbatches == key[1])] *= AGAIN
+
+
+def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:
+    """Places of the POOL plans with the least bounds; among equals that which needs least memory."""
+    places = np.flatnonzero(mask)
+    if len(places) > POOL:
+        places = places[np.argpartition(found.seconds[places], POOL)[:POOL]]
+    return places[np.lexsort((found.memory_bytes[places], found.seconds[places]))]
+
+
+def costs(job: Job, found: Candidates) -> np.ndarray:
+    """Actions that exact timing goes through: some rounds of the pipeline, or a searched schedule's many attempts."""
+    searched, chunks, lengths = (
+        np.array(column) for column in zip(*((name in AUTOMATIC, chunks, pp) for name, chunks, pp in found.groups))
+    )
+    most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
+    each = lengths * np.where(searched, ATTEMPTS, chunks * PASSES)
+    return np.minimum(found.microbatches(job), most[found.group]) * each[found.group]
+
+
+def time_best(
+    job: Job, found: Candidates, top: int, effort: int, also: Sequence[Plan], executor: Executor | None
+) -> tuple[list[Timed], float]:
+    """Time plans by promise, and say how much faster what is left could be."""
+    promises, steps = Promises(job, found, effort), Steps(job, executor)
+    timed = steps.of(also)
+    while len(batch := promises.batch(enough(timed, top), hungry=len(timed) < top)):
+        for place, one in zip(batch, steps.of([found.plan(int(promises.places[place])) for place in batch])):
+            timed.append(one)
+            promises.learn(place, one.seconds)
+    return timed, gap(found, promises, timed)
+
+
+class Steps:
+    """Exact steps, each timed once; in pipelines ZeRO-2 takes the time of ZeRO-1."""
+
+    def __init__(self, job: Job, executor: Executor | None):
+        self.work, self.map, self.known = partial(predict, job), executor.map if executor else map, dict[Plan, Step]()
+
+    def of(self, plans: Sequence[Plan]) -> list[Timed]:
+        twins = [replace(plan, zero=1) if plan.zero == 2 and plan.pp > 1 else plan for plan in plans]
+        new = [plan for plan in dict.fromkeys(twins) if plan not in self.known]
+        self.known.update(zip(new, self.map(self.work, new)))
+        return [Timed(plan, self.known[twin]) for plan, twin in zip(plans, twins)]
+
+
+def enough(timed: list[Timed], top: int) -> float:
+    """What a plan must promise to be worth timing: to be among the best."""
+    return sorted(one.seconds for one in timed)[top - 1] if len(timed) >= top else np.inf
+
+
+def gap(found: Candidates, promises: Promises, timed: list[Timed]) -> float:
+    bounds = found.seconds.copy()
+    bounds[promises.places[~promises.open]] = np.inf
+    return max(0.0, 1 - float(bounds.min()) / min(one.seconds for one in timed))

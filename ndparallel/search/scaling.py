@@ -1,0 +1,131 @@
+"""The best plan on ever more GPUs: weak scaling, whose batch grows with them, and strong scaling, whose batch stays.
+
+Idea   Each size is searched by itself, as each would be run. Efficiency is the throughput of a GPU, in that of the smallest size that fits.
+       Beside it stand the ranges of a table that circulates, with its degrees on this job.
+Cost   a search for every size and way.
+Limit  The table says neither model nor hardware, and its efficiencies are of weak scaling.
+
+Glossary
+    usual     a row of the table that circulates: degrees, efficiency, MFU
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.legality import broken
+from ndparallel.planner.memory.total import fits
+from ndparallel.planner.prediction import Answer, answer
+from ndparallel.search.search import search
+
+SIZES = (8, 64, 512, 2048, 16384)
+EFFORT = 100_000  # of a search: one plan is wanted, not ten
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What is usually told of so many GPUs."""
+
+    tp: int
+    pp: int
+    dp: int
+    efficiency: tuple[float, float]
+    mfu: tuple[float, float]
+
+
+USUAL = {
+    8: Usual(2, 1, 4, (0.85, 0.95), (0.45, 0.50)),
+    64: Usual(4, 4, 4, (0.75, 0.85), (0.48, 0.55)),
+    512: Usual(8, 8, 8, (0.70, 0.80), (0.50, 0.58)),
+    2048: Usual(8, 16, 16, (0.65, 0.75), (0.52, 0.60)),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size: the best plan, or why there is none; the table's degrees on the same job, where they can be."""
+
+    gpus: int
+    global_batch: int
+    best: Answer | None
+    why_not: str
+    usual: Answer | None
+
+    def efficiency(self, base: "Point | None") -> float | None:
+        """Of a GPU, against one of the smallest size."""
+        if not (self.best and base and base.best):
+            return None
+        return self.best.tokens_per_second_per_gpu / base.best.tokens_per_second_per_gpu
+
+
+Curves = dict[str, list[Point]]
+
+
+def scale(job: Job, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor | None = None) -> Curves:
+    """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling keeps its share of a GPU."""
+    known: dict[tuple[int, int], Point] = {}
+
+    def point(size: int, batch: int) -> Point:
+        if (size, batch) not in known:
+            known[size, batch] = point_of(replace(job, global_batch=batch), size, executor)
+        return known[size, batch]
+
+    weak = [point(size, max(1, round(job.global_batch * size / gpus))) for size in sizes]
+    return {"weak": weak, "strong": [point(size, job.global_batch) for size in sizes]}
+
+
+def point_of(job: Job, gpus: int, executor: Executor | None) -> Point:
+    try:
+        return Point(gpus, job.global_batch, search(job, gpus, top=1, effort=EFFORT, executor=executor).best, "", usual_plan(job, gpus))
+    except UserError as reason:
+        return Point(gpus, job.global_batch, None, str(reason), None)
+
+
+def usual_plan(job: Job, gpus: int) -> Answer | None:
+    """The table's degrees with the distributed optimizer, and as little recomputation as fits; None where they cannot be."""
+    if gpus not in USUAL:
+        return None
+    row = USUAL[gpus]
+    sequence_parallel = job.stack.sequence_parallel and row.tp > 1
+    for recompute in ("none", "selective", "full"):
+        plan = Plan(tp=row.tp, pp=row.pp, dp=row.dp, zero=1, sequence_parallel=sequence_parallel, recompute=recompute)
+        if not any(broken(job, plan)) and fits(job, plan):
+            return answer(job, plan)
+    return None
+
+
+def base_of(points: Sequence[Point]) -> Point | None:
+    """The smallest size that has a plan."""
+    return next((point for point in points if point.best), None)
+
+
+def rows(curves: Curves) -> Iterator[dict[str, Any]]:
+    """One row a way and size, in JSON's types; None where there is nothing to tell."""
+    for way, points in curves.items():
+        base = base_of(points)
+        for point in points:
+            row = USUAL.get(point.gpus)
+            yield {
+                "scaling": way,
+                "gpus": point.gpus,
+                "global_batch": point.global_batch,
+                "step_seconds": point.best.seconds if point.best else None,
+                "efficiency": point.efficiency(base),
+                "mfu": point.best.mfu if point.best else None,
+                "plan": point.best.as_dict()["plan"] if point.best else None,
+                "why_not": point.why_not or None,
+                "usual": usual_row(row, point.usual) if row else None,
+            }
+
+
+def usual_row(row: Usual, on_this_job: Answer | None) -> dict[str, Any]:
+    return {
+        "plan": {"tp": row.tp, "pp": row.pp, "dp": row.dp},
+        "efficiency_range": list(row.efficiency),
+        "mfu_range": list(row.mfu),
+        "step_seconds": on_this_job.seconds if on_this_job else None,
+        "mfu": on_this_job.mfu if on_this_job else None,
+    }

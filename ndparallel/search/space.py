@@ -1,0 +1,158 @@
+"""Every legal plan of a job on so many GPUs, and why the others are none.
+
+Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatches divide what a data-parallel rank has. What they break
+       is asked of the rules that `ndparallel plan` itself obeys. Then every word (recompute, zero, sequence parallelism) with every
+       layout, then every schedule with every number of chunks.
+Cost   some microseconds for every layout.
+Limit  Left out is what only has another name: ZeRO over one rank, schedules without a pipeline, one chunk of interleaved (eager 1F1B) and
+       of breadth-first (GPipe), and sharding over fewer ranks than there are (HSDP).
+
+Glossary
+    layout   degrees and the size of a microbatch
+    family   the three words that all plans of one array share
+    fixed    what was asked for, or some values of it: {"tp": 8, "schedule": ("1f1b", "interleaved")}
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.model.units import RECOMPUTE
+from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.legality import SCHEDULES, broken
+from ndparallel.planner.models.sizes import divisors
+from ndparallel.search.bounds.columns import DEGREES
+
+WORDS = {"recompute": RECOMPUTE, "zero": (0, 1, 2, 3), "sequence_parallel": (False, True), "schedule": SCHEDULES}
+FIXABLE = (*DEGREES, "chunks", *WORDS)
+Fixed = Mapping[str, Any]
+
+
+def layouts(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> np.ndarray:
+    """All legal layouts, one a row, by DEGREES; `rejected` counts the others by the rule that they break."""
+    rows = []
+    for tp, pp, dp, cp in meshes(gpus, fixed):
+        reason = next(broken(job, Plan(tp=tp, pp=pp, dp=dp, cp=cp)), None)
+        if reason:
+            rejected[reason.rule] += 1
+        else:
+            rows += [(tp, pp, dp, ep, cp, size) for ep in experts_over(job, dp, fixed) for size in microbatches(job, dp, fixed)]
+    return np.array(rows, dtype=np.int64).reshape(-1, len(DEGREES))
+
+
+def meshes(gpus: int, fixed: Fixed) -> Iterator[tuple[int, int, int, int]]:
+    for tp in some(divisors(gpus), fixed, "tp"):
+        for pp in some(divisors(gpus // tp), fixed, "pp"):
+            for cp in some(divisors(gpus // (tp * pp)), fixed, "cp"):
+                yield from ((tp, pp, dp, cp) for dp in some([gpus // (tp * pp * cp)], fixed, "dp"))
+
+
+def some(values: Iterable, fixed: Fixed, name: str) -> list:
+    """Those that were not ruled out."""
+    return [value for value in values if name not in fixed or value in choices(fixed, name)]
+
+
+def choices(fixed: Fixed, name: str) -> tuple:
+    return fixed[name] if isinstance(fixed[name], tuple) else (fixed[name],)
+
+
+def experts_over(job: Job, dp: int, fixed: Fixed) -> list[int]:
+    experts = job.shape.experts
+    return some([ep for ep in divisors(dp) if experts is None or experts.experts % ep == 0] if experts else [1], fixed, "ep")
+
+
+def microbatches(job: Job, dp: int, fixed: Fixed) -> list[int]:
+    return some(divisors(job.global_batch // dp), fixed, "micro_batch")
+
+
+def families(table: np.ndarray, job: Job, fixed: Fixed) -> Iterator[Plan]:
+    """The layouts with every choice of the three words, as plans whose degrees are arrays."""
+    words = [some(WORDS[name], fixed, name) for name in ("recompute", "zero", "sequence_parallel")]
+    tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
+    for recompute, zero, cut in product(*words):
+        uncut = (job.sequence // table[:, 4]) % tp > 0
+        rows = table[((zero == 0) | (replicas > 1)) & (((tp > 1) & ~uncut) if cut else True)]
+        if len(rows):
+            yield Plan(**dict(zip(DEGREES, rows.T)), recompute=recompute, zero=zero, sequence_parallel=cut)
+
+
+def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
+    """Every schedule of a pipeline with every number of chunks that has layers for its stages."""
+    if pp == 1:
+        return [("1f1b", chunks) for chunks in some([1], fixed, "chunks")]
+    every = [
+        (name, chunks)
+        for name in some(SCHEDULES, fixed, "schedule")
+        for chunks in some(chunks_of(name, (layers + MOST_STAGES_ABOVE_LAYERS) // pp), fixed, "chunks")
+    ]
+    return [(name, chunks) for name, chunks in every if can_fill(layers, pp * chunks)]
+
+
+def chunks_of(name: str, most: int) -> Iterable[int]:
+    only = RECIPES[name].chunks if name in RECIPES else 1
+    return [only] if only else range(2, most + 1)
+
+
+def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:
+    """Which numbers of microbatches a schedule can do."""
+    grouped = name in RECIPES and RECIPES[name].groups and pp > 1
+    return microbatches % pp == 0 if grouped else np.ones(len(microbatches), dtype=bool)
+
+
+# -------------------------------------------------------------------------------------------------------- what is fixed
+
+
+def checked(fixed: Fixed) -> Fixed:
+    """Raise UserError for what is no part of a plan, or no value of it."""
+    for name in fixed:
+        if name not in FIXABLE:
+            raise unknown("part of a plan", name, FIXABLE)
+        for value in choices(fixed, name):
+            if name in WORDS and value not in WORDS[name]:
+                raise unknown(name, str(value), map(str, WORDS[name]))
+            if name not in WORDS and value < 1:
+                raise UserError(f"{name} is {value}; it must be at least 1.")
+    return fixed
+
+
+def parsed(words: str) -> tuple[str, Any]:
+    """Read "tp=8". Raises UserError where it is not of this form."""
+    name, equals, value = (part.strip() for part in words.partition("="))
+    name = name.replace("-", "_")
+    if not equals or not value:
+        raise UserError(f"{words!r} fixes nothing; write a part of the plan and its value, as in tp=8 or schedule=1f1b.")
+    if name not in FIXABLE:
+        raise unknown("part of a plan", name, FIXABLE)
+    if name in ("recompute", "schedule"):
+        return name, value
+    if name == "sequence_parallel":
+        return name, {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+    if not value.isdecimal():
+        raise UserError(f"{name} must be a whole number, not {value!r}.")
+    return name, int(value)
+
+
+def nothing_left(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> UserError:
+    """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
+    for name in (name for name in DEGREES if name in fixed):
+        without = {other: value for other, value in fixed.items() if other != name}
+        table, wanted = layouts(job, gpus, without, Counter()), choices(fixed, name)[0]
+        if len(table):
+            legal = sorted(set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted))[:3]
+            return UserError(f"no plan on {gpus} GPUs has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}.")
+    asked = "".join(f" with {name}={value}" for name, value in fixed.items())
+    why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
+    return UserError(f"no plan on {gpus} GPUs is legal{asked}: {why or 'these do not go together'}.")
+
+
+def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:
+    """One of an array of plans, with a schedule."""
+    numbers: dict[str, Any] = {name: int(getattr(plans, name)[row]) for name in DEGREES}
+    return replace(plans, **numbers, schedule=schedule, chunks=chunks)

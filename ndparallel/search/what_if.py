@@ -1,0 +1,159 @@
+"""What if one thing were different: a faster network, a longer sequence, another GPU?
+
+Idea   A change names a field of the hardware, the job or the model, and what becomes of it: bandwidth_across*2, sequence=32768,
+       memory/2, software=nemo. Everything else stays.
+Limit  Hardware figures are those of the data sheet; what is achieved of them stays the same share.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quantities import parse_quantity
+from ndparallel.hardware.accelerator import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION, Accelerator, find_hardware
+from ndparallel.planner.job import Job
+from ndparallel.planner.legality import DTYPES
+from ndparallel.planner.software import find_stack
+
+FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
+MOST = 1e24
+EXAMPLE = "write a field and what becomes of it, as in bandwidth_across*2, sequence/2 or memory=141GiB"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What can be different: the job, and the number of GPUs."""
+
+    job: Job
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number: how to read it, how to write it, and the quantity it is (None for a count)."""
+
+    read: Callable[[Cluster], float]
+    write: Callable[[Cluster, Any], Cluster]
+    quantity: str | None = None
+
+
+def what_if(cluster: Cluster, change: str) -> Cluster:
+    """The cluster after a change. Raises UserError, with the nearest field, for one that cannot be."""
+    asked = FORM.fullmatch(change)
+    if not asked:
+        raise UserError(f"--what-if {change!r} changes nothing; {EXAMPLE}.")
+    name, operator, words = asked[1].replace("-", "_"), asked[2], asked[3]
+    if name in WORDS:
+        return with_word(cluster, name, operator, words)
+    if name not in FIELDS:
+        raise unknown("field of the hardware, the job or the model", name, [*FIELDS, *WORDS])
+    field = FIELDS[name]
+    return field.write(cluster, new_value(name, field, operator, words, field.read(cluster)))
+
+
+def new_value(name: str, field: Field, operator: str, words: str, before: float) -> float | int:
+    if operator == "=" and field.quantity:
+        value = parse_quantity(words, field.quantity, name)
+        if not value and field.quantity != "seconds":
+            raise UserError(f"--what-if {name}={words} must be above 0.")
+    else:
+        number = as_number(name, words)
+        value = {"=": number, "*": before * number, "/": before / number}[operator]
+    if not value < MOST:
+        raise UserError(f"--what-if {name}{operator}{words} makes {value:g} of {before:g}, which is no size any more.")
+    if not field.quantity and value != int(value):
+        raise UserError(f"--what-if {name}{operator}{words} makes {value:g} of {before:g}; it must be a whole number.")
+    return value if field.quantity else int(value)
+
+
+def as_number(name: str, words: str) -> float:
+    try:
+        number = float(words)
+    except ValueError:
+        raise UserError(f"--what-if {name}: {words!r} is no number; {EXAMPLE}.") from None
+    if not 0 < number < float("inf"):
+        raise UserError(f"--what-if {name}: {words} must be above 0.")
+    return number
+
+
+def with_word(cluster: Cluster, name: str, operator: str, word: str) -> Cluster:
+    if operator != "=":
+        raise UserError(f"{name} is a word: write {name}=..., not {name}{operator}{word}.")
+    return replace(cluster, job=WORDS[name](cluster.job, word))
+
+
+def with_dtype(job: Job, word: str) -> Job:
+    if word not in DTYPES:
+        raise unknown("dtype", word, DTYPES)
+    return replace(job, dtype=word)
+
+
+WORDS: dict[str, Callable[[Job, str], Job]] = {
+    "software": lambda job, word: replace(job, stack=find_stack(word)),
+    "hardware": lambda job, word: replace(job, hardware=find_hardware(word)),
+    "dtype": with_dtype,
+}
+
+
+# -------------------------------------------------------------------------------------------------------------- numbers
+
+
+def of_job(name: str) -> Field:
+    return Field(lambda at: getattr(at.job, name), lambda at, value: replace(at, job=replace(at.job, **{name: value})))
+
+
+def of_model(name: str) -> Field:
+    def write(at: Cluster, value: int) -> Cluster:
+        sizes: dict[str, Any] = {name: value}
+        return replace(at, job=replace(at.job, shape=replace(at.job.shape, **sizes)))
+
+    return Field(lambda at: getattr(at.job.shape, name), write)
+
+
+def of_hardware(name: str, quantity: str | None, share: float = 1.0) -> Field:
+    return Field(lambda at: getattr(at.job.hardware, name) / share, lambda at, value: on(at, {name: value * share}), quantity)
+
+
+def of_link(which: str, name: str, quantity: str, share: float = 1.0) -> Field:
+    def write(at: Cluster, value: float) -> Cluster:
+        return on(at, {which: replace(getattr(at.job.hardware, which), **{name: value * share})})
+
+    return Field(lambda at: getattr(getattr(at.job.hardware, which), name) / share, write, quantity)
+
+
+def on(at: Cluster, changes: dict[str, Any]) -> Cluster:
+    hardware: Hardware = replace(at.job.hardware, **changes)
+    return replace(at, job=replace(at.job, hardware=hardware))
+
+
+def with_peak(at: Cluster, value: float) -> Cluster:
+    """Another peak in 16 bits, and all other dtypes' in proportion."""
+    hardware, times = at.job.hardware, value / bf16(at)
+    changes: dict[str, Any] = {"flops_per_second": hardware.flops_per_second * times}
+    if isinstance(hardware, Accelerator):
+        changes["peak_flops_per_second"] = {dtype: rate * times for dtype, rate in hardware.peak_flops_per_second.items()}
+    return on(at, changes)
+
+
+def bf16(at: Cluster) -> float:
+    return at.job.hardware.peak("bf16") if isinstance(at.job.hardware, Accelerator) else at.job.hardware.flops_per_second
+
+
+FIELDS: dict[str, Field] = {
+    "gpus": Field(lambda at: at.gpus, lambda at, value: replace(at, gpus=value)),
+    "sequence": of_job("sequence"),
+    "global_batch": of_job("global_batch"),
+    **{name: of_model(name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")},
+    "peak": Field(bf16, with_peak, "FLOP/s"),
+    "memory": of_hardware("memory_bytes", "bytes"),
+    "memory_bandwidth": of_hardware("memory_bandwidth_bytes_per_second", "bytes per second", MEMORY_FRACTION),
+    "kernel_overhead": of_hardware("kernel_overhead_seconds", "seconds"),
+    "gpus_per_node": of_hardware("gpus_per_node", None),
+    "bandwidth_inside": of_link("inside", "bandwidth_bytes_per_second", "bytes per second", INSIDE_FRACTION),
+    "bandwidth_across": of_link("across", "bandwidth_bytes_per_second", "bytes per second", ACROSS_FRACTION),
+    "latency_inside": of_link("inside", "latency_seconds", "seconds"),
+    "latency_across": of_link("across", "latency_seconds", "seconds"),
+}

@@ -1,0 +1,263 @@
+"""Who holds what of the weights, gradients and optimizer state: from DDP, where everybody holds all, to ZeRO-3 (FSDP).
+
+Idea   A bucket is a run of whole units, at least so many bytes. Each class below holds less than the one above it, as the stages of ZeRO do
+       (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every bucket.
+Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights before the backward pass
+       once more: 3 (N-1)/N n.
+       Where a group has several members in each of several nodes, they talk in two levels: inside the nodes, and across on all rails
+       at once (ndparallel/collective/algorithms.py); elsewhere in a ring.
+Limit  A bucket holds whole units: one smaller than a unit is that unit.
+
+Glossary
+    whole, shard     all elements of a bucket; the piece this rank owns
+    stage            set memory aside for a bucket's whole gradients, until they are reduced
+    reshard          give a gathered bucket's whole weights back
+"""
+
+from typing import Any
+
+import numpy as np
+
+from collectives import Group, all_gather, all_reduce, reduce_scatter
+from gpu import GPU, Handle, Hardware
+from ndparallel.collective.algorithms import candidates
+from ndparallel.model.costs import itemsize
+from ndparallel.model.units import Unit
+from ndparallel.parallel.slices import part
+
+
+class Bucket:
+    """DDP: whole weights and whole gradients on every rank. `owned` is what this rank's optimizer steps."""
+
+    def __init__(self, gpu: GPU, units: list[Unit], group: Group, seed: int) -> None:
+        self.gpu, self.units, self.group, self.seed = gpu, units, group, seed
+        self.dtype = units[0].context.dtype
+        self.size = sum(unit.size for unit in units)
+        self.shard = part(self.size, group.size, group.index(gpu.rank))
+        self.algorithm = usual_algorithm(group, gpu.hardware)
+        self.allocate()
+
+    @property
+    def owned(self) -> slice:
+        return slice(0, self.size)
+
+    def allocate(self) -> None:
+        self.weights, self.gradients = self.zeros("weights", self.size), self.zeros("gradients", self.size)
+        self.weights[:] = self.initial_weights()
+        self.attach(self.weights, self.gradients)
+
+    def initial_weights(self) -> np.ndarray:
+        return np.concatenate([unit.initial_weights(self.seed) for unit in self.units])
+
+    def zeros(self, kind: str, size: int) -> np.ndarray:
+        """Count the memory first: what does not fit is never made."""
+        self.gpu.allocate(kind, size * itemsize(self.dtype))
+        return np.zeros(size, self.dtype)
+
+    def give_back(self, kind: str, array: np.ndarray) -> None:
+        self.gpu.free(kind, array.nbytes)
+
+    def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
+        """Let the units' parameters be views of these."""
+        start = 0
+        for unit in self.units:
+            stop = start + unit.size
+            unit.attach(None if weights is None else weights[start:stop], None if gradients is None else gradients[start:stop])
+            start = stop
+
+    @property
+    def parts(self) -> list["Bucket"]:
+        return [self]
+
+    def filled_by(self, unit: Unit) -> bool:
+        """Whether the backward pass of this unit is the bucket's last."""
+        return unit is self.units[0]
+
+    @property
+    def owned_weights(self) -> np.ndarray:
+        return self.weights[self.owned]
+
+    @property
+    def owned_gradients(self) -> np.ndarray:
+        return self.gradients[self.owned]
+
+    def clear_gradients(self) -> None:
+        self.owned_gradients[:] = 0
+
+    def forward(self, x, microbatch: int):
+        for unit in self.units:
+            x = unit.forward(x, microbatch)
+        return x
+
+    def backward(self, dy, microbatch: int):
+        for unit in reversed(self.units):
+            dy = unit.backward(dy, microbatch)
+        return dy
+
+    def sum_shared(self) -> None:
+        """Sum over tp what its ranks share, before anything is averaged over dp."""
+        self.units[0].context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+
+    def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
+        return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm or self.algorithm, async_op)
+
+
+class ShardedOptimizer(Bucket):
+    """ZeRO-1: the optimizer's state, and the step, only for the rank's own shard."""
+
+    @property
+    def owned(self) -> slice:
+        return self.shard
+
+    def clear_gradients(self) -> None:
+        self.gradients[:] = 0
+
+    def reduce_scatter(self, async_op: bool = False):
+        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", self.algorithm, async_op)
+
+    def all_gather(self, async_op: bool = False):
+        return all_gather(self.gpu, self.weights, self.owned_weights, self.group, self.algorithm, async_op)
+
+
+class ShardedGradients(ShardedOptimizer):
+    """ZeRO-2: whole gradients only while a bucket is being filled and reduced; then they are added to the shard."""
+
+    staged: np.ndarray | None
+
+    def allocate(self) -> None:
+        self.weights, self.gradient_shard = self.zeros("weights", self.size), self.zeros("gradients", self.shard.stop - self.shard.start)
+        self.weights[:] = self.initial_weights()
+        self.staged = None
+        self.attach(self.weights)
+
+    @property
+    def owned_gradients(self) -> np.ndarray:
+        return self.gradient_shard
+
+    def clear_gradients(self) -> None:
+        self.gradient_shard[:] = 0
+
+    def stage(self) -> None:
+        if self.staged is None:
+            self.staged = self.zeros("buffers", self.size)
+            self.attach(gradients=self.staged)
+
+    def reduce_scatter(self, async_op: bool = False):
+        """Reduce what is staged; waiting adds it to the shard and gives the staging memory back."""
+        assert self.staged is not None, "stage() comes before the backward pass"
+        whole, self.staged = self.staged, None
+
+        def add(reduced: np.ndarray) -> None:
+            self.gradient_shard += reduced
+            self.give_back("buffers", whole)
+
+        handle = self.average(whole).then(add)
+        return handle if async_op else handle.wait()
+
+    def average(self, whole: np.ndarray) -> Handle:
+        """Start to average whole gradients over the group; the handle's wait returns this rank's shard of them."""
+        piece = np.empty_like(self.gradient_shard)
+        return reduce_scatter(self.gpu, piece, whole, self.group, "average", self.algorithm, async_op=True)
+
+
+class FullyShardedUnit(ShardedGradients):
+    """ZeRO-3, FSDP: weights too are whole only while they are used."""
+
+    gathered: Handle | None
+
+    def allocate(self) -> None:
+        size = self.shard.stop - self.shard.start
+        self.weight_shard, self.gradient_shard = self.zeros("weights", size), self.zeros("gradients", size)
+        self.weight_shard[:] = self.initial_weights()[self.shard]
+        self.staged = None
+        self.gathered = None
+
+    @property
+    def owned_weights(self) -> np.ndarray:
+        return self.weight_shard
+
+    def gather(self, async_op: bool = False):
+        """Make the weights whole, unless they are, or are about to be."""
+        if self.gathered is None:
+            whole = self.zeros("buffers", self.size)
+            self.gathered = all_gather(self.gpu, whole, self.weight_shard, self.group, self.algorithm, async_op=True).then(self.attach)
+            self.weights = whole
+        return self.gathered if async_op else self.gathered.wait()
+
+    def reshard(self) -> None:
+        self.give_back("buffers", self.weights)
+        self.gathered = None
+
+
+def usual_algorithm(group: Group, hardware: Hardware) -> str:
+    """What a bucket's collectives take where nobody asks for another algorithm."""
+    return "hierarchical" if "hierarchical" in candidates("all_reduce", group, hardware) else "ring"
+
+
+class BucketPair:
+    """A bucket of units that have experts inside. Fewer ranks hold the same experts than the same everything else, so the experts are a
+    bucket of their own, over another group; it goes wherever the first one goes."""
+
+    def __init__(self, outer: Bucket, experts: Bucket) -> None:
+        self.parts: list[Any] = [outer, experts]
+        self.units = outer.units
+        self.filled_by, self.forward, self.backward, self.sum_shared = outer.filled_by, outer.forward, outer.backward, outer.sum_shared
+
+    def both(self, verb: str, *arguments: Any, async_op: bool = False):
+        """Start a verb on both, then wait, unless the caller does."""
+        handles = Handles([getattr(part, verb)(*arguments, async_op=True) for part in self.parts])
+        return handles if async_op else handles.wait()
+
+    def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
+        return self.both("all_reduce", algorithm, async_op=async_op)
+
+    def reduce_scatter(self, async_op: bool = False):
+        return self.both("reduce_scatter", async_op=async_op)
+
+    def all_gather(self, async_op: bool = False):
+        return self.both("all_gather", async_op=async_op)
+
+    def gather(self, async_op: bool = False):
+        return self.both("gather", async_op=async_op)
+
+    def stage(self) -> None:
+        for bucket in self.parts:
+            bucket.stage()
+
+    def reshard(self) -> None:
+        for bucket in self.parts:
+            bucket.reshard()
+
+
+class Handles(list[Handle]):
+    """Several, waited for one after another."""
+
+    def wait(self) -> None:
+        for handle in self:
+            handle.wait()
+
+
+def make_bucket(
+    kind: type[Bucket], gpu: GPU, units: list[Unit], group: Group, expert_group: Group, seed: int
+) -> Bucket | BucketPair:
+    """A bucket over `group`, and over `expert_group` the experts inside its units, where there are any."""
+    bucket = kind(gpu, units, group, seed)
+    inner = [inner for unit in units for inner in unit.inner]
+    return BucketPair(bucket, kind(gpu, inner, expert_group, seed)) if inner else bucket
+
+
+def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
+    """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills them; the last run first."""
+    runs: list[list[Unit]] = [[]]
+    held = 0
+    for unit in reversed(units):
+        if held >= minimum_bytes and runs[-1]:
+            runs.append([])
+            held = 0
+        runs[-1].insert(0, unit)
+        held += nbytes(unit)
+    return runs
+
+
+def nbytes(unit: Unit) -> int:
+    return sum(member.size for member in (unit, *unit.inner)) * itemsize(unit.context.dtype)

@@ -1,0 +1,63 @@
+"""The comparison with the single GPU: does a parallel run compute the same?
+
+Idea   Every rank reports flat slices of named parameters; each is held against the same slice of the single GPU's whole tensor.
+Limit  Only the first step's gradients are compared: after it, weights differ by rounding already.
+
+Glossary
+    difference     max |g - g0| / max |g0| of one tensor; a run's is the largest over tensors and ranks
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ndparallel.parallel.slices import Parameter, views
+from ndparallel.training.replica import Holding, Outcome
+
+Tensors = dict[str, np.ndarray]
+
+
+def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
+    """The tensors of a run in which one rank holds all, by name."""
+    return {name: view for holding in holdings for name, view in views(holding.parameters, holding.array).items()}
+
+
+def gradient_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
+    return largest_difference((holding for outcome in outcomes for holding in outcome.gradients), reference)
+
+
+def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
+    return largest_difference((holding for outcome in outcomes for holding in outcome.weights), reference)
+
+
+def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
+    """The largest difference of any tensor on any rank; NaN where one is not a number."""
+    largest = {name: np.abs(tensor).max() for name, tensor in reference.items()}
+    return worst(
+        difference(parameter, elements, array, reference[parameter.name], largest[parameter.name])
+        for holding in holdings
+        for parameter, elements, array in pieces(holding)
+    )
+
+
+def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
+    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice, those elements)."""
+    start, stop, base = holding.start, holding.start + holding.array.size, 0
+    for parameter in holding.parameters:
+        first, last = max(start, base), min(stop, base + parameter.size)
+        if first < last:
+            yield parameter, slice(first - base, last - base), holding.array[first - start : last - start]
+        base += parameter.size
+
+
+def difference(parameter: Parameter, elements: slice, array: np.ndarray, whole: np.ndarray, scale: float) -> float:
+    """Of these elements of a rank's slice from the same of the whole tensor, whose largest is `scale`."""
+    distances = array - whole[parameter.index].reshape(-1)[elements]
+    distance = float(np.abs(distances, out=distances).max())
+    return distance / float(scale) if scale else distance
+
+
+def worst(differences: Iterable[float]) -> float:
+    """The largest, where NaN is larger than everything."""
+    return max(differences, key=lambda value: math.inf if math.isnan(value) else value, default=math.nan)

@@ -1,0 +1,159 @@
+"""The job: everything that a rank program is told, in one frozen value that travels to its process."""
+
+from dataclasses import dataclass, field, replace
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.words import count
+from ndparallel.model.stages import layers_per_stage
+from ndparallel.model.units import RECOMPUTE, ModelConfig
+from ndparallel.parallel.context import VARIANTS
+from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, context_rules, divides, expert_rules, routed_rules, tensor_rules
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.pipeline_stages import schedule_of
+
+MODEL_SIZES = {
+    "default": ModelConfig(),
+    "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
+}
+MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
+DTYPES = ("float32", "float64")
+WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Train this model on this text. `batch` is the global one, in sequences; a step takes it in `microbatches` parts."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mesh: Mesh = field(default_factory=Mesh)
+    batch: int = 8
+    microbatches: int = 1
+    steps: int = 1
+    seed: int = 0
+    dtype: str = "float32"
+    text: str | None = None
+    optimizer: str = "adamw"
+    learning_rate: float = 3e-3
+    bucket_mb: float = 0.1
+    unit_mb: float = 0.0
+    reshard_after_forward: bool = True
+    recompute: str = "none"
+    sequence_parallel: str = "none"
+    chunks: int = 1
+    context_parallel: str = "ring"
+    schedule: str = "1f1b"
+    stage_chunks: int | None = None
+    zero: int = 0
+    watch: bool = False  # look for the first number that is not finite
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", self.dtype, DTYPES)
+        if self.recompute not in RECOMPUTE:
+            raise unknown("recompute", self.recompute, RECOMPUTE)
+        for name in ("batch", "microbatches", "steps", "chunks"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        most = self.model.layers + MOST_STAGES_ABOVE_LAYERS
+        if self.stage_chunks is not None and not 1 <= self.stage_chunks <= most:
+            raise UserError(f"a GPU cannot hold {self.stage_chunks} stages of {self.model.layers} layers; choose 1 to {most} chunks.")
+        for name in ("bucket_mb", "unit_mb"):
+            if not getattr(self, name) >= 0:  # nor is NaN
+                raise UserError(f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: all together).")
+        check_tensor_parallel(self)
+        check_context_parallel(self)
+        check_experts(self)
+        check_pipeline(self)
+        check_batch(self)
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences in a microbatch of one data-parallel rank."""
+        return self.batch // (self.mesh.dp * self.microbatches)
+
+    @property
+    def work(self) -> "Job":
+        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and forgets nothing."""
+        return Job(**{name: getattr(self, name) for name in WORK})
+
+    def on(self, **changes) -> "Job":
+        return replace(self, **changes)
+
+
+def check_batch(job: Job) -> None:
+    """Every data-parallel rank gets as many sequences, and every microbatch of it."""
+    parts = job.mesh.dp * job.microbatches
+    if job.batch % parts:
+        ranks = f"{count(job.mesh.dp, 'data-parallel part')} of " * (job.mesh.dp > 1)
+        near = max(parts, (job.batch + (parts - 1) // 2) // parts * parts)
+        hint = f"the nearest batch that can is {near}"
+        if job.batch % job.mesh.dp == 0 and job.microbatches > 1:
+            share = job.batch // job.mesh.dp
+            fewer = max(m for m in range(1, min(job.microbatches, share + 1)) if share % m == 0)
+            hint += f"; the nearest number of microbatches is {fewer}"
+        raise UserError(
+            f"a batch of {count(job.batch, 'sequence')} cannot be cut into {ranks}{count(job.microbatches, 'microbatch', 'es')}; {hint}."
+        )
+
+
+def check_tensor_parallel(job: Job) -> None:
+    """Raise UserError, naming the degrees that would do, where tp cannot cut this model."""
+    model, tp = job.model, job.mesh.tp
+    rules = tensor_rules(model.heads, model.kv_heads, None if model.experts else model.ffn)
+    if job.sequence_parallel != "none":
+        rules.append(divides("", f"cut a sequence of {model.sequence}", model.sequence))
+    broken = [rule.what for rule in rules if not rule.holds(tp)]
+    if broken:
+        legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
+        raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
+    if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
+        raise UserError("chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence parallelism.")
+    if model.sequence % job.chunks:
+        near = ", ".join(str(chunks) for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0)
+        raise UserError(f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into {near}.")
+
+
+def check_context_parallel(job: Job) -> None:
+    """Raise UserError where the ranks of a sequence cannot have an early and a late chunk each, and cut them further over tp."""
+    cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
+    if job.context_parallel not in VARIANTS:
+        raise unknown("context_parallel", job.context_parallel, VARIANTS)
+    (rule,) = context_rules(sequence)
+    if not rule.holds(cp):
+        near = [degree for degree in range(1, sequence) if rule.holds(degree)]
+        raise UserError(f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} chunks; cp can be {', '.join(map(str, near))}.")
+    if job.sequence_parallel != "none" and sequence // cp % tp:
+        raise UserError(f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has.")
+    if sequence // cp % job.chunks:
+        raise UserError(f"the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has cannot be cut into {job.chunks} chunks.")
+
+
+def check_experts(job: Job) -> None:
+    """Raise UserError where tokens cannot choose their experts, or ranks cannot share the experts out."""
+    model, mesh = job.model, job.mesh
+    if model.experts == 0:
+        if mesh.ep > 1:
+            raise UserError(f"ep={mesh.ep} shares out experts, and this model has none: choose ep=1 or a model with experts.")
+        return
+    if not 1 <= model.top_k <= model.experts:
+        raise UserError(f"a token cannot go to {model.top_k} of {model.experts} experts; top_k can be 1 to {model.experts}.")
+    if model.capacity_factor is not None and not model.capacity_factor > 0:
+        raise UserError(f"the capacity factor is {model.capacity_factor}; it must be above 0, or None for no limit.")
+    for rule in expert_rules(model.experts):
+        if not rule.holds(mesh.ep):
+            near = [degree for degree in range(1, model.experts + 1) if rule.holds(degree)]
+            raise UserError(f"ep={mesh.ep} cannot {rule.what}; ep can be {', '.join(map(str, near))}.")
+    for rule in routed_rules(model.expert_ffn, model.sequence // mesh.cp):
+        if not rule.holds(mesh.tp):
+            raise UserError(f"tp={mesh.tp} cannot {rule.what}; choose one that divides it.")
+
+
+def check_pipeline(job: Job) -> None:
+    """Raise UserError where the schedule or the layers cannot be cut to this pipeline."""
+    if job.mesh.pp > 1:
+        pp, chunks, microbatches = job.mesh.pp, job.stage_chunks or 1, job.microbatches
+        if pp * chunks * microbatches > MOST_STEPS:
+            of = f"{pp} GPUs, {chunks} chunks on each and {microbatches} microbatches"
+            raise UserError(f"a pipeline of {of} takes more than {MOST_STEPS:,} steps: choose fewer.")
+        schedule = schedule_of(job.schedule, job.mesh.pp, job.microbatches, job.stage_chunks)
+        layers_per_stage(job.model, schedule.layout.stages)

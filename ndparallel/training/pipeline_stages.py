@@ -1,0 +1,104 @@
+"""The executor's nouns: the stages that a rank holds, what comes in for an action, what it computes, what goes out.
+
+Idea   A schedule is a list of actions. A rank program runs any of them with three verbs: receive, run, send. What W computes is really
+       computed later, and activations are kept just as long as the schedule keeps them.
+Limit  The order is the schedule's: a rank that waits does not take the next action in the meantime.
+
+Glossary
+    streams    four for every rank, so that the two messages of a fused pair leave together: send and receive, forward and backward
+    what       ("F", stage, microbatch) names activations for a stage, ("B", stage, microbatch) gradients for a stage
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from collectives import Group
+from gpu import GPU
+from ndparallel.model.units import Unit
+from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.catalog import build
+
+DIRECTION = {"F": "forward", "B": "backward", "I": "backward"}
+
+
+@lru_cache(maxsize=64)
+def schedule_of(name: str, ranks: int, microbatches: int, chunks: int | None) -> Schedule:
+    """Build a schedule once in a process."""
+    return build(name, ranks, microbatches, chunks)
+
+
+@dataclass
+class Stages:
+    """The stages on one rank of the pipeline group, by number, and the messages between them and the others'."""
+
+    gpu: GPU
+    group: Group
+    schedule: Schedule
+    units: dict[int, list[Unit]]
+    tokens: list[np.ndarray] = field(default_factory=list)
+    here: dict[tuple, Any] = field(default_factory=dict)  # what one stage of this rank hands to the next
+
+    @property
+    def rank(self) -> int:
+        return self.group.index(self.gpu.rank)
+
+    def steps(self) -> Iterator[list[Action]]:
+        """What this rank does at once, in order: one action, or a fused pair."""
+        return iter(self.schedule.steps(self.rank))
+
+    def receive(self, action: Action) -> Any:
+        """The input of an action: activations from the stage before, gradients from the stage behind, nothing for W."""
+        if action.op == "F" and action.stage == 0:
+            return self.tokens[action.microbatch]
+        if action.op == "W" or (action.op != "F" and action.stage == self.schedule.layout.stages - 1):
+            return None
+        direction = DIRECTION[action.op]
+        what = (direction[0].upper(), action.stage, action.microbatch)
+        if what in self.here:
+            return self.here.pop(what)
+        source = action.stage - 1 if action.op == "F" else action.stage + 1
+        return self.gpu.irecv(self.rank_of(source), what, stream=f"pp receive {direction}").wait()
+
+    def run(self, action: Action, x: Any, after: Callable[[Action, Unit], None] = lambda action, unit: None) -> Any:
+        """Compute an action through all units of its stage, and call `after` with each unit that is done."""
+        units = self.units[action.stage]
+        for unit in units if action.op == "F" else reversed(units):
+            match action.op:
+                case "F":
+                    x = unit.forward(x, action.microbatch)
+                case "B":
+                    x = unit.backward(x, action.microbatch)
+                case "I":
+                    x = unit.backward_input(x, action.microbatch)
+                case "W":
+                    unit.backward_weight(action.microbatch)
+            after(action, unit)
+        return x
+
+    def send(self, action: Action, y: Any) -> None:
+        """Hand an output to the stage that needs it, on this rank or another."""
+        target = action.stage + 1 if action.op == "F" else action.stage - 1
+        if action.op == "W" or not 0 <= target < self.schedule.layout.stages:
+            return
+        direction = DIRECTION[action.op]
+        what = (direction[0].upper(), target, action.microbatch)
+        if self.rank_of(target) == self.gpu.rank:
+            self.here[what] = y
+        else:
+            self.gpu.isend(self.rank_of(target), y, what, stream=f"pp send {direction}")
+
+    def rank_of(self, stage: int) -> int:
+        return self.group.ranks[self.schedule.layout.rank(stage)]
+
+    def completes(self, action: Action) -> bool:
+        """Whether the gradients of the action's stage are complete after it."""
+        return self.last[action.stage] == action
+
+    @cached_property
+    def last(self) -> dict[int, Action]:
+        """By stage, the last action that adds to its weights' gradients."""
+        return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}

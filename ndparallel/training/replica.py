@@ -1,0 +1,170 @@
+"""One rank's share of a training run: its units, its buckets, its data, and what it will report.
+
+Idea   A lesson's loops are about order: what is computed, what is sent, who waits. A replica holds the rest: it draws the batches, keeps
+       the losses, and copies, off the clock, the gradients that are compared with the single GPU's.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from collectives import Group, all_reduce
+from gpu import GPU
+from ndparallel.base.errors import UserError
+from ndparallel.model import data
+from ndparallel.model.nonfinite import Origin, Watch
+from ndparallel.model.optimizer import OPTIMIZERS
+from ndparallel.model.stages import stage_units
+from ndparallel.model.units import Context, Routed, Unit
+from ndparallel.parallel.context import ContextParallel
+from ndparallel.parallel.expert import ExpertParallel
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.slices import Parameter
+from ndparallel.parallel.tensor import TensorParallel
+from ndparallel.pipeline.actions import Action
+from ndparallel.training.buckets import Bucket, BucketPair, ShardedOptimizer, make_bucket, wrap
+from ndparallel.training.job import Job
+from ndparallel.training.pipeline_stages import Stages, schedule_of
+
+
+@dataclass
+class Holding:
+    """Elements `start` and after of the flat array of these parameters, as one rank holds them."""
+
+    parameters: list[Parameter]
+    start: int
+    array: np.ndarray
+
+
+@dataclass
+class Outcome:
+    """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights after the last, and of each
+    step what its experts did, by layer and microbatch; `origin` is where it saw the first NaN or infinity, if it was to watch."""
+
+    losses: list[float] = field(default_factory=list)
+    routed: list[dict[tuple[str, int], Routed]] = field(default_factory=list)
+    gradients: list[Holding] = field(default_factory=list)
+    weights: list[Holding] = field(default_factory=list)
+    origin: Origin | None = None
+
+
+class Replica:
+    """The model on one rank, in buckets of the given class and of at least `bucket_mb` (default: one bucket for all)."""
+
+    def __init__(self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf) -> None:
+        self.gpu, self.job, self.outcome = gpu, job, Outcome()
+        self.context = self.make_context()
+        self.stages = self.make_stages()
+        self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
+        if job.model.tied and issubclass(bucket, ShardedOptimizer):
+            raise UserError("tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP.")
+        groups = averaging_groups(job.mesh, gpu.rank)
+        self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)]
+        self.on_their_way: dict[Bucket | BucketPair, Any] = {}
+        self.parts = [part for bucket in self.buckets for part in bucket.parts]
+        sizes = [part.owned_weights.size for part in self.parts]
+        self.optimizer = OPTIMIZERS[job.optimizer](gpu, sizes, job.dtype, job.learning_rate)
+
+    def make_context(self) -> Context:
+        job, gpu = self.job, self.gpu
+        tp = TensorParallel(gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.chunks)
+        cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
+        ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
+        watch = Watch(gpu) if job.watch else None
+        return Context(gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch)
+
+    def make_stages(self) -> Stages:
+        """The stages on this rank; without a pipeline, the whole model is the one stage."""
+        job, group = self.job, self.job.mesh.group("pp", self.gpu.rank)
+        schedule = schedule_of(job.schedule, group.size, job.microbatches, job.stage_chunks)
+        layout, rank = schedule.layout, group.index(self.gpu.rank)
+        mine = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
+        return Stages(self.gpu, group, schedule, stage_units(self.context, layout.stages, mine))
+
+    def runs(self, minimum_bytes: float) -> list[list[Unit]]:
+        """The units of each bucket, the last first; a bucket stays within a stage."""
+        return [run for stage in sorted(self.stages.units, reverse=True) for run in wrap(self.stages.units[stage], minimum_bytes)]
+
+    def steps(self) -> Iterator[range]:
+        """Draw every step's batch, clear the gradients and yield the microbatches' numbers."""
+        job = self.job
+        index = self.job.mesh.coordinates(self.gpu.rank)["dp"]
+        for windows in data.batches(job.text, job.model.sequence, job.batch, job.steps, job.seed, index, job.mesh.dp):
+            positions = list(self.context.positions)
+            self.tokens = self.stages.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
+            self.context.targets = dict(enumerate(np.split(windows[1:][positions], job.microbatches, axis=1)))
+            self.context.losses, self.context.routed = {}, {}
+            for part in self.parts:
+                part.clear_gradients()
+            yield range(job.microbatches)
+            if self.context.losses:
+                self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
+            self.outcome.routed.append(self.context.routed)
+        self.outcome.weights = [self.holding(part, part.owned_weights) for part in self.parts]
+        self.outcome.origin = self.context.watch.origin if self.context.watch else None
+
+    def forward(self, microbatch: int) -> None:
+        x = self.tokens[microbatch]
+        for unit in self.units:
+            x = unit.forward(x, microbatch)
+
+    def backward(self, microbatch: int) -> None:
+        dy = None
+        for unit in reversed(self.units):
+            dy = unit.backward(dy, microbatch)
+
+    def sum_shared(self) -> None:
+        """Sum the gradients that tp ranks share, in one all-reduce for the whole model."""
+        self.context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+
+    def sum_tied(self) -> None:
+        """Embedding and head hold a table each, drawn alike: sum their gradients, and they stay alike."""
+        tables = [unit.g["table"] for unit in self.units if "table" in unit.g]
+        if len(tables) == 2:
+            tables[0] += tables[1]
+            tables[1][...] = tables[0]
+        elif tables:
+            ends = (self.stages.rank_of(0), self.stages.rank_of(self.stages.schedule.layout.stages - 1))
+            all_reduce(self.gpu, tables[0], Group("tied", ends))
+
+    def filled_by(self, unit) -> list[Bucket | BucketPair]:
+        """The buckets whose gradients are complete once this unit's backward pass is."""
+        return [bucket for bucket in self.buckets if bucket.filled_by(unit)]
+
+    def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketPair]:
+        """The buckets that an action has passed through whole once it has passed this unit."""
+        end = -1 if action.op == "F" else 0
+        return [bucket for bucket in self.buckets if bucket.units[end] is unit]
+
+    def buckets_of(self, stage: int) -> list[Bucket | BucketPair]:
+        """The buckets of one of this rank's stages, the last first."""
+        units = self.stages.units[stage]
+        return [bucket for bucket in self.buckets if bucket.units[0] in units]
+
+    def wait_for_gradients(self, bucket: Bucket | BucketPair | None = None) -> None:
+        """Wait until a bucket's gradients, or all, have been reduced."""
+        for each in [bucket] if bucket else list(self.on_their_way):
+            handle = self.on_their_way.pop(each, None)
+            if handle:
+                handle.wait()
+
+    def optimizer_step(self) -> None:
+        """Step what this rank owns."""
+        if self.job.model.tied:
+            self.sum_tied()
+        if not self.outcome.gradients:
+            self.outcome.gradients = [self.holding(part, part.owned_gradients) for part in self.parts]
+        self.optimizer.step([part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts])
+
+    def holding(self, bucket: Bucket, array: np.ndarray) -> Holding:
+        parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
+        return Holding(parameters, bucket.owned.start, array.copy())
+
+
+def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:
+    """The ranks that average their gradients, and those that average their experts': all that hold the same."""
+    axes = ("dp_cp", "expert_dp_cp") if mesh.cp > 1 else ("dp", "expert_dp")
+    return mesh.group(axes[0], rank), mesh.group(axes[1], rank)

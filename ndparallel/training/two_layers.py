@@ -1,0 +1,88 @@
+"""The smallest model worth cutting: two matrices and a nonlinearity, y = relu(x A) B, held against a target.
+
+Idea   Lessons cut it by hand. Every piece of mathematics is priced as it is computed, so a cut that computes less takes less time; who
+       sends what is left to the lesson.
+Cost   3 * 2 * tokens * hidden * ffn * 2 FLOPs for forward and backward.
+
+Glossary
+    x, y, target     (tokens, hidden)
+    a, b             the matrices, (hidden, ffn) and (ffn, hidden), or the slices of them that this rank holds
+    z, h             what the first layer gives before and after the nonlinearity
+"""
+
+import numpy as np
+
+from gpu import GPU
+from ndparallel.model import costs
+from ndparallel.parallel.slices import Parameter
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Holding, Outcome
+
+
+class TwoLayers:
+    """The mathematics of the two layers on one rank, and what it holds of A and B."""
+
+    a: "Slice"
+    b: "Slice"
+
+    def __init__(self, gpu: GPU, job: Job) -> None:
+        self.gpu, self.job, self.tokens = gpu, job, job.batch * job.model.sequence
+        self.held: list[Slice] = []
+        generator = np.random.default_rng([job.seed, 1])
+        self.x, self.target = generator.standard_normal((2, self.tokens, job.model.hidden)).astype(job.dtype)
+
+    def hold_a(self, columns: slice | None = None) -> "TwoLayers":
+        """Hold these columns of A, or all."""
+        hidden, ffn = self.job.model.hidden, self.job.model.ffn
+        self.a = self._hold("a", (hidden, ffn), (slice(0, hidden), columns or slice(0, ffn)))
+        return self
+
+    def hold_b(self, rows: slice | None = None, columns: slice | None = None) -> "TwoLayers":
+        """Hold these rows and columns of B, or all."""
+        hidden, ffn = self.job.model.hidden, self.job.model.ffn
+        self.b = self._hold("b", (ffn, hidden), (rows or slice(0, ffn), columns or slice(0, hidden)))
+        return self
+
+    def _hold(self, name: str, whole: tuple[int, int], index: tuple[slice, slice]) -> "Slice":
+        self.held.append(Slice(self.gpu, self.job, name, whole, index))
+        return self.held[-1]
+
+    def matmul(self, name: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Multiply, and charge for it."""
+        self.gpu.compute(costs.matmul(name, left.shape[0], right.shape[1], left.shape[1], self.job.dtype))
+        return left @ right
+
+    def relu(self, z: np.ndarray) -> np.ndarray:
+        self.gpu.compute(costs.elementwise("forward relu", z.size, 2, self.job.dtype))
+        self.gpu.allocate("activations", 2 * z.nbytes)  # z and h stay until the backward pass
+        return np.maximum(z, 0)
+
+    def relu_backward(self, dh: np.ndarray, z: np.ndarray) -> np.ndarray:
+        self.gpu.compute(costs.elementwise("backward relu", z.size, 3, self.job.dtype))
+        self.gpu.free("activations", 2 * z.nbytes)
+        return dh * (z > 0)
+
+    def loss_and_gradient(self, y: np.ndarray, outputs: slice = slice(None)) -> tuple[float, np.ndarray]:
+        """Half the mean square distance from the target, and its gradient."""
+        error = y - self.target[:, outputs]
+        self.gpu.compute(costs.elementwise("forward loss", error.size, 3, self.job.dtype))
+        return float(np.sum(error**2)) / self.target.size / 2, error / self.target.size
+
+    def outcome(self, loss: float | None = None) -> Outcome:
+        """What this rank holds, and the loss where it knows it."""
+        return Outcome(
+            losses=[] if loss is None else [loss],
+            gradients=[Holding([part.parameter], 0, part.gradient.reshape(-1)) for part in self.held],
+            weights=[Holding([part.parameter], 0, part.weight.reshape(-1)) for part in self.held],
+        )
+
+
+class Slice:
+    """A rank's slice of one matrix, and its gradient."""
+
+    def __init__(self, gpu: GPU, job: Job, name: str, whole: tuple[int, int], index: tuple[slice, slice]) -> None:
+        self.parameter = Parameter(name, whole, index, whole[0] ** -0.5)
+        self.weight = self.parameter.draw(job.seed, job.dtype)
+        self.gradient = np.zeros_like(self.weight)
+        gpu.allocate("weights", self.weight.nbytes)
+        gpu.allocate("gradients", self.gradient.nbytes)

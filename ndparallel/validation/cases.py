@@ -1,0 +1,253 @@
+"""Measured training runs that others published, read as jobs and plans.
+
+Idea   A file lists runs in one format, each with its source. What a run does not state is filled by a rule, the same for all.
+Limit  What the format cannot say: offloading, ranks that differ. What cannot be expressed says why.
+
+The rules for what is not stated
+    GPU                   by its name (hardware/presets.toml, other_gpus.toml); an unknown one by its data sheet, else as the preset whose
+                          peak is nearest
+    framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights
+    attention             the software's; fused or not where the run says so
+    model                 the preset of its name; else as GPT where the MLP has no gate, as Llama where it has
+    vocabulary            32,000, SentencePiece's usual size
+    what tp does not cut  heads, MLP and vocabulary are padded; Megatron's vocabulary to 128 for each tp rank
+    dp                    what the GPUs leave
+    sequence parallelism  used with tensor parallelism by Megatron-Core, NeMo and torchtitan; a number above 1 without tensor
+                          parallelism is Ulysses', and taken as context parallelism
+    ZeRO                  3 where the framework is one that shards weights, else 0
+    experts               whole, on ep ranks; with ep=1 and tp above 1, or where etp says so, cut by tp, and taken as spread over tp too
+    microbatch            what the stated number of microbatches leaves; else 1 sequence
+    chunks                the schedule's own; where it is interleaved, one layer to a chunk
+    recompute             none; a number of layers is a stage's; modules that are not known here cost nothing; offloading is free
+    schedule              1F1B, interleaved with several chunks; where its microbatches do not come out in groups, looped breadth-first
+    precision             16 bits. fp8 where it is named, and for shorter types. TF32 and fp32: the same bytes as 16 bits on a machine
+                          whose memory and links are half as large and fast, at that type's peak
+    weights in 16 bits    where the precision says "pure", or on PyTorch without FSDP (one data-parallel rank)
+    head width            hidden / heads; 128 in a mixture of experts
+    model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal) for each token
+    seconds               of a step, or from tokens/s, samples/s, TFLOP/s or MFU, the first of them that is stated
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.legality import AUTOMATIC, broken
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.sizes import checked_size
+from ndparallel.planner.software import STACKS, Stack
+from ndparallel.validation.hardware import hardware_of, number_in
+from ndparallel.validation.measured import measured_bytes, measured_seconds
+from ndparallel.validation.model import shape_of
+from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
+from ndparallel.validation.words import (
+    attention_kernel,
+    modules_of,
+    number_of_bits,
+    recompute_of,
+    schedule_named,
+    shards_of,
+    stack_name,
+    year_in,
+    zero_stage,
+)
+
+AXES = ("tp", "pp", "dp", "ep", "cp")
+TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
+MAY_LACK = TABLES[3:]
+PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
+    "dp not divisible by ep",
+    "experts not divisible by tp",
+    "sequence not divisible by tp",
+    "sequence not divisible by 2 cp",
+    "tp cannot share the KV heads",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured run; `measured_seconds` of a step, or of one layer's passes (`part`); memory in bytes; None where there is nothing
+    to compare. `widened` is how many times the bytes are that were priced: 2 in TF32 and float32."""
+
+    name: str
+    job: Job
+    plan: Plan
+    measured_seconds: float | None
+    measured_bytes: float | None
+    part: str = "step"
+    source: str = ""
+    widened: int = 1
+
+    @property
+    def one_layer(self) -> bool:
+        return self.part != "step"
+
+
+def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
+    """The runs of a file, by default of the project's own collection."""
+    file = path or resources.files("ndparallel.validation") / "measured_runs.json"
+    try:
+        cases = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:  # json's and Unicode's
+        raise UserError(f"{file} is not JSON: {error}.") from None
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        example = "ndparallel/validation/measured_runs.json"
+        raise UserError(f"{file} must hold a list of runs, each a table of keys and values, as {example} does.")
+    return cases
+
+
+def express(run: Mapping[str, Any]) -> Case:
+    """Read one run. Raises UserError, saying why, where it cannot be expressed."""
+    run = with_tables(run)
+    degrees, hardware = degrees_of(run), hardware_of(run["hardware"])
+    stack, bits = stack_of(run), number_of_bits(run.get("precision"))
+    shape = shape_of(run, degrees["tp"], stack.name.startswith(("megatron", "nemo")))
+    plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
+    batch = global_batch(run["batch"], plan)
+    half, dtype = half_of(run.get("precision"), stack, plan), "fp8" if bits == 8 else "bf16"
+    job = Job(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
+    plan = in_groups(job, plan)
+    refuse_impossible(job, plan)
+    seconds, part = measured_seconds(run["measured"], job, plan)
+    job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
+    source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
+    return Case(str(run.get("id", "?")), job, plan, seconds, measured_bytes(run["measured"]), part, source, widened)
+
+
+def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The run with all its tables and its numbers as numbers; software, parallelism and what was measured may be left out."""
+    run = {**dict.fromkeys(TABLES), **tidy(run)}
+    run["software"] = {"framework": run["software"]} if isinstance(run["software"], str) else run["software"]
+    for table in TABLES:
+        run[table] = {} if run[table] is None and table in MAY_LACK else run[table]
+        if not isinstance(run[table], dict):
+            raise UserError(f"the run does not give its {table}, a table of keys and values.")
+    for what, value in (("gpus", run.get("gpus") or 1), ("sequence", run["batch"].get("sequence"))):
+        if value is None:
+            raise UserError("the run does not give the sequence length of its batch.")
+        checked_size(value, what)
+    return run
+
+
+def tidy(value: Any) -> Any:
+    """Numbers that were written as words or with a point; what is infinite or no number is not stated."""
+    if isinstance(value, Mapping):
+        return {key: tidy(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [tidy(each) for each in value]
+    if isinstance(value, str) and re.fullmatch(r" *\d+(\.\d*)? *", value):
+        return tidy(float(value))
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else int(value) if value == int(value) else value
+    return value
+
+
+def refuse_impossible(job: Job, plan: Plan) -> None:
+    """Raise UserError with the first rule that the plan breaks and that cannot be priced all the same."""
+    for reason in broken(job, plan):
+        if reason.rule not in PRICED:
+            raise UserError(reason.sentence)
+
+
+# --------------------------------------------------------------------------------------------------------------- software
+
+
+def stack_of(run: Mapping[str, Any]) -> Stack:
+    """The software that stands for the run's, with its attention and what it runs again."""
+    software, words = run["software"], str(run["software"].get("framework") or "").lower()
+    flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
+    name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
+    stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
+    modules = modules_of(run.get("recompute"))
+    return replace(stack, attention=attention_kernel(stack.attention, flash, year_in(words)), selective=modules or stack.selective)
+
+
+# --------------------------------------------------------------------------------------------------------------- the plan
+
+
+def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
+    """All degrees; dp is what the GPUs leave. Raises UserError where that is no whole number."""
+    parallel, gpus = run["parallel"], run.get("gpus")
+    degrees = {axis: int(number_in(parallel.get(axis))) or 1 for axis in AXES}
+    ulysses = parallel.get("sp")
+    if not isinstance(ulysses, bool) and number_in(ulysses) > 1 and degrees["tp"] == 1:
+        degrees["cp"] *= int(number_in(ulysses))
+    others = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    if gpus and gpus % others:
+        raise UserError(f"tp*pp*cp = {others} does not divide the run's {gpus} GPUs: dp would be no whole number.")
+    return degrees | ({"dp": gpus // others} if gpus else {})
+
+
+def plan_of(run: Mapping[str, Any], degrees: dict[str, int], shape: ModelShape, stack: Stack, gpus_per_node: int) -> Plan:
+    parallel, zero = run["parallel"], zero_stage(run["parallel"].get("zero"), str(run["software"].get("framework")).lower())
+    schedule, chunks = schedule_of(run, degrees["pp"], shape.layers)
+    stated = parallel.get("sp")
+    recompute, layers = recompute_of(run.get("recompute"), -(-shape.layers // (degrees["pp"] * chunks)))
+    shards = shards_of(parallel, gpus_per_node)
+    return Plan(
+        **degrees | {"ep": spread_of_experts(parallel, degrees, shape)},
+        chunks=chunks,
+        micro_batch=micro_batch(run["batch"], degrees["dp"]),
+        zero=zero,
+        shards=shards if zero == 3 and 1 < shards < degrees["dp"] * degrees["cp"] else 0,
+        sequence_parallel=bool(stack.sequence_parallel if stated is None else stated) and degrees["tp"] > 1,
+        recompute=recompute,
+        recompute_layers=layers,
+        schedule=schedule,
+    )
+
+
+def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], shape: ModelShape) -> int:
+    """Ranks that the experts are spread over; those that tp cuts are as many bytes on each rank as if tp spread them too."""
+    if not shape.experts:
+        return 1
+    cut = int(number_in(parallel.get("etp"))) or (degrees["tp"] if degrees["ep"] == 1 else 1)
+    spread = degrees["ep"] * cut
+    return spread if shape.experts.experts % spread == 0 else degrees["ep"]
+
+
+def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]:
+    """Our name of the schedule, and the chunks of a pipeline rank."""
+    stated, chunks = schedule_named(run["parallel"].get("schedule")), int(number_in(run["parallel"].get("vp")))
+    if pp == 1:
+        return "1f1b", 1
+    name = "interleaved" if stated in (None, "1f1b") and chunks > 1 else stated or "1f1b"
+    if name in AUTOMATIC or RECIPES[name].chunks:
+        return name, RECIPES[name].chunks or 1 if name in RECIPES else 1
+    return (name, chunks) if chunks > 1 else several_chunks(name, pp, layers)
+
+
+def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
+    """One layer to a chunk, embedding and head counted; where that makes one chunk there is nothing to interleave."""
+    chunks = (layers + 2) // pp
+    return (name, chunks) if chunks > 1 else ("1f1b", 1)
+
+
+def in_groups(job: Job, plan: Plan) -> Plan:
+    """Interleaved goes round in groups of pp microbatches; of other numbers breadth-first makes the most alike schedule."""
+    uneven = plan.schedule == "interleaved" and plan.microbatches(job) % plan.pp
+    return replace(plan, schedule="looped-bfs") if uneven else plan
+
+
+def micro_batch(batch: Mapping[str, Any], dp: int) -> int:
+    """Stated, or what the stated number of microbatches leaves of the batch, or 1."""
+    number = microbatches_of(batch)
+    left = number_in(batch.get("global")) / (dp * number) if number else 0
+    return int(number_in(batch.get("micro")) or (left if left == int(left) else 0)) or 1
+
+
+def microbatches_of(batch: Mapping[str, Any]) -> int:
+    return int(next((number_in(batch[key]) for key in ("microbatches", "gradient_accumulation") if number_in(batch.get(key))), 0))
+
+
+def global_batch(batch: Mapping[str, Any], plan: Plan) -> int:
+    stated = checked_size(int(number_in(batch.get("global"))), "global batch", least=0)
+    return stated or plan.dp * plan.micro_batch * (microbatches_of(batch) or 1)

@@ -1,0 +1,104 @@
+"""The GPU of a measured run: what the run states of it, and what its name stands for.
+
+Idea   A run names a GPU and gives its data sheet. What it does not give is a preset's, or that of a GPU in other_gpus.toml. A name that is
+       in neither takes the preset whose peak is nearest, with its own data sheet, and as large a part of its peak.
+Limit  An unknown GPU without a peak and a memory bandwidth says so: nothing follows from a name alone.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import parse_quantity
+from ndparallel.hardware.accelerator import Accelerator, accelerator, data_sheets, read_toml
+
+STATED = {  # the run's key: ours, and bytes, bytes per second or counts in its unit
+    "memory_gb": ("memory", 2**30),
+    "memory_bandwidth_gb_per_s": ("memory_bandwidth", 1e9),
+    "intra_node_gb_per_s_per_gpu_each_way": ("bandwidth_inside", 1e9),
+    "inter_node_gbit_per_s_per_gpu": ("bandwidth_across", 1e9 / 8),
+    "gpus_per_node": ("gpus_per_node", 1),
+}
+UNITS = dict(STATED.values())
+PEAK = "peak_bf16_tflops"
+
+
+def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
+    """The GPU of that name with the run's own figures. Raises UserError for one that is unknown and whose data sheet is not given."""
+    name, given = str(hardware.get("gpu") or "unnamed GPU"), stated_figures(hardware)
+    table = known_gpu(name) or like_nearest(name, given)
+    return accelerator(name, with_peak(table, given.pop("peak", table["peak"]["bf16"])) | given | power_limit(name))
+
+
+def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run states, in our names and units; a null, a zero or a word that is no number states nothing."""
+    given = {ours: number_in(hardware.get(key)) * unit for key, (ours, unit) in STATED.items() if number_in(hardware.get(key))}
+    if "gpus_per_node" in given:
+        given["gpus_per_node"] = int(given["gpus_per_node"])
+    return given | ({"peak": number_in(hardware[PEAK]) * 1e12} if number_in(hardware.get(PEAK)) else {})
+
+
+def number_in(value: Any) -> float:
+    """A number above 0, or 0 where there is none."""
+    try:
+        return max(0.0, value if isinstance(value, int | float) else float(str(value)))
+    except ValueError:
+        return 0.0
+
+
+def power_limit(name: str) -> dict[str, float]:
+    watts = re.search(r"(\d+) ?W\b", name)
+    return {"power_limit": float(watts[1])} if watts else {}
+
+
+# -------------------------------------------------------------------------------------------------------- what is known
+
+
+@cache
+def other_gpus() -> dict[str, dict[str, Any]]:
+    return read_toml(Path(__file__).with_name("other_gpus.toml").read_text("utf-8"))
+
+
+def known_gpu(name: str) -> dict[str, Any] | None:
+    """The preset that a name stands for, with what the GPU's own data sheet says otherwise."""
+    found = [entry for entry in other_gpus().values() if all(has_word(word, name.lower()) for word in entry["words"])]
+    if not found:
+        return None
+    entry = {key: value for key, value in found[-1].items() if key not in ("words", "based_on", "peak")}
+    table = preset(found[-1]["based_on"]) | {key: value * UNITS[key] if key in UNITS else value for key, value in entry.items()}
+    return with_peak(table, found[-1]["peak"] * 1e12) if "peak" in found[-1] else table
+
+
+def has_word(word: str, name: str) -> bool:
+    """Whether a name has that word, not within a longer one: a10 in 8xA10-24GB, and neither in A100 nor in A10G."""
+    return re.search(rf"(?<![a-wyz0-9]){word}(?![0-9])(?![a-z](?![a-z]))", name) is not None
+
+
+def preset(name: str) -> dict[str, Any]:
+    """A preset whose peaks are numbers."""
+    table = data_sheets()[name]
+    return table | {"peak": {dtype: parse_quantity(rate, "FLOP/s", dtype) for dtype, rate in table["peak"].items()}}
+
+
+def with_peak(table: Mapping[str, Any], peak: float) -> dict[str, Any]:
+    """The same GPU with another peak in 16 bits; the tensor cores' other rates go with it."""
+    ratio = peak / table["peak"]["bf16"]
+    peaks = {dtype: rate * (1 if dtype == "fp32" else ratio) for dtype, rate in table["peak"].items()}
+    return {**table, "peak": peaks}
+
+
+def like_nearest(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset with the nearest peak, its power in proportion, for a GPU that gives its own data sheet."""
+    if missing := [key for key in ("peak", "memory", "memory_bandwidth") if key not in given]:
+        raise UserError(
+            f"no preset knows the GPU {name!r}, and the run does not give its {' and '.join(missing).replace('_', ' ')}; "
+            f"known are {', '.join(other_gpus())}."
+        )
+    tables = [preset(sheet) for sheet in data_sheets()]
+    nearest = min(tables, key=lambda table: abs(math.log(given["peak"] / table["peak"]["bf16"])))
+    ratio = given["peak"] / nearest["peak"]["bf16"]
+    return nearest | {"power": parse_quantity(nearest["power"], "watts", "power") * ratio}

@@ -1,0 +1,149 @@
+"""The words of measured runs: frameworks, precisions, recomputation, schedules, ZeRO, in all their usual spellings.
+
+Idea   Sources write the same thing in many ways. Each function reads one field and says what it is in our names.
+Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py.
+"""
+
+import re
+from typing import Any
+
+from ndparallel.planner.software import MODULES
+
+TENSOR_PARALLEL = "megatron|neox|colossal|metaseq|mindspeed|intern|megascale|nanotron|alpa|oneflow|paddle|bmtrain|galvatron|axonn|vescale"
+SHARDED = "torchtitan|foundry|composer|maxtext|fsdp"  # frameworks that shard weights, where nobody says otherwise
+FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: until then, and later
+    ("nemo", "nemo"),
+    (r"megatron.?core|mcore|core[ _][rv]?\d|in.house|llm\.c", "megatron-core"),
+    (TENSOR_PARALLEL, {2021: "megatron-2021", 2023: "megatron-2022", 9999: "megatron-core"}),
+    ("deepspeed|zero", {2021: "deepspeed-2021", 9999: "deepspeed"}),
+    ("foundry|composer|mosaic|fairscale", "fsdp-2023"),
+    ("titan", "torchtitan"),
+    ("jax|maxtext|xla|t5x|levanter|easylm|praxis|pax", "torchtitan-compiled"),
+    ("torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo|fsdp|ddp", "pytorch"),
+)
+FIRST_FLASH2 = 2023  # arXiv:2307.08691
+RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "attention": "core_attn"} | {module: module for module in MODULES}
+NOTHING = r"(none|no|not|off|false|null|without|w/o|n/a|unknown|disabled|0)\b|$"
+WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|yes|true|\bon\b|%|^\d"
+SCHEDULES = (  # the first that is in the schedule's name without its hyphens and spaces
+    ("zb2p", "zb-2p"),
+    ("zb1p", "zb-1p"),
+    ("zbh2|zerobubbleh2", "zb-h2"),
+    ("dualpipe", "dualpipev"),
+    ("zbv|zerobubblev|zbvpp", "zb-v"),
+    ("zb|zerobubble", "zb-h1"),
+    ("bfs|breadthfirst", "looped-bfs"),
+    ("eager", "eager-1f1b"),
+    ("interleav|1f1bi|vpp|virtual", "interleaved"),
+    ("gpipe|afab|fthenb|allforward", "gpipe"),
+    ("1f1b|pipedream|dapple|flush", "1f1b"),
+    ("naive", "naive"),
+)
+
+
+def year_in(framework: str) -> int | None:
+    found = re.search(r"\b(20[12]\d)\b", framework)
+    return int(found[1]) if found else None
+
+
+def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
+    """The software that stands for a framework; one that nobody knows is Megatron-Core, or PyTorch where weights are sharded."""
+    for pattern, name in FRAMEWORKS:
+        if re.search(pattern, framework):
+            return name if isinstance(name, str) else name[min(last for last in name if last >= assumed_year(framework, flash))]
+    return "pytorch" if shards else "megatron-core"
+
+
+def assumed_year(framework: str, flash: bool | None) -> int:
+    """Without a year: today's, or where attention is said to be unfused the last before it was fused."""
+    return year_in(framework) or (FIRST_FLASH2 - 1 if flash is False else FIRST_FLASH2 + 2)
+
+
+def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
+    """The software's own of that year, but where the run says that attention was fused, or was not."""
+    if flash is False or (flash is None and used == "unfused"):
+        return "unfused"
+    if year and year < FIRST_FLASH2:
+        return "flash1"
+    later = year is not None and year > FIRST_FLASH2
+    return "flash2" if used == "unfused" or (used == "flash1" and later) else used
+
+
+def number_of_bits(precision: Any) -> int:
+    """8, 16, 19 (TF32) or 32: of the numbers that the layers' matrices are multiplied in; the shortest that is named."""
+    words = str(precision or "").lower()
+    if re.search(r"fp8|float8|e4m3|fp4|int8", words):
+        return 8
+    if re.search(r"16|half|amp|mixed", words):
+        return 16
+    return 19 if "tf32" in words else 32 if re.search(r"fp32|float32|single", words) else 16
+
+
+def zero_stage(stated: Any, framework: str) -> int:
+    """0 to 3; where nothing is stated what the framework's name says."""
+    if isinstance(stated, int):
+        return int(stated)
+    words = framework if stated is None else str(stated).lower()
+    if stated is not None and re.search(r"no reshard|grad_op|opt\+grad", words):
+        return 2
+    if found := re.search(r"(?:zero|stage|^)[- _]?([0-3])", words):
+        return int(found[1])
+    if re.search(rf"{SHARDED}|hsdp|full.?shard|hybrid|zero\+\+", words):
+        return 3
+    return 1 if "optim" in words else 0
+
+
+def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
+    """Ranks that weights are sharded over where they are replicated besides (HSDP): stated, or a node; 0 for all."""
+    stated = next((parallel[key] for key in ("shards", "dp_shard", "hsdp_shard") if parallel.get(key)), 0)
+    words = str(parallel.get("zero")).lower()
+    if stated or not re.search("hsdp|hybrid", words):
+        return int(stated)
+    return next((int(number) for number in re.findall(r"\d+", words)), gpus_per_node)
+
+
+def schedule_named(stated: str | None) -> str | None:
+    """Our name, or None where the word says nothing."""
+    words = re.sub(r"[^a-z0-9]", "", str(stated or "").lower())
+    return next((name for pattern, name in SCHEDULES if re.search(pattern, words)), None)
+
+
+# ---------------------------------------------------------------------------------------------------------- recomputation
+
+
+def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
+    """(none, selective or full; with full how many layers of a stage with so many `layers`, 0 for all)."""
+    words = words_of(stated)
+    if modules_of(stated) or re.search("selective|op.level|^sac", words):
+        return "selective", 0
+    if re.match(NOTHING, words) or not re.search(WHOLE_LAYERS, words):
+        return "none", 0
+    return "full", recomputed_layers(words, layers)
+
+
+def recomputed_layers(words: str, layers: int) -> int:
+    """Of a stage's layers; 0 where the words say no number, and so mean all."""
+    if found := re.search(r"every (\d+)|1 ?/ ?(\d+)", words):
+        return max(1, layers // int(found[1] or found[2]))
+    if found := re.search(r"(\d+) ?%", words):
+        return max(1, layers * int(found[1]) // 100)
+    if found := re.search(r"(\d+) ?(?:of|/) ?(\d+)", words):
+        return max(1, layers * int(found[1]) // int(found[2]))
+    found = re.search(r"(\d+) ?layers|layers\D*(\d+)|^(\d+)$|block\D*(\d+)", words)
+    number = int(next(filter(None, found.groups()))) if found else 0
+    return number if number < layers else 0
+
+
+def modules_of(stated: Any) -> tuple[str, ...]:
+    """What runs again, where the run names modules; those that are unknown here cost nothing."""
+    words = [word for word in re.split(r"[^a-z_]+", words_of(stated).removeprefix("selective")) if word]
+    known = tuple(dict.fromkeys(RECOMPUTED[word] for word in words if word in RECOMPUTED))
+    return known if known and all(word in RECOMPUTED or "_" in word for word in words) else ()
+
+
+def words_of(stated: Any) -> str:
+    if isinstance(stated, bool) or stated is None:
+        return "full" if stated else "none"
+    if isinstance(stated, dict):
+        return ", ".join(f"{key} {value}" if key != "granularity" else str(value) for key, value in stated.items()).lower()
+    return (", ".join(map(str, stated)) if isinstance(stated, list | tuple) else str(stated)).strip().lower()
