@@ -1,18 +1,22 @@
 """0D: one GPU, the baseline of everything, and the wall that all other lessons climb over.
 
-Idea    One training step: forward, backward, optimizer. Most of its memory are activations, kept for the backward pass, and there are two
-        ways to keep fewer of them and still compute the same gradients:
-            microbatches    take the batch in parts, one after another, and add up their gradients (gradient accumulation)
-            recompute       forget activations in the forward pass, and compute them once more just before the backward pass needs them.
-                            Selective: only attention's probabilities, the largest and the cheapest. Full: all but the input of each layer.
-Cost    compute, and nothing else: 6 FLOPs for every parameter and token, and more for attention; 8 where all is computed again.
-Limit   The memory of one GPU. In float32, weights take 4 bytes a parameter, gradients 4, AdamW's moments 8, before the first activation.
-        Try --model-size large.
+Idea    One training step: forward, backward, optimizer. Most of its memory are activations, kept for the
+        backward pass, and there are two ways to keep fewer of them and still compute the same gradients:
+            microbatches    take the batch in parts, one after another, and add up their gradients (gradient
+                            accumulation)
+            recompute       forget activations in the forward pass, and compute them once more just before the
+                            backward pass needs them. Selective: only attention's probabilities, the largest
+                            and the cheapest. Full: all but the input of each layer.
+Cost    compute, and nothing else: 6 FLOPs for every parameter and token, and more for attention; 8 where all
+        is computed again.
+Limit   The memory of one GPU. In float32, weights take 4 bytes a parameter, gradients 4, AdamW's moments 8,
+        before the first activation. Try --model-size large.
 
 Glossary
     microbatch      a part of the batch that goes through forward and backward at once
     activations     what the forward pass keeps for the backward pass
-    probabilities   what a softmax makes of attention's scores: a number for every pair of tokens, in every head
+    probabilities   what a softmax makes of attention's scores: a number for every pair of tokens, in every
+                    head
 
 Run     python 0d_single_gpu.py --memory
 """
@@ -32,7 +36,8 @@ from ndparallel.training.replica import Outcome, Replica
 
 
 def single_gpu(gpu: GPU, job: Job) -> Outcome:
-    """Forward, backward, step: once for each microbatch, and the step once for all. What is forgotten, layers know by themselves."""
+    """Forward, backward, step: once for each microbatch, and the step once for all. What is forgotten, layers
+    know by themselves."""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -45,9 +50,15 @@ def single_gpu(gpu: GPU, job: Job) -> Outcome:
 def notice(run: Run) -> str:
     """What is saved, what it costs, and what cannot be saved this way."""
     if "single GPU" not in run and "4 microbatches" in run:
-        return "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the same."
+        return (
+            "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the "
+            "same."
+        )
     if all(row.error for row in run.report.strategies):
-        return "This model does not fit on one GPU: sharding it over several is what the other lessons are about."
+        return (
+            "This model does not fit on one GPU: sharding it over several is what the other lessons are "
+            "about."
+        )
     if "single GPU" not in run:
         return ""
     return " ".join([*about_saving(run), *about_states(run)])
@@ -67,7 +78,10 @@ def about_states(run: Run) -> Iterator[str]:
     recomputed = [name for name in RECOMPUTED if name in run]
     if recomputed and all(run[name].max_gradient_difference == 0 for name in recomputed):
         yield "What is computed again is the same to the bit, and so are the gradients."
-    yield f"Weights, gradients and optimizer ({si(states(run['single GPU'].peak_memory_bytes), 'B')}) do not shrink."
+    yield (
+        f"Weights, gradients and optimizer ({si(states(run['single GPU'].peak_memory_bytes), 'B')}) do not "
+        "shrink."
+    )
 
 
 def states(memory: dict[str, float]) -> float:
@@ -80,7 +94,9 @@ def one(gpus: int) -> Mesh:
 
 def chosen(arguments: argparse.Namespace) -> Sequence[Strategy]:
     if arguments.gpus != 1:
-        raise UserError(f"0D is one GPU, and --gpus asks for {arguments.gpus}: leave it out, or take another lesson.")
+        raise UserError(
+            f"0D is one GPU, and --gpus asks for {arguments.gpus}: leave it out, or take another lesson."
+        )
     return LESSON.strategies
 
 

@@ -1,23 +1,28 @@
 """1D: data parallelism. Every GPU has the model, or its share of it, and trains on its own part of the batch.
 
-Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs compute N parts at once, average what they found, and
-        all take the same step. What differs is how they average, when, and who keeps what:
+Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs compute N parts at once,
+        average what they found, and all take the same step. What differs is how they average, when, and who
+        keeps what:
             DDP         everybody keeps everything; gradients are all-reduced
-            ZeRO-1      the optimizer's state is cut in N: gradients are reduce-scattered, stepped weights are gathered
+            ZeRO-1      the optimizer's state is cut in N: gradients are reduce-scattered, stepped weights are
+                        gathered
             ZeRO-2      gradients are cut in N as well
-            FSDP        (ZeRO-3) weights too: gathered unit by unit just before they are used, and forgotten again
+            FSDP        (ZeRO-3) weights too: gathered unit by unit just before they are used, and forgotten
+                        again
             HSDP        FSDP inside each node; the nodes hold copies, and average their gradients across
-Cost    DDP and ZeRO-1 send 2 (N-1)/N of the gradients' bytes, once a step. ZeRO-2 as much, and half of it once more for every further
-        microbatch. FSDP 3 (N-1)/N for every microbatch.
-Limit   A step cannot be shorter than the communication that nothing hides; and every GPU must hold one unit and its activations whole.
+Cost    DDP and ZeRO-1 send 2 (N-1)/N of the gradients' bytes, once a step. ZeRO-2 as much, and half of it
+        once more for every further microbatch. FSDP 3 (N-1)/N for every microbatch.
+Limit   A step cannot be shorter than the communication that nothing hides; and every GPU must hold one unit
+        and its activations whole.
 
 Glossary
     bucket      a run of units whose gradients travel as one message (--bucket-mb)
     unit        embedding, transformer block or head; FSDP wraps runs of them of at least --unit-mb
     exposed     communication that a GPU waits for; the rest is hidden behind compute
-    reshard     forget the weights that were gathered (after the forward pass, or only after the backward pass)
+    reshard     forget the weights that were gathered (after the forward pass, or only after the backward
+                pass)
 
-Run     python 1d_data_parallel.py            and with --gpus 8, --gpus-per-node 1, --model-size large, --sweep
+Run     python 1d_data_parallel.py    and with --gpus 8, --gpus-per-node 1, --model-size large, --sweep
 """
 
 import argparse
@@ -66,7 +71,8 @@ def ddp_ring(gpu: GPU, job: Job) -> Outcome:
 
 
 def ddp_overlapped(gpu: GPU, job: Job) -> Outcome:
-    """Send each bucket as soon as the backward pass has filled it, behind what is left of the backward pass."""
+    """Send each bucket as soon as the backward pass has filled it, behind what is left of the backward
+    pass."""
     replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
     for microbatches in replica.steps():
         handles = []
@@ -84,7 +90,8 @@ def ddp_overlapped(gpu: GPU, job: Job) -> Outcome:
 
 
 def zero1(gpu: GPU, job: Job) -> Outcome:
-    """An all-reduce is a reduce-scatter and an all-gather; step in between, on one shard, with a shard of the optimizer's state."""
+    """An all-reduce is a reduce-scatter and an all-gather; step in between, on one shard, with a shard of the
+    optimizer's state."""
     replica = Replica(gpu, job, ShardedOptimizer, job.bucket_mb)
     for microbatches in replica.steps():
         handles = []
@@ -104,7 +111,8 @@ def zero1(gpu: GPU, job: Job) -> Outcome:
 
 
 def zero2(gpu: GPU, job: Job) -> Outcome:
-    """Whole gradients exist for one bucket at a time, and the one on its way: they are reduced after every microbatch."""
+    """Whole gradients exist for one bucket at a time, and the one on its way: they are reduced after every
+    microbatch."""
     replica = Replica(gpu, job, ShardedGradients, job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -124,7 +132,8 @@ def zero2(gpu: GPU, job: Job) -> Outcome:
 
 
 def fsdp(gpu: GPU, job: Job) -> Outcome:
-    """Weights too are whole for one unit at a time: gather, compute, reshard, and everybody waits for every gather."""
+    """Weights too are whole for one unit at a time: gather, compute, reshard, and everybody waits for every
+    gather."""
     replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -175,7 +184,8 @@ def fsdp_prefetch(gpu: GPU, job: Job, unit_kind: type[FullyShardedUnit] = FullyS
 
 
 def hsdp(gpu: GPU, job: Job) -> Outcome:
-    """The same loop over units that are sharded inside the node only, and whose gradients then go across once."""
+    """The same loop over units that are sharded inside the node only, and whose gradients then go across
+    once."""
     return fsdp_prefetch(gpu, job, HybridShardedUnit)
 
 
@@ -186,13 +196,22 @@ def notice(run: Run) -> str:
 
 def about_overlap(run: Run) -> Iterator[str]:
     if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].bytes_sent_per_gpu:
-        ratio = run["DDP overlapped"].exposed_communication_seconds / run["DDP ring"].exposed_communication_seconds
+        ratio = (
+            run["DDP overlapped"].exposed_communication_seconds
+            / run["DDP ring"].exposed_communication_seconds
+        )
         if run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
-            yield f"Buckets sent during the backward pass, in the nodes and across on all rails, expose {ratio:.0%} of what one ring does."
+            yield (
+                "Buckets sent during the backward pass, in the nodes and across on all rails, expose "
+                f"{ratio:.0%} of what one ring does."
+            )
         elif ratio < 1:
             yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
         else:
-            yield f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than the overlap hides."
+            yield (
+                f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than "
+                "the overlap hides."
+            )
 
 
 def about_sharding(run: Run) -> Iterator[str]:
@@ -209,11 +228,15 @@ def about_nodes(run: Run) -> Iterator[str]:
         one, copies = run["FSDP prefetch"], run["HSDP"]
         memory = copies.peak_memory_bytes["total"] / one.peak_memory_bytes["total"]
         waits = copies.exposed_communication_seconds / one.exposed_communication_seconds
-        yield f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP, and needs {memory:.0%} of its memory."
+        yield (
+            f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP, and needs {memory:.0%} of its "
+            "memory."
+        )
 
 
 def microbatches(runner: Runner, job: Job) -> Sweep:
-    """Four batches at once, a batch for each of 4 GPUs, taken in more and more parts: who must talk after every part?"""
+    """Four batches at once, a batch for each of 4 GPUs, taken in more and more parts: who must talk after
+    every part?"""
     rows = [
         accumulated(runner, strategy, job.on(batch=4 * job.batch, microbatches=parts))
         for strategy in LESSON.strategies
@@ -238,21 +261,28 @@ def accumulated(runner: Runner, strategy: Strategy, job: Job) -> dict:
 
 
 def what_parts_cost(rows: list[dict]) -> str:
-    """Most parts against one, of those that fit: the bytes of every strategy, and the step that grows most."""
+    """Most parts against one, of those that fit: the bytes of every strategy, and the step that grows
+    most."""
     ran = [row for row in rows if row["step_seconds"]]
     most = max(row["microbatches"] for row in rows)
-    first, last = ({row["strategy"]: row for row in ran if row["microbatches"] == parts} for parts in (1, most))
+    first, last = (
+        {row["strategy"]: row for row in ran if row["microbatches"] == parts} for parts in (1, most)
+    )
     if most == 1:
         return "The share of a GPU is odd, and was not cut: an even --batch shows what the parts cost."
     fit = [name for name in ACCUMULATED if name in first and name in last]
     if not fit:
         return "Where the batch is not cut, none of them fits into the memory of a GPU."
     sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}x" for name in fit}
-    alike = [f"{times} with {listed([name for name in sent if sent[name] == times])}" for times in dict.fromkeys(sent.values())]
+    alike = [
+        f"{times} with {listed([name for name in sent if sent[name] == times])}"
+        for times in dict.fromkeys(sent.values())
+    ]
     slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
     longer = duration(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
     return (
-        f"In {most} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or reduced for each part. "
+        f"In {most} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or "
+        "reduced for each part. "
         f"What of this does not hide shows most with {slowest}: its step {longer}."
     )
 
@@ -272,8 +302,12 @@ def chosen(arguments: argparse.Namespace) -> list[Strategy]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bucket-mb", type=float, default=Job.bucket_mb, metavar="MB", help="smallest bucket of gradients")
-    parser.add_argument("--unit-mb", type=float, default=Job.unit_mb, metavar="MB", help="smallest unit that FSDP wraps")
+    parser.add_argument(
+        "--bucket-mb", type=float, default=Job.bucket_mb, metavar="MB", help="smallest bucket of gradients"
+    )
+    parser.add_argument(
+        "--unit-mb", type=float, default=Job.unit_mb, metavar="MB", help="smallest unit that FSDP wraps"
+    )
 
 
 LESSON = Lesson(

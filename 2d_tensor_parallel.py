@@ -1,13 +1,19 @@
-"""2D: tensor and sequence parallelism. The GPUs cut every matrix, and all work on the same tokens; a second axis shards over nodes.
+"""2D: tensor and sequence parallelism. The GPUs cut every matrix, and all work on the same tokens; a second
+axis shards over nodes.
 
-Idea    Cut the first matrix of a pair by columns and the second by rows. Each GPU multiplies its slices without asking anybody, and gets a
-        part of every number in the result; one all-reduce sums the parts. Attention is cut by heads, the vocabulary by its rows.
+Idea    Cut the first matrix of a pair by columns and the second by rows. Each GPU multiplies its slices
+        without asking anybody, and gets a part of every number in the result; one all-reduce sums the parts.
+        Attention is cut by heads, the vocabulary by its rows.
             TP          activations between the pairs are whole on every GPU
-            TP + SP     norms and residuals are cut along the sequence: the all-reduce becomes a reduce-scatter and an all-gather
-            regather    keeps only the shard of what was gathered, and gathers it again in the backward pass (Megatron's way)
+            TP + SP     norms and residuals are cut along the sequence: the all-reduce becomes a
+                        reduce-scatter and an all-gather
+            regather    keeps only the shard of what was gathered, and gathers it again in the backward pass
+                        (Megatron's way)
             chunks      sum one part of a result while the next is still multiplied
-Cost    4 all-reduces of batch * sequence * hidden for every layer, two forward, two backward: 2 (t-1)/t of their bytes each.
-Limit   The sums stand between one matmul and the next, layer after layer: the link must be as fast as those inside a node.
+Cost    4 all-reduces of batch * sequence * hidden for every layer, two forward, two backward: 2 (t-1)/t of
+        their bytes each.
+Limit   The sums stand between one matmul and the next, layer after layer: the link must be as fast as those
+        inside a node.
 
 Glossary
     t, tp           GPUs that share every matrix: the tensor-parallel group
@@ -39,7 +45,8 @@ import numpy as np
 
 
 def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
-    """y = relu(x A) B with A cut by columns and B by rows: the nonlinearity needs no neighbour, and one sum ends each pass."""
+    """y = relu(x A) B with A cut by columns and B by rows: the nonlinearity needs no neighbour, and one sum
+    ends each pass."""
     tp = job.mesh.group("tp", gpu.rank)
     mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
@@ -57,7 +64,8 @@ def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
 
 
 def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
-    """Both cut by columns: the second needs all of h, the wide one, so it is gathered, and its gradient scattered back."""
+    """Both cut by columns: the second needs all of h, the wide one, so it is gathered, and its gradient
+    scattered back."""
     tp = job.mesh.group("tp", gpu.rank)
     mine, outputs = (part(size, tp.size, tp.index(gpu.rank)) for size in (job.model.ffn, job.model.hidden))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(columns=outputs)
@@ -69,7 +77,9 @@ def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
     loss, dy = mlp.loss_and_gradient(y.T)
     mlp.b.gradient += mlp.matmul("backward second weight", h, dy[:, outputs])
     dh = np.empty((z.shape[1], mlp.tokens), job.dtype)
-    reduce_scatter(gpu, dh, np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T), tp)
+    reduce_scatter(
+        gpu, dh, np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T), tp
+    )
     dz = mlp.relu_backward(dh.T, z)
     mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
     dx = mlp.matmul("backward first", dz, mlp.a.weight.T)
@@ -78,7 +88,8 @@ def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
 
 
 def tensor_parallel(gpu: GPU, job: Job) -> Outcome:
-    """The single GPU's loop: the units' matmuls are cut, and talk where activations enter and leave them (tensor_parallel.py)."""
+    """The single GPU's loop: the units' matmuls are cut, and talk where activations enter and leave them
+    (tensor_parallel.py)."""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -124,16 +135,28 @@ def notice(run: Run) -> str:
     right, wrong = (run[name].exposed_communication_seconds if name in run else None for name in TWO_LAYERS)
     if right and wrong:
         times = wrong / right
-        sentences.append(f"Cut the wrong way, the two-layer MLP waits {times:.1f}x as long for its neighbours.")
+        sentences.append(
+            f"Cut the wrong way, the two-layer MLP waits {times:.1f}x as long for its neighbours."
+        )
     if "TP" in run and "TP across nodes" in run and 1 < run["TP"].gpus <= run.hardware.gpus_per_node:
         inside, across = run["TP"], run["TP across nodes"]
         shares = (100 * row.exposed_communication_seconds / row.step_seconds for row in (inside, across))
-        sentences.append("TP waits for {:.0f}% of its step inside a node, {:.0f}% across nodes: the same code.".format(*shares))
+        sentences.append(
+            "TP waits for {:.0f}% of its step inside a node, {:.0f}% across nodes: the same code.".format(
+                *shares
+            )
+        )
     if all(name in run for name in ("TP", *SEQUENCE)) and run["TP"].bytes_sent_per_gpu:
-        kept, again = (run[name].peak_memory_bytes["activations"] / run["TP"].peak_memory_bytes["activations"] for name in SEQUENCE)
+        kept, again = (
+            run[name].peak_memory_bytes["activations"] / run["TP"].peak_memory_bytes["activations"]
+            for name in SEQUENCE
+        )
         longer = run["TP + SP"].step_seconds / run["TP"].step_seconds - 1
         time = f"{longer:.1%} more" if longer > 0 else "no more"
-        sentences.append(f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time, and {again:.0%} if it gathers again.")
+        sentences.append(
+            f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time, and {again:.0%} if "
+            "it gathers again."
+        )
     return " ".join(sentences)
 
 
@@ -144,16 +167,26 @@ def degree(runner: Runner, job: Job) -> Sweep:
     for tp in (1, 2, 4, 8):
         entry = enter(Strategy("TP", tensor_parallel, over_all, {"chunks": 1}), job, tp)
         row = runner.measured(entry)[0]
-        rows.append({
-            "tp": tp,
-            "links": entry.job.mesh.link("tp", runner.hardware),
-            "step_seconds": row.step_seconds,
-            "speedup": row.step_seconds and alone.step_seconds / row.step_seconds,
-            "compute_seconds": row.compute_seconds,
-            "exposed_communication_seconds": row.exposed_communication_seconds,
-        })
-    passed = [row["tp"] for row in rows if row["step_seconds"] and row["exposed_communication_seconds"] > row["compute_seconds"]]
-    sentence = f"At tp={passed[0]} communication passes compute." if passed else "Communication stays below compute at every degree."
+        rows.append(
+            {
+                "tp": tp,
+                "links": entry.job.mesh.link("tp", runner.hardware),
+                "step_seconds": row.step_seconds,
+                "speedup": row.step_seconds and alone.step_seconds / row.step_seconds,
+                "compute_seconds": row.compute_seconds,
+                "exposed_communication_seconds": row.exposed_communication_seconds,
+            }
+        )
+    passed = [
+        row["tp"]
+        for row in rows
+        if row["step_seconds"] and row["exposed_communication_seconds"] > row["compute_seconds"]
+    ]
+    sentence = (
+        f"At tp={passed[0]} communication passes compute."
+        if passed
+        else "Communication stays below compute at every degree."
+    )
     return Sweep("Tensor parallelism by degree", rows, sentence)
 
 
@@ -170,7 +203,9 @@ def over_two_nodes(gpus: int) -> Mesh:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=int, metavar="N", help="parts of an activation, for TP in chunks (default 2)")
+    parser.add_argument(
+        "--chunks", type=int, metavar="N", help="parts of an activation, for TP in chunks (default 2)"
+    )
 
 
 LESSON = Lesson(
@@ -181,7 +216,9 @@ LESSON = Lesson(
         Strategy("MLP, columns twice", columns_then_columns, over_all, reference=columns_then_rows),
         Strategy("TP", tensor_parallel, over_all, {"chunks": 1}),
         Strategy("TP + SP", tensor_parallel, over_all, {"chunks": 1, "sequence_parallel": "sp"}),
-        Strategy("TP + SP regather", tensor_parallel, over_all, {"chunks": 1, "sequence_parallel": "sp-regather"}),
+        Strategy(
+            "TP + SP regather", tensor_parallel, over_all, {"chunks": 1, "sequence_parallel": "sp-regather"}
+        ),
         Strategy("TP in chunks", tensor_parallel, over_all),
         Strategy("TP across nodes", tensor_parallel, over_all, {"chunks": 1}, {"gpus_per_node": 1}),
         Strategy("TP x FSDP", tensor_parallel_fsdp, over_two_nodes, {"chunks": 1}),

@@ -1,15 +1,20 @@
-"""3D: pipeline parallelism. The GPUs cut the model across its depth; microbatches follow one another through it.
+"""3D: pipeline parallelism. The GPUs cut the model across its depth; microbatches follow one another through
+it.
 
-Idea    Each GPU holds some of the layers, and sends activations on and gradients back. With one microbatch only one GPU is ever busy; with
-        many, all are, but for the bubble while the pipeline fills and drains. A schedule is the order in which a GPU takes its forwards and
-        backwards: it decides how large the bubble is, and how many microbatches wait in memory.
+Idea    Each GPU holds some of the layers, and sends activations on and gradients back. With one microbatch
+        only one GPU is ever busy; with many, all are, but for the bubble while the pipeline fills and drains.
+        A schedule is the order in which a GPU takes its forwards and backwards: it decides how large the
+        bubble is, and how many microbatches wait in memory.
             naive         one microbatch at a time
             GPipe         all forwards, then all backwards
             1F1B          a backward as soon as there is one: the same bubble, far less memory
-            interleaved   several smaller stages on each GPU: the bubble divided by their number, for more messages
+            interleaved   several smaller stages on each GPU: the bubble divided by their number, for more
+                          messages
             ZB-H1, ZB-V   the gradient of the weights waits for nobody and nobody for it: it fills the bubble
-            DualPipeV     a forward and a backward run as one pair, so that the messages of one hide behind the other
-Cost    GPipe, 1F1B: a bubble of (P-1)(F+B) for M (F+B) of work. Messages: one activation forward, one gradient back, for each cut.
+            DualPipeV     a forward and a backward run as one pair, so that the messages of one hide behind
+                          the other
+Cost    GPipe, 1F1B: a bubble of (P-1)(F+B) for M (F+B) of work. Messages: one activation forward, one
+        gradient back, for each cut.
 Limit   The batch must be cut into several microbatches for every stage, and the slowest stage sets the pace.
 
 Glossary
@@ -18,7 +23,7 @@ Glossary
     I, W            the halves of B: the gradient of the stage's input, and of its weights
     bubble          time in which a GPU has nothing to do
 
-Run     python 3d_pipeline_parallel.py        and with --microbatches 16, --sweep microbatches, --sweep chunks, --sweep overhead
+Run     python 3d_pipeline_parallel.py    and with --microbatches 16, --sweep (microbatches, chunks, overhead)
 """
 
 import argparse
@@ -40,7 +45,8 @@ from ndparallel.training.two_layers import TwoLayers
 
 
 def two_gpus(gpu: GPU, job: Job) -> Outcome:
-    """One layer on each of two GPUs, one activation forward, one gradient back: the barest model parallelism."""
+    """One layer on each of two GPUs, one activation forward, one gradient back: the barest model
+    parallelism."""
     mlp = TwoLayers(gpu, job)
     if gpu.rank == 0:
         mlp.hold_a()
@@ -70,7 +76,8 @@ def one_gpu(gpu: GPU, job: Job) -> Outcome:
 
 
 def pipeline(gpu: GPU, job: Job) -> Outcome:
-    """Any schedule: take what comes in, compute, hand on what goes out. A fused pair takes both inputs, then hands on both outputs."""
+    """Any schedule: take what comes in, compute, hand on what goes out. A fused pair takes both inputs, then
+    hands on both outputs."""
     replica = Replica(gpu, job)
     stages = replica.stages
     for _ in replica.steps():
@@ -92,7 +99,11 @@ def notice(run: Run) -> str:
         kept = one.peak_memory_bytes["activations"] / gpipe.peak_memory_bytes["activations"]
         bubbles = list(dict.fromkeys(bubble_share(row) for row in (gpipe, one)))
         have = "the same bubble" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)} of the step"
-        keep = "and keep as many activations" if f"{kept:.0%}" == "100%" else f"but 1F1B keeps {kept:.0%} of the activations"
+        keep = (
+            "and keep as many activations"
+            if f"{kept:.0%}" == "100%"
+            else f"but 1F1B keeps {kept:.0%} of the activations"
+        )
         sentences.append(f"GPipe and 1F1B have {have}, {keep}.")
     if "1F1B" in run and "ZB-V" in run and run["1F1B"].bubble_seconds > 0:
         before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-V"))
@@ -127,21 +138,30 @@ FIGURES = ("step_seconds", "speedup", "bubble share", "waiting share")
 def microbatches(runner: Runner, job: Job) -> Sweep:
     """1F1B: the same four batches at once in more and more parts."""
     rows = in_parts(runner, job.on(batch=4 * job.batch))
-    return Sweep(f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches"))
+    return Sweep(
+        f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches")
+    )
 
 
 def in_parts(runner: Runner, job: Job) -> list[dict]:
     parts = [m for m in (1, 2, 4, 8, 16, 32) if job.batch % m == 0]
-    return [row(runner, "1F1B", job.on(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in parts]
+    return [
+        row(runner, "1F1B", job.on(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in parts
+    ]
 
 
 def chunks(runner: Runner, job: Job) -> Sweep:
-    """Interleaved: more stages on each GPU, where messages cost nothing, inside a node, and across, where they cost nine times as much."""
+    """Interleaved: more stages on each GPU, where messages cost nothing, inside a node, and across, where
+    they cost nine times as much."""
     job = job.on(microbatches=job.batch, model=replace(job.model, layers=16))
     costless = Link(latency_seconds=0.0, bandwidth_bytes_per_second=inf)
     with runner.on(inside=costless) as free, runner.on(gpus_per_node=1) as across:
         links = {"free": free, "inside": runner, "across": across}
-        rows = [row(links[kind], "interleaved", job.on(stage_chunks=v), chunks=v, links=kind) for kind in links for v in (1, 2, 4)]
+        rows = [
+            row(links[kind], "interleaved", job.on(stage_chunks=v), chunks=v, links=kind)
+            for kind in links
+            for v in (1, 2, 4)
+        ]
     return Sweep("Bubble against chunks, 4 GPUs, 16 layers", rows, best_of(rows, "chunks", "links"))
 
 
@@ -149,7 +169,9 @@ def overhead(runner: Runner, job: Job) -> Sweep:
     """1F1B on a GPU whose kernels cost 2 ms each: more microbatches are more kernels."""
     with runner.on(kernel_overhead_seconds=2e-3) as slow:
         rows = in_parts(slow, job.on(batch=4 * job.batch))
-    return Sweep("Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches"))
+    return Sweep(
+        "Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches")
+    )
 
 
 def best_of(rows: list[dict], *what: str) -> str:
@@ -162,7 +184,10 @@ def best_of(rows: list[dict], *what: str) -> str:
     if best is bubble:
         return f"The step is shortest at {named}, where the bubble is smallest."
     smallest = ", ".join(f"{name} {bubble[name]}" for name in what)
-    return f"The step is shortest at {named}; the bubble is smallest at {smallest}, but what that costs is more than what it saves."
+    return (
+        f"The step is shortest at {named}; the bubble is smallest at {smallest}, but what that costs is more "
+        "than what it saves."
+    )
 
 
 def pipeline_of(gpus: int) -> Mesh:
@@ -174,15 +199,25 @@ def pair(gpus: int) -> Mesh:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=int, dest="stage_chunks", metavar="V", help="stages a GPU holds, where interleaved (2)")
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        dest="stage_chunks",
+        metavar="V",
+        help="stages a GPU holds, where interleaved (2)",
+    )
 
 
 LESSON = Lesson(
     name="3d_pipeline_parallel",
     title="3D: pipeline parallelism",
     strategies=[
-        Strategy("MLP on two GPUs", two_gpus, pair, {"microbatches": 1, "stage_chunks": None}, reference=one_gpu),
-        Strategy("naive", pipeline, pipeline_of, {"schedule": "naive", "microbatches": 1, "stage_chunks": None}),
+        Strategy(
+            "MLP on two GPUs", two_gpus, pair, {"microbatches": 1, "stage_chunks": None}, reference=one_gpu
+        ),
+        Strategy(
+            "naive", pipeline, pipeline_of, {"schedule": "naive", "microbatches": 1, "stage_chunks": None}
+        ),
         Strategy("GPipe", pipeline, pipeline_of, {"schedule": "gpipe", "stage_chunks": None}),
         Strategy("1F1B", pipeline, pipeline_of, {"schedule": "1f1b", "stage_chunks": None}),
         Strategy("interleaved", pipeline, pipeline_of, {"schedule": "interleaved"}),

@@ -1,18 +1,24 @@
-"""4D: all of it at once. Tensor, pipeline, data and expert parallelism (and context parallelism) on one grid of GPUs.
+"""4D: all of it at once. Tensor, pipeline, data and expert parallelism (and context parallelism) on one grid
+of GPUs.
 
-Idea    Each dimension cuts something else: TP every matrix, CP every sequence, PP the depth, DP the batch, EP the experts. The grid has
-        tp * cp * dp * pp GPUs; EP adds none, it spreads the experts over the ranks of DP. They differ in how often they talk and how
-        much, so the shape of the network decides who should be neighbours: TP every layer, CP every attention, EP every layer of
-        experts, PP every microbatch, DP once a step. The rank program is 1D around 3D around 2D.
-Cost    Each dimension's own, on the links that its groups really have. The table under the table counts it from the run's events.
-Limit   Each dimension is stopped by something else: TP by heads and by the link, PP by the bubble, DP by memory and by the batch.
+Idea    Each dimension cuts something else: TP every matrix, CP every sequence, PP the depth, DP the batch, EP
+        the experts. The grid has tp * cp * dp * pp GPUs; EP adds none, it spreads the experts over the ranks
+        of DP. They differ in how often they talk and how much, so the shape of the network decides who should
+        be neighbours: TP every layer, CP every attention, EP every layer of experts, PP every microbatch, DP
+        once a step. The rank program is 1D around 3D around 2D.
+Cost    Each dimension's own, on the links that its groups really have. The table under the table counts it
+        from the run's events.
+Limit   Each dimension is stopped by something else: TP by heads and by the link, PP by the bubble, DP by
+        memory and by the batch.
 
 Glossary
-    order       how ranks count through the grid, innermost first: neighbours share a node (Megatron's is tp-cp-ep-dp-pp)
-    ZeRO        what DP ranks share out: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 weights too (FSDP)
+    order       how ranks count through the grid, innermost first: neighbours share a node (Megatron's is
+                tp-cp-ep-dp-pp)
+    ZeRO        what DP ranks share out: 0 nothing (DDP), 1 the optimizer, 2 gradients too, 3 weights too
+                (FSDP)
     dense       without experts
 
-Run     python 4d_combined.py                 and with --tp 4 --pp 2, --sweep (of layouts, orders, zero, capacity), --gpus 16
+Run     python 4d_combined.py    and with --tp 4 --pp 2, --gpus 16, --sweep (layouts, orders, zero, capacity)
 """
 
 import argparse
@@ -43,14 +49,17 @@ ZERO = (Bucket, ShardedOptimizer, ShardedGradients, FullyShardedUnit)
 
 
 def train(gpu: GPU, job: Job) -> Outcome:
-    """1D around 3D around 2D: the schedule says what to compute, the units talk over tp, cp and ep, and dp is kept in step around them."""
+    """1D around 3D around 2D: the schedule says what to compute, the units talk over tp, cp and ep, and dp is
+    kept in step around them."""
     replica = Replica(gpu, job, ZERO[job.zero], job.bucket_mb)
     stages = replica.stages
     for _ in replica.steps():
         for actions in stages.steps():
             prepare(replica, actions)
             inputs = [stages.receive(action) for action in actions]
-            outputs = [stages.run(action, x, partial(synchronise, replica)) for action, x in zip(actions, inputs)]
+            outputs = [
+                stages.run(action, x, partial(synchronise, replica)) for action, x in zip(actions, inputs)
+            ]
             for action, output in zip(actions, outputs):
                 stages.send(action, output)
         replica.wait_for_gradients()
@@ -73,8 +82,8 @@ def prepare(replica: Replica, actions: list[Action]) -> None:
 
 
 def synchronise(replica: Replica, action: Action, unit: Unit) -> None:
-    """After a unit has computed: FSDP forgets its weights. DDP and ZeRO-1 sum a bucket of gradients once it is complete, ZeRO-2 and FSDP
-    after every microbatch; either way behind what the schedule computes next."""
+    """After a unit has computed: FSDP forgets its weights. DDP and ZeRO-1 sum a bucket of gradients once it
+    is complete, ZeRO-2 and FSDP after every microbatch; either way behind what the schedule computes next."""
     zero = replica.job.zero
     for bucket in replica.passed_by(action, unit):
         if zero == 3 and action.op != "W":
@@ -85,14 +94,17 @@ def synchronise(replica: Replica, action: Action, unit: Unit) -> None:
             replica.on_their_way[bucket] = start(async_op=True)
 
 
-# ----------------------------------------------------------------------------------------------------- the strategies
+# --------------------------------------------------------------------------------------------- the strategies
 
 
 def grid(name: str, changes: dict | None = None, **degrees: Any) -> Strategy:
-    """A strategy on a mesh of these degrees; those that depend on the number of GPUs are functions of it. `name` may say {dp}."""
+    """A strategy on a mesh of these degrees; those that depend on the number of GPUs are functions of it.
+    `name` may say {dp}."""
 
     def mesh(gpus: int) -> Mesh:
-        return Mesh(**{axis: degree(gpus) if callable(degree) else degree for axis, degree in degrees.items()})
+        return Mesh(
+            **{axis: degree(gpus) if callable(degree) else degree for axis, degree in degrees.items()}
+        )
 
     def named(gpus: int) -> str:
         return name.format(dp=max(1, gpus // 4))
@@ -101,7 +113,8 @@ def grid(name: str, changes: dict | None = None, **degrees: Any) -> Strategy:
 
 
 def one_sequence_each(job: Job, mesh: Mesh) -> int:
-    """Microbatches of one sequence for a pipeline, unless --microbatches says otherwise; without one, the whole share at once."""
+    """Microbatches of one sequence for a pipeline, unless --microbatches says otherwise; without one, the
+    whole share at once."""
     return job.microbatches if job.microbatches > 1 or mesh.pp == 1 else max(1, job.batch // mesh.dp)
 
 
@@ -110,7 +123,10 @@ def share(parts: int) -> Callable[[int], int]:
 
     def degree(gpus: int) -> int:
         if gpus % parts:
-            raise UserError(f"{count(gpus, 'GPU')} cannot be a grid of {parts} times something; choose a multiple of {parts}.")
+            raise UserError(
+                f"{count(gpus, 'GPU')} cannot be a grid of {parts} times something; choose a multiple of "
+                f"{parts}."
+            )
         return gpus // parts
 
     return degree
@@ -141,14 +157,29 @@ STRATEGIES = [
     grid("PP only", pp=all_of_them),
     grid("TP outermost", tp=2, pp=2, dp=share(4), order=BAD_ORDER),
     grid("with experts, EP", {"model": with_experts}, tp=2, pp=2, dp=share(4), ep=share(4)),
-    grid("CP2 x TP2 x DP{dp}, 2x sequence", {"model": twice_as_long, "batch": half_as_many}, cp=2, tp=2, dp=share(4)),
+    grid(
+        "CP2 x TP2 x DP{dp}, 2x sequence",
+        {"model": twice_as_long, "batch": half_as_many},
+        cp=2,
+        tp=2,
+        dp=share(4),
+    ),
 ]
 
 
 def chosen(arguments: argparse.Namespace) -> list[Strategy]:
     """The one strategy that --tp, --pp, ... ask for, or the lesson's own."""
-    asked = {axis: getattr(arguments, axis) for axis in ("tp", "pp", "dp", "ep", "cp") if getattr(arguments, axis) is not None}
-    if not asked and arguments.order == DEFAULT_ORDER and arguments.schedule is None and arguments.zero is None:
+    asked = {
+        axis: getattr(arguments, axis)
+        for axis in ("tp", "pp", "dp", "ep", "cp")
+        if getattr(arguments, axis) is not None
+    }
+    if (
+        not asked
+        and arguments.order == DEFAULT_ORDER
+        and arguments.schedule is None
+        and arguments.zero is None
+    ):
         return STRATEGIES
     for axis, degree in asked.items():
         if degree < 1:
@@ -156,13 +187,16 @@ def chosen(arguments: argparse.Namespace) -> list[Strategy]:
     rest = asked.get("tp", 1) * asked.get("pp", 1) * asked.get("cp", 1)
     asked.setdefault("dp", share(rest)(arguments.gpus))
     if rest * asked["dp"] != arguments.gpus:
-        raise UserError(f"tp * pp * cp * dp is {rest * asked['dp']}, not the {arguments.gpus} GPUs of --gpus: leave --dp to be derived.")
+        raise UserError(
+            f"tp * pp * cp * dp is {rest * asked['dp']}, not the {arguments.gpus} GPUs of --gpus: leave --dp "
+            "to be derived."
+        )
     name = " x ".join(f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1) or "one GPU"
     changes = {"model": with_experts} if asked.get("ep", 1) > 1 else {}
     return [grid(name, changes, order=arguments.order, **asked)]
 
 
-# --------------------------------------------------------------------------------------------------------- what it shows
+# ---------------------------------------------------------------------------------------------- what it shows
 
 
 def notice(run: Run) -> str:
@@ -175,8 +209,10 @@ def notice(run: Run) -> str:
         sentences.append(f"On this model and network {best.name} is fastest of the dense layouts.")
         _, dp, tp, pp = rows
         sentences.append(
-            f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step, PP only idles for "
-            f"{pp.bubble_seconds / pp.step_seconds:.0%}, DP only holds {si(dp.peak_memory_bytes['total'], 'B')} on every GPU."
+            f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step, PP "
+            "only idles for "
+            f"{pp.bubble_seconds / pp.step_seconds:.0%}, DP only holds "
+            f"{si(dp.peak_memory_bytes['total'], 'B')} on every GPU."
         )
     if "TP outermost" in run and cube in run and run[cube].gpus > run.hardware.gpus_per_node > 1:
         slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1
@@ -215,7 +251,10 @@ def layouts(runner: Runner, job: Job) -> Sweep:
     rows.sort(key=seconds_or_inf)
 
     def said(best: dict, worst: dict) -> str:
-        return f"Fastest is TP{best['tp']} x PP{best['pp']} x DP{best['dp']}; what does not fit into memory has no step."
+        return (
+            f"Fastest is TP{best['tp']} x PP{best['pp']} x DP{best['dp']}; what does not fit into memory has "
+            "no step."
+        )
 
     return Sweep("All layouts of 8 GPUs, fastest first", rows, of_first_and_last(rows, said))
 
@@ -232,26 +271,39 @@ def orders(runner: Runner, job: Job) -> Sweep:
         longer = worst["step_seconds"] / best["step_seconds"] - 1
         return f"Best is {best['order']}, worst {worst['order']}, which takes {longer:.0%} longer."
 
-    return Sweep("TP2 x PP2 x DP2 in every order, innermost first, fastest first", rows, of_first_and_last(rows, said))
+    return Sweep(
+        "TP2 x PP2 x DP2 in every order, innermost first, fastest first", rows, of_first_and_last(rows, said)
+    )
 
 
 def zeros(runner: Runner, job: Job) -> Sweep:
-    """2 x 2 x 2 with more and more shared out over dp: what does a pipeline pay for what it no longer holds?"""
+    """2 x 2 x 2 with more and more shared out over dp: what does a pipeline pay for what it no longer
+    holds?"""
     rows = [row(runner, grid("", {"zero": zero}, tp=2, pp=2, dp=2), job, zero=zero) for zero in range(4)]
 
     def said(first: dict, last: dict) -> str:
         longer = duration(last["step_seconds"], first["step_seconds"])
-        return f"ZeRO-{last['zero']} sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of ZeRO-{first['zero']}, and {longer}."
+        return (
+            f"ZeRO-{last['zero']} sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of "
+            f"ZeRO-{first['zero']}, and {longer}."
+        )
 
-    return Sweep("TP2 x PP2 x DP2, by what DP shares out (0 is DDP, 3 FSDP)", rows, of_first_and_last(rows, said))
+    return Sweep(
+        "TP2 x PP2 x DP2, by what DP shares out (0 is DDP, 3 FSDP)", rows, of_first_and_last(rows, said)
+    )
 
 
 def capacities(runner: Runner, job: Job) -> Sweep:
-    """The grid with experts, which take less and less: the busiest rank holds up all, or what it cannot take is dropped."""
+    """The grid with experts, which take less and less: the busiest rank holds up all, or what it cannot take
+    is dropped."""
     rows = [bounded(runner, job, factor) for factor in (None, 2.0, 1.5, 1.25, 1.0)]
 
     def said(first: dict, last: dict) -> str:
-        room = f"With a capacity factor of {first['capacity_factor']}" if first["capacity_factor"] else "With no capacity factor"
+        room = (
+            f"With a capacity factor of {first['capacity_factor']}"
+            if first["capacity_factor"]
+            else "With no capacity factor"
+        )
         busiest = f"{room}, the busiest rank has {first['busiest to mean']:.2f}x the mean rank's rows."
         if first is last:
             return busiest
@@ -259,7 +311,11 @@ def capacities(runner: Runner, job: Job) -> Sweep:
         dropped = f"{last['dropped share']:.0%} of the tokens' choices are dropped, and the step {longer}"
         return f"{busiest} With one of {last['capacity_factor']}, {dropped}."
 
-    return Sweep("TP2 x PP2 x DP2 with EP2, by what an expert takes (in even shares)", rows, of_first_and_last(rows, said))
+    return Sweep(
+        "TP2 x PP2 x DP2 with EP2, by what an expert takes (in even shares)",
+        rows,
+        of_first_and_last(rows, said),
+    )
 
 
 def bounded(runner: Runner, job: Job, factor: float | None) -> dict:
@@ -271,8 +327,8 @@ def bounded(runner: Runner, job: Job, factor: float | None) -> dict:
 
 
 def what_was_routed(results: list[RankResult]) -> dict:
-    """Choices dropped, of all that tokens made; and the rows of the busiest rank, for which all wait, in those of the mean rank: the mean
-    over layers and microbatches."""
+    """Choices dropped, of all that tokens made; and the rows of the busiest rank, for which all wait, in
+    those of the mean rank: the mean over layers and microbatches."""
     if not results:
         return {"dropped share": None, "busiest to mean": None}
     sent = dropped = 0
@@ -297,12 +353,28 @@ def of_first_and_last(rows: list[dict], said: Callable[[dict, dict], str]) -> st
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    for axis, what in {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}.items():
+    for axis, what in {
+        "tp": "matrices",
+        "pp": "layers",
+        "dp": "the batch",
+        "ep": "experts",
+        "cp": "sequences",
+    }.items():
         option(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what}")
-    option("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})")
+    option(
+        "--order",
+        default=DEFAULT_ORDER,
+        metavar="A-B-...",
+        help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})",
+    )
     option("--schedule", metavar="NAME", help="of the pipeline (default 1f1b)")
     option("--zero", type=int, choices=range(4), help="what DP ranks share out: 0 nothing to 3 all")
-    option("--sequence-parallel", default="none", choices=SEQUENCE_PARALLEL, help="cut norms and residuals over TP too")
+    option(
+        "--sequence-parallel",
+        default="none",
+        choices=SEQUENCE_PARALLEL,
+        help="cut norms and residuals over TP too",
+    )
 
 
 LESSON = Lesson(

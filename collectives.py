@@ -1,14 +1,15 @@
 """Collectives: what a group of GPUs does together, on nothing but `gpu.send` and `gpu.receive`.
 
-Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is busy at every step, and no
-       rank ever sends more than about twice what it holds, however many ranks there are. ndparallel/collective/algorithms.py
-       has other ways: trees, for when latency counts more than bytes, and hierarchies, for nodes of several GPUs.
-Cost   Above each algorithm stands its closed form, of numbers or numpy arrays, for p ranks that start together on one tier of links and
-       pieces of equal size: a = latency, b = n / bandwidth. ndparallel/collective/lockstep.py has what holds for mixed links, uneven
-       pieces and different starts.
-Limit  An asynchronous collective exchanges its messages when it is called (its seconds pass on the group's own stream, its result appears
-       at `wait`): the members of a group must call their collectives in the same order between their other messages. Adding up, and
-       copying within a GPU, cost no time.
+Idea   Cut the array into as many pieces as there are ranks and pass the pieces round a ring: every link is
+       busy at every step, and no rank ever sends more than about twice what it holds, however many ranks
+       there are. ndparallel/collective/algorithms.py has other ways: trees, for when latency counts more than
+       bytes, and hierarchies, for nodes of several GPUs.
+Cost   Above each algorithm stands its closed form, of numbers or numpy arrays, for p ranks that start
+       together on one tier of links and pieces of equal size: a = latency, b = n / bandwidth.
+       ndparallel/collective/lockstep.py has what holds for mixed links, uneven pieces and different starts.
+Limit  An asynchronous collective exchanges its messages when it is called (its seconds pass on the group's
+       own stream, its result appears at `wait`): the members of a group must call their collectives in the
+       same order between their other messages. Adding up, and copying within a GPU, cost no time.
 
 Glossary
     p, n       ranks in the group, bytes of the whole array
@@ -16,8 +17,9 @@ Glossary
     reduce     combine the arrays of all ranks, element by element: sum, average or max
     root       the member that a collective starts from or ends at, by its number in the group
 
-Arrays have any shape and dtype; sizes that p does not divide are cut as np.array_split cuts. All raise MismatchError where the ranks of
-the group do not call the same collective with the same shapes, and ValueError for what cannot be meant.
+Arrays have any shape and dtype; sizes that p does not divide are cut as np.array_split cuts. All raise
+MismatchError where the ranks of the group do not call the same collective with the same shapes, and
+ValueError for what cannot be meant.
 """
 
 from collections import defaultdict
@@ -48,7 +50,11 @@ class Group:
 
     @cached_property
     def words(self) -> str:
-        return f"among ranks {', '.join(map(str, self.ranks))}" if self.size <= 8 else f"among {self.size} ranks from {self.ranks[0]} on"
+        return (
+            f"among ranks {', '.join(map(str, self.ranks))}"
+            if self.size <= 8
+            else f"among {self.size} ranks from {self.ranks[0]} on"
+        )
 
     def index(self, rank: int) -> int:
         if rank not in self.ranks:
@@ -57,18 +63,22 @@ class Group:
 
 
 class Member:
-    """One rank's part in one collective call. Members are numbered 0 .. p-1; what passes from one to another is named by call and step."""
+    """One rank's part in one collective call. Members are numbered 0 .. p-1; what passes from one to another
+    is named by call and step."""
 
     def __init__(self, gpu: GPU, group: Group, number: int) -> None:
         self.gpu, self.group, self.number = gpu, group, number
         self.ranks, self.size, self.index = group.ranks, group.size, group.index(gpu.rank)
         call = repeat((group.name, number))
-        self.outgoing: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))  # names of the messages still to come, by rank
+        # names of the messages still to come, by rank
+        self.outgoing: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))
         self.incoming: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))
 
     def within(self, members: Sequence[int]) -> "Member":
         """The same rank's part in a smaller group, of these members."""
-        part = Member(self.gpu, Group(self.group.name, tuple(self.ranks[member] for member in members)), self.number)
+        part = Member(
+            self.gpu, Group(self.group.name, tuple(self.ranks[member] for member in members)), self.number
+        )
         part.outgoing, part.incoming = self.outgoing, self.incoming
         return part
 
@@ -106,7 +116,8 @@ def register(collective: str, name: str, seconds: Callable[..., Any]) -> Callabl
 
 @register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p))
 def ring_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable) -> None:
-    """Pass on the piece combined last and add to the next: after p - 1 steps, rank r has the whole sum of piece r."""
+    """Pass on the piece combined last and add to the next: after p - 1 steps, rank r has the whole sum of
+    piece r."""
     p, r = me.size, me.index
     for step in range(p - 1):
         me.send(r + 1, pieces[(r - step - 1) % p])
@@ -130,7 +141,7 @@ def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     ring_all_gather(me, pieces)
 
 
-# ---------------------------------------------------------------------------------- each message straight to where it belongs
+# ------------------------------------------------------------------ each message straight to where it belongs
 
 
 @register("broadcast", "one-by-one", lambda p, a, b: a * (p > 1) + (p - 1) * b)
@@ -182,7 +193,8 @@ def direct_scatter(me: Member, pieces: list[np.ndarray], root: int) -> None:
 
 @register("all_to_all", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
 def direct_all_to_all(me: Member, outgoing: list[np.ndarray], incoming: list[np.ndarray]) -> None:
-    """Each sends a part to each, and sends all before it looks at what comes: no door is idle, and latency is paid once."""
+    """Each sends a part to each, and sends all before it looks at what comes: no door is idle, and latency is
+    paid once."""
     p, r = me.size, me.index
     for distance in range(1, p):
         me.send(r + distance, outgoing[(r + distance) % p])
@@ -192,7 +204,8 @@ def direct_all_to_all(me: Member, outgoing: list[np.ndarray], incoming: list[np.
 
 @register("barrier", "dissemination", lambda p, a, b=0: np.ceil(np.log2(p)) * a)
 def dissemination_barrier(me: Member) -> None:
-    """In round k everybody tells the rank 2^k to its right: after ceil(log2 p) rounds all have heard of all."""
+    """In round k everybody tells the rank 2^k to its right: after ceil(log2 p) rounds all have heard of
+    all."""
     nothing, distance = np.empty(0, np.uint8), 1
     while distance < me.size:
         me.send(me.index + distance, nothing)
@@ -200,11 +213,19 @@ def dissemination_barrier(me: Member) -> None:
         distance *= 2
 
 
-# -------------------------------------------------------------------------------------------------- what users call
+# -------------------------------------------------------------------------------------------- what users call
 
 
-def all_reduce(gpu: GPU, array: np.ndarray, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False):
-    """Give every rank the combination of all ranks' arrays, in `array`. Returns it, or a Handle with `async_op`."""
+def all_reduce(
+    gpu: GPU,
+    array: np.ndarray,
+    group: Group,
+    op: str = "sum",
+    algorithm: str = "ring",
+    async_op: bool = False,
+):
+    """Give every rank the combination of all ranks' arrays, in `array`. Returns it, or a Handle with
+    `async_op`."""
     run = _find("all_reduce", algorithm)
     work, combine = _flat(array, copy=async_op), _reduction(op, array)
 
@@ -212,13 +233,22 @@ def all_reduce(gpu: GPU, array: np.ndarray, group: Group, op: str = "sum", algor
         run(me, work, combine)
         _average(work, op, group)
 
-    return _call(gpu, group, ("all_reduce", algorithm, op, array.shape, array.dtype.str), body, array, work, async_op)
+    return _call(
+        gpu, group, ("all_reduce", algorithm, op, array.shape, array.dtype.str), body, array, work, async_op
+    )
 
 
 def reduce(
-    gpu: GPU, array: np.ndarray, group: Group, root: int = 0, op: str = "sum", algorithm: str = "one-by-one", async_op: bool = False
+    gpu: GPU,
+    array: np.ndarray,
+    group: Group,
+    root: int = 0,
+    op: str = "sum",
+    algorithm: str = "one-by-one",
+    async_op: bool = False,
 ):
-    """Give the root the combination of all ranks' arrays, in its `array`; those of the others stay as they are."""
+    """Give the root the combination of all ranks' arrays, in its `array`; those of the others stay as they
+    are."""
     run = _find("reduce", algorithm)
     is_root = group.index(gpu.rank) == _checked(root, group)
     work, combine = _flat(array, copy=async_op or not is_root), _reduction(op, array)
@@ -232,9 +262,16 @@ def reduce(
 
 
 def reduce_scatter(
-    gpu: GPU, output: np.ndarray, array: np.ndarray, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False
+    gpu: GPU,
+    output: np.ndarray,
+    array: np.ndarray,
+    group: Group,
+    op: str = "sum",
+    algorithm: str = "ring",
+    async_op: bool = False,
 ):
-    """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's size)."""
+    """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's
+    size)."""
     run = _find("reduce_scatter", algorithm)
     pieces, combine = split(_flat(array, copy=True), group.size), _reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
@@ -244,21 +281,52 @@ def reduce_scatter(
         run(me, pieces, combine)
         _average(mine, op, group)
 
-    return _call(gpu, group, ("reduce_scatter", algorithm, op, array.shape, array.dtype.str), body, output, mine, async_op)
+    return _call(
+        gpu,
+        group,
+        ("reduce_scatter", algorithm, op, array.shape, array.dtype.str),
+        body,
+        output,
+        mine,
+        async_op,
+    )
 
 
-def all_gather(gpu: GPU, output: np.ndarray, piece: np.ndarray, group: Group, algorithm: str = "ring", async_op: bool = False):
-    """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split gives it."""
+def all_gather(
+    gpu: GPU,
+    output: np.ndarray,
+    piece: np.ndarray,
+    group: Group,
+    algorithm: str = "ring",
+    async_op: bool = False,
+):
+    """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split
+    gives it."""
     run = _find("all_gather", algorithm)
     work = _blank(output, async_op)
     pieces = split(work, group.size)
     mine = pieces[group.index(gpu.rank)]
     _check_size("piece", piece, mine.size)
     write(mine, piece)
-    return _call(gpu, group, ("all_gather", algorithm, output.shape, output.dtype.str), lambda me: run(me, pieces), output, work, async_op)
+    return _call(
+        gpu,
+        group,
+        ("all_gather", algorithm, output.shape, output.dtype.str),
+        lambda me: run(me, pieces),
+        output,
+        work,
+        async_op,
+    )
 
 
-def broadcast(gpu: GPU, array: np.ndarray, group: Group, root: int = 0, algorithm: str = "one-by-one", async_op: bool = False):
+def broadcast(
+    gpu: GPU,
+    array: np.ndarray,
+    group: Group,
+    root: int = 0,
+    algorithm: str = "one-by-one",
+    async_op: bool = False,
+):
     """Give every rank the root's array, in `array`."""
     run = _find("broadcast", algorithm)
     work = _flat(array, copy=async_op)
@@ -266,8 +334,16 @@ def broadcast(gpu: GPU, array: np.ndarray, group: Group, root: int = 0, algorith
     return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
 
 
-def gather(gpu: GPU, output: np.ndarray | None, piece: np.ndarray, group: Group, root: int = 0, async_op: bool = False):
-    """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes as in `all_gather`."""
+def gather(
+    gpu: GPU,
+    output: np.ndarray | None,
+    piece: np.ndarray,
+    group: Group,
+    root: int = 0,
+    async_op: bool = False,
+):
+    """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes
+    as in `all_gather`."""
     index, pieces = group.index(gpu.rank), [piece.reshape(-1)] * group.size
     work = output
     if index == _checked(root, group):
@@ -279,14 +355,23 @@ def gather(gpu: GPU, output: np.ndarray | None, piece: np.ndarray, group: Group,
     return _call(gpu, group, call, lambda me: direct_gather(me, pieces, root), output, work, async_op)
 
 
-def scatter(gpu: GPU, output: np.ndarray, array: np.ndarray | None, group: Group, root: int = 0, async_op: bool = False):
+def scatter(
+    gpu: GPU,
+    output: np.ndarray,
+    array: np.ndarray | None,
+    group: Group,
+    root: int = 0,
+    async_op: bool = False,
+):
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
     index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
     if index == _checked(root, group):
         pieces = split(_flat(_given("array", array), copy=True), group.size)
         _check_size("output", output, pieces[index].size)
     call = ("scatter", "direct", root, output.dtype.str)
-    return _call(gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op)
+    return _call(
+        gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op
+    )
 
 
 def all_to_all(
@@ -298,22 +383,30 @@ def all_to_all(
     input_splits: Sequence[int] | None = None,
     async_op: bool = False,
 ):
-    """Give every rank a part of every rank's array: `output` is what comes, put together in the order of the ranks.
+    """Give every rank a part of every rank's array: `output` is what comes, put together in the order of the
+    ranks.
 
-    Parts are rows (axis 0): `input_splits[r]` of them go to rank r, `output_splits[r]` come from it. Without them all ranks have the same
-    shape, which is cut as np.array_split cuts.
+    Parts are rows (axis 0): `input_splits[r]` of them go to rank r, `output_splits[r]` come from it. Without
+    them all ranks have the same shape, which is cut as np.array_split cuts.
     """
     index = group.index(gpu.rank)
     even = split_sizes(len(array), group.size)
     outgoing = cut(array, _check_splits("input_splits", input_splits or even, array, group))
     in_place = not output.flags.writeable or not (async_op or np.may_share_memory(output, array))
     work = output if in_place else np.empty_like(output)
-    incoming = cut(work, _check_splits("output_splits", output_splits or [even[index]] * group.size, output, group))
+    incoming = cut(
+        work, _check_splits("output_splits", output_splits or [even[index]] * group.size, output, group)
+    )
     if incoming[index].shape != outgoing[index].shape:
-        raise ValueError(f"rank {gpu.rank} sends itself rows of shape {outgoing[index].shape} and expects {incoming[index].shape}.")
+        raise ValueError(
+            f"rank {gpu.rank} sends itself rows of shape {outgoing[index].shape} and expects "
+            f"{incoming[index].shape}."
+        )
     write(incoming[index], outgoing[index])
     call = ("all_to_all", "direct", array.shape[1:], array.dtype.str)
-    return _call(gpu, group, call, lambda me: direct_all_to_all(me, outgoing, incoming), output, work, async_op)
+    return _call(
+        gpu, group, call, lambda me: direct_all_to_all(me, outgoing, incoming), output, work, async_op
+    )
 
 
 def barrier(gpu: GPU, group: Group, async_op: bool = False):
@@ -321,8 +414,17 @@ def barrier(gpu: GPU, group: Group, async_op: bool = False):
     return _call(gpu, group, ("barrier", "dissemination"), dissemination_barrier, None, None, async_op)
 
 
-def _call(gpu: GPU, group: Group, call: tuple, body: Callable, output: np.ndarray | None, work: np.ndarray | None, async_op: bool):
-    """Run `body` on the group's stream; `work` becomes the content of `output` when the handle is waited for."""
+def _call(
+    gpu: GPU,
+    group: Group,
+    call: tuple,
+    body: Callable,
+    output: np.ndarray | None,
+    work: np.ndarray | None,
+    async_op: bool,
+):
+    """Run `body` on the group's stream; `work` becomes the content of `output` when the handle is waited
+    for."""
     if output is not None and not output.flags.writeable and not is_size_only(output) and output.size:
         raise ValueError(f"the result of {call[0]} cannot be written: its array is read-only.")
     member = Member(gpu, group, gpu.collectives_started[group.name])
@@ -333,14 +435,25 @@ def _call(gpu: GPU, group: Group, call: tuple, body: Callable, output: np.ndarra
         body(member)
         gpu.call = outer
         if group.size > 1:
-            gpu.record(COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks)
-    handle = Handle(gpu, label, start, stream.now, lambda: output if is_flat_view(work, output) else write(output, work), stream.name)
+            gpu.record(
+                COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks
+            )
+    handle = Handle(
+        gpu,
+        label,
+        start,
+        stream.now,
+        lambda: output if is_flat_view(work, output) else write(output, work),
+        stream.name,
+    )
     return handle if async_op else handle.wait()
 
 
 def _find(collective: str, name: str) -> Callable[..., None]:
     if name not in ALGORITHMS[collective]:
-        raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(ALGORITHMS[collective])}.")
+        raise ValueError(
+            f"{collective} has no algorithm {name!r}; it has {', '.join(ALGORITHMS[collective])}."
+        )
     return ALGORITHMS[collective][name].run
 
 
@@ -350,14 +463,19 @@ def _flat(array: np.ndarray, copy: bool) -> np.ndarray:
 
 
 def _blank(output: np.ndarray, async_op: bool) -> np.ndarray:
-    """Where to put together, in one dimension, what will be in `output`: there, if that is possible and may be."""
+    """Where to put together, in one dimension, what will be in `output`: there, if that is possible and may
+    be."""
     in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
     return output.reshape(-1) if in_place else np.empty(output.size, output.dtype)
 
 
 def is_flat_view(work: np.ndarray | None, output: np.ndarray | None) -> bool:
     """Whether `work`, which is either made for this call or `output` in one dimension, is the latter."""
-    return work is output or (work is not None and output is not None and work.base is (output if output.base is None else output.base))
+    return work is output or (
+        work is not None
+        and output is not None
+        and work.base is (output if output.base is None else output.base)
+    )
 
 
 def write(output: np.ndarray | None, work: np.ndarray | None) -> np.ndarray | None:
@@ -391,7 +509,10 @@ def _reduction(op: str, array: np.ndarray) -> Callable:
     if op not in REDUCTIONS:
         raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.")
     if op == "average" and not np.issubdtype(array.dtype, np.inexact):
-        raise ValueError(f"an average of {array.dtype} would not be {array.dtype}: reduce with 'sum', or floating-point numbers.")
+        raise ValueError(
+            f"an average of {array.dtype} would not be {array.dtype}: reduce with 'sum', or floating-point "
+            "numbers."
+        )
     return REDUCTIONS[op]
 
 
@@ -419,5 +540,8 @@ def _check_size(name: str, array: np.ndarray, size: int) -> None:
 
 def _check_splits(name: str, splits: Sequence[int], array: np.ndarray, group: Group) -> Sequence[int]:
     if len(splits) != group.size or sum(splits) != len(array) or min(splits) < 0:
-        raise ValueError(f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not {[*map(int, splits)]}.")
+        raise ValueError(
+            f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not "
+            f"{[*map(int, splits)]}."
+        )
     return splits

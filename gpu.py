@@ -1,14 +1,17 @@
 """One GPU: its clock, its memory, and the three things it does: compute, send, receive.
 
-Idea   A GPU here moves real numpy arrays, so its results can be checked, and carries a simulated clock, so its seconds are those of the
-       modelled hardware: exact, and the same on every computer. Nobody sleeps and nobody looks at the wall clock.
-Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.   send: n / bandwidth, and the message arrives
-       latency + n / bandwidth after it left.
+Idea   A GPU here moves real numpy arrays, so its results can be checked, and carries a simulated clock, so
+       its seconds are those of the modelled hardware: exact, and the same on every computer. Nobody sleeps
+       and nobody looks at the wall clock.
+Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.
+       send: n / bandwidth, and the message arrives latency + n / bandwidth after it left.
 Limit  Streams of one GPU do not slow one another, on its processor or on a link they share.
 
 Glossary
-    stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after the group they talk to
-    link      the wire between two GPUs, inside a node or across nodes: a latency and a bandwidth, the same in both directions at once
+    stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after
+              the group they talk to
+    link      the wire between two GPUs, inside a node or across nodes: a latency and a bandwidth, the same in
+              both directions at once
     what      the name of a message; `receive` takes the oldest message of its source with that name
     handle    work under way on another stream; its result is there after `wait()`, and not before
     exposed   communication that the compute stream waits for: every event on that stream that is not compute
@@ -29,7 +32,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-COMPUTE, SEND, RECEIVE, COLLECTIVE, WAIT, MEMORY = "compute", "send", "receive", "collective", "wait", "memory"
+COMPUTE, SEND, RECEIVE, COLLECTIVE, WAIT, MEMORY = (
+    "compute",
+    "send",
+    "receive",
+    "collective",
+    "wait",
+    "memory",
+)
 MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 
@@ -40,14 +50,18 @@ def si(value: float, unit: str) -> str:
     digits, exponent = f"{value:.2e}".split("e")  # rounded first, so that 999.9 becomes 1.00 k
     group = min(max(int(exponent) // 3, -3), 5)
     places = min(max(2 - int(exponent) + 3 * group, 0), 2)
-    return f"{float(digits) * 10.0 ** (int(exponent) - 3 * group):.{places}f} {'num kMGTP'[group + 3].strip()}{unit}"
+    return (
+        f"{float(digits) * 10.0 ** (int(exponent) - 3 * group):.{places}f} "
+        f"{'num kMGTP'[group + 3].strip()}{unit}"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- the hardware
+# ----------------------------------------------------------------------------------------------- the hardware
 
 
 class Operation(NamedTuple):
-    """What a GPU computes: enough to price it. `shape` is (m, n, k) for a matmul; `bytes` counts what is read and written."""
+    """What a GPU computes: enough to price it. `shape` is (m, n, k) for a matmul; `bytes` counts what is read
+    and written."""
 
     name: str
     kind: str = "elementwise"
@@ -82,9 +96,17 @@ class Hardware:
     disturbances: Any = None  # what if a GPU or a link were slow? ndparallel/hardware/disturbances.py
 
     def seconds(self, operation: Operation):
-        """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's fields alike."""
-        computing, moving = operation.flops / self.rate(operation), operation.bytes / self.memory_bandwidth_bytes_per_second
-        busy = max(computing, moving) if type(computing) is type(moving) is float else np.maximum(computing, moving)
+        """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's
+        fields alike."""
+        computing, moving = (
+            operation.flops / self.rate(operation),
+            operation.bytes / self.memory_bandwidth_bytes_per_second,
+        )
+        busy = (
+            max(computing, moving)
+            if type(computing) is type(moving) is float
+            else np.maximum(computing, moving)
+        )
         return busy + operation.kernels * self.kernel_overhead_seconds
 
     def rate(self, operation: Operation):
@@ -110,12 +132,12 @@ CLASSROOM = Hardware(
 )
 
 
-# ----------------------------------------------------------------------------------------------- messages and events
+# ---------------------------------------------------------------------------------------- messages and events
 
 
 class Message(NamedTuple):
-    """An array on its way: GPUs pass plain tuples of this shape. `what` names it; `call` is the collective it belongs to, so that a
-    mismatch can name both sides."""
+    """An array on its way: GPUs pass plain tuples of this shape. `what` names it; `call` is the collective it
+    belongs to, so that a mismatch can name both sides."""
 
     what: Any
     call: tuple | None
@@ -127,7 +149,8 @@ class Message(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What happened: GPUs keep plain tuples of this shape, and timelines, traces and tables are drawn from them alone."""
+    """What happened: GPUs keep plain tuples of this shape, and timelines, traces and tables are drawn from
+    them alone."""
 
     rank: int
     stream: str
@@ -163,7 +186,8 @@ class Mailbox(NamedTuple):
 
 
 def is_size_only(array: np.ndarray) -> bool:
-    """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0), shape) makes it."""
+    """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0),
+    shape) makes it."""
     return not array.flags.writeable and not any(array.strides)
 
 
@@ -192,7 +216,7 @@ def say(what: Any) -> str:
     return repr(what)
 
 
-# ---------------------------------------------------------------------------------------------------------- the GPU
+# ---------------------------------------------------------------------------------------------------- the GPU
 
 
 @dataclass(slots=True)
@@ -205,7 +229,8 @@ class Stream:
 
 @dataclass
 class Handle:
-    """Work under way on another stream, from `start` to `end`. `deliver` puts the result where it belongs and returns it."""
+    """Work under way on another stream, from `start` to `end`. `deliver` puts the result where it belongs and
+    returns it."""
 
     gpu: "GPU"
     what: Any
@@ -263,7 +288,8 @@ class On:
 
 @dataclass
 class GPU:
-    """One simulated GPU. `transport` carries its messages; with `keep_events` off it runs faster and leaves no trace."""
+    """One simulated GPU. `transport` carries its messages; with `keep_events` off it runs faster and leaves
+    no trace."""
 
     rank: int
     hardware: Hardware
@@ -295,7 +321,8 @@ class GPU:
         return max(stream.now for stream in self.streams.values())
 
     def on(self, name: str, waits: bool = True) -> On:
-        """Work on another stream, which first waits for the caller's; for collectives and handles, lessons never need it."""
+        """Work on another stream, which first waits for the caller's; for collectives and handles, lessons
+        never need it."""
         stream = self.streams.get(name) or self.streams.setdefault(name, Stream(name))
         if waits and stream.now < self.current.now:
             stream.now = self.current.now
@@ -308,14 +335,24 @@ class GPU:
             self.record(WAIT, handle.what, max(now, handle.start), handle.end, peer=handle.stream)
             self.current.now = handle.end
 
-    def record(self, kind: str, what: Any, start: float, end: float, bytes: float = 0, flops: float = 0, peer: Any = None) -> None:
+    def record(
+        self,
+        kind: str,
+        what: Any,
+        start: float,
+        end: float,
+        bytes: float = 0,
+        flops: float = 0,
+        peer: Any = None,
+    ) -> None:
         if self.keep_events:
             self.events.append((self.rank, self.current.name, kind, what, start, end, bytes, flops, peer))
 
     # ---- compute, send, receive
 
     def compute(self, operation: Operation, name: str = "") -> None:
-        """Move the current stream on by the operation's price; the event has the operation's own name where none is given."""
+        """Move the current stream on by the operation's price; the event has the operation's own name where
+        none is given."""
         seconds = self._prices.get(operation)
         if seconds is None:
             seconds = self._prices[operation] = float(self.hardware.seconds(operation))
@@ -326,27 +363,39 @@ class GPU:
         stream.now = end = start + seconds
         if self.keep_events:
             what = name or operation.name
-            self.events.append((self.rank, stream.name, COMPUTE, what, start, end, operation.bytes, operation.flops, None))
+            self.events.append(
+                (self.rank, stream.name, COMPUTE, what, start, end, operation.bytes, operation.flops, None)
+            )
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
-        """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits for the receiver."""
-        link = self._links.get(target) or self._links.setdefault(target, self.hardware.link(self.rank, target))
+        """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits
+        for the receiver."""
+        link = self._links.get(target) or self._links.setdefault(
+            target, self.hardware.link(self.rank, target)
+        )
         stream, nbytes = self.current, array.nbytes
         start = stream.now
         wire_seconds = nbytes / link.bandwidth_bytes_per_second
         stream.now = end = start + wire_seconds
-        self.transport.post(target, (what, self.call, start, start + link.latency_seconds, wire_seconds, array, None))
+        self.transport.post(
+            target, (what, self.call, start, start + link.latency_seconds, wire_seconds, array, None)
+        )
         if self.keep_events:
             self.events.append((self.rank, stream.name, SEND, what, start, end, nbytes, 0, target))
 
-    def receive(self, source: int, what: Any, into: np.ndarray | None = None, combine: Callable | None = None) -> np.ndarray:
+    def receive(
+        self, source: int, what: Any, into: np.ndarray | None = None, combine: Callable | None = None
+    ) -> np.ndarray:
         """Wait for the message `what` of `source` and return its array.
 
-        With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add, np.maximum) too it is
-        combined with what is there, free of charge. Raises MismatchError where sender and receiver do not mean the same thing.
+        With `into` it must have that array's shape and dtype and is written there; with `combine` (np.add,
+        np.maximum) too it is combined with what is there, free of charge. Raises MismatchError where sender
+        and receiver do not mean the same thing.
         """
         _, call, departed, first_byte, wire_seconds, array, release = self.transport.wait(source, what)
-        if (call is not self.call and call != self.call) or (into is not None and (array.shape != into.shape or array.dtype != into.dtype)):
+        if (call is not self.call and call != self.call) or (
+            into is not None and (array.shape != into.shape or array.dtype != into.dtype)
+        ):
             raise MismatchError(self._mismatch(source, what, call, array, into))
         stream = self.current
         free, now = stream.incoming_free, stream.now
@@ -356,7 +405,19 @@ class GPU:
             stream.now = done
         if self.keep_events:
             start, end = departed if departed > now else now, stream.now
-            self.events.append((self.rank, stream.name, RECEIVE, what, start if start < end else end, end, array.nbytes, 0, source))
+            self.events.append(
+                (
+                    self.rank,
+                    stream.name,
+                    RECEIVE,
+                    what,
+                    start if start < end else end,
+                    end,
+                    array.nbytes,
+                    0,
+                    source,
+                )
+            )
         if into is None and release is None:
             return array
         return _unpack(array, release, into, combine)
@@ -372,15 +433,21 @@ class GPU:
         """Announce a receive on another stream; the handle's wait returns the array."""
         return Pending(self, source, what, into, stream)
 
-    def _mismatch(self, source: int, what: Any, call: tuple | None, array: np.ndarray, into: np.ndarray | None) -> str:
+    def _mismatch(
+        self, source: int, what: Any, call: tuple | None, array: np.ndarray, into: np.ndarray | None
+    ) -> str:
         here = _describe(self.call, into)
         there = _describe(call, array)
-        return f"rank {self.rank} and rank {source} disagree about {say(what)}: rank {self.rank} is in {here}, rank {source} sent {there}"
+        return (
+            f"rank {self.rank} and rank {source} disagree about {say(what)}: rank {self.rank} is in {here}, "
+            f"rank {source} sent {there}"
+        )
 
     # ---- memory
 
     def allocate(self, kind: str, nbytes: float) -> None:
-        """Count memory of one of MEMORY_KINDS. Raises OutOfMemoryError, with the breakdown, where it does not fit."""
+        """Count memory of one of MEMORY_KINDS. Raises OutOfMemoryError, with the breakdown, where it does not
+        fit."""
         self.held_bytes[kind] += nbytes
         total = sum(self.held_bytes.values())
         if total > self.hardware.memory_bytes:
@@ -396,10 +463,15 @@ class GPU:
     def _breakdown(self, kind: str, nbytes: float, total: float) -> str:
         held = ", ".join(f"{name} {si(size, 'B')}" for name, size in self.held_bytes.items() if size)
         limit, more = si(self.hardware.memory_bytes, "B"), si(nbytes, "B")
-        return f"GPU {self.rank} has {limit} of memory, and {more} more of {kind} made it {si(total, 'B')}, the step not yet done: {held}"
+        return (
+            f"GPU {self.rank} has {limit} of memory, and {more} more of {kind} made it {si(total, 'B')}, the "
+            f"step not yet done: {held}"
+        )
 
 
-def _unpack(array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None) -> np.ndarray:
+def _unpack(
+    array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None
+) -> np.ndarray:
     if into is None:
         into = array.copy()
     elif not into.flags.writeable:
@@ -415,17 +487,24 @@ def _unpack(array: np.ndarray, release: Callable[[], None] | None, into: np.ndar
 
 def _describe(call: tuple | None, array: np.ndarray | None) -> str:
     payload = "" if array is None else f" of {array.dtype}{list(array.shape)}"
-    return f"{' '.join(str(part) for part in call)}{payload}" if call else f"a point-to-point message{payload}"
+    return (
+        f"{' '.join(str(part) for part in call)}{payload}" if call else f"a point-to-point message{payload}"
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- demonstration
+# ---------------------------------------------------------------------------------------------- demonstration
 
 
 def demonstration() -> dict[str, float]:
-    """Train 16 items of 20 units on one GPU, then on four that must sum gradients of 500 units. Returns seconds by name."""
+    """Train 16 items of 20 units on one GPU, then on four that must sum gradients of 500 units. Returns
+    seconds by name."""
     one = GPU(0, CLASSROOM, Mailboxes().of(0))
     one.compute(Operation("16 items of 20 units", flops=16 * 20))
-    return {"one GPU": one.now, "four GPUs, sum passed on whole": four_gpus(pass_on_whole), "four GPUs, ring": four_gpus(ring)}
+    return {
+        "one GPU": one.now,
+        "four GPUs, sum passed on whole": four_gpus(pass_on_whole),
+        "four GPUs, ring": four_gpus(ring),
+    }
 
 
 def four_gpus(all_reduce: Callable[[list[GPU], list[np.ndarray]], None]) -> float:
@@ -461,9 +540,14 @@ def story() -> str:
     seconds = demonstration()
     return "\n".join(
         [
-            "16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n",
-            *(f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x" for name, value in seconds.items()),
-            "\nFour GPUs are slower than one until they share the talking: all four links of the ring are busy at once.\n",
+            "16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a "
+            "data unit\n",
+            *(
+                f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x"
+                for name, value in seconds.items()
+            ),
+            "\nFour GPUs are slower than one until they share the talking: all four links of the ring are "
+            "busy at once.\n",
         ]
     )
 

@@ -1,6 +1,8 @@
-"""How many messages a second a ring all-reduce is worth in lockstep, where all ranks' clocks move at once: from 64 to 8,192 ranks.
+"""How many messages a second a ring all-reduce is worth in lockstep, where all ranks' clocks move at once:
+from 64 to 8,192 ranks.
 
-Seconds are of this process (time.process_time), so that other work on the machine counts less. Run `python benchmarks/lockstep.py`.
+Seconds are of this process (time.process_time), so that other work on the machine counts less. Run `python
+benchmarks/lockstep.py`.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""How many messages a second `gpu.send` and `gpu.receive` carry inline: a ring of sizes only, from 64 to 8,192 ranks.
+"""How many messages a second `gpu.send` and `gpu.receive` carry inline: a ring of sizes only, from 64 to
+8,192 ranks.
 
-Every rank sends to its right and receives from its left, over and over, as in a ring all-reduce. Where SimPy is installed, its processes
-and stores do the same beside it, in the same minute of the same machine. Seconds are of this process (time.process_time), so that other
-work on the machine counts less.
+Every rank sends to its right and receives from its left, over and over, as in a ring all-reduce. Where SimPy
+is installed, its processes and stores do the same beside it, in the same minute of the same machine. Seconds
+are of this process (time.process_time), so that other work on the machine counts less.
 Run `python benchmarks/messages.py`.
 """
 
@@ -76,7 +77,9 @@ def memory(world_size: int, messages: int) -> float:
 
 def main() -> None:
     beside = importlib.util.find_spec("simpy") is not None
-    print("messages a second   events off    events on   memory each" + "        SimPy   times SimPy" * beside)
+    print(
+        "messages a second   events off    events on   memory each" + "        SimPy   times SimPy" * beside
+    )
     for world_size in (64, 256, 1024, 4096, 8192):
         each_bytes = memory(world_size, 16 * world_size)
         rates = [rate(world_size, MESSAGES, inline, False), rate(world_size, MESSAGES // 4, inline, True)]
@@ -84,7 +87,17 @@ def main() -> None:
             rates.append(rate(world_size, MESSAGES // 10, simpy))
         ratios = [f"{ours / rates[-1]:.1f}" for ours in rates[:-1]] if beside else []
         cells = [f"{each / 1e3:8.0f} k" for each in rates]
-        print("   ".join([f"{world_size:>6} ranks   ", *cells[:2], f"{each_bytes:9.0f} B", *cells[2:], " and ".join(ratios)]))
+        print(
+            "   ".join(
+                [
+                    f"{world_size:>6} ranks   ",
+                    *cells[:2],
+                    f"{each_bytes:9.0f} B",
+                    *cells[2:],
+                    " and ".join(ratios),
+                ]
+            )
+        )
 
 
 if __name__ == "__main__":

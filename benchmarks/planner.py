@@ -1,4 +1,5 @@
-"""How long a prediction takes: `python benchmarks/planner.py`. CPU seconds of this machine, and from the shell those on the wall.
+"""How long a prediction takes: `python benchmarks/planner.py`. CPU seconds of this machine, and from the
+shell those on the wall.
 
 One plan is timed by its schedule's own actions; an array of plans takes closed forms.
 """
@@ -23,13 +24,30 @@ PLANS = {
     "FSDP on 128 GPUs": Plan(dp=128, zero=3),
     "TP8 x DP16": Plan(tp=8, dp=16, zero=1, sequence_parallel=True),
     "TP8 x PP4 x DP16": Plan(tp=8, pp=4, dp=16, zero=1, sequence_parallel=True),
-    "TP8 x PP8 x DP8, 5 chunks": Plan(tp=8, pp=8, dp=8, chunks=5, zero=1, sequence_parallel=True, schedule="interleaved"),
+    "TP8 x PP8 x DP8, 5 chunks": Plan(
+        tp=8, pp=8, dp=8, chunks=5, zero=1, sequence_parallel=True, schedule="interleaved"
+    ),
 }
-SHELL = [sys.executable, "-m", "ndparallel", "plan", "--model", "llama-3-70b", "--gpus", "512", "--tp", "8", "--pp", "4"]
+SHELL = [
+    sys.executable,
+    "-m",
+    "ndparallel",
+    "plan",
+    "--model",
+    "llama-3-70b",
+    "--gpus",
+    "512",
+    "--tp",
+    "8",
+    "--pp",
+    "4",
+]
 SHELL += ["--global-batch", "512"]
 
 
-def seconds(work: Callable[[], object], times: int = 5, clock: Callable[[], float] = time.process_time) -> float:
+def seconds(
+    work: Callable[[], object], times: int = 5, clock: Callable[[], float] = time.process_time
+) -> float:
     """The best of a few runs."""
 
     def once() -> float:
@@ -47,8 +65,13 @@ def main() -> None:
     many = 20_000
     tp, pp = np.tile([1, 2, 4, 8], many // 4), np.repeat([1, 2, 4, 8], many // 4)
     plans = Plan(tp=tp, pp=pp, dp=512 // (tp * pp), zero=1, sequence_parallel=True)
-    print(f"{many:,} plans at once         {many / seconds(lambda: price(JOB, plans), 3):,.0f} plans a second")
-    print(f"ndparallel plan from the shell {seconds(lambda: subprocess.run(SHELL, capture_output=True), 3, time.perf_counter):.2f} s")
+    print(
+        f"{many:,} plans at once         {many / seconds(lambda: price(JOB, plans), 3):,.0f} plans a second"
+    )
+    print(
+        "ndparallel plan from the shell "
+        f"{seconds(lambda: subprocess.run(SHELL, capture_output=True), 3, time.perf_counter):.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""How long it takes to write, time, check and search schedules: `python benchmarks/schedules.py`. Wall-clock seconds of this machine."""
+"""How long it takes to write, time, check and search schedules: `python benchmarks/schedules.py`. Wall-clock
+seconds of this machine."""
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -29,11 +31,24 @@ def seconds(work: Callable[[], object], times: int = 3) -> float:
 
 def main() -> None:
     console = Console(width=100)
-    table = Table("schedule", "actions", "write", "time", "check", title=f"{RANKS} ranks, {MICROBATCHES} microbatches: seconds")
+    table = Table(
+        "schedule",
+        "actions",
+        "write",
+        "time",
+        "check",
+        title=f"{RANKS} ranks, {MICROBATCHES} microbatches: seconds",
+    )
     for name in RECIPES:
         schedule: Schedule = build(name, RANKS, MICROBATCHES)
-        steps = [lambda: build(name, RANKS, MICROBATCHES), lambda: time_schedule(schedule, Work()), lambda: explain(schedule)]  # noqa: B023
-        table.add_row(name, f"{sum(map(len, schedule.actions)):,}", *(f"{seconds(step):.2f}" for step in steps))
+        steps = (
+            partial(build, name, RANKS, MICROBATCHES),
+            partial(time_schedule, schedule, Work()),
+            partial(explain, schedule),
+        )
+        table.add_row(
+            name, f"{sum(map(len, schedule.actions)):,}", *(f"{seconds(step):.2f}" for step in steps)
+        )
     console.print(table)
     for limit in (16, 32):
         taken = seconds(lambda: search(16, 64, Work(1.0, 1.0, 0.7, latency=0.03), limit), times=1)  # noqa: B023

@@ -1,6 +1,8 @@
-"""How fast the best of all legal plans is found: `python benchmarks/search.py`. Seconds of this machine: CPU, and in all.
+"""How fast the best of all legal plans is found: `python benchmarks/search.py`. Seconds of this machine: CPU,
+and in all.
 
-With --cases it also searches the job of every measured run, and says how much faster the best plan is by the planner's own prediction.
+With --cases it also searches the job of every measured run, and says how much faster the best plan is by the
+planner's own prediction.
 """
 
 import argparse
@@ -24,7 +26,10 @@ JOBS = {  # job, GPUs
         Job(find_model("megatron-530b"), find_hardware("a100-80"), find_stack("megatron-2022"), 2048, 2520),
         2520,
     ),
-    "DeepSeek-V3 on 2,048 H100s": (Job(find_model("deepseek-v3"), find_hardware("h100"), find_stack("megatron-core"), 4096, 15360), 2048),
+    "DeepSeek-V3 on 2,048 H100s": (
+        Job(find_model("deepseek-v3"), find_hardware("h100"), find_stack("megatron-core"), 4096, 15360),
+        2048,
+    ),
 }
 
 
@@ -45,14 +50,23 @@ def measure(name: str, job: Job, gpus: int) -> None:
     start, began = time.process_time(), time.perf_counter()
     found = search(job, gpus)
     cpu, passed = time.process_time() - start, time.perf_counter() - began
-    print(f"{name}: {legal:,} legal plans, {legal / pricing:,.0f} a second; the best of them in {cpu:.1f} s of CPU, {passed:.1f} s in all")
-    print(f"    {found.best.seconds:.2f} s a step, MFU {found.best.mfu:.1%}; a plan that was not timed is at most {found.gap:.1%} faster")
+    print(
+        f"{name}: {legal:,} legal plans, {legal / pricing:,.0f} a second; the best of them in {cpu:.1f} s of "
+        f"CPU, {passed:.1f} s in all"
+    )
+    print(
+        f"    {found.best.seconds:.2f} s a step, MFU {found.best.mfu:.1%}; a plan that was not timed is at "
+        f"most {found.gap:.1%} faster"
+    )
 
 
 def compare_cases() -> None:
     for case in (express(run) for run in read_cases()):
         if not case.one_layer:
-            best, theirs = search(case.job, int(case.plan.gpus), top=1).best.seconds, predict(case.job, case.plan).seconds
+            best, theirs = (
+                search(case.job, int(case.plan.gpus), top=1).best.seconds,
+                predict(case.job, case.plan).seconds,
+            )
             print(f"{case.name:<45} {float(theirs):8.3f} s   best {best:8.3f} s   {theirs / best - 1:+.1%}")
 
 

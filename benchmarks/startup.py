@@ -1,7 +1,9 @@
-"""How long a learner waits: the 1D and 4D lessons and `ndparallel compare`, against the time that importing numpy and rich takes anyway.
+"""How long a learner waits: the 1D and 4D lessons and `ndparallel compare`, against the time that importing
+numpy and rich takes anyway.
 
-Idea   Every round runs the floor and the commands one after another, so that what else the machine does slows all alike. The ratio of
-       the fastest of each is what the machine could do; the median ratio is what it did.
+Idea   Every round runs the floor and the commands one after another, so that what else the machine does slows
+       all alike. The ratio of the fastest of each is what the machine could do; the median ratio is what it
+       did.
 
 Run    python benchmarks/startup.py [rounds]
 """
@@ -37,7 +39,10 @@ def main(rounds: int) -> None:
     for name, (_, target) in COMMANDS.items():
         ratios = [here / floor for here, floor in zip(times[name], floors)]
         best = min(times[name]) / min(floors)
-        print(f"{name:<28} {min(times[name]):.3f} s   {best:.1f}x the floor (median {median(ratios):.1f}x, at most {target}x wanted)")
+        print(
+            f"{name:<28} {min(times[name]):.3f} s   {best:.1f}x the floor (median {median(ratios):.1f}x, at "
+            f"most {target}x wanted)"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How fast arrays move between processes: ring all-reduce of 64 MB and of 4 KB on 4 ranks, and 64 ranks from start to end.
+"""How fast arrays move between processes: ring all-reduce of 64 MB and of 4 KB on 4 ranks, and 64 ranks from
+start to end.
 
-Where torch is installed, its gloo all-reduce of the same arrays runs beside it in turns, so that both meet the same machine, and the
-ratio is printed. Run `python benchmarks/transport.py`.
+Where torch is installed, its gloo all-reduce of the same arrays runs beside it in turns, so that both meet
+the same machine, and the ratio is printed. Run `python benchmarks/transport.py`.
 """
 
 import importlib.util
@@ -22,7 +23,8 @@ from gpu import CLASSROOM, GPU
 from ndparallel.engines.launch import Ranks, launch
 
 RANKS = 4
-SIZES = {"64 MB": (16 * 2**20, 4), "1 MB": (2**18, 40), "4 KB": (2**10, 400)}  # elements of float32, repetitions
+# elements of float32, repetitions
+SIZES = {"64 MB": (16 * 2**20, 4), "1 MB": (2**18, 40), "4 KB": (2**10, 400)}
 ROUNDS = 5
 
 
@@ -38,7 +40,11 @@ def timed(all_reduce_once: Callable[[], object], barrier: Callable[[], object], 
 
 
 def ours(gpu: GPU, size: int, repetitions: int) -> float:
-    group, array, token = Group("all", tuple(range(RANKS))), np.zeros(size, np.float32), np.zeros(1, np.float32)
+    group, array, token = (
+        Group("all", tuple(range(RANKS))),
+        np.zeros(size, np.float32),
+        np.zeros(1, np.float32),
+    )
     return timed(lambda: all_reduce(gpu, array, group), lambda: all_reduce(gpu, token, group), repetitions)
 
 
@@ -48,7 +54,9 @@ def gloo(gpu: GPU, size: int, repetitions: int, meeting_point: str) -> float:
 
     if not dist.is_initialized():
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=gpu.rank, world_size=RANKS)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{meeting_point}", rank=gpu.rank, world_size=RANKS
+        )
     array, token = torch.zeros(size), torch.zeros(1)
     return timed(lambda: dist.all_reduce(array), lambda: dist.all_reduce(token), repetitions)
 
@@ -69,12 +77,21 @@ def compare() -> None:
             for _ in range(ROUNDS):
                 mine.append(slowest(here.run(ours, CLASSROOM, size, repetitions, keep_events=False)))
                 if with_torch:
-                    theirs.append(slowest(there.run(gloo, CLASSROOM, size, repetitions, os.path.join(folder, "gloo"))))
-            print(f"ring all-reduce of {name:>5} on {RANKS} ranks: {1e3 * min(mine):8.3f} ms{beside(mine, theirs)}")
+                    theirs.append(
+                        slowest(there.run(gloo, CLASSROOM, size, repetitions, os.path.join(folder, "gloo")))
+                    )
+            print(
+                f"ring all-reduce of {name:>5} on {RANKS} ranks: {1e3 * min(mine):8.3f} "
+                f"ms{beside(mine, theirs)}"
+            )
 
 
 def beside(mine: list[float], theirs: list[float]) -> str:
-    return f"   gloo {1e3 * min(theirs):8.3f} ms   ratio {min(mine) / min(theirs):.2f}" if theirs else "   (torch is not installed)"
+    return (
+        f"   gloo {1e3 * min(theirs):8.3f} ms   ratio {min(mine) / min(theirs):.2f}"
+        if theirs
+        else "   (torch is not installed)"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the tests of collectives share: a case, a rank program that performs it, and what numpy says it must give."""
+"""What the tests of collectives share: a case, a rank program that performs it, and what numpy says it must
+give."""
 
 from dataclasses import dataclass
 
@@ -22,7 +23,8 @@ def hardware(gpus_per_node=64, inside=(1e-6, 1e9), across=(7e-6, 1e8)) -> Hardwa
 
 @dataclass(frozen=True)
 class Case:
-    """One collective over `ranks`, whose member i starts after `starts[i]` seconds. `only_size` takes arrays without content."""
+    """One collective over `ranks`, whose member i starts after `starts[i]` seconds. `only_size` takes arrays
+    without content."""
 
     collective: str
     algorithm: str
@@ -40,8 +42,12 @@ class Case:
         return Group("test", self.ranks)
 
     def inputs(self) -> list[np.ndarray]:
-        """What each member brings: small whole numbers, so that every sum is exact in every dtype and order."""
-        return [(np.arange(self.size) * 7 % 11 + 3 * member).astype(self.dtype) for member in range(len(self.ranks))]
+        """What each member brings: small whole numbers, so that every sum is exact in every dtype and
+        order."""
+        return [
+            (np.arange(self.size) * 7 % 11 + 3 * member).astype(self.dtype)
+            for member in range(len(self.ranks))
+        ]
 
     def array(self, values: np.ndarray) -> np.ndarray:
         return np.broadcast_to(np.zeros((), values.dtype), values.shape) if self.only_size else values.copy()
@@ -110,7 +116,9 @@ def expected(case: Case) -> list[np.ndarray]:
 
 def execute(machine: Hardware, *cases: Case, engine: str = "inline"):
     """Run the cases one after another; their groups may differ. Returns what every rank leaves behind."""
-    return launch(perform, 1 + max(rank for case in cases for rank in case.ranks), machine, *cases, engine=engine)
+    return launch(
+        perform, 1 + max(rank for case in cases for rank in case.ranks), machine, *cases, engine=engine
+    )
 
 
 def bytes_sent(result) -> float:
@@ -121,7 +129,7 @@ def messages_sent(result) -> int:
     return sum(event[2] == SEND for event in result.events)
 
 
-# ------------------------------------------------------------------------------------------------------ for hypothesis
+# --------------------------------------------------------------------------------------------- for hypothesis
 
 KINDS = [
     (["float16", "float32", "float64", "complex128"], ["sum", "average"]),
@@ -132,11 +140,16 @@ LINKS = st.tuples(st.floats(0, 1e-3), st.floats(3, 12).map(lambda digits: 10.0**
 
 @st.composite
 def groups(draw):
-    """Ranks in any order, and the size of the nodes they are in, which may hold equally many of them or not."""
+    """Ranks in any order, and the size of the nodes they are in, which may hold equally many of them or
+    not."""
     if draw(st.booleans()):
-        return draw(st.lists(st.integers(0, 10), min_size=1, max_size=8, unique=True)), draw(st.integers(1, 11))
+        return draw(st.lists(st.integers(0, 10), min_size=1, max_size=8, unique=True)), draw(
+            st.integers(1, 11)
+        )
     nodes, members, gpus_per_node = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(4, 5))
-    return draw(st.permutations([node * gpus_per_node + member for node in range(nodes) for member in range(members)])), gpus_per_node
+    return draw(
+        st.permutations([node * gpus_per_node + member for node in range(nodes) for member in range(members)])
+    ), gpus_per_node
 
 
 @st.composite
@@ -164,7 +177,12 @@ def one_case(draw, ranks, pairs):
 
 
 def perform_on_some(gpu, case):
-    """The rank program in which only some members perform the case: the others, or this one, wait for ever."""
+    """The rank program in which only some members perform the case: the others, or this one, wait for
+    ever."""
     root_needs_others = case.collective in ("reduce", "gather")
-    if (gpu.rank != len(case.ranks) - 1) if root_needs_others or case.collective not in ROOTED else gpu.rank > 0:
+    if (
+        (gpu.rank != len(case.ranks) - 1)
+        if root_needs_others or case.collective not in ROOTED
+        else gpu.rank > 0
+    ):
         _perform(gpu, case)

@@ -25,7 +25,9 @@ def names(lesson: str) -> list[str]:
     return [strategy.name for strategy in load(lesson).strategies]
 
 
-def run(strategy: Strategy, job: Job, gpus: int, hardware: Hardware = POCKET, engine: str = "inline") -> list[RankResult]:
+def run(
+    strategy: Strategy, job: Job, gpus: int, hardware: Hardware = POCKET, engine: str = "inline"
+) -> list[RankResult]:
     job = strategy.job(job, gpus)
     return launch(strategy.program, job.mesh.world_size, hardware, job, engine=engine)
 
@@ -45,7 +47,9 @@ def loss_and_gradient_difference(results: list[RankResult], job: Job) -> tuple[f
 
 
 def difference_of_weights(results: list[RankResult], job: Job) -> float:
-    return weight_difference((result.value for result in results), whole_tensors(reference(job).value.weights))
+    return weight_difference(
+        (result.value for result in results), whole_tensors(reference(job).value.weights)
+    )
 
 
 def measured(lesson: str, name: str, job: Job, gpus: int, hardware: Hardware = POCKET) -> Measurement:

@@ -1,4 +1,5 @@
-"""No test depends on how fast the machine is, nor on chance; and each has one BLAS thread a GPU, as every run has."""
+"""No test depends on how fast the machine is, nor on chance; and each has one BLAS thread a GPU, as every run
+has."""
 
 from hypothesis import settings
 

@@ -1,13 +1,15 @@
 """Golden outputs: run every lesson and command, and keep the sha256 of all that they print and write.
 
-Idea   A change of layout, names or structure must not change a byte of what comes out. Run this before such a change and after it:
+Idea   A change of layout, names or structure must not change a byte of what comes out. Run this before such a
+       change and after it:
 
            python tests/golden.py save before.json        runs everything, a minute or two
            python tests/golden.py check before.json       runs it again, and names what differs
 
        What is compared: standard output, standard error, exit code, and the files that a command writes.
-Limit  It is a habit of development and no test: an improvement that changes an output changes its hash, and that is as it should be.
-       Losses may differ in the last digits between machines, so both runs have to be on one.
+Limit  It is a habit of development and no test: an improvement that changes an output changes its hash, and
+       that is as it should be. Losses may differ in the last digits between machines, so both runs have to be
+       on one.
 """
 
 import argparse
@@ -23,10 +25,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LESSONS = ("0d_single_gpu.py", "1d_data_parallel.py", "2d_tensor_parallel.py", "3d_pipeline_parallel.py", "4d_combined.py")
+LESSONS = (
+    "0d_single_gpu.py",
+    "1d_data_parallel.py",
+    "2d_tensor_parallel.py",
+    "3d_pipeline_parallel.py",
+    "4d_combined.py",
+)
+JOB_MIXTRAL = "--model mixtral-8x7b --gpus 64 --global-batch 256 --sequence 4096"
+JOB_DEEPSEEK = "--model deepseek-v3 --gpus 2048 --global-batch 8192 --sequence 4096"
 JOB_70B = "--model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192"
 SCHEDULES = "naive gpipe 1f1b eager-1f1b interleaved looped-bfs zb-h1 zb-h2 zb-v dualpipev searched"
-POCKET = "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --hardware pocket --global-batch 8 --sequence 64"
+POCKET = (
+    "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --hardware pocket --global-batch 8 "
+    "--sequence 64"
+)
 
 LESSON_OPTIONS = (
     "",
@@ -91,10 +104,10 @@ ndparallel plan {JOB_70B} --top 3 --json
 ndparallel plan {JOB_70B} --top 20 --csv
 ndparallel plan {JOB_70B} --emit megatron
 ndparallel plan {JOB_70B} --software torchtitan --zero 3 --emit torchtitan
-ndparallel plan --model mixtral-8x7b --gpus 64 --global-batch 256 --sequence 4096 --tp 2 --pp 4 --ep 8 --zero 1 --json
-ndparallel plan --model mixtral-8x7b --gpus 64 --global-batch 256 --sequence 4096 --top 3
-ndparallel plan --model deepseek-v3 --gpus 2048 --global-batch 8192 --sequence 4096 --pp 16 --ep 64 --schedule dualpipev --json
-ndparallel plan --model deepseek-v3 --gpus 2048 --global-batch 8192 --sequence 4096 --pp 16 --ep 64 --emit megatron
+ndparallel plan {JOB_MIXTRAL} --tp 2 --pp 4 --ep 8 --zero 1 --json
+ndparallel plan {JOB_MIXTRAL} --top 3
+ndparallel plan {JOB_DEEPSEEK} --pp 16 --ep 64 --schedule dualpipev --json
+ndparallel plan {JOB_DEEPSEEK} --pp 16 --ep 64 --emit megatron
 ndparallel plan {POCKET} --gpus 8 --tp 2 --pp 2 --json
 ndparallel plan {POCKET} --gpus 8 --cp 2 --tp 2 --zero 1 --json
 ndparallel plan {POCKET} --gpus 4 --zero 3 --json
@@ -125,7 +138,11 @@ def sweeps_of(lesson: str) -> tuple[str, ...]:
 def documented() -> list[str]:
     """The commands of README.md and docs: what console blocks show, and what numbers are taken from."""
     texts = [path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
-    shown = [command for text in texts for command in re.findall(r"```console\n\$ ((?:python|ndparallel) .*)\n", text)]
+    shown = [
+        command
+        for text in texts
+        for command in re.findall(r"```console\n\$ ((?:python|ndparallel) .*)\n", text)
+    ]
     asked = [f"{command} --json" for text in texts for command in re.findall(r"<!-- numbers: (\S.*)\n", text)]
     return [without_pipe(command) for command in shown + asked]
 
@@ -135,22 +152,40 @@ def without_pipe(command: str) -> str:
 
 
 def commands() -> list[str]:
-    lessons = [f"python {lesson} --engine inline {options}" for lesson in LESSONS for options in LESSON_OPTIONS]
-    sweeps = [f"python {lesson} --engine inline --sweep {sweep}" for lesson in LESSONS for sweep in sweeps_of(lesson)]
+    lessons = [
+        f"python {lesson} --engine inline {options}" for lesson in LESSONS for options in LESSON_OPTIONS
+    ]
+    sweeps = [
+        f"python {lesson} --engine inline --sweep {sweep}"
+        for lesson in LESSONS
+        for sweep in sweeps_of(lesson)
+    ]
     swept = [f"{sweep} {form}" for sweep in sweeps for form in ("", "--json")]
     extra = [line for line in EXTRA.splitlines() if line]
     return list(dict.fromkeys(command.strip() for command in lessons + swept + extra + documented()))
 
 
 def outcome(command: str) -> dict[str, str | int]:
-    """Run a command in an empty folder that shows docs/, and return its exit code and the hash of each thing that came out."""
+    """Run a command in an empty folder that shows docs/, and return its exit code and the hash of each thing
+    that came out."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "docs").symlink_to(ROOT / "docs")
         program, *arguments = shlex.split(command)
-        argv = [sys.executable, str(ROOT / arguments.pop(0))] if program == "python" else [sys.executable, "-m", "ndparallel"]
+        argv = (
+            [sys.executable, str(ROOT / arguments.pop(0))]
+            if program == "python"
+            else [sys.executable, "-m", "ndparallel"]
+        )
         environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-        done = subprocess.run(argv + arguments, cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = subprocess.run(
+            argv + arguments,
+            cwd=place,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
         written = {path.name: digest(path.read_bytes()) for path in sorted(place.iterdir()) if path.is_file()}
     return {"exit": done.returncode, "stdout": digest(done.stdout), "stderr": digest(done.stderr)} | written
 
@@ -166,12 +201,17 @@ def run_all(chosen: list[str]) -> dict[str, dict]:
 
 def differences(before: dict[str, dict], after: dict[str, dict]) -> list[str]:
     """Name each command whose outcome is another one, and what of it."""
-    changed = {command: [key for key in old | after[command] if old.get(key) != after[command].get(key)] for command, old in before.items()}
+    changed = {
+        command: [key for key in old | after[command] if old.get(key) != after[command].get(key)]
+        for command, old in before.items()
+    }
     return [f"{command}: {', '.join(keys)}" for command, keys in changed.items() if keys]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", choices=("save", "check"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="", metavar="TEXT", help="commands that contain this")
@@ -179,7 +219,11 @@ def main() -> int:
     if arguments.action == "save":
         arguments.file.write_text(json.dumps(run_all(commands()), indent=1))
         return 0
-    before = {command: old for command, old in json.loads(arguments.file.read_text()).items() if arguments.only in command}
+    before = {
+        command: old
+        for command, old in json.loads(arguments.file.read_text()).items()
+        if arguments.only in command
+    }
     differing = differences(before, run_all(list(before)))
     print("\n".join(differing) or f"{len(before)} commands: the same bytes.")
     return int(bool(differing))

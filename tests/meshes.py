@@ -1,4 +1,5 @@
-"""What the tests of experts and of context parallelism share: one training step on any mesh, and how far it is from the single GPU's."""
+"""What the tests of experts and of context parallelism share: one training step on any mesh, and how far it
+is from the single GPU's."""
 
 from common import reference
 
@@ -50,7 +51,14 @@ def run(job: Job, program=train, hardware=POCKET) -> list[RankResult]:
 
 def alone(job: Job) -> Job:
     """The same job on one GPU."""
-    return job.on(mesh=Mesh(), sequence_parallel="none", context_parallel="ring", recompute="none", schedule="1f1b", stage_chunks=None)
+    return job.on(
+        mesh=Mesh(),
+        sequence_parallel="none",
+        context_parallel="ring",
+        recompute="none",
+        schedule="1f1b",
+        stage_chunks=None,
+    )
 
 
 def differences(job: Job, results: list[RankResult] | None = None) -> tuple[float, float]:
@@ -62,4 +70,11 @@ def differences(job: Job, results: list[RankResult] | None = None) -> tuple[floa
 
 
 def name(mesh: Mesh) -> str:
-    return " ".join(f"{axis}{getattr(mesh, axis)}" for axis in ("tp", "cp", "dp", "ep", "pp") if getattr(mesh, axis) > 1) or "single"
+    return (
+        " ".join(
+            f"{axis}{getattr(mesh, axis)}"
+            for axis in ("tp", "cp", "dp", "ep", "pp")
+            if getattr(mesh, axis) > 1
+        )
+        or "single"
+    )

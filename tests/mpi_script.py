@@ -1,4 +1,5 @@
-"""What mpirun starts in tests: programs of all kinds one after another, and how each ended; or one that fails."""
+"""What mpirun starts in tests: programs of all kinds one after another, and how each ended; or one that
+fails."""
 
 import json
 import sys
@@ -50,7 +51,10 @@ def outcome(engine, world_size, program, *arguments):
             results = ranks.run(program, CLASSROOM, *arguments)
     except Exception as error:
         return [type(error).__name__, str(error).split("\n\n")[0], *getattr(error, "__notes__", [])]
-    return [[plain(result.value), sha256(repr(result.events).encode()).hexdigest(), result.end_seconds] for result in results]
+    return [
+        [plain(result.value), sha256(repr(result.events).encode()).hexdigest(), result.end_seconds]
+        for result in results
+    ]
 
 
 def plain(value):
@@ -62,7 +66,9 @@ def plain(value):
 def wrong_random_programs():
     """Those of the fuzz test's programs that end otherwise than it says, or otherwise than inline."""
     kept = {size: Ranks(size, "mpi") for size in range(2, 6)}
-    return [number for number in range(RANDOM_PROGRAMS) if not ends_rightly(kept, *draw(Random(f"mpi {number}")))]
+    return [
+        number for number in range(RANDOM_PROGRAMS) if not ends_rightly(kept, *draw(Random(f"mpi {number}")))
+    ]
 
 
 def ends_rightly(kept, scripts, legal):

@@ -1,4 +1,5 @@
-"""What the tests of pipeline schedules share: shorthands, random schedules, and oracles that know nothing of the package's own loops."""
+"""What the tests of pipeline schedules share: shorthands, random schedules, and oracles that know nothing of
+the package's own loops."""
 
 from graphlib import CycleError, TopologicalSorter
 
@@ -12,7 +13,9 @@ from ndparallel.pipeline.work import Work
 DURATIONS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 5.0))
 
 
-def timed(name: str, ranks: int, microbatches: int, F=1.0, I=1.0, W=1.0, p2p=0.0, chunks=None, fused=None, **search) -> Timing:
+def timed(
+    name: str, ranks: int, microbatches: int, F=1.0, I=1.0, W=1.0, p2p=0.0, chunks=None, fused=None, **search
+) -> Timing:
     work = Work.of_whole_stages(1, F, I, W, p2p)
     schedule = build(name, ranks, microbatches, chunks, work, **search)
     return time_schedule(schedule, Work.of_whole_stages(schedule.chunks, F, I, W, p2p, fused))
@@ -33,7 +36,9 @@ def works(draw, schedule: Schedule) -> Work:
     """Stages of uneven times, full backwards that are not I + W, and ranks at uneven distances."""
     stages, ranks = schedule.layout.stages, schedule.ranks
     times = [draw(st.lists(DURATIONS, min_size=stages, max_size=stages)) for _ in range(4)]
-    delays = draw(st.lists(st.lists(st.floats(0, 3), min_size=ranks, max_size=ranks), min_size=ranks, max_size=ranks))
+    delays = draw(
+        st.lists(st.lists(st.floats(0, 3), min_size=ranks, max_size=ranks), min_size=ranks, max_size=ranks)
+    )
     return Work(*times[:3], backward=times[3], fused=draw(st.sampled_from([{}, 1.5])), latency=delays)
 
 
@@ -50,11 +55,21 @@ def needs(action: Action, layout) -> list[list[Action]]:
 
 def graph(schedule: Schedule) -> dict[tuple[int, int], set[tuple[int, int]]]:
     """(rank, step) -> the steps that must come before: its inputs', and the one before on its rank."""
-    steps = {(rank, place): step for rank in range(schedule.ranks) for place, step in enumerate(schedule.steps(rank))}
+    steps = {
+        (rank, place): step
+        for rank in range(schedule.ranks)
+        for place, step in enumerate(schedule.steps(rank))
+    }
     home = {action: node for node, step in steps.items() for action in step}
     edges: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for (rank, place), step in steps.items():
-        inputs = {home[source] for action in step for sources in needs(action, schedule.layout) for source in sources if source in home}
+        inputs = {
+            home[source]
+            for action in step
+            for sources in needs(action, schedule.layout)
+            for source in sources
+            if source in home
+        }
         edges[rank, place] = inputs | ({(rank, place - 1)} if place else set())
     return edges
 
@@ -68,7 +83,11 @@ def is_legal(schedule: Schedule) -> bool:
             ops = "".join(op for op, *where in listed if where == [stage, microbatch])
             if ops not in ("BF", "FIW"):
                 return False
-    if any(layout.rank(action.stage) != rank for rank, actions in enumerate(schedule.actions) for action in actions):
+    if any(
+        layout.rank(action.stage) != rank
+        for rank, actions in enumerate(schedule.actions)
+        for action in actions
+    ):
         return False
     try:
         TopologicalSorter(graph(schedule)).prepare()
@@ -83,7 +102,9 @@ def ends_by_longest_path(schedule: Schedule, work: Work) -> dict[tuple[int, int]
     ends: dict[tuple[int, int], float] = {}
     for rank, place in TopologicalSorter(edges).static_order():
         step = schedule.steps(rank)[place]
-        delay = {other: work.latency[other][rank] if other != rank else 0.0 for other in range(schedule.ranks)}
+        delay = {
+            other: work.latency[other][rank] if other != rank else 0.0 for other in range(schedule.ranks)
+        }
         start = max((ends[node] + delay[node[0]] for node in edges[rank, place]), default=0.0)
         alone = sum(seconds[action.op][action.stage] for action in step)
         ends[rank, place] = start + (work.fused if len(step) == 2 and work.fused else alone)

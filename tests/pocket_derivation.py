@@ -20,7 +20,11 @@ def layer_operations(sizes: Sizes) -> list[Operation]:
 
 def memory_bound_bytes(operations: list[Operation]) -> float:
     """What the elementwise kernels move; not softmax, which a fused attention does not write."""
-    return sum(operation.bytes for operation in operations if operation.kind == "elementwise" and operation.name != "softmax")
+    return sum(
+        operation.bytes
+        for operation in operations
+        if operation.kind == "elementwise" and operation.name != "softmax"
+    )
 
 
 def derive(model: ModelConfig, tp: int) -> Hardware:

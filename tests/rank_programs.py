@@ -1,4 +1,5 @@
-"""Programs that tests run on ranks: at the top level of a file, so that every engine and start method finds them."""
+"""Programs that tests run on ranks: at the top level of a file, so that every engine and start method finds
+them."""
 
 import os
 import signal
@@ -23,14 +24,16 @@ def ring_all_reduce(gpu, world_size, array, name=("ring", 0)):
 
 
 def ring_of(gpu, world_size, size, dtype):
-    """A ring after work that differs from rank to rank. Returns (the summed array, the seconds on its clock)."""
+    """A ring after work that differs from rank to rank. Returns (the summed array, the seconds on its
+    clock)."""
     gpu.compute(Operation("work", flops=1 + gpu.rank))
     array = np.arange(size).astype(dtype) + np.array(gpu.rank, dtype)
     return ring_all_reduce(gpu, world_size, array), gpu.now
 
 
 def rings_without_end(gpu, world_size, file):
-    """Say which process this is, and all-reduce until somebody ends it. Every tenth time is noted in the file, too."""
+    """Say which process this is, and all-reduce until somebody ends it. Every tenth time is noted in the
+    file, too."""
     say(file, f"rank {gpu.rank} {os.getpid()}")
     array = np.zeros(1_000_000, np.float32)
     for number in range(10**9):
@@ -56,7 +59,8 @@ def echo(gpu, arrays):
 
 
 def odd_arrays():
-    """Arrays of every kind that is easily forgotten. Made where they are sent: pickling would straighten them."""
+    """Arrays of every kind that is easily forgotten. Made where they are sent: pickling would straighten
+    them."""
     return {
         "no dimension": np.array(3.5),
         "nothing": np.zeros((3, 0, 2)),
@@ -104,7 +108,8 @@ def last_first(gpu, messages):
 
 
 def equal_names(gpu, messages):
-    """Rank 0 sends messages of one name and ends. Halfway it lets rank 1 empty the pipe between them, which was full before."""
+    """Rank 0 sends messages of one name and ends. Halfway it lets rank 1 empty the pipe between them, which
+    was full before."""
     if gpu.rank == 0:
         for number in range(messages):
             gpu.send(1, np.array(number), "same")
@@ -151,7 +156,8 @@ def ended_but_not_the_third(gpu):
 
 
 def stop_in_debugger(gpu):
-    """Stop in the debugger between two messages. Returns the sum of the ranks that have talked to this one."""
+    """Stop in the debugger between two messages. Returns the sum of the ranks that have talked to this
+    one."""
     for other in range(gpu.rank):
         gpu.send(other, np.array(gpu.rank), "before")
     breakpoint()
@@ -189,7 +195,8 @@ def raise_in(gpu, culprit, kind):
 
 
 def fail_one_after_another(gpu, messages):
-    """Rank 3 fails first, with more on its way to rank 1 than a pipe holds; rank 1 fails last, when it has read all of that."""
+    """Rank 3 fails first, with more on its way to rank 1 than a pipe holds; rank 1 fails last, when it has
+    read all of that."""
     if gpu.rank == 3:
         for number in range(messages):
             gpu.send(1, np.zeros(1000, np.uint8), number)

@@ -1,4 +1,5 @@
-"""A small training step of real GPUs, driven in lockstep in one process: what the tests of pictures and numbers look at."""
+"""A small training step of real GPUs, driven in lockstep in one process: what the tests of pictures and
+numbers look at."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,8 +35,11 @@ class Run:
     peak_bytes: dict
 
 
-def data_parallel(gpus: int = 4, overlapped: bool = True, operations: tuple = OPERATIONS, hardware: Hardware = HARDWARE) -> list[Run]:
-    """Forward, backward with a ring all-reduce of every unit's gradient, optimizer; rank r is slowed by r/50."""
+def data_parallel(
+    gpus: int = 4, overlapped: bool = True, operations: tuple = OPERATIONS, hardware: Hardware = HARDWARE
+) -> list[Run]:
+    """Forward, backward with a ring all-reduce of every unit's gradient, optimizer; rank r is slowed by
+    r/50."""
     boxes = Mailboxes()
     ranks = [GPU(rank, hardware, boxes.of(rank)) for rank in range(gpus)]
     for gpu in ranks:
@@ -70,14 +74,21 @@ def backward(gpu: GPU, unit: str, operations: Iterable[str]) -> None:
 
 
 def ring_all_reduce(gpus: list[GPU], number: int) -> list[Handle]:
-    """A ring over all GPUs on the stream "dp", with events as a collective leaves them; each sends 2 (p-1)/p of the gradient."""
+    """A ring over all GPUs on the stream "dp", with events as a collective leaves them; each sends 2 (p-1)/p
+    of the gradient."""
     label, starts = ("dp", number, "all_reduce", "ring"), {}
-    pieces = {gpu.rank: np.array_split(np.zeros(GRADIENT // len(UNITS), np.float32), len(gpus)) for gpu in gpus}
+    pieces = {
+        gpu.rank: np.array_split(np.zeros(GRADIENT // len(UNITS), np.float32), len(gpus)) for gpu in gpus
+    }
     for step in range(2 * (len(gpus) - 1)):
         for gpu in gpus:
             with gpu.on("dp", waits=step == 0) as stream:
                 starts.setdefault(gpu.rank, stream.now)
-                gpu.send((gpu.rank + 1) % len(gpus), pieces[gpu.rank][(gpu.rank - step) % len(gpus)], (("dp", number), step))
+                gpu.send(
+                    (gpu.rank + 1) % len(gpus),
+                    pieces[gpu.rank][(gpu.rank - step) % len(gpus)],
+                    (("dp", number), step),
+                )
         for gpu in gpus:
             with gpu.on("dp", waits=False):
                 gpu.receive((gpu.rank - 1) % len(gpus), (("dp", number), step))
@@ -91,7 +102,8 @@ def ended(gpu: GPU, label: tuple, start: float, ranks: tuple[int, ...]) -> Handl
 
 
 def pipeline(microbatches: int = 3, hardware: Hardware = HARDWARE) -> list[Run]:
-    """Two stages, forward only: stage 0 sends on a stream of its own, stage 1 receives on its compute stream."""
+    """Two stages, forward only: stage 0 sends on a stream of its own, stage 1 receives on its compute
+    stream."""
     boxes = Mailboxes()
     first, last = (GPU(rank, hardware, boxes.of(rank)) for rank in range(2))
     sent = []

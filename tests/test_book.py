@@ -24,17 +24,21 @@ at 3.35 TB/s.
 
 def commands(speedup: float = 3.852, exposed: float = 0.02679):
     """Stands for running: what any command's JSON would have."""
-    return lambda command: json.dumps({"strategies": [{"name": "DDP ring", "speedup": speedup, "exposed": exposed}]})
+    return lambda command: json.dumps(
+        {"strategies": [{"name": "DDP ring", "speedup": speedup, "exposed": exposed}]}
+    )
 
 
-# ------------------------------------------------------------------------------------------------- the documents
+# ---------------------------------------------------------------------------------------------- the documents
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_a_document_says_what_the_commands_print(path):
     text = path.read_text("utf-8")
-    assert renewed(text).splitlines() == text.splitlines(), "renew it with `python -m ndparallel.book --write`"
+    assert renewed(text).splitlines() == text.splitlines(), (
+        "renew it with `python -m ndparallel.book --write`"
+    )
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
@@ -116,7 +120,9 @@ def test_a_comment_that_explains_nothing_is_an_error_in_words(old, new, sentence
 
 def test_a_number_with_a_unit_that_nobody_explains_is_found():
     assert unexplained(PARAGRAPH) == []
-    assert unexplained(PARAGRAPH + "\nAnd 5.6 GB more, 12% of 3 s, but not 8 x 64, 4 GPUs, `9 ms` or TP2.\n") == ["5.6 GB", "12%", "3 s"]
+    assert unexplained(
+        PARAGRAPH + "\nAnd 5.6 GB more, 12% of 3 s, but not 8 x 64, 4 GPUs, `9 ms` or TP2.\n"
+    ) == ["5.6 GB", "12%", "3 s"]
     assert unexplained(PARAGRAPH.replace("waits 26.8 ms", "waits 26.9 ms")) == ["26.9 ms"]
 
 
@@ -165,6 +171,9 @@ def test_write_renews_a_file_and_a_second_run_finds_nothing(tmp_path, capsys):
 
 
 def test_a_command_that_prints_no_json_is_told_with_what_it_prints():
-    text = "<!-- numbers: ndparallel schedule nope --stages 2 --microbatches 2\n3 s   makespan\n-->\nIt takes 3 s.\n"
+    text = (
+        "<!-- numbers: ndparallel schedule nope --stages 2 --microbatches 2\n3 s   makespan\n-->\nIt takes 3 "
+        "s.\n"
+    )
     with pytest.raises(UserError, match="prints no JSON: error: unknown schedule 'nope'"):
         renewed(text)

@@ -1,4 +1,5 @@
-"""Claims about measured runs that the collection does not have: other machines, frameworks and spellings, and what a file lacks."""
+"""Claims about measured runs that the collection does not have: other machines, frameworks and spellings, and
+what a file lacks."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -30,7 +31,11 @@ def changed(run: dict, **tables) -> dict:
     """The run with some entries of its tables, or of its own, changed."""
     result = deepcopy(run)
     for key, value in tables.items():
-        result[key] = {**result[key], **value} if isinstance(result.get(key), dict) and isinstance(value, dict) else value
+        result[key] = (
+            {**result[key], **value}
+            if isinstance(result.get(key), dict) and isinstance(value, dict)
+            else value
+        )
     return result
 
 
@@ -40,7 +45,7 @@ def seconds(run: dict) -> float:
     return result.predicted_seconds
 
 
-# ------------------------------------------------------------------------------------------------------------- machines
+# --------------------------------------------------------------------------------------------------- machines
 
 
 @pytest.mark.parametrize(
@@ -72,16 +77,21 @@ def test_a_gpu_that_nobody_knows_is_what_its_data_sheet_says():
 def test_less_of_a_machine_takes_longer():
     usual = seconds(GPT_22B)
     for gpu in ("A800", "A100 PCIe"):
-        assert seconds(changed(GPT_22B, hardware={"gpu": gpu, "intra_node_gb_per_s_per_gpu_each_way": None})) > 1.02 * usual
+        assert (
+            seconds(changed(GPT_22B, hardware={"gpu": gpu, "intra_node_gb_per_s_per_gpu_each_way": None}))
+            > 1.02 * usual
+        )
     assert seconds(changed(GPT_22B, hardware={"gpus_per_node": 4})) > 1.02 * usual, "tp=8 over two nodes"
 
 
 def test_a_link_that_is_not_stated_is_the_presets():
     for nothing in (None, 0, "unknown"):
-        assert seconds(changed(LLAMA_70B, hardware={"inter_node_gbit_per_s_per_gpu": nothing})) == seconds(LLAMA_70B)
+        assert seconds(changed(LLAMA_70B, hardware={"inter_node_gbit_per_s_per_gpu": nothing})) == seconds(
+            LLAMA_70B
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------------------------------------ words
 
 
 @pytest.mark.parametrize(
@@ -139,9 +149,22 @@ def test_attention_is_the_kernel_of_its_year(used, flash, year, kernel):
 
 
 def test_schedules_and_zero_in_the_words_of_sources():
-    spelled = {"1F1B-I": "interleaved", "ZB-V": "zb-v", "ZBH1": "zb-h1", "DualPipe V": "dualpipev", "F-then-B": "gpipe"}
+    spelled = {
+        "1F1B-I": "interleaved",
+        "ZB-V": "zb-v",
+        "ZBH1": "zb-h1",
+        "DualPipe V": "dualpipev",
+        "F-then-B": "gpipe",
+    }
     assert {words: schedule_named(words) for words in spelled} == spelled
-    stages = {"ZeRO-1": 1, "stage 2": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "distributed optimizer": 1, "none": 0}
+    stages = {
+        "ZeRO-1": 1,
+        "stage 2": 2,
+        "FULL_SHARD": 3,
+        "SHARD_GRAD_OP": 2,
+        "distributed optimizer": 1,
+        "none": 0,
+    }
     assert {words: zero_stage(words, "") for words in stages} == stages
     assert (zero_stage(None, "pytorch fsdp2"), zero_stage(None, "megatron-core")) == (3, 0)
 
@@ -156,14 +179,16 @@ def test_a_schedule_brings_its_chunks_and_one_that_needs_groups_is_taken_breadth
     assert express(few).plan.schedule == "looped-bfs", "6 microbatches on 4 pipeline ranks"
 
 
-# ------------------------------------------------------------------------------------------------------ numbers and attention
+# -------------------------------------------------------------------------------------- numbers and attention
 
 
 def test_fp8_is_faster_than_bf16_and_float32_slower_than_tf32():
     stated = ("fp8 hybrid", "bf16, fp32 grad accum", "TF32", "fp32")
     fp8, bf16, tf32, fp32 = (seconds(changed(LLAMA_70B, precision=words)) for words in stated)
     assert bf16 / 2 < fp8 < 0.9 * bf16
-    assert 1.8 * bf16 < tf32 < 4 * bf16, "half the rate, twice the bytes, and attention's scores through memory"
+    assert 1.8 * bf16 < tf32 < 4 * bf16, (
+        "half the rate, twice the bytes, and attention's scores through memory"
+    )
     assert 3 * tf32 < fp32 < 494.5 / 67 * tf32
     assert "does not multiply fp8" in result_of(changed(GPT_22B, precision="fp8")).missed
 
@@ -172,18 +197,23 @@ def test_training_in_float32_keeps_16_bytes_for_a_parameter():
     case = express(changed(GPT_22B, precision="fp32"))
     memory = peak_memory(case.job, case.plan)
     states = case.widened * (memory.weights + memory.gradients + memory.optimizer)
-    assert states == pytest.approx(16 * case.job.shape.parameters().total / 8, rel=0.01)  # tp=8 cuts all but norms and positions
+    # tp=8 cuts all but norms and positions
+    assert states == pytest.approx(16 * case.job.shape.parameters().total / 8, rel=0.01)
 
 
 def test_attention_that_is_said_to_be_fused_keeps_no_scores():
-    runs = [changed(GPT_22B, software={"flash_attention": flash}, recompute="none", batch={"sequence": 8192}) for flash in (True, False)]
+    runs = [
+        changed(GPT_22B, software={"flash_attention": flash}, recompute="none", batch={"sequence": 8192})
+        for flash in (True, False)
+    ]
     fused, unfused = (result_of(run) for run in runs)
     assert fused.predicted_seconds < 0.8 * unfused.predicted_seconds
-    scores = 48 * 4 * 64 / 8 * 8192**2 * 5  # layers, microbatch, heads / tp, pairs, and 5 bytes each: softmax, dropout and its mask
+    # layers, microbatch, heads / tp, pairs, and 5 bytes each: softmax, dropout and its mask
+    scores = 48 * 4 * 64 / 8 * 8192**2 * 5
     assert unfused.predicted_bytes - fused.predicted_bytes == pytest.approx(scores, rel=0.01)
 
 
-# ------------------------------------------------------------------------------------------------------------ what is missing
+# -------------------------------------------------------------------------------------------- what is missing
 
 
 def test_dp_is_what_the_gpus_leave_and_the_microbatch_what_the_microbatches_leave():
@@ -192,15 +222,34 @@ def test_dp_is_what_the_gpus_leave_and_the_microbatch_what_the_microbatches_leav
 
 
 def test_a_models_name_stands_for_what_is_not_stated_of_it():
-    named = express(changed(LLAMA_70B, model={key: None for key in LLAMA_70B["model"] if key != "name"} | {"name": "llama3-70b"}))
+    named = express(
+        changed(
+            LLAMA_70B,
+            model={key: None for key in LLAMA_70B["model"] if key != "name"} | {"name": "llama3-70b"},
+        )
+    )
     assert named.job.shape.parameters().total == express(LLAMA_70B).job.shape.parameters().total
-    model = {"name": "DeepSeek-V3", "layers": 40, "hidden": 7168, "heads": 128, "experts": 256, "topk": 8, "moe_ffn": 2048}
+    model = {
+        "name": "DeepSeek-V3",
+        "layers": 40,
+        "hidden": 7168,
+        "heads": 128,
+        "experts": 256,
+        "topk": 8,
+        "moe_ffn": 2048,
+    }
     shape = express({**QWEN, "model": model}).job.shape
-    assert (shape.latent.kv_rank, shape.experts.dense_layers, shape.experts.shared_experts) == (512, (0, 1, 2), 1)
+    assert (shape.latent.kv_rank, shape.experts.dense_layers, shape.experts.shared_experts) == (
+        512,
+        (0, 1, 2),
+        1,
+    )
 
 
 def test_heads_that_tp_does_not_divide_are_padded():
-    shape = express(changed(GPT_22B, model={"heads": 60, "kv_heads": 60, "head_dim": 96, "vocab": 50257})).job.shape
+    shape = express(
+        changed(GPT_22B, model={"heads": 60, "kv_heads": 60, "head_dim": 96, "vocab": 50257})
+    ).job.shape
     assert (shape.heads, shape.kv_heads, shape.vocab) == (64, 64, 51200)
 
 
@@ -208,12 +257,15 @@ def test_one_layer_of_a_mixture_is_priced_with_its_experts():
     run = changed(QWEN, measured={"layer_fwd_ms": 1.0, "layer_bwd_ms": 2.0, "step_seconds": None})
     case = express(run)
     assert (case.part, case.measured_seconds) == ("layer", 0.003)
-    layer = Pricing(case.job, case.plan).unit("experts").total.total  # on a median GPU; the slowest of 256 is 6 % slower
+    # on a median GPU; the slowest of 256 is 6 % slower
+    layer = Pricing(case.job, case.plan).unit("experts").total.total
     assert layer < result_of(run).predicted_seconds < 1.08 * layer
 
 
 def test_tokens_a_second_give_the_seconds_and_a_run_without_any_counts_in_no_mean():
-    tokens = changed(LLAMA_70B, measured={"step_seconds": None, "tokens_per_gpu_s": 128 * 8192 / (64 * 14.61)})
+    tokens = changed(
+        LLAMA_70B, measured={"step_seconds": None, "tokens_per_gpu_s": 128 * 8192 / (64 * 14.61)}
+    )
     assert express(tokens).measured_seconds == pytest.approx(14.61)
     silent = result_of(changed(LLAMA_70B, measured={"step_seconds": None, "memory_gb": 60}))
     assert not silent.missed and summary([silent])["mean_absolute_step_error"] is None
@@ -244,7 +296,7 @@ def test_no_value_of_a_run_ends_in_a_traceback(value):
         result_of({**QWEN, key: value})
 
 
-# ---------------------------------------------------------------------------------------------------------------- mechanisms
+# ------------------------------------------------------------------------------------------------- mechanisms
 
 
 def test_in_the_pairs_of_dualpipe_rows_go_to_experts_behind_the_other_microbatchs_compute():
@@ -255,14 +307,20 @@ def test_in_the_pairs_of_dualpipe_rows_go_to_experts_behind_the_other_microbatch
     assert min(step.breakdown.values()) >= 0 and step.seconds > alone.breakdown["compute"]
     assert float(price(job, plan).seconds[0]) <= step.seconds
     dense = replace(job, shape=find_model("llama-3-70b"))
-    assert predict(dense, replace(plan, ep=1)).seconds > 0.95 * predict(dense, replace(plan, ep=1, schedule="zb-v")).seconds
+    assert (
+        predict(dense, replace(plan, ep=1)).seconds
+        > 0.95 * predict(dense, replace(plan, ep=1, schedule="zb-v")).seconds
+    )
 
 
 def test_latent_attentions_up_projections_again_keep_its_ranks_instead_of_its_heads():
     plan = Plan(dp=512, ep=64, recompute="selective")
-    again, kept = (replace(V3, stack=replace(V3.stack, selective=modules)) for modules in (("mla_up_proj",), ()))
+    again, kept = (
+        replace(V3, stack=replace(V3.stack, selective=modules)) for modules in (("mla_up_proj",), ())
+    )
     bytes_less = peak_memory(kept, plan).activations - peak_memory(again, plan).activations
-    widths = 128 * (192 + 192 + 128) - (1536 + 512 + 64)  # queries, keys and values of all heads; the ranks, and the key that heads share
+    # queries, keys and values of all heads; the ranks, and the key that heads share
+    widths = 128 * (192 + 192 + 128) - (1536 + 512 + 64)
     assert bytes_less == pytest.approx(61 * 4096 * widths * 2)
     more = Pricing(again, plan).unit("dense").recompute.total
     assert more > 0 == Pricing(kept, plan).unit("dense").recompute.total
@@ -270,6 +328,8 @@ def test_latent_attentions_up_projections_again_keep_its_ranks_instead_of_its_he
 
 def test_a_tiny_model_is_as_slow_as_its_launches_on_any_gpu():
     tiny = replace(V3, shape=find_model("gpt2"), sequence=256, global_batch=1)
-    slow, fast = (predict(replace(tiny, hardware=find_hardware(name)), Plan()).seconds for name in ("a100-80", "b200"))
+    slow, fast = (
+        predict(replace(tiny, hardware=find_hardware(name)), Plan()).seconds for name in ("a100-80", "b200")
+    )
     assert slow < 1.2 * fast
     assert fast > 12 * 3 * 8 * 33e-6, "12 layers, as much as three forward passes, of at least 8 kernels each"

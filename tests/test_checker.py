@@ -16,10 +16,13 @@ from ndparallel.pipeline.work import Work
 
 
 def by_hand(*ranks: str, fused=None, kind="loop", chunks=1) -> Schedule:
-    """A schedule of lists such as "F0.1 B0.1": op, stage, microbatch; as many microbatches as the largest number says."""
+    """A schedule of lists such as "F0.1 B0.1": op, stage, microbatch; as many microbatches as the largest
+    number says."""
     actions = [[Action(word[0], *map(int, word[1:].split("."))) for word in words.split()] for words in ranks]
     microbatches = 1 + max(action.microbatch for row in actions for action in row)
-    return Schedule("by hand", Layout(kind, len(ranks), chunks), microbatches, actions, fused or [[] for _ in ranks])
+    return Schedule(
+        "by hand", Layout(kind, len(ranks), chunks), microbatches, actions, fused or [[] for _ in ranks]
+    )
 
 
 @given(schedules())
@@ -29,10 +32,14 @@ def test_built_schedules_need_no_explanation(schedule):
 
 @given(st.data())
 def test_two_swapped_actions_are_legal_or_explained(data):
-    """Legal is what an independent topological sort can order; a legal mutant is timed, one that gets stuck refused with the reason."""
+    """Legal is what an independent topological sort can order; a legal mutant is timed, one that gets stuck
+    refused with the reason."""
     schedule = data.draw(schedules())
     actions = [list(row) for row in schedule.actions]
-    (a, i), (b, j) = (data.draw(st.sampled_from([(r, p) for r, row in enumerate(actions) for p in range(len(row))])) for _ in range(2))
+    (a, i), (b, j) = (
+        data.draw(st.sampled_from([(r, p) for r, row in enumerate(actions) for p in range(len(row))]))
+        for _ in range(2)
+    )
     actions[a][i], actions[b][j] = actions[b][j], actions[a][i]
     mutant = replace(schedule, actions=actions)
     reason = explain(mutant)
@@ -54,7 +61,11 @@ def test_a_dropped_or_repeated_action_is_explained(data):
     twice[rank].append(action)
     nowhere = [[] for _ in schedule.fused]
     lack = explain(replace(schedule, actions=without, fused=nowhere))
-    assert lack is not None and f"rank {rank} never does" in lack and f"microbatch {action.microbatch} on stage {action.stage}" in lack
+    assert (
+        lack is not None
+        and f"rank {rank} never does" in lack
+        and f"microbatch {action.microbatch} on stage {action.stage}" in lack
+    )
     more = explain(replace(schedule, actions=twice))
     assert more == f"rank {rank} lists 2 times, not once, {action}."
 
@@ -66,19 +77,34 @@ def test_a_dropped_or_repeated_action_is_explained(data):
         (by_hand("F0.0 I0.0"), "rank 0 never does W of microbatch 0 on stage 0."),
         (by_hand("F0.0 W0.0"), "rank 0 never does I of microbatch 0 on stage 0."),
         (by_hand("B0.0"), "rank 0 never does F of microbatch 0 on stage 0."),
-        (by_hand("F0.0 B0.0 W0.0"), "rank 0 lists besides B, which is I and W at once, also W of microbatch 0 on stage 0."),
+        (
+            by_hand("F0.0 B0.0 W0.0"),
+            "rank 0 lists besides B, which is I and W at once, also W of microbatch 0 on stage 0.",
+        ),
         (by_hand("F0.0 B0.0 B0.0"), "rank 0 lists 2 times, not once, B of microbatch 0 on stage 0."),
         (by_hand("F1.0 B0.0", "F0.0 B1.0"), "rank 0 lists F of microbatch 0 on stage 1: its stages are 0."),
-        (by_hand("F0.0 B4.0", kind="v", chunks=2), "rank 0 lists B of microbatch 0 on stage 4: its stages are 0, 1."),
+        (
+            by_hand("F0.0 B4.0", kind="v", chunks=2),
+            "rank 0 lists B of microbatch 0 on stage 4: its stages are 0, 1.",
+        ),
         (by_hand("F0.-1 B0.0"), "rank 0 lists F of microbatch -1 on stage 0: there are microbatches 0 to 0."),
         (by_hand("F0.0 X0.0"), "rank 0 lists X of microbatch 0 on stage 0: an op is one of F, B, I, W."),
-        (by_hand("B0.0 F0.0"), "rank 0 waits for its own F of microbatch 0 on stage 0, which does not stand before in its list."),
-        (by_hand("F0.0 W0.0 I0.0"), "rank 0 waits for its own I of microbatch 0 on stage 0, which does not stand before in its list."),
+        (
+            by_hand("B0.0 F0.0"),
+            "rank 0 waits for its own F of microbatch 0 on stage 0, which does not stand before in its list.",
+        ),
+        (
+            by_hand("F0.0 W0.0 I0.0"),
+            "rank 0 waits for its own I of microbatch 0 on stage 0, which does not stand before in its list.",
+        ),
         (
             by_hand("F0.0 B0.0", fused=[[0]]),
             "rank 0 waits for its own F of microbatch 0 on stage 0, which does not stand before in its list.",
         ),
-        (by_hand("F0.0 B0.0", fused=[[1]]), "rank 0 fuses position 1 with the next: a pair begins at 0 to 0."),
+        (
+            by_hand("F0.0 B0.0", fused=[[1]]),
+            "rank 0 fuses position 1 with the next: a pair begins at 0 to 0.",
+        ),
         (
             by_hand("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", fused=[[0, 1]]),
             "rank 0 fuses positions 0 and 1 each with the next: a pair is two actions, not three.",

@@ -1,4 +1,5 @@
-"""Claims about `plan` as a search, `advise`, `scaling`, `--what-if`: what they print, what their JSON says, what they refuse."""
+"""Claims about `plan` as a search, `advise`, `scaling`, `--what-if`: what they print, what their JSON says,
+what they refuse."""
 
 import csv
 import io
@@ -28,8 +29,18 @@ def test_plan_without_degrees_searches_and_its_first_plan_can_be_asked_for_by_it
     assert len(found["plans"]) == 4 and {"rejected", "legal", "fit", "timed", "gap_ratio"} <= found.keys()
     assert all(isinstance(count, int) and count > 0 for count in found["rejected"].values())
     first = found["plans"][0]
-    words = [f"--{name.replace('_', '-')}={first['plan'][name]}" for name in DEGREES if name not in ("sequence_parallel", "shards")]
-    again = record(capsys, "plan", *JOB, *words, "--sequence-parallel" if first["plan"]["sequence_parallel"] else "--no-sequence-parallel")
+    words = [
+        f"--{name.replace('_', '-')}={first['plan'][name]}"
+        for name in DEGREES
+        if name not in ("sequence_parallel", "shards")
+    ]
+    again = record(
+        capsys,
+        "plan",
+        *JOB,
+        *words,
+        "--sequence-parallel" if first["plan"]["sequence_parallel"] else "--no-sequence-parallel",
+    )
     assert {key: again[key] for key in first if key != "notes"} == first
 
 
@@ -40,7 +51,20 @@ def test_the_table_says_what_bounds_each_plan_and_why_others_were_rejected(capsy
 
 
 def test_what_is_given_beside_search_and_what_is_fixed_stays(capsys):
-    found = record(capsys, "plan", *JOB, "--search", "--tp", "4", "--fix", "pp=2", "--fix", "schedule=1f1b", "--max-memory", "60GiB")
+    found = record(
+        capsys,
+        "plan",
+        *JOB,
+        "--search",
+        "--tp",
+        "4",
+        "--fix",
+        "pp=2",
+        "--fix",
+        "schedule=1f1b",
+        "--max-memory",
+        "60GiB",
+    )
     for each in found["plans"]:
         assert (each["plan"]["tp"], each["plan"]["pp"], each["plan"]["schedule"]) == (4, 2, "1f1b")
         assert max(stage["total"] for stage in each["memory_bytes_per_stage"]) <= 60 * 2**30
@@ -48,7 +72,9 @@ def test_what_is_given_beside_search_and_what_is_fixed_stays(capsys):
 
 def test_csv_has_one_line_for_each_plan_with_its_degrees(capsys):
     rows = list(csv.DictReader(io.StringIO(printed(capsys, "plan", *JOB, "--csv", "--top", "3"))))
-    assert len(rows) == 3 and all(int(row["tp"]) * int(row["pp"]) * int(row["dp"]) * int(row["cp"]) == 16 for row in rows)
+    assert len(rows) == 3 and all(
+        int(row["tp"]) * int(row["pp"]) * int(row["dp"]) * int(row["cp"]) == 16 for row in rows
+    )
     assert [float(row["step_seconds"]) for row in rows] == sorted(float(row["step_seconds"]) for row in rows)
 
 
@@ -56,17 +82,38 @@ def test_twice_the_memory_or_twice_the_network_is_never_slower_and_half_of_it_ne
     changes = ["memory*2", "bandwidth_across*2", "bandwidth_across/2", "peak=2000TFLOP/s"]
     options = [word for change in changes for word in ("--what-if", change)]
     found = record(capsys, "plan", *JOB, "--top", "1", *options)
-    best, changed = found["plans"][0]["step_seconds"], {each["change"]: each["step_seconds"] for each in found["what_if"]}
-    assert changed["memory*2"] <= best and changed["bandwidth_across*2"] <= best <= changed["bandwidth_across/2"]
+    best, changed = (
+        found["plans"][0]["step_seconds"],
+        {each["change"]: each["step_seconds"] for each in found["what_if"]},
+    )
+    assert (
+        changed["memory*2"] <= best and changed["bandwidth_across*2"] <= best <= changed["bandwidth_across/2"]
+    )
     assert changed["peak=2000TFLOP/s"] < 0.7 * best
 
 
 def test_what_if_of_one_plan_keeps_its_degrees(capsys):
-    found = record(capsys, "plan", *JOB, "--tp", "2", "--what-if", "gpus=32", "--what-if", "global_batch*2", "--what-if", "dtype=fp8")
+    found = record(
+        capsys,
+        "plan",
+        *JOB,
+        "--tp",
+        "2",
+        "--what-if",
+        "gpus=32",
+        "--what-if",
+        "global_batch*2",
+        "--what-if",
+        "dtype=fp8",
+    )
     more, batch, fp8 = found["what_if"]
-    assert more["plan"]["dp"] == 2 * found["plan"]["dp"] and batch["microbatches"] == 2 * found["microbatches"]
+    assert (
+        more["plan"]["dp"] == 2 * found["plan"]["dp"] and batch["microbatches"] == 2 * found["microbatches"]
+    )
     assert batch["step_seconds"] > 1.7 * found["step_seconds"] and fp8["step_seconds"] < found["step_seconds"]
-    out = " ".join(printed(capsys, "plan", *JOB, "--tp", "2", "--what-if", "sequence/2", "--timeline", "none").split())
+    out = " ".join(
+        printed(capsys, "plan", *JOB, "--tp", "2", "--what-if", "sequence/2", "--timeline", "none").split()
+    )
     assert "what if step change plan" in out and "as it is" in out and "sequence/2" in out
 
 
@@ -78,21 +125,32 @@ def test_emit_searches_among_what_the_framework_can_launch(capsys):
 def test_a_launch_script_is_read_and_better_plans_are_searched_for(capsys, tmp_path):
     script = tmp_path / "launch.sh"
     script.write_text(printed(capsys, "plan", *JOB, "--tp", "8", "--zero", "1", "--emit", "megatron"))
-    now, better = (record(capsys, "plan", "--from-megatron", str(script), *options) for options in ((), ("--search", "--top", "1")))
+    now, better = (
+        record(capsys, "plan", "--from-megatron", str(script), *options)
+        for options in ((), ("--search", "--top", "1"))
+    )
     assert better["plans"][0]["step_seconds"] < now["step_seconds"]
 
 
 def test_advise_walks_the_tree_and_says_what_it_leaves_on_the_table(capsys):
     found = record(capsys, "advise", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64")
-    assert [branch["question"].partition("?")[0] for branch in found["branches"]][:2] == ["fits on one GPU", "largest layer fits"]
-    assert found["left_on_the_table_ratio"] == pytest.approx(1 - found["best"]["step_seconds"] / found["advised"]["step_seconds"])
+    assert [branch["question"].partition("?")[0] for branch in found["branches"]][:2] == [
+        "fits on one GPU",
+        "largest layer fits",
+    ]
+    assert found["left_on_the_table_ratio"] == pytest.approx(
+        1 - found["best"]["step_seconds"] / found["advised"]["step_seconds"]
+    )
     out = printed(capsys, "advise", *JOB)
     assert "under 10 billion parameters?" in out and "the best plan" in out
 
 
 def test_advice_on_experts_says_which_ranks_they_are_spread_over_on_each_way(capsys):
-    """On 64 GPUs FSDP has 64 ranks for 8 experts; TP8 fills a node of 8, and the 2 ranks beside it are on two nodes."""
-    lines = printed(capsys, "advise", "--model", "mixtral-8x7b", "--gpus", "64", "--global-batch", "256").splitlines()
+    """On 64 GPUs FSDP has 64 ranks for 8 experts; TP8 fills a node of 8, and the 2 ranks beside it are on two
+    nodes."""
+    lines = printed(
+        capsys, "advise", "--model", "mixtral-8x7b", "--gpus", "64", "--global-batch", "256"
+    ).splitlines()
     told = [line.split("?") for line in lines if "experts over" in line]
     assert [(question, follows.strip()) for question, follows in told] == [
         ("8 experts over DP64", "EP8 within the node"),
@@ -105,15 +163,34 @@ def test_scaling_shares_one_batch_or_lets_it_grow(capsys, tmp_path):
     picture = tmp_path / "scaling.svg"
     found = record(capsys, "scaling", *JOB, "--sizes", "4,16,64", "--svg", str(picture))
     weak, strong = ([row for row in found["rows"] if row["scaling"] == way] for way in ("weak", "strong"))
-    assert [row["global_batch"] for row in weak] == [4, 16, 64] and {row["global_batch"] for row in strong} == {16}
-    assert weak[1]["step_seconds"] == strong[1]["step_seconds"] and strong[2]["efficiency"] < weak[2]["efficiency"]
-    assert strong[2]["step_seconds"] < strong[1]["step_seconds"] and weak[2]["usual"]["mfu_range"] == [0.48, 0.55]
+    assert [row["global_batch"] for row in weak] == [4, 16, 64] and {
+        row["global_batch"] for row in strong
+    } == {16}
+    assert (
+        weak[1]["step_seconds"] == strong[1]["step_seconds"]
+        and strong[2]["efficiency"] < weak[2]["efficiency"]
+    )
+    assert strong[2]["step_seconds"] < strong[1]["step_seconds"] and weak[2]["usual"]["mfu_range"] == [
+        0.48,
+        0.55,
+    ]
     assert len(ElementTree.parse(picture).findall(".//{*}rect[@class='nd-weak']")) >= 2
 
 
 def test_scaling_says_where_a_model_does_not_fit(capsys):
     out = printed(
-        capsys, "scaling", "--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8", "--sizes", "1,8", "--hardware", "a100-40"
+        capsys,
+        "scaling",
+        "--model",
+        "llama-3-8b",
+        "--gpus",
+        "8",
+        "--global-batch",
+        "8",
+        "--sizes",
+        "1,8",
+        "--hardware",
+        "a100-40",
     )
     assert "1: none fits" in out and "Take more GPUs" in out
 

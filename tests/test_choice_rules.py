@@ -1,4 +1,5 @@
-"""Claims about what is legal: the planner and 4d_combined.py say the same, and the search leaves nothing out."""
+"""Claims about what is legal: the planner and 4d_combined.py say the same, and the search leaves nothing
+out."""
 
 import random
 from collections import Counter
@@ -99,8 +100,13 @@ def test_a_plan_is_legal_for_the_planner_where_4d_can_be_set_up_for_it_and_nowhe
 
 def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d():
     train = strategy("4d_combined", "DP only").program
-    small = [(model, plan) for model, plan in random_plans(2000) if plan.gpus in range(4, 11) and not any(broken(planned(model), plan))]
-    alone = [(DENSE, Plan(pp=7, schedule="1f1b")), (SPARSE, Plan(dp=2, ep=2, pp=7, schedule="zb-h1"))]  # embedding and head by themselves
+    small = [
+        (model, plan)
+        for model, plan in random_plans(2000)
+        if plan.gpus in range(4, 11) and not any(broken(planned(model), plan))
+    ]
+    # embedding and head by themselves
+    alone = [(DENSE, Plan(pp=7, schedule="1f1b")), (SPARSE, Plan(dp=2, ep=2, pp=7, schedule="zb-h1"))]
     for model, plan in [*small[:3], *alone]:
         job = executed(model, plan)
         found = run(Strategy("4D", train, lambda gpus, mesh=job.mesh: mesh), job, job.mesh.world_size)
@@ -129,7 +135,11 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
         for ep, size, parallel in product((1, 2, 3, 6), (1, 2, 3, 4, 6, 12), (False, True)):
             for schedule, chunks in product([*RECIPES, "zb-2p"] if pp > 1 else ["1f1b"], (1, 2, 3, 4)):
                 plan = Plan(tp, pp, dp, ep, cp, chunks, size, zero, 0, parallel, recompute, schedule=schedule)
-                same = (zero and dp * cp == 1) or (parallel and tp == 1) or (schedule in ("interleaved", "looped-bfs") and chunks == 1)
+                same = (
+                    (zero and dp * cp == 1)
+                    or (parallel and tp == 1)
+                    or (schedule in ("interleaved", "looped-bfs") and chunks == 1)
+                )
                 if not same:
                     assert (plan in plans) == (not any(broken(job, plan))), plan
 
@@ -140,4 +150,9 @@ def test_what_a_rank_holds_in_closed_form_is_what_its_list_holds():
             if RECIPES[name].chunks not in (None, chunks) or (RECIPES[name].groups and microbatches % pp):
                 continue
             listed = peak_activations(build(name, pp, microbatches, chunks))
-            assert listed == [float(HELD[name](microbatches, rank, pp, chunks)) for rank in range(pp)], (name, pp, microbatches, chunks)
+            assert listed == [float(HELD[name](microbatches, rank, pp, chunks)) for rank in range(pp)], (
+                name,
+                pp,
+                microbatches,
+                chunks,
+            )

@@ -1,4 +1,5 @@
-"""Claims about the search: what it finds is never slower than what others find, its prices are bounds, and it gives its reasons."""
+"""Claims about the search: what it finds is never slower than what others find, its prices are bounds, and it
+gives its reasons."""
 
 import random
 from collections import defaultdict
@@ -26,10 +27,26 @@ from ndparallel.search.search import Found, search
 from ndparallel.validation.cases import express, read_cases
 
 ABOVE = 1.03  # how far a bound may lie above the exact step: see the limit of ndparallel/search/search.py
-SCHEDULES = {"1f1b": 1, "eager-1f1b": 1, "gpipe": 1, "interleaved": 3, "looped-bfs": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "dualpipev": 2}
+SCHEDULES = {
+    "1f1b": 1,
+    "eager-1f1b": 1,
+    "gpipe": 1,
+    "interleaved": 3,
+    "looped-bfs": 2,
+    "zb-h1": 1,
+    "zb-h2": 1,
+    "zb-v": 2,
+    "dualpipev": 2,
+}
 
 
-def job(model: str = "llama-3-8b", hardware: str = "h100", batch: int = 64, software: str = "megatron-core", sequence: int = 4096) -> Job:
+def job(
+    model: str = "llama-3-8b",
+    hardware: str = "h100",
+    batch: int = 64,
+    software: str = "megatron-core",
+    sequence: int = 4096,
+) -> Job:
     return Job(find_model(model), find_hardware(hardware), find_stack(software), sequence, batch)
 
 
@@ -67,7 +84,10 @@ def priced(of: Job, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
     for plan in plans:
         alike[replace(plan, tp=1, pp=1, dp=1, cp=1, chunks=1, micro_batch=1)].append(plan)
     for words, group in alike.items():
-        numbers = {name: np.array([getattr(plan, name) for plan in group]) for name in ("tp", "pp", "dp", "cp", "chunks", "micro_batch")}
+        numbers = {
+            name: np.array([getattr(plan, name) for plan in group])
+            for name in ("tp", "pp", "dp", "cp", "chunks", "micro_batch")
+        }
         costs = price(of, replace(words, **numbers))
         fit = costs.memory_bytes <= of.hardware.memory_bytes
         yield from ((plan, bound) for plan, bound, fits in zip(group, costs.seconds, fit) if fits)
@@ -92,21 +112,32 @@ def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job
 
 
 @pytest.mark.parametrize(
-    ("model", "gpus", "ways"), [("gpt2", 8, 1), ("llama-3-8b", 16, 1), ("llama-3-70b", 64, 2), ("mixtral-8x7b", 32, 2)]
+    ("model", "gpus", "ways"),
+    [("gpt2", 8, 1), ("llama-3-8b", 16, 1), ("llama-3-70b", 64, 2), ("mixtral-8x7b", 32, 2)],
 )
 def test_the_best_plan_is_never_slower_than_the_advice(model, gpus, ways):
     sequence = 1024 if model == "gpt2" else 4096
     advice = advise(job(model, sequence=sequence), gpus)
     assert 0 < len(advice.ways) <= ways and advice.left_on_the_table >= 0
-    assert len({branch.question for branch in advice.branches}) == len(advice.branches), "two ways ask of different plans"
+    assert len({branch.question for branch in advice.branches}) == len(advice.branches), (
+        "two ways ask of different plans"
+    )
     assert advice.found.best.seconds <= advice.advised.seconds
     small = advice.found.job.shape.parameters().total < SMALL
-    assert advice.branches[0].question.startswith("fits on one GPU?") and (not small or len(advice.branches) <= 5)
+    assert advice.branches[0].question.startswith("fits on one GPU?") and (
+        not small or len(advice.branches) <= 5
+    )
 
 
 def test_of_few_plans_the_best_is_the_best_of_all_timed_one_by_one():
     some = job("llama-3-8b", batch=8)
-    fixed = {"micro_batch": 1, "zero": 1, "recompute": "none", "sequence_parallel": False, "schedule": ("1f1b", "zb-h1", "zb-v", "gpipe")}
+    fixed = {
+        "micro_batch": 1,
+        "zero": 1,
+        "recompute": "none",
+        "sequence_parallel": False,
+        "schedule": ("1f1b", "zb-h1", "zb-v", "gpipe"),
+    }
     every = candidates(some, 8, fixed, some.hardware.memory_bytes)
     steps = [predict(some, every.plan(place)).seconds for place in range(len(every.rows))]
     result = search(some, 8, fixed)
@@ -118,7 +149,16 @@ def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
     some, near = job("llama-3-70b", batch=32), []
     for schedule, chunks in SCHEDULES.items():
         for zero, micro_batch in ((1, 1), (3, 2)):
-            plan = Plan(tp=2, pp=4, dp=4, micro_batch=micro_batch, chunks=chunks, zero=zero, schedule=schedule, recompute="selective")
+            plan = Plan(
+                tp=2,
+                pp=4,
+                dp=4,
+                micro_batch=micro_batch,
+                chunks=chunks,
+                zero=zero,
+                schedule=schedule,
+                recompute="selective",
+            )
             cost, exact = price(some, plan), predict(some, plan).seconds
             assert cost.seconds[0] <= exact * ABOVE and cost.memory_bytes[0] == pytest.approx(
                 float(peak_memory(some, plan).total), rel=1e-9
@@ -176,11 +216,24 @@ def test_a_process_pool_finds_the_same():
     with ProcessPoolExecutor(2) as pool:
         together = search(job(batch=16), 8, executor=pool)
     assert [each.as_dict() for each in together.answers] == [each.as_dict() for each in alone.answers]
-    assert (together.rejected, together.legal, together.timed, together.gap) == (alone.rejected, alone.legal, alone.timed, alone.gap)
+    assert (together.rejected, together.legal, together.timed, together.gap) == (
+        alone.rejected,
+        alone.legal,
+        alone.timed,
+        alone.gap,
+    )
 
 
 def test_what_is_fixed_stays():
-    fixed = {"tp": 4, "schedule": "interleaved", "recompute": "full", "zero": 1, "micro_batch": 2, "chunks": 4, "pp": 2}
+    fixed = {
+        "tp": 4,
+        "schedule": "interleaved",
+        "recompute": "full",
+        "zero": 1,
+        "micro_batch": 2,
+        "chunks": 4,
+        "pp": 2,
+    }
     for each in search(job("llama-3-70b"), 64, fixed, top=3).answers:
         assert all(getattr(each.plan, name) == value for name, value in fixed.items())
     two = search(job("llama-3-70b"), 64, {"schedule": ("gpipe", "zb-h1"), "pp": 8}, top=5)

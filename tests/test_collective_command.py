@@ -26,7 +26,7 @@ def run_json(capsys, *arguments):
     return json.loads(run(capsys, *arguments, "--json"))
 
 
-# -------------------------------------------------------------------------------------------------------------- JSON
+# ------------------------------------------------------------------------------------------------------- JSON
 
 
 def test_a_ring_all_reduce_of_a_megabyte_on_eight_ranks(capsys):
@@ -46,14 +46,19 @@ def test_every_algorithm_takes_its_formula_on_one_tier(collective, algorithm, ca
 
 
 def test_a_hierarchy_is_the_sum_of_its_rings(capsys):
-    found = run_json(capsys, "all_reduce", "--algorithm", "hierarchical", "--ranks", 8, "--bytes", "8e5", *NODES)
+    found = run_json(
+        capsys, "all_reduce", "--algorithm", "hierarchical", "--ranks", 8, "--bytes", "8e5", *NODES
+    )
     inside, across = 5e-6 + 2e5 / 50e9, 20e-6 + 1e5 / 12.5e9
     assert found["seconds"] == pytest.approx(2 * 3 * inside + 2 * across, rel=1e-9)
     assert found["formula_seconds"] == pytest.approx(found["seconds"], rel=1e-9)
 
 
 def test_on_links_of_two_kinds_a_tree_has_no_formula_and_a_ring_has_one(capsys):
-    tree, ring = (run_json(capsys, "all_reduce", "--algorithm", name, "--ranks", 8, "--bytes", "8e5", *NODES) for name in ("tree", "ring"))
+    tree, ring = (
+        run_json(capsys, "all_reduce", "--algorithm", name, "--ranks", 8, "--bytes", "8e5", *NODES)
+        for name in ("tree", "ring")
+    )
     assert tree["formula_seconds"] is None
     assert ring["formula_seconds"] == pytest.approx(ring["seconds"], rel=1e-9)
 
@@ -62,7 +67,10 @@ def test_on_links_of_two_kinds_a_tree_has_no_formula_and_a_ring_has_one(capsys):
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
 def test_lockstep_measures_what_is_executed(collective, algorithm, ranks):
     group, hardware = Group("test", tuple(range(ranks))), find_hardware("h100")
-    executed, advanced = (vars(measure(collective, algorithm, group, hardware, 10_007, engine)) for engine in ("inline", LOCKSTEP))
+    executed, advanced = (
+        vars(measure(collective, algorithm, group, hardware, 10_007, engine))
+        for engine in ("inline", LOCKSTEP)
+    )
     assert advanced.pop("seconds") == pytest.approx(executed.pop("seconds"), rel=1e-12, abs=0)
     assert (executed.pop("engine"), advanced.pop("engine")) == ("inline", LOCKSTEP)
     assert advanced == executed
@@ -78,7 +86,9 @@ def test_the_table_as_json_has_every_algorithm_and_where_the_fastest_changes(cap
 
 
 def test_4096_ranks_run_in_lockstep_and_say_so(capsys):
-    found = run_json(capsys, "all_reduce", "--ranks", 4096, "--algorithm", "hierarchical", "--bytes", "4096e4")
+    found = run_json(
+        capsys, "all_reduce", "--ranks", 4096, "--algorithm", "hierarchical", "--bytes", "4096e4"
+    )
     assert found["engine"] == LOCKSTEP
     assert found["seconds"] == pytest.approx(found["formula_seconds"], rel=1e-9)
     assert found["messages_per_rank"] == 2 * 7 + 2 * 511
@@ -87,21 +97,32 @@ def test_4096_ranks_run_in_lockstep_and_say_so(capsys):
 
 def test_processes_give_the_same_json_as_inline(capsys):
     arguments = ("all_to_all", "--algorithm", "direct", "--ranks", 3, "--bytes", 1000)
-    inline, processes = (run_json(capsys, *arguments, "--engine", engine) for engine in ("inline", "processes"))
+    inline, processes = (
+        run_json(capsys, *arguments, "--engine", engine) for engine in ("inline", "processes")
+    )
     assert processes.pop("engine") == "processes" and inline.pop("engine") == "inline" and processes == inline
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
+# --------------------------------------------------------------------------------------------------- pictures
 
 
 def test_the_ring_turns_one_place_a_hop(capsys):
     out = run(capsys, "all_reduce", "--ranks", 4, "--show", "--bytes", 2000, "--hardware", "classroom")
     frames = re.split(r"hop \d of 6, at ", out)[1:]
-    assert [frame.split("\n")[0] for frame in frames] == ["1.30 s", "2.60 s", "3.90 s", "5.20 s", "6.50 s", "7.80 s"]
+    assert [frame.split("\n")[0] for frame in frames] == [
+        "1.30 s",
+        "2.60 s",
+        "3.90 s",
+        "5.20 s",
+        "6.50 s",
+        "7.80 s",
+    ]
     for hop, frame in enumerate(frames):
         for rank, line in enumerate(frame.split("\n")[1:5]):
             cells = line.split("rank", 1)[1].split("from")[0].split()[1:]
-            assert [place for place, cell in enumerate(cells) if cell.startswith("[")] == [(rank - hop - 2) % 4]
+            assert [place for place, cell in enumerate(cells) if cell.startswith("[")] == [
+                (rank - hop - 2) % 4
+            ]
             assert line.endswith(f"from rank {(rank - 1) % 4}")
     assert frames[-1].count("abcd") == 16
     assert "6 hops in 7.80 s; no rank sent more than 3.00 kB." in out
@@ -113,7 +134,13 @@ def test_every_algorithm_can_be_drawn_and_ends_with_the_right_boards(collective,
     group, hardware = Group("test", tuple(range(p))), find_hardware("pocket")
     show = hops.watch(collective, algorithm, group, hardware, 840 * 8.0)
     boards, size, all_ranks = show.frames[-1].boards, hops.BOARD_BYTES // p, (1 << p) - 1
-    whole = {"all_reduce": range(p), "broadcast": range(p), "all_gather": range(p), "reduce": [0], "gather": [0]}
+    whole = {
+        "all_reduce": range(p),
+        "broadcast": range(p),
+        "all_gather": range(p),
+        "reduce": [0],
+        "gather": [0],
+    }
     for rank in range(p):
         piece = boards[rank][rank * size : (rank + 1) * size]
         if collective in ("reduce_scatter",):
@@ -121,9 +148,15 @@ def test_every_algorithm_can_be_drawn_and_ends_with_the_right_boards(collective,
         elif collective == "scatter":
             assert set(piece) == {hops.address(0, rank)}
         elif collective == "all_to_all":
-            assert boards[rank].tolist() == [hops.address(source, rank) for source in range(p) for _ in range(size)]
+            assert boards[rank].tolist() == [
+                hops.address(source, rank) for source in range(p) for _ in range(size)
+            ]
         elif rank in whole[collective]:
-            pieces = {"broadcast": [1], "all_gather": [1 << r for r in range(p)], "gather": [1 << r for r in range(p)]}
+            pieces = {
+                "broadcast": [1],
+                "all_gather": [1 << r for r in range(p)],
+                "gather": [1 << r for r in range(p)],
+            }
             assert list(dict.fromkeys(boards[rank])) == pieces.get(collective, [all_ranks])
     measured = measure(collective, algorithm, group, hardware, 840 * 8, LOCKSTEP)
     assert show.frames[-1].seconds == pytest.approx(measured.seconds, rel=1e-9)
@@ -143,7 +176,7 @@ def test_there_is_no_choice_where_there_is_one_algorithm(capsys):
         assert "Fastest" not in run(capsys, collective)
 
 
-# --------------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------- errors
 
 WRONG = [
     (["all_redoce"], "unknown collective 'all_redoce'. Did you mean 'all_reduce'?"),
@@ -160,7 +193,10 @@ WRONG = [
     (["all_reduce", "--hardware", "h10"], "Did you mean 'h100'?"),
     (["barrier", "--show"], "a barrier moves no data"),
     (["all_reduce", "--show", "--ranks", "9"], "--show draws up to 8 ranks"),
-    (["all_reduce", "--algorithm", "hierarchical", "--ranks", "6", "--gpus-per-node", "4"], "needs --ranks 4"),
+    (
+        ["all_reduce", "--algorithm", "hierarchical", "--ranks", "6", "--gpus-per-node", "4"],
+        "needs --ranks 4",
+    ),
 ]
 
 

@@ -1,4 +1,5 @@
-"""Claims about seconds: what is executed takes what the closed form says, and the closed forms are those of the blackboard."""
+"""Claims about seconds: what is executed takes what the closed form says, and the closed forms are those of
+the blackboard."""
 
 import numpy as np
 import pytest
@@ -27,14 +28,22 @@ def test_what_is_executed_takes_the_closed_form(pair, p, multiple, dtype, link, 
     machine = hardware(1 if across else 8, *((link, (1, 1))[:: -1 if across else 1]))
     results = execute(machine, Case(*pair, tuple(range(p)), size, dtype, only_size=True))
     b = size * np.dtype(dtype).itemsize / link[1]
-    assert max(result.end_seconds for result in results) == pytest.approx(seconds(*pair, p, link[0], b), rel=1e-9, abs=0)
+    assert max(result.end_seconds for result in results) == pytest.approx(
+        seconds(*pair, p, link[0], b), rel=1e-9, abs=0
+    )
 
 
-@given(st.sampled_from(LAYERED), st.integers(1, 4), st.integers(1, 3), st.integers(0, 50), DTYPES, LINKS, LINKS)
+@given(
+    st.sampled_from(LAYERED), st.integers(1, 4), st.integers(1, 3), st.integers(0, 50), DTYPES, LINKS, LINKS
+)
 @settings(max_examples=150, deadline=None)
-def test_what_is_executed_on_several_nodes_takes_the_sum_of_its_parts(pair, g, m, multiple, dtype, inside, across):
+def test_what_is_executed_on_several_nodes_takes_the_sum_of_its_parts(
+    pair, g, m, multiple, dtype, inside, across
+):
     size = multiple * g * m
-    results = execute(hardware(g, inside, across), Case(*pair, tuple(range(g * m)), size, dtype, only_size=True))
+    results = execute(
+        hardware(g, inside, across), Case(*pair, tuple(range(g * m)), size, dtype, only_size=True)
+    )
     b, B = (size * np.dtype(dtype).itemsize / bandwidth for _, bandwidth in (inside, across))
     closed_form = seconds(*pair, g, m, inside[0], b, across[0], B)
     assert max(result.end_seconds for result in results) == pytest.approx(closed_form, rel=1e-9, abs=0)
@@ -53,11 +62,15 @@ def test_a_chain_takes_its_closed_form_for_any_number_of_chunks(p, chunks, root)
     assert max(result.end_seconds for result in results) == pytest.approx(closed_form, rel=1e-9)
 
 
-# ------------------------------------------------------------------------------------------------------ the blackboard
+# --------------------------------------------------------------------------------------------- the blackboard
 
 
 def test_the_classroom_ring_all_reduce_takes_7_8_seconds():
-    assert seconds("all_reduce", "ring", 4, 0.05, 5.0) == pytest.approx(2 * 3 * (0.05 + 1.25)) == pytest.approx(7.8)
+    assert (
+        seconds("all_reduce", "ring", 4, 0.05, 5.0)
+        == pytest.approx(2 * 3 * (0.05 + 1.25))
+        == pytest.approx(7.8)
+    )
 
 
 @given(TRIPLES)
@@ -81,12 +94,17 @@ def test_for_powers_of_two_a_tree_takes_log_p_hops_and_halving_doubling_as_few_w
 def test_hierarchical_forms_are_the_sums_of_their_rings(triple, g):
     m, a, b = triple
     A, B = 3 * a, 7 * b
-    ring = {collective: ALGORITHMS[collective]["ring"].seconds for collective in ("all_reduce", "reduce_scatter", "all_gather")}
+    ring = {
+        collective: ALGORITHMS[collective]["ring"].seconds
+        for collective in ("all_reduce", "reduce_scatter", "all_gather")
+    }
     node = ring["reduce_scatter"](g, a, b)
     whole = seconds("all_reduce", "hierarchical", g, m, a, b, A, B)
     assert whole == pytest.approx(node + ring["all_reduce"](m, A, B / g) + ring["all_gather"](g, a, b))
     for collective in ("reduce_scatter", "all_gather"):
-        assert seconds(collective, "hierarchical", g, m, a, b, A, B) == pytest.approx(node + ring[collective](m, A, B / g))
+        assert seconds(collective, "hierarchical", g, m, a, b, A, B) == pytest.approx(
+            node + ring[collective](m, A, B / g)
+        )
 
 
 @pytest.mark.parametrize("pair", FLAT)

@@ -1,4 +1,5 @@
-"""4D: every legal combination computes what one GPU computes, and the shape of the network decides the order."""
+"""4D: every legal combination computes what one GPU computes, and the shape of the network decides the
+order."""
 
 import json
 from dataclasses import replace
@@ -58,7 +59,11 @@ def test_there_are_at_least_twenty_distinct_combinations():
     assert len(meshes()) == len(set(meshes())) >= 20
 
 
-@pytest.mark.parametrize(("number", "mesh"), list(enumerate(meshes())), ids=lambda value: value if isinstance(value, int) else repr(value))
+@pytest.mark.parametrize(
+    ("number", "mesh"),
+    list(enumerate(meshes())),
+    ids=lambda value: value if isinstance(value, int) else repr(value),
+)
 def test_loss_and_every_gradient_shard_equal_the_single_gpus(number, mesh):
     job = job_of(number, mesh)
     reference = job.on(schedule="1f1b", stage_chunks=None, zero=0, sequence_parallel="none")
@@ -73,7 +78,9 @@ def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
     mesh = Mesh(tp=2, pp=2, dp=2, ep=2 if model.experts else 1)
     chunks = 2 if schedule == "interleaved" else None
     job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=chunks)
-    loss, gradient = loss_and_gradient_difference(run(on(mesh), job, 8), job.on(schedule="1f1b", stage_chunks=None, zero=0))
+    loss, gradient = loss_and_gradient_difference(
+        run(on(mesh), job, 8), job.on(schedule="1f1b", stage_chunks=None, zero=0)
+    )
     assert loss <= 1e-12 and gradient <= 1e-12
 
 
@@ -94,7 +101,8 @@ def test_experts_run_on_sixteen_gpus_too():
 
 
 def test_zero_2_and_fsdp_pay_for_every_microbatch():
-    """DDP and ZeRO-1 reduce once a step, ZeRO-2 once a microbatch, FSDP gathers twice a microbatch besides."""
+    """DDP and ZeRO-1 reduce once a step, ZeRO-2 once a microbatch, FSDP gathers twice a microbatch
+    besides."""
     sent = {}
     for zero in range(4):
         results = run(on(Mesh(pp=2, dp=2)), Job(model=DENSE, microbatches=4, zero=zero), 4)
@@ -108,7 +116,18 @@ def test_the_order_of_all_layouts_at_the_defaults():
     with Runner(POCKET, "inline") as runner:
         rows = load(LESSON).sweeps["layouts"](runner, Job()).rows
     found = [(row["tp"], row["pp"], row["dp"]) for row in rows]
-    assert found == [(1, 1, 8), (2, 1, 4), (4, 1, 2), (2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 4, 1), (1, 4, 2), (1, 8, 1), (8, 1, 1)]
+    assert found == [
+        (1, 1, 8),
+        (2, 1, 4),
+        (4, 1, 2),
+        (2, 2, 2),
+        (4, 2, 1),
+        (1, 2, 4),
+        (2, 4, 1),
+        (1, 4, 2),
+        (1, 8, 1),
+        (8, 1, 1),
+    ]
     by_layout = dict(zip(found, rows))
     assert by_layout[8, 1, 1]["waiting share"] > 0.5, "the link stops TP"
     assert by_layout[1, 8, 1]["bubble share"] > 0.5, "the bubble stops PP"
@@ -123,13 +142,18 @@ def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
 
 
 def test_the_good_layout_beats_the_bad_one():
-    good, bad = (measured(LESSON, name, Job(), 8).step_seconds for name in ("TP2 x PP2 x DP2", "TP outermost"))
+    good, bad = (
+        measured(LESSON, name, Job(), 8).step_seconds for name in ("TP2 x PP2 x DP2", "TP outermost")
+    )
     assert good < bad
 
 
 def test_a_fast_network_changes_the_winner():
     fast = replace(POCKET, across=POCKET.inside)
-    seconds = {name: measured(LESSON, name, Job(), 8, fast).step_seconds for name in ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only")}
+    seconds = {
+        name: measured(LESSON, name, Job(), 8, fast).step_seconds
+        for name in ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only")
+    }
     assert min(seconds, key=seconds.get) == "DP only"
     assert seconds["TP only"] < seconds["PP only"], "with a fast network, TP on all 8 beats the pipeline"
 
@@ -153,8 +177,12 @@ def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
     assert dp["calls"] == 1
 
 
-@pytest.mark.parametrize(("batch", "gpus", "sequences"), [(8, 8, 4), (8, 16, 4), (16, 8, 8), (8, 32, 8), (2, 8, 2)])
-def test_of_longer_sequences_there_are_fewer_where_dp_can_share_them_and_so_as_many_tokens(batch, gpus, sequences):
+@pytest.mark.parametrize(
+    ("batch", "gpus", "sequences"), [(8, 8, 4), (8, 16, 4), (16, 8, 8), (8, 32, 8), (2, 8, 2)]
+)
+def test_of_longer_sequences_there_are_fewer_where_dp_can_share_them_and_so_as_many_tokens(
+    batch, gpus, sequences
+):
     job = strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence").job(Job(batch=batch), gpus)
     assert (job.batch, job.model.sequence) == (sequences, 2 * Job().model.sequence)
 
@@ -167,17 +195,26 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
     assert sum(row["sent_bytes"] for row in rows) == pytest.approx(sent / 8)
 
 
-@pytest.mark.parametrize(("argv", "says"), [
-    (["--tp", "3"], "8 GPUs cannot be a grid of 3 times something"),
-    (["--tp", "2", "--dp", "2"], "tp * pp * cp * dp is 4, not the 8 GPUs"),
-    (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
-    (["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"], "interleaved sends microbatches round in groups of 8"),
-    (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
-    (["--schedule", "zb-h9"], "Did you mean"),
-    (["--tp", "2", "--order", "tp-pp"], "leaves out dp (4 ranks); only axes of one rank may be left out."),
-    (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
-    (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
-])
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--tp", "3"], "8 GPUs cannot be a grid of 3 times something"),
+        (["--tp", "2", "--dp", "2"], "tp * pp * cp * dp is 4, not the 8 GPUs"),
+        (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
+        (
+            ["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"],
+            "interleaved sends microbatches round in groups of 8",
+        ),
+        (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
+        (["--schedule", "zb-h9"], "Did you mean"),
+        (
+            ["--tp", "2", "--order", "tp-pp"],
+            "leaves out dp (4 ranks); only axes of one rank may be left out.",
+        ),
+        (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
+        (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
+    ],
+)
 def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
     from ndparallel.lessons.main import main
 
@@ -188,7 +225,22 @@ def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
 def test_any_legal_combination_runs_from_the_command_line(capsys):
     from ndparallel.lessons.main import main
 
-    argv = ["--tp", "2", "--pp", "2", "--ep", "2", "--zero", "1", "--schedule", "zb-h1", "--engine", "inline", "--timeline", "none"]
+    argv = [
+        "--tp",
+        "2",
+        "--pp",
+        "2",
+        "--ep",
+        "2",
+        "--zero",
+        "1",
+        "--schedule",
+        "zb-h1",
+        "--engine",
+        "inline",
+        "--timeline",
+        "none",
+    ]
     assert main(load(LESSON), argv) == 0
     assert "TP2 x PP2 x EP2 x DP2" in capsys.readouterr().out
 
@@ -202,7 +254,9 @@ def test_an_order_is_taken_as_the_sweep_over_orders_writes_it(capsys):
     assert row["step_seconds"] == measured(LESSON, "TP outermost", Job(), 8).step_seconds
 
 
-@pytest.mark.parametrize(("gpus", "cube"), [(8, "TP2 x PP2 x DP2"), (4, "TP2 x PP2 x DP1"), (16, "TP2 x PP2 x DP4")])
+@pytest.mark.parametrize(
+    ("gpus", "cube"), [(8, "TP2 x PP2 x DP2"), (4, "TP2 x PP2 x DP1"), (16, "TP2 x PP2 x DP4")]
+)
 def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
     lesson = load(LESSON).on(gpus)
     assert lesson.strategies[0].name == lesson.contrast[0] == lesson.compare[0] == lesson.hierarchy == cube
@@ -212,8 +266,14 @@ def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
 def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
     rows = tuple(Measurement(name, 4, 1.0) for name in ("TP2 x PP2 x DP1", "TP outermost"))
     report, results = Report(LESSON, {}, {}, rows), {row.name: [None] for row in rows}
-    told = {size: load(LESSON).notice(Run(report, replace(POCKET, gpus_per_node=size), results)) for size in (2, 4)}
-    assert told == {2: "The very same TP2 x PP2 x DP1 with TP across nodes and DP inside is 0% slower.", 4: ""}
+    told = {
+        size: load(LESSON).notice(Run(report, replace(POCKET, gpus_per_node=size), results))
+        for size in (2, 4)
+    }
+    assert told == {
+        2: "The very same TP2 x PP2 x DP1 with TP across nodes and DP inside is 0% slower.",
+        4: "",
+    }
 
 
 def test_a_pipeline_deeper_than_the_model_is_refused():
@@ -236,7 +296,9 @@ def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
 
     assert main(load(LESSON), ["--sweep", "capacity", "--engine", "inline"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[4:9]]
-    assert [row[0] for row in rows] == ["none", "2.00x", "1.50x", "1.25x", "1.00x"] and "-" not in sum(rows, [])
+    assert [row[0] for row in rows] == ["none", "2.00x", "1.50x", "1.25x", "1.00x"] and "-" not in sum(
+        rows, []
+    )
 
 
 @pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])

@@ -1,4 +1,5 @@
-"""`ndparallel compare`: all lessons held against one GPU, and what it says about them, computed from the numbers."""
+"""`ndparallel compare`: all lessons held against one GPU, and what it says about them, computed from the
+numbers."""
 
 import json
 
@@ -6,7 +7,17 @@ import pytest
 
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.comparison import COMMUNICATION, EXTRA, WORK, bound, bounds, closing, contrast, fastest, losses
+from ndparallel.lessons.comparison import (
+    COMMUNICATION,
+    EXTRA,
+    WORK,
+    bound,
+    bounds,
+    closing,
+    contrast,
+    fastest,
+    losses,
+)
 from ndparallel.lessons.main import choose, run_entries
 from ndparallel.lessons.registry import available, load
 from ndparallel.lessons.runner import Runner, baseline, enter
@@ -81,12 +92,17 @@ def test_efficiency_and_the_three_losses_add_up_to_one(by_default):
     for row in by_default["strategies"]:
         assert row["efficiency"] + sum(losses(row).values()) == pytest.approx(1, rel=1e-12)
         share = by_default["strategies"][0]["step_seconds"] / row["gpus"]
-        assert losses(row)[EXTRA] * row["step_seconds"] == pytest.approx(row["compute_seconds"] - share, abs=1e-12)
+        assert losses(row)[EXTRA] * row["step_seconds"] == pytest.approx(
+            row["compute_seconds"] - share, abs=1e-12
+        )
 
 
 def test_across_nodes_communication_bounds_ddp_and_in_a_node_the_ring_alone(capsys, by_default):
     inside = {row["name"]: bound(row)[0] for row in by_default["strategies"]}
-    apart = {row["name"]: bound(row)[0] for row in compare_json(capsys, "--gpus-per-node", "1", *only(*LESSONS[1].compare))["strategies"]}
+    apart = {
+        row["name"]: bound(row)[0]
+        for row in compare_json(capsys, "--gpus-per-node", "1", *only(*LESSONS[1].compare))["strategies"]
+    }
     assert inside["DDP ring"] == apart["DDP ring"] == apart["DDP overlapped"] == COMMUNICATION
     assert inside["FSDP prefetch"] == WORK
 
@@ -102,7 +118,9 @@ def test_the_closing_paragraph_names_the_fastest_and_says_so_when_nothing_beats_
     slow = row | {"name": "slow", "speedup": 0.8, "efficiency": 0.2, "exposed_communication_seconds": 0.5}
     assert list(fastest([slow, fast])) == ["On 4 GPUs fast is fastest: 3.60x, 90% of what they could give."]
     assert list(fastest([slow])) == ["Nothing on 4 GPUs beats one GPU alone: slow comes nearest, with 0.80x."]
-    assert list(bounds([slow, fast])) == ["What bounds a step, and how much of it, is exposed communication for slow (50%) and fast (10%)."]
+    assert list(bounds([slow, fast])) == [
+        "What bounds a step, and how much of it, is exposed communication for slow (50%) and fast (10%)."
+    ]
 
 
 def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus():
@@ -117,12 +135,26 @@ def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus():
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_picture_fits_its_terminal_and_loses_no_column(capsys, monkeypatch, width):
     monkeypatch.setattr("ndparallel.results.show.WIDTH", width)
-    code, out, _ = compare(capsys, "--memory", "--gpus", "8", *only("single GPU", "DDP overlapped", "TP across nodes", "1F1B"))
+    code, out, _ = compare(
+        capsys, "--memory", "--gpus", "8", *only("single GPU", "DDP overlapped", "TP across nodes", "1F1B")
+    )
     assert code == 0
     lines = out.splitlines()
     assert max(map(len, lines)) <= width
     efficiency = "eff." if width == 80 else "efficiency"
-    assert lines[2].split() == ["strategy", "GPUs", "step", "speedup", efficiency, "exposed", "bubble", "sent", "memory", "loss", "=0D"]
+    assert lines[2].split() == [
+        "strategy",
+        "GPUs",
+        "step",
+        "speedup",
+        efficiency,
+        "exposed",
+        "bubble",
+        "sent",
+        "memory",
+        "loss",
+        "=0D",
+    ]
     assert any(line.startswith("0D single GPU") for line in lines)
 
 
@@ -147,21 +179,44 @@ def test_what_cannot_be_run_is_one_sentence_and_exit_code_2(capsys, options, sen
 
 
 def test_a_strategy_that_cannot_run_stays_in_the_table_and_says_why(capsys):
-    rows = {row["name"]: row for row in compare_json(capsys, "--gpus", "6", *only("DDP ring", "ZB-V", "1F1B"))["strategies"]}
+    rows = {
+        row["name"]: row
+        for row in compare_json(capsys, "--gpus", "6", *only("DDP ring", "ZB-V", "1F1B"))["strategies"]
+    }
     assert "the nearest batch that can is 6" in rows["DDP ring"]["error"]
     assert "8 layers cannot fill 12 stages" in rows["ZB-V"]["error"]
     assert rows["1F1B"]["speedup"] > 1 and rows["1F1B"]["error"] is None
 
 
 def test_where_the_model_does_not_fit_the_row_says_so_and_what_shards_it_runs(capsys):
-    code, out, _ = compare(capsys, "--model-size", "large", "--timeline", "none", *only("single GPU", "DDP ring", "FSDP prefetch"))
+    code, out, _ = compare(
+        capsys,
+        "--model-size",
+        "large",
+        "--timeline",
+        "none",
+        *only("single GPU", "DDP ring", "FSDP prefetch"),
+    )
     assert code == 0
-    assert "single GPU has no numbers" in out and "Speedups are against a single GPU that has all the memory it needs (126 MB)." in out
+    assert (
+        "single GPU has no numbers" in out
+        and "Speedups are against a single GPU that has all the memory it needs (126 MB)." in out
+    )
     assert "On 4 GPUs FSDP prefetch is fastest" in out
 
 
 def test_a_slower_network_changes_the_winner(capsys):
-    argv = ["compare", "--what-if", "--json", "--engine", "inline", "--strategy", "DP only", "--strategy", "TP2 x PP2 x DP2"]
+    argv = [
+        "compare",
+        "--what-if",
+        "--json",
+        "--engine",
+        "inline",
+        "--strategy",
+        "DP only",
+        "--strategy",
+        "TP2 x PP2 x DP2",
+    ]
     assert main(argv) == 0
     winners = {row["what if"]: row["fastest on 8"] for row in json.loads(capsys.readouterr().out)["rows"]}
     assert winners["as it is"] == winners["network across nodes as fast as inside"] == "DP only"

@@ -1,4 +1,5 @@
-"""Context parallelism: the same attention, however the sequence is cut, in the time, bytes and memory that its idea promises."""
+"""Context parallelism: the same attention, however the sequence is cut, in the time, bytes and memory that
+its idea promises."""
 
 from collections import Counter
 from itertools import pairwise
@@ -21,10 +22,20 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
 
-MESHES = [Mesh(cp=2), Mesh(cp=4), Mesh(cp=8), Mesh(cp=2, tp=2), Mesh(cp=2, tp=4), Mesh(cp=2, dp=2), Mesh(cp=2, tp=2, dp=2)]
+MESHES = [
+    Mesh(cp=2),
+    Mesh(cp=4),
+    Mesh(cp=8),
+    Mesh(cp=2, tp=2),
+    Mesh(cp=2, tp=4),
+    Mesh(cp=2, dp=2),
+    Mesh(cp=2, tp=2, dp=2),
+]
 SHARDED = [(mesh, variant) for mesh in MESHES if mesh.tp > 1 for variant in ("sp", "sp-regather")]
 LAYOUTS = [(mesh, "none") for mesh in MESHES] + SHARDED
-layouts = pytest.mark.parametrize(("mesh", "sequence_parallel"), LAYOUTS, ids=[f"{name(mesh)} {variant}" for mesh, variant in LAYOUTS])
+layouts = pytest.mark.parametrize(
+    ("mesh", "sequence_parallel"), LAYOUTS, ids=[f"{name(mesh)} {variant}" for mesh, variant in LAYOUTS]
+)
 
 
 def computed(results) -> list[Event]:
@@ -34,17 +45,33 @@ def computed(results) -> list[Event]:
 def sizes_of(job: Job, rank: int = 0):
     mesh = job.mesh
     tp = mesh.coordinates(rank)["tp"]
-    return local_sizes(job.model, job.microbatch, mesh.tp, tp, job.sequence_parallel, job.dtype, mesh.cp, job.context_parallel)
+    return local_sizes(
+        job.model,
+        job.microbatch,
+        mesh.tp,
+        tp,
+        job.sequence_parallel,
+        job.dtype,
+        mesh.cp,
+        job.context_parallel,
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- numbers
+# ---------------------------------------------------------------------------------------------------- numbers
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("variant", VARIANTS)
 @layouts
 def test_loss_and_every_gradient_shard_equal_the_single_gpus(mesh, sequence_parallel, variant, dtype):
-    job = Job(model=SMALL, mesh=mesh, dtype=dtype, microbatches=2, sequence_parallel=sequence_parallel, context_parallel=variant)
+    job = Job(
+        model=SMALL,
+        mesh=mesh,
+        dtype=dtype,
+        microbatches=2,
+        sequence_parallel=sequence_parallel,
+        context_parallel=variant,
+    )
     loss, gradient = differences(job)
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
@@ -70,7 +97,9 @@ def test_a_softmax_over_blocks_is_the_softmax_over_all(data):
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     keys = data.draw(st.integers(1, 12))
     cuts = sorted(data.draw(st.sets(st.integers(1, keys - 1)))) if keys > 1 else []
-    q, k, v = (generator.standard_normal((size, 2, heads, 3)) for size, heads in ((4, 4), (keys, 2), (keys, 2)))
+    q, k, v = (
+        generator.standard_normal((size, 2, heads, 3)) for size, heads in ((4, 4), (keys, 2), (keys, 2))
+    )
     q *= data.draw(st.sampled_from([1e-3, 1.0, 1e3]))
     blocks = []
     for first, last in pairwise([0, *cuts, keys]):
@@ -81,7 +110,9 @@ def test_a_softmax_over_blocks_is_the_softmax_over_all(data):
         functional.attention_merge(mixed, logsum, block, block_logsum)
     scores = functional.attention_scores(q, k)
     assert logsum == pytest.approx(np.logaddexp.reduce(scores, axis=-1, keepdims=True), rel=1e-9, abs=1e-9)
-    assert mixed == pytest.approx(functional.attention_values(functional.softmax(scores)[0], v), rel=1e-9, abs=1e-9)
+    assert mixed == pytest.approx(
+        functional.attention_values(functional.softmax(scores)[0], v), rel=1e-9, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0, -50.0, 1000.0, -1000.0])
@@ -94,7 +125,7 @@ def test_a_softmax_is_the_same_wherever_its_scores_lie(offset):
     assert logsum == pytest.approx(np.log(visible.sum(axis=-1, keepdims=True)) + offset, abs=1e-3)
 
 
-# ------------------------------------------------------------------------------------------------- an equal share of work
+# ------------------------------------------------------------------------------------- an equal share of work
 
 
 @given(st.integers(1, 12), st.integers(1, 6))
@@ -102,7 +133,9 @@ def test_zigzag_gives_every_token_to_one_rank_and_every_rank_as_many_pairs(parts
     sequence = 2 * parts * chunk
     held = [zigzag(sequence, parts, index) for index in range(parts)]
     assert sorted(position for positions in held for position in positions) == list(range(sequence))
-    assert {sum(position + 1 for position in positions) for positions in held} == {sequence * (sequence + 1) // 2 // parts}
+    assert {sum(position + 1 for position in positions) for positions in held} == {
+        sequence * (sequence + 1) // 2 // parts
+    }
     assert all(list(positions) == sorted(positions) for positions in held)
 
 
@@ -110,7 +143,10 @@ def test_zigzag_gives_every_token_to_one_rank_and_every_rank_as_many_pairs(parts
 def test_attention_takes_as_many_flops_however_the_sequence_is_cut(variant):
     def flops(cp):
         job = Job(model=SMALL, mesh=Mesh(cp=cp), context_parallel=variant)
-        per_rank = [sum(event.flops for event in computed([result]) if is_core(event)) for result in run(job, both_passes)]
+        per_rank = [
+            sum(event.flops for event in computed([result]) if is_core(event))
+            for result in run(job, both_passes)
+        ]
         assert len(set(per_rank)) == 1, "every rank has the same share"
         return sum(per_rank)
 
@@ -126,7 +162,13 @@ def test_attention_takes_as_many_flops_however_the_sequence_is_cut(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @layouts
 def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel, variant, recompute):
-    job = Job(model=SMALL, mesh=mesh, sequence_parallel=sequence_parallel, context_parallel=variant, recompute=recompute)
+    job = Job(
+        model=SMALL,
+        mesh=mesh,
+        sequence_parallel=sequence_parallel,
+        context_parallel=variant,
+        recompute=recompute,
+    )
     for result in run(job, both_passes):
         z = sizes_of(job, result.rank)
         listed = {
@@ -136,28 +178,51 @@ def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel, va
         }
         for phase, operations in listed.items():
             prefix = f"{phase} layers.1 "
-            charged = Counter((event.what, event.flops, event.bytes) for event in computed([result]) if event.what.startswith(prefix))
-            assert charged == Counter((prefix + operation.name, operation.flops, operation.bytes) for operation in operations)
+            charged = Counter(
+                (event.what, event.flops, event.bytes)
+                for event in computed([result])
+                if event.what.startswith(prefix)
+            )
+            assert charged == Counter(
+                (prefix + operation.name, operation.flops, operation.bytes) for operation in operations
+            )
 
 
-@pytest.mark.parametrize(("recompute", "dtype"), [("none", "float64"), ("selective", "float32"), ("full", "float32")])
+@pytest.mark.parametrize(
+    ("recompute", "dtype"), [("none", "float64"), ("selective", "float32"), ("full", "float32")]
+)
 @pytest.mark.parametrize("variant", VARIANTS)
 @layouts
-def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(mesh, sequence_parallel, variant, dtype, recompute):
-    options = {"sequence_parallel": sequence_parallel, "context_parallel": variant, "dtype": dtype, "recompute": recompute}
+def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
+    mesh, sequence_parallel, variant, dtype, recompute
+):
+    options = {
+        "sequence_parallel": sequence_parallel,
+        "context_parallel": variant,
+        "dtype": dtype,
+        "recompute": recompute,
+    }
     job = Job(model=SMALL, mesh=mesh, **options)
     for result in run(job, forward_only):
         z = sizes_of(job, result.rank)
-        elements = SMALL.layers * sum(costs.block_saved(z, recompute).values()) + sum(costs.head_saved(z).values())
+        elements = SMALL.layers * sum(costs.block_saved(z, recompute).values()) + sum(
+            costs.head_saved(z).values()
+        )
         assert result.value[0] == elements * np.dtype(dtype).itemsize + z.tokens
-    assert all(result.value[0] == 0 for result in run(job, both_passes)), "everything that was kept was given back"
+    assert all(result.value[0] == 0 for result in run(job, both_passes)), (
+        "everything that was kept was given back"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------ bytes and seconds
+# ------------------------------------------------------------------------------------------ bytes and seconds
 
 
 def p2p_bytes(result, kind=SEND) -> float:
-    return sum(event.bytes for event in map(Event._make, result.events) if event.kind == kind and event.stream == "cp")
+    return sum(
+        event.bytes
+        for event in map(Event._make, result.events)
+        if event.kind == kind and event.stream == "cp"
+    )
 
 
 @pytest.mark.parametrize("cp", [2, 4])
@@ -191,7 +256,9 @@ def ring_of_work(gpu, size, seconds):
 def test_a_hop_takes_the_longer_of_computing_and_talking(size, seconds):
     talking = CLASSROOM.inside.latency_seconds + size * 0.01
     results = launch(ring_of_work, 4, CLASSROOM, size, seconds, engine="inline")
-    assert [result.value for result in results] == pytest.approx([3 * max(seconds, talking) + seconds] * 4, rel=1e-9)
+    assert [result.value for result in results] == pytest.approx(
+        [3 * max(seconds, talking) + seconds] * 4, rel=1e-9
+    )
 
 
 def test_a_ring_hides_what_all_gather_exposes():
@@ -205,7 +272,7 @@ def test_a_ring_hides_what_all_gather_exposes():
     assert idle("ring") < 0.2 * idle("all-gather")
 
 
-# --------------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""What a layer costs is said once: the executed run charges just those operations, and keeps just those tensors."""
+"""What a layer costs is said once: the executed run charges just those operations, and keeps just those
+tensors."""
 
 from collections import Counter
 from dataclasses import replace
@@ -39,7 +40,11 @@ def both_passes(gpu, job):
 def charged(events, phase: str, unit: str) -> list[tuple[str, float]]:
     """(name, FLOPs) of every operation that a unit was charged in a phase, in order."""
     computed = (event for event in map(Event._make, events) if event.kind == COMPUTE)
-    return [(event.what.removeprefix(f"{phase} {unit} "), event.flops) for event in computed if event.what.startswith(f"{phase} {unit} ")]
+    return [
+        (event.what.removeprefix(f"{phase} {unit} "), event.flops)
+        for event in computed
+        if event.what.startswith(f"{phase} {unit} ")
+    ]
 
 
 @pytest.mark.parametrize(("tp", "sequence_parallel"), LAYOUTS)
@@ -49,19 +54,27 @@ def test_the_executed_operations_are_the_listed_ones(tp, sequence_parallel):
     for result in results:
         sizes = local_sizes(SMALL, job.batch, tp, result.rank, sequence_parallel, job.dtype)
         forward = [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
-        assert charged(result.events, "forward", "layers.1") == [(operation.name, operation.flops) for operation in forward]
+        assert charged(result.events, "forward", "layers.1") == [
+            (operation.name, operation.flops) for operation in forward
+        ]
         backward = [*costs.mlp_backward(sizes), *costs.attention_backward(sizes)]
         listed = Counter((operation.name, operation.flops) for operation in backward)
         assert Counter(charged(result.events, "backward", "layers.1")) == listed
-        assert charged(result.events, "forward", "head") == [(operation.name, operation.flops) for operation in costs.head_forward(sizes)]
+        assert charged(result.events, "forward", "head") == [
+            (operation.name, operation.flops) for operation in costs.head_forward(sizes)
+        ]
         assert result.value == 0, "everything that was kept was given back"
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("tp", "sequence_parallel"), LAYOUTS)
-def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(tp, sequence_parallel, dtype, recompute):
-    job = Job(model=SMALL, mesh=Mesh(tp=tp), sequence_parallel=sequence_parallel, dtype=dtype, recompute=recompute)
+def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
+    tp, sequence_parallel, dtype, recompute
+):
+    job = Job(
+        model=SMALL, mesh=Mesh(tp=tp), sequence_parallel=sequence_parallel, dtype=dtype, recompute=recompute
+    )
     held = [result.value for result in launch(forward_only, tp, POCKET, job, engine="inline")]
     sizes = local_sizes(SMALL, job.batch, tp, 0, sequence_parallel, dtype)
     block = sum(costs.block_saved(sizes, recompute).values())
@@ -90,7 +103,14 @@ def test_a_pocket_layer_has_the_proportions_of_a_layer_of_llama_3_70b_on_h100s()
         "dp": 1e3 * 2 * gradients / POCKET.across.bandwidth_bytes_per_second,
         "pp": 1e3 * activation / tp / POCKET.across.bandwidth_bytes_per_second,
     }
-    expected = {"compute": 14.2, "overhead": 0.09, "tp inside": 2.09, "tp across": 18.8, "dp": 8.47, "pp": 0.78}
+    expected = {
+        "compute": 14.2,
+        "overhead": 0.09,
+        "tp inside": 2.09,
+        "tp across": 18.8,
+        "dp": 8.47,
+        "pp": 0.78,
+    }
     assert milliseconds == pytest.approx(expected, rel=5e-3)
 
 

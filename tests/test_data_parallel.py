@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from common import SMALL, TOLERANCE, difference_of_weights, loss_and_gradient_difference, measured, names, reference, run, strategy
+from common import (
+    SMALL,
+    TOLERANCE,
+    difference_of_weights,
+    loss_and_gradient_difference,
+    measured,
+    names,
+    reference,
+    run,
+    strategy,
+)
 
 from gpu import COMPUTE, GPU, MEMORY, Event
 from ndparallel.base.errors import UserError
@@ -30,9 +40,15 @@ def test_loss_and_every_gradient_shard_equal_the_single_gpus(name, dtype, microb
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("optimizer", "dtype", "tolerance"), [
-    ("sgd", "float32", 1e-5), ("sgd", "float64", 1e-12), ("adamw", "float32", 1e-3), ("adamw", "float64", 1e-9),
-])
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "tolerance"),
+    [
+        ("sgd", "float32", 1e-5),
+        ("sgd", "float64", 1e-12),
+        ("adamw", "float32", 1e-3),
+        ("adamw", "float64", 1e-9),
+    ],
+)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_weights_after_three_steps_equal_the_single_gpus(name, optimizer, dtype, tolerance):
     job = JOB.on(dtype=dtype, optimizer=optimizer, steps=3)
@@ -99,30 +115,56 @@ def states_before_the_optimizer_step(results) -> dict[str, float]:
     return held
 
 
-@pytest.mark.parametrize(("name", "weights", "gradients", "optimizer"), [
-    ("DDP naive", 4, 4, 8), ("DDP ring", 4, 4, 8), ("DDP overlapped", 4, 4, 8), ("ZeRO-1", 4, 4, 8 / 4), ("ZeRO-2", 4, 4 / 4, 8 / 4),
-    ("FSDP", 4 / 4, 4 / 4, 8 / 4), ("FSDP prefetch", 4 / 4, 4 / 4, 8 / 4), ("FSDP no reshard", 4 / 4, 4 / 4, 8 / 4),
-])
-def test_states_take_4_and_4_and_8_bytes_a_parameter_divided_where_sharded(name, weights, gradients, optimizer):
+@pytest.mark.parametrize(
+    ("name", "weights", "gradients", "optimizer"),
+    [
+        ("DDP naive", 4, 4, 8),
+        ("DDP ring", 4, 4, 8),
+        ("DDP overlapped", 4, 4, 8),
+        ("ZeRO-1", 4, 4, 8 / 4),
+        ("ZeRO-2", 4, 4 / 4, 8 / 4),
+        ("FSDP", 4 / 4, 4 / 4, 8 / 4),
+        ("FSDP prefetch", 4 / 4, 4 / 4, 8 / 4),
+        ("FSDP no reshard", 4 / 4, 4 / 4, 8 / 4),
+    ],
+)
+def test_states_take_4_and_4_and_8_bytes_a_parameter_divided_where_sharded(
+    name, weights, gradients, optimizer
+):
     parameters = sum(holding.array.size for holding in reference(DEFAULT).value.weights)
     held = states_before_the_optimizer_step(run(strategy(LESSON, name), DEFAULT, 4))
     assert held["weights"] == weights * parameters
     assert held["gradients"] == gradients * parameters
     assert held["optimizer"] == optimizer * parameters
-    assert held["activations"] == 0 and held.get("buffers", 0) in (0, 4 * parameters if name == "FSDP no reshard" else 0)
+    assert held["activations"] == 0 and held.get("buffers", 0) in (
+        0,
+        4 * parameters if name == "FSDP no reshard" else 0,
+    )
 
 
-@pytest.mark.parametrize(("name", "times"), [
-    ("DDP naive", 1.0), ("DDP ring", 1.0), ("DDP overlapped", 1.0), ("ZeRO-1", 1.0), ("ZeRO-2", 1.0), ("FSDP", 1.5), ("FSDP prefetch", 1.5),
-    ("FSDP no reshard", 1.0),
-])
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("DDP naive", 1.0),
+        ("DDP ring", 1.0),
+        ("DDP overlapped", 1.0),
+        ("ZeRO-1", 1.0),
+        ("ZeRO-2", 1.0),
+        ("FSDP", 1.5),
+        ("FSDP prefetch", 1.5),
+        ("FSDP no reshard", 1.0),
+    ],
+)
 def test_bytes_sent_are_a_multiple_of_a_rings(name, times):
     parameters = sum(holding.array.size for holding in reference(DEFAULT).value.weights)
     assert measured(LESSON, name, DEFAULT, 4).bytes_sent_per_gpu == times * 2 * (4 - 1) / 4 * 4 * parameters
 
 
 def test_zero_2_reduces_after_every_microbatch_and_ddp_once():
-    bytes_sent = {name: measured(LESSON, name, DEFAULT.on(microbatches=2), 4).bytes_sent_per_gpu for name in ("DDP ring", "ZeRO-2", "FSDP")}
+    bytes_sent = {
+        name: measured(LESSON, name, DEFAULT.on(microbatches=2), 4).bytes_sent_per_gpu
+        for name in ("DDP ring", "ZeRO-2", "FSDP")
+    }
     once = measured(LESSON, "DDP ring", DEFAULT, 4).bytes_sent_per_gpu
     assert bytes_sent == {"DDP ring": once, "ZeRO-2": 1.5 * once, "FSDP": 3 * once}
 
@@ -139,7 +181,12 @@ def test_total_compute_is_the_same_with_and_without_accumulation_but_for_the_ove
 
 
 def test_a_batch_that_cannot_be_cut_names_the_nearest_that_can_and_the_nearest_microbatches():
-    with pytest.raises(UserError, match="into 3 microbatches; the nearest batch that can is 9; the nearest number of microbatches is 2"):
+    with pytest.raises(
+        UserError,
+        match="into 3 microbatches; the nearest batch that can is 9; the nearest number of microbatches is 2",
+    ):
         Job(batch=8, microbatches=3)
-    with pytest.raises(UserError, match="into 5 data-parallel parts of 1 microbatch; the nearest batch that can is 10"):
+    with pytest.raises(
+        UserError, match="into 5 data-parallel parts of 1 microbatch; the nearest batch that can is 10"
+    ):
         Job(batch=8, mesh=Mesh(dp=5))

@@ -1,4 +1,5 @@
-"""What both engines promise of a message: it is a copy, it never blocks its sender, and it is found by its name."""
+"""What both engines promise of a message: it is a copy, it never blocks its sender, and it is found by its
+name."""
 
 import os
 import subprocess
@@ -58,7 +59,14 @@ def send_size(gpu, shape):
         gpu.send(1, np.broadcast_to(np.float32(7), shape), "size")
         return None
     array = gpu.receive(0, "size")
-    return [(array.shape, array.nbytes, float(array[(0,) * array.ndim]), array.flags.writeable or any(array.strides))]
+    return [
+        (
+            array.shape,
+            array.nbytes,
+            float(array[(0,) * array.ndim]),
+            array.flags.writeable or any(array.strides),
+        )
+    ]
 
 
 @pytest.mark.parametrize(("messages", "size"), [(2000, 10), (300, 1000), (20, 2_000_000)])
@@ -85,7 +93,8 @@ def test_a_name_may_be_longer_than_a_frame(two):
 
 def test_blocks_are_used_again():
     results = launch(blocks_of_ping_pong, 2, CLASSROOM, 100, engine="processes")
-    assert all(result.value <= 2 for result in results)  # neither can be more than one round ahead of the other
+    # neither can be more than one round ahead of the other
+    assert all(result.value <= 2 for result in results)
 
 
 def blocks_of_ping_pong(gpu, rounds):
@@ -97,7 +106,9 @@ def blocks_of_ping_pong(gpu, rounds):
 
 
 def test_inline_runs_thousands_of_ranks():
-    results = launch(rank_programs.ring_of, 2000, CLASSROOM, 1, 5, "float32", engine="inline", keep_events=False)
+    results = launch(
+        rank_programs.ring_of, 2000, CLASSROOM, 1, 5, "float32", engine="inline", keep_events=False
+    )
     assert len(results) == 2000
 
 
@@ -113,8 +124,19 @@ print("result", launch(rank_programs.stop_in_debugger, 3, CLASSROOM, engine="inl
 def test_a_debugger_stops_every_rank_of_inline_in_the_middle_of_its_program():
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     commands = "p 'in rank', gpu.rank\ncontinue\n" * 3
-    done = subprocess.run([sys.executable, "-c", DEBUGGED], env=environment, input=commands, capture_output=True, text=True, check=True)
-    assert [line[-2] for line in done.stdout.splitlines() if "in rank" in line] == ["0", "1", "2"] and "result 3" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", DEBUGGED],
+        env=environment,
+        input=commands,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line[-2] for line in done.stdout.splitlines() if "in rank" in line] == [
+        "0",
+        "1",
+        "2",
+    ] and "result 3" in done.stdout
 
 
 def test_inline_without_greenlet_is_one_sentence(monkeypatch):
@@ -123,7 +145,14 @@ def test_inline_without_greenlet_is_one_sentence(monkeypatch):
         Ranks(2, "inline")
 
 
-LEAVES = st.none() | st.booleans() | st.text(max_size=3) | st.integers() | st.just(1 << 63) | st.floats(allow_nan=False)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.text(max_size=3)
+    | st.integers()
+    | st.just(1 << 63)
+    | st.floats(allow_nan=False)
+)
 NUMBERED = st.tuples(st.tuples(st.sampled_from(["dp", ""]) | LEAVES, LEAVES), LEAVES)
 NAMES = NUMBERED | st.recursive(LEAVES, lambda some: st.lists(some, max_size=3).map(tuple))
 

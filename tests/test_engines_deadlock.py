@@ -93,7 +93,9 @@ def test_a_rank_is_not_stuck_while_a_message_from_the_one_it_waits_for_is_on_its
 
 
 def test_unread_messages_are_counted_where_they_are_too_many_to_name():
-    text = report([Waiting(0, 1, "this", "here.py:1", [f"message {number} from rank 1" for number in range(11)])])
+    text = report(
+        [Waiting(0, 1, "this", "here.py:1", [f"message {number} from rank 1" for number in range(11)])]
+    )
     assert text.endswith("message 7 from rank 1 and 3 more.")
 
 
@@ -119,7 +121,8 @@ def scripts(draw):
 
 
 def ends(plan):
-    """Whether every rank reaches the end of its script: each goes on until it waits for what has not been sent."""
+    """Whether every rank reaches the end of its script: each goes on until it waits for what has not been
+    sent."""
     at, sent, moved = [0] * len(plan), [], True
     while moved:
         moved = False
@@ -165,10 +168,19 @@ def test_a_rank_that_does_not_exist_is_named_and_not_waited_for(engine, program)
         launch(program, 2, CLASSROOM, engine=engine)
 
 
-@pytest.mark.parametrize(("ask", "said"), [
-    (lambda gpu: gpu.receive(0, "never"), "deadlock: rank 0 waits for 'never' from rank 0 (test_engines_deadlock.py:"),
-    (lambda gpu: gpu.send(1, np.zeros(1), "there"), "rank 0 has a message for or from rank 1, but the ranks are 0 to 0"),
-])
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (
+            lambda gpu: gpu.receive(0, "never"),
+            "deadlock: rank 0 waits for 'never' from rank 0 (test_engines_deadlock.py:",
+        ),
+        (
+            lambda gpu: gpu.send(1, np.zeros(1), "there"),
+            "rank 0 has a message for or from rank 1, but the ranks are 0 to 0",
+        ),
+    ],
+)
 def test_a_gpu_that_is_alone_is_told_of_what_cannot_be(ask, said):
     with pytest.raises((DeadlockError, ValueError), match=re.escape(said)):
         ask(GPU(0, CLASSROOM, Alone()))

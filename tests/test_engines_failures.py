@@ -31,7 +31,10 @@ def test_an_exception_names_the_rank_and_shows_its_traceback_from_the_program_on
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("what", "kind", "says"),
-    [("out of memory", OutOfMemoryError, "GPU 1 has 1.00 GB of memory"), ("user", UserError, "the batch does not fit.")],
+    [
+        ("out of memory", OutOfMemoryError, "GPU 1 has 1.00 GB of memory"),
+        ("user", UserError, "the batch does not fit."),
+    ],
 )
 def test_errors_that_mean_something_are_raised_as_what_they_are(engine, what, kind, says):
     with pytest.raises(kind) as caught:
@@ -70,7 +73,9 @@ def test_a_program_that_exits_is_a_failure_of_its_rank(engine):
         launch(rank_programs.raise_in, 2, CLASSROOM, 1, "exit", engine=engine)
 
 
-@pytest.mark.parametrize(("what", "says"), [("kill", "rank 1 was killed by SIGKILL"), ("leave", "rank 1 left with exit code 7")])
+@pytest.mark.parametrize(
+    ("what", "says"), [("kill", "rank 1 was killed by SIGKILL"), ("leave", "rank 1 left with exit code 7")]
+)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_ends_without_a_word_is_told_from_its_exit_code(method, what, says):
     with Ranks(3, "processes", method) as ranks, pytest.raises(RankError, match=says):
@@ -107,7 +112,7 @@ from ndparallel.engines.launch import Ranks
 import rank_programs
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start deaf to it
     try:
         with Ranks(4, "processes", sys.argv[2]) as ranks:
             ranks.run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[1])
@@ -121,10 +126,15 @@ def running(request, tmp_path):
     """A launcher in the middle of all-reduces, after which nothing may be left."""
     (tmp_path / "temporary").mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "TMPDIR": str(tmp_path / "temporary")}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "TMPDIR": str(tmp_path / "temporary"),
+    }
     arguments = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "ranks"), request.param]
     shared_before = shared_memory()
-    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         yield Launcher(process, tmp_path / "ranks")
         assert list((tmp_path / "temporary").iterdir()) == []
@@ -140,7 +150,11 @@ class Launcher:
         self.ranks = {int(line.split()[1]): int(line.split()[2]) for line in self.lines("rank")}
 
     def lines(self, kind):
-        return [line for line in self.file.read_text().splitlines() if line.startswith(kind)] if self.file.exists() else []
+        return (
+            [line for line in self.file.read_text().splitlines() if line.startswith(kind)]
+            if self.file.exists()
+            else []
+        )
 
     def wait_for(self, count, kind):
         """Wait until the ranks have noted so many lines of this kind."""
@@ -178,7 +192,9 @@ def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothi
     os.kill(running.ranks[2], signal.SIGKILL)
     text, exit_code = running.end()
     assert exit_code == 1 and text.count("Traceback") == 1
-    assert text.splitlines()[-1].endswith("RankError: rank 2 was killed by SIGKILL, and the other ranks were ended.")
+    assert text.splitlines()[-1].endswith(
+        "RankError: rank 2 was killed by SIGKILL, and the other ranks were ended."
+    )
 
 
 def test_ctrl_c_ends_all_ranks_quietly(running):

@@ -1,8 +1,10 @@
-"""2,000 random rank programs, legal and broken: each ends in the right result or in the right explanation, on both local engines.
+"""2,000 random rank programs, legal and broken: each ends in the right result or in the right explanation, on
+both local engines.
 
-A program is drawn as a list of messages and collectives in which all agree. Most are then broken: on one rank something is left out, done
-twice, done too early or late, or done otherwise, or it raises. The oracle runs every rank alone and writes down what it sends and
-receives; then it lets each go on until it waits for what was not sent. That ends the same in whatever order the ranks are looked at.
+A program is drawn as a list of messages and collectives in which all agree. Most are then broken: on one rank
+something is left out, done twice, done too early or late, or done otherwise, or it raises. The oracle runs
+every rank alone and writes down what it sends and receives; then it lets each go on until it waits for what
+was not sent. That ends the same in whatever order the ranks are looked at.
 """
 
 from collections import deque
@@ -22,7 +24,7 @@ DTYPES = ("float32", "float64", "int32")
 KINDS = ("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier")
 
 
-# ------------------------------------------------------------------------------------------------- drawing a program
+# ------------------------------------------------------------------------------------------ drawing a program
 
 
 def draw(random):
@@ -37,7 +39,14 @@ def draw(random):
             scripts[target].append(("receive", source, name, size, dtype))
         else:
             ranks = tuple(random.sample(range(world_size), random.randint(1, world_size)))
-            action = (random.choice(KINDS), ranks, number, random.randrange(9), random.choice(DTYPES), random.random() < 0.3)
+            action = (
+                random.choice(KINDS),
+                ranks,
+                number,
+                random.randrange(9),
+                random.choice(DTYPES),
+                random.random() < 0.3,
+            )
             for rank in ranks:
                 scripts[rank].append(action)
     breaks = random.choice((0, 1, 1, 2))
@@ -62,7 +71,8 @@ def break_one(random, script, world_size):
     elif how == "dtype":
         script.insert(place, (*action[:4], "complex128", *action[5:]))
     elif how == "other":
-        ranks = tuple(random.sample(range(world_size), random.randint(1, world_size)))  # perhaps without this rank
+        # perhaps without this rank
+        ranks = tuple(random.sample(range(world_size), random.randint(1, world_size)))
         script.insert(place, (random.choice(KINDS), ranks, 0, 4, "float64", False))
 
 
@@ -105,7 +115,7 @@ def collective(gpu, kind, ranks, root, size, dtype, async_op):
             return piece[:0], barrier(gpu, group, async_op=async_op)
 
 
-# --------------------------------------------------------------------------------------------------------- the oracle
+# ------------------------------------------------------------------------------------------------- the oracle
 
 
 class Recorder(GPU):
@@ -160,7 +170,9 @@ def expected_numbers(scripts):
             if kind == "receive":
                 got[rank].append(content(others, size, dtype).tolist())
             elif kind != "send":
-                got[rank].append(expected_collective(kind, others, root, size, dtype, others.index(rank)).tolist())
+                got[rank].append(
+                    expected_collective(kind, others, root, size, dtype, others.index(rank)).tolist()
+                )
     return got
 
 
@@ -180,7 +192,7 @@ def expected_collective(kind, ranks, root, size, dtype, index):
             return arrays[0][:0]
 
 
-# ----------------------------------------------------------------------------------------------------------- the claims
+# ------------------------------------------------------------------------------------------------- the claims
 
 
 def outcome(ranks, scripts):
@@ -199,7 +211,9 @@ def check(found, scripts, legal):
     if isinstance(found, DeadlockError):
         assert waits and (not failed or stuck)
         rank = int(str(found).split()[2])
-        assert str(found).startswith(f"deadlock: rank {rank} waits for ") and f" from rank {waits[rank]} (" in str(found)
+        assert str(found).startswith(
+            f"deadlock: rank {rank} waits for "
+        ) and f" from rank {waits[rank]} (" in str(found)
     elif failed:
         first = min(failed)
         kind = found.kind if isinstance(found, RankError) else type(found).__name__

@@ -1,4 +1,5 @@
-"""Every strategy of every lesson is the same on processes and on inline: its JSON to the last byte, its events, clocks and memory."""
+"""Every strategy of every lesson is the same on processes and on inline: its JSON to the last byte, its
+events, clocks and memory."""
 
 import gc
 
@@ -21,7 +22,10 @@ LAYERS = {"3d_pipeline_parallel": 8, "4d_combined": 8}  # enough to fill their s
 def test_every_strategy_is_the_same_on_both_engines(name):
     lesson = load(name)
     job = Job(**{"model": MODEL.on(layers=LAYERS.get(name, 2))} | lesson.defaults)
-    one, other = (run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None) for engine in ("inline", "processes"))
+    one, other = (
+        run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None)
+        for engine in ("inline", "processes")
+    )
     assert one.report.json() == other.report.json()
     assert all(row.step_seconds for row in one.report.strategies)
     for ran, results in one.results.items():
@@ -29,7 +33,10 @@ def test_every_strategy_is_the_same_on_both_engines(name):
             assert here._replace(value=None) == there._replace(value=None), ran
 
 
-@pytest.mark.parametrize(("lesson", "name", "gpus"), [("1d_data_parallel", "FSDP prefetch", 4), ("4d_combined", "with experts, EP", 8)])
+@pytest.mark.parametrize(
+    ("lesson", "name", "gpus"),
+    [("1d_data_parallel", "FSDP prefetch", 4), ("4d_combined", "with experts, EP", 8)],
+)
 def test_a_strategy_leaves_no_circle_that_only_the_garbage_collector_could_set_free(lesson, name, gpus):
     job = Job(**{"model": SMALL.on(layers=4)} | load(lesson).defaults)
     gc.collect()

@@ -1,4 +1,5 @@
-"""The engine mpi under a real mpirun: what it gives is what the engine inline gives, byte for byte, and it fails as clearly."""
+"""The engine mpi under a real mpirun: what it gives is what the engine inline gives, byte for byte, and it
+fails as clearly."""
 
 import contextlib
 import importlib.util
@@ -19,10 +20,19 @@ from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
 
 ROOT = Path(__file__).resolve().parents[1]
-MPIRUN = shutil.which("mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-LOCAL = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+MPIRUN = shutil.which(
+    "mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+)
+LOCAL = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
-needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed: pip install 'ndparallel[mpi]'")
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None,
+    reason="mpi4py is not installed: pip install 'ndparallel[mpi]'",
+)
 
 
 def mpirun(processes, *words):
@@ -72,7 +82,9 @@ def test_a_world_of_the_wrong_size_is_told_once_with_what_to_write():
 
 
 @needs_mpi
-@pytest.mark.parametrize(("kind", "told"), [("nonsense", "RankError: rank 1 raised KeyError"), ("kill", "signal 9")])
+@pytest.mark.parametrize(
+    ("kind", "told"), [("nonsense", "RankError: rank 1 raised KeyError"), ("kill", "signal 9")]
+)
 def test_a_rank_that_raises_or_is_killed_ends_all(kind, told):
     found = mpirun(2, "tests/mpi_script.py", kind)
     assert found.returncode != 0
@@ -82,13 +94,38 @@ def test_a_rank_that_raises_or_is_killed_ends_all(kind, told):
 
 @needs_mpi
 def test_another_engine_that_is_asked_for_wins_and_still_only_one_rank_prints():
-    found = mpirun(2, "-m", "ndparallel", "collective", "all_reduce", "--ranks", "4", "--algorithm", "ring", "--engine", "inline", "--json")
+    found = mpirun(
+        2,
+        "-m",
+        "ndparallel",
+        "collective",
+        "all_reduce",
+        "--ranks",
+        "4",
+        "--algorithm",
+        "ring",
+        "--engine",
+        "inline",
+        "--json",
+    )
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        command_line(["collective", "all_reduce", "--ranks", "4", "--algorithm", "ring", "--engine", "inline", "--json"])
+        command_line(
+            [
+                "collective",
+                "all_reduce",
+                "--ranks",
+                "4",
+                "--algorithm",
+                "ring",
+                "--engine",
+                "inline",
+                "--json",
+            ]
+        )
     assert found.stdout == printed.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------ without any mpirun
+# ----------------------------------------------------------------------------------------- without any mpirun
 
 
 @pytest.fixture

@@ -30,7 +30,8 @@ MODELS = {
     "many": replace(MOE, experts=8, top_k=3, shared_experts=2, balance_loss=0.5),
     "one": replace(MOE, top_k=1, balance_loss=0.0),
 }
-JOBS = {name: Job(model=model, seed=2) for name, model in MODELS.items()}  # under which no choice is near a tie
+# under which no choice is near a tie
+JOBS = {name: Job(model=model, seed=2) for name, model in MODELS.items()}
 MESHES = [
     Mesh(),
     Mesh(dp=2),
@@ -45,20 +46,38 @@ MESHES = [
     Mesh(cp=2, dp=2, ep=2),
     Mesh(tp=2, cp=2, dp=2, ep=2),
 ]
-LAYOUTS = [(mesh, "none") for mesh in MESHES] + [(mesh, variant) for mesh in MESHES if mesh.tp > 1 for variant in ("sp", "sp-regather")]
-layouts = pytest.mark.parametrize(("mesh", "sequence_parallel"), LAYOUTS, ids=[f"{name(mesh)} {variant}" for mesh, variant in LAYOUTS])
+LAYOUTS = [(mesh, "none") for mesh in MESHES] + [
+    (mesh, variant) for mesh in MESHES if mesh.tp > 1 for variant in ("sp", "sp-regather")
+]
+layouts = pytest.mark.parametrize(
+    ("mesh", "sequence_parallel"), LAYOUTS, ids=[f"{name(mesh)} {variant}" for mesh, variant in LAYOUTS]
+)
 
 
 def sizes_of(job: Job, rank: int):
     mesh, tp = job.mesh, job.mesh.coordinates(rank)["tp"]
-    return local_sizes(job.model, job.microbatch, mesh.tp, tp, job.sequence_parallel, job.dtype, mesh.cp, job.context_parallel, mesh.ep)
+    return local_sizes(
+        job.model,
+        job.microbatch,
+        mesh.tp,
+        tp,
+        job.sequence_parallel,
+        job.dtype,
+        mesh.cp,
+        job.context_parallel,
+        mesh.ep,
+    )
 
 
 def events(result, kind: str, stream: str | None = None) -> list[Event]:
-    return [event for event in map(Event._make, result.events) if event.kind == kind and stream in (None, event.stream)]
+    return [
+        event
+        for event in map(Event._make, result.events)
+        if event.kind == kind and stream in (None, event.stream)
+    ]
 
 
-# ---------------------------------------------------------------------------------------------- the router's mathematics
+# ----------------------------------------------------------------------------------- the router's mathematics
 
 
 def test_a_token_goes_to_its_most_probable_experts_and_of_equal_ones_to_the_lower_index():
@@ -72,10 +91,14 @@ def test_an_expert_takes_the_earliest_tokens_up_to_its_limit(tokens, experts, da
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     chosen = routing.top_k(generator.random((tokens, experts)), k)
     order, counts = routing.assign(chosen, experts, limit)
-    expected = [[token for token in range(tokens) if expert in chosen[token]][:limit] for expert in range(experts)]
+    expected = [
+        [token for token in range(tokens) if expert in chosen[token]][:limit] for expert in range(experts)
+    ]
     assert counts.tolist() == [len(mine) for mine in expected]
     assert (order // k).tolist() == [token for mine in expected for token in mine]
-    assert chosen.reshape(-1)[order].tolist() == [expert for expert, mine in enumerate(expected) for _ in mine]
+    assert chosen.reshape(-1)[order].tolist() == [
+        expert for expert, mine in enumerate(expected) for _ in mine
+    ]
 
 
 def test_nothing_is_dropped_at_capacity_1_when_tokens_spread_evenly():
@@ -106,7 +129,9 @@ def test_the_gates_gradient_is_that_of_finite_differences(renormalise):
 
     probabilities = functional.softmax(logits.copy())[0]
     dprobabilities = routing.gates_backward(dgates, probabilities, chosen, renormalise)
-    assert functional.softmax_backward(dprobabilities, probabilities) == pytest.approx(slopes(value, logits), abs=1e-8)
+    assert functional.softmax_backward(dprobabilities, probabilities) == pytest.approx(
+        slopes(value, logits), abs=1e-8
+    )
 
 
 def slopes(value, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
@@ -134,7 +159,9 @@ def gradients_and_slopes(gpu, job: Job, picks: int) -> list[tuple[str, float, fl
             weights, gradients = views(parameters, bucket.weights), views(parameters, bucket.gradients)
             for tensor, weight in weights.items():
                 for element in generator.integers(weight.size, size=picks):
-                    found.append((tensor, float(gradients[tensor].flat[element]), slope(replica, weight, element)))
+                    found.append(
+                        (tensor, float(gradients[tensor].flat[element]), slope(replica, weight, element))
+                    )
     return found
 
 
@@ -144,7 +171,9 @@ def slope(replica: Replica, weight: np.ndarray, element: int, step: float = 1e-6
     for sign in (1, -1):
         weight.flat[element] = start + sign * step
         replica.forward(0)
-        sides.append(replica.context.losses[0] + sum(routed.balance_loss for routed in replica.context.routed.values()))
+        sides.append(
+            replica.context.losses[0] + sum(routed.balance_loss for routed in replica.context.routed.values())
+        )
     weight.flat[element] = start
     return (sides[0] - sides[1]) / (2 * step)
 
@@ -155,12 +184,17 @@ def test_every_gradient_is_that_of_finite_differences(job):
     roomy = replace(POCKET, memory_bytes=float("inf"))
     [result] = launch(gradients_and_slopes, 1, roomy, job, 5, engine="inline")
     tensors = {tensor for tensor, _, _ in result.value}
-    assert {"layers.0.router", "layers.0.experts.gate_up", "layers.0.experts.down", "layers.0.norm2"} <= tensors
+    assert {
+        "layers.0.router",
+        "layers.0.experts.gate_up",
+        "layers.0.experts.down",
+        "layers.0.norm2",
+    } <= tensors
     for tensor, gradient, found in result.value:
         assert gradient == pytest.approx(found, rel=1e-5, abs=1e-8), tensor
 
 
-# ----------------------------------------------------------------------------------------------- the numbers of any mesh
+# ------------------------------------------------------------------------------------ the numbers of any mesh
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in JOBS), ("shared", "float32")])
@@ -201,7 +235,14 @@ def test_every_1d_strategy_trains_experts_that_ranks_share_out(strategy_name, me
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
 def test_a_pipeline_computes_the_experts_weight_gradients_later(schedule):
     model = replace(JOBS["shared"].model, layers=4)
-    job = JOBS["shared"].on(model=model, mesh=Mesh(pp=2, tp=2), dtype="float64", microbatches=4, schedule=schedule, sequence_parallel="sp")
+    job = JOBS["shared"].on(
+        model=model,
+        mesh=Mesh(pp=2, tp=2),
+        dtype="float64",
+        microbatches=4,
+        schedule=schedule,
+        sequence_parallel="sp",
+    )
     results = launch(strategy("3d_pipeline_parallel", "1F1B").program, 4, POCKET, job, engine="inline")
     assert max(differences(job, results)) <= 1e-12
 
@@ -230,13 +271,19 @@ def test_the_ranks_of_an_expert_are_those_of_dp_seen_twice():
     """ep adds no ranks: ep times expert_dp is dp."""
     mesh = Mesh(tp=2, cp=2, dp=4, ep=2)
     for rank in range(mesh.world_size):
-        across = {member for peer in mesh.group("ep", rank).ranks for member in mesh.group("expert_dp", peer).ranks}
+        across = {
+            member for peer in mesh.group("ep", rank).ranks for member in mesh.group("expert_dp", peer).ranks
+        }
         assert across == set(mesh.group("dp", rank).ranks)
-        with_cp = {member for peer in mesh.group("ep", rank).ranks for member in mesh.group("expert_dp_cp", peer).ranks}
+        with_cp = {
+            member
+            for peer in mesh.group("ep", rank).ranks
+            for member in mesh.group("expert_dp_cp", peer).ranks
+        }
         assert with_cp == set(mesh.group("dp_cp", rank).ranks)
 
 
-# ---------------------------------------------------------------------------------------------- capacity, ties, idle experts
+# ------------------------------------------------------------------------------- capacity, ties, idle experts
 
 
 def test_a_capacity_that_no_expert_reaches_changes_nothing():
@@ -280,7 +327,9 @@ def with_ties(gpu, job: Job):
     return replica.outcome
 
 
-@pytest.mark.parametrize("mesh", [Mesh(dp=2, ep=2), Mesh(dp=4, ep=4), Mesh(tp=2, dp=2, ep=2), Mesh(cp=2, dp=2, ep=2)], ids=name)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(dp=2, ep=2), Mesh(dp=4, ep=4), Mesh(tp=2, dp=2, ep=2), Mesh(cp=2, dp=2, ep=2)], ids=name
+)
 def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
     """All tokens go to experts 0 and 1, whatever the mesh; the others are on ranks of their own."""
     job = JOBS["shared"].on(mesh=mesh, dtype="float64")
@@ -296,7 +345,7 @@ def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
         assert busy == [expert < 2 for expert in range(first, first + 4 // mesh.ep)]
 
 
-# --------------------------------------------------------------------------------------------- operations, memory, bytes
+# ---------------------------------------------------------------------------------- operations, memory, bytes
 
 
 @layouts
@@ -317,7 +366,9 @@ def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel):
                 for event in events(result, COMPUTE)
                 if event.what.startswith((f"{phase} layers.1 ", f"{phase} layers.1.experts "))
             )
-            assert charged == Counter((operation.name.split()[-1], operation.flops, operation.bytes) for operation in operations)
+            assert charged == Counter(
+                (operation.name.split()[-1], operation.flops, operation.bytes) for operation in operations
+            )
 
 
 KEPT = [("shared", "float32", None), ("many", "float64", None), ("unshared", "float32", 0.75)]
@@ -325,7 +376,9 @@ KEPT = [("shared", "float32", None), ("many", "float64", None), ("unshared", "fl
 
 @pytest.mark.parametrize(("name", "dtype", "factor"), KEPT)
 @layouts
-def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(mesh, sequence_parallel, name, dtype, factor):
+def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
+    mesh, sequence_parallel, name, dtype, factor
+):
     job = JOBS[name]
     model = replace(job.model, capacity_factor=factor)
     job = job.on(model=model, mesh=mesh, dtype=dtype, sequence_parallel=sequence_parallel)
@@ -333,9 +386,15 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(mes
         z, (held, outcome) = sizes_of(job, result.rank), result.value
         elements = model.layers * sum(costs.attention_saved(z).values()) + sum(costs.head_saved(z).values())
         for routed in outcome.routed[0].values():
-            elements += sum(costs.experts_saved(z, z.routed_tokens * z.top_k - routed.dropped, sum(routed.expert_rows)).values())
+            elements += sum(
+                costs.experts_saved(
+                    z, z.routed_tokens * z.top_k - routed.dropped, sum(routed.expert_rows)
+                ).values()
+            )
         assert held == elements * np.dtype(dtype).itemsize + z.tokens
-    assert all(result.value[0] == 0 for result in run(job, both_passes)), "everything that was kept was given back"
+    assert all(result.value[0] == 0 for result in run(job, both_passes)), (
+        "everything that was kept was given back"
+    )
 
 
 def test_a_blocks_list_is_that_of_equally_busy_experts():
@@ -359,13 +418,24 @@ def test_compute_of_all_ranks_together_is_the_single_gpus_but_for_sorting(mesh):
 
 @pytest.mark.parametrize("sequence_parallel", ["none", "sp"])
 def test_a_row_crosses_the_ep_links_once_each_way_whatever_tp_is(sequence_parallel):
-    """And only where its expert is on another rank: forward there and back, backward there and back, in every layer."""
+    """And only where its expert is on another rank: forward there and back, backward there and back, in every
+    layer."""
 
     def crossed(tp):
         job = JOBS["unshared"].on(mesh=Mesh(dp=2, ep=2, tp=tp), sequence_parallel=sequence_parallel)
         results = run(job, both_passes)
-        counts = {event.what[0][1] for result in results for event in events(result, SEND, "ep") if event.bytes == 2 * 4}
-        sent = sum(event.bytes for result in results for event in events(result, SEND, "ep") if event.what[0][1] not in counts)
+        counts = {
+            event.what[0][1]
+            for result in results
+            for event in events(result, SEND, "ep")
+            if event.bytes == 2 * 4
+        }
+        sent = sum(
+            event.bytes
+            for result in results
+            for event in events(result, SEND, "ep")
+            if event.what[0][1] not in counts
+        )
         return sent, results
 
     sent, results = crossed(1)
@@ -374,12 +444,15 @@ def test_a_row_crosses_the_ep_links_once_each_way_whatever_tp_is(sequence_parall
     assert 0 < sent < 4 * sum(chosen) * SMALL.hidden * 4
 
 
-# ----------------------------------------------------------------------------------------------------- imbalance in time
+# ------------------------------------------------------------------------------------------ imbalance in time
 
 
 def test_the_rank_of_the_popular_experts_holds_all():
-    """With ties all rows go to rank 0's experts: its work is that of all ranks, and the others wait for it."""
-    job = JOBS["unshared"].on(model=replace(MODELS["unshared"], layers=1, balance_loss=0.0), mesh=Mesh(dp=2, ep=2), batch=64)
+    """With ties all rows go to rank 0's experts: its work is that of all ranks, and the others wait for
+    it."""
+    job = JOBS["unshared"].on(
+        model=replace(MODELS["unshared"], layers=1, balance_loss=0.0), mesh=Mesh(dp=2, ep=2), batch=64
+    )
     crowded = run(job, with_ties)
     rows = [result.value.routed[0]["layers.0", 0].expert_rows for result in crowded]
     assert sum(rows[0]) == 2 * 64 * SMALL.sequence and sum(rows[1]) == 0
@@ -397,7 +470,8 @@ def expert_events(result) -> list[Event]:
 
 
 def test_senders_queue_at_the_popular_door():
-    """Three ranks send all their rows to the fourth, which takes them in one after another: 3 n / bandwidth."""
+    """Three ranks send all their rows to the fourth, which takes them in one after another: 3 n /
+    bandwidth."""
     job = JOBS["one"].on(model=replace(MODELS["one"], layers=1, shared_experts=0), mesh=Mesh(dp=4, ep=4))
     results = run(job, with_ties)
     arrivals = [event for event in events(results[0], RECEIVE, "ep") if event.bytes > 1000][:3]
@@ -412,14 +486,21 @@ def test_shared_experts_compute_while_rows_travel():
     job = JOBS["shared"].on(mesh=Mesh(dp=2, ep=2))
     for result in run(job, forward_only, replace(POCKET, gpus_per_node=1)):
         travelling = events(result, COLLECTIVE, "ep")[1::3]  # of each layer: counts, rows there, rows back
-        shared = [event for event in events(result, COMPUTE) if event.what.endswith((" gate_up", " swiglu", " down"))]
+        shared = [
+            event
+            for event in events(result, COMPUTE)
+            if event.what.endswith((" gate_up", " swiglu", " down"))
+        ]
         shared = [event for event in shared if ".experts " not in event.what]
         assert len(travelling) == MOE.layers and len(shared) == 3 * MOE.layers
         for layer, rows in enumerate(travelling):
-            assert all(rows.start <= event.start and event.end < rows.end for event in shared[3 * layer : 3 * layer + 3])
+            assert all(
+                rows.start <= event.start and event.end < rows.end
+                for event in shared[3 * layer : 3 * layer + 3]
+            )
 
 
-# --------------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

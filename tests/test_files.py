@@ -38,14 +38,21 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
 def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
     path, seen = tmp_path / "trace.json", []
     replace = Path.replace
-    monkeypatch.setattr(Path, "replace", lambda self, target: (seen.append((path.exists(), self.read_text())), replace(self, target))[1])
+    monkeypatch.setattr(
+        Path,
+        "replace",
+        lambda self, target: (seen.append((path.exists(), self.read_text())), replace(self, target))[1],
+    )
     write_atomically(path, "all of it")
     assert seen == [(False, "all of it")] and path.read_text() == "all of it"
 
 
 @pytest.mark.parametrize(
     "path, reason",
-    [("missing/picture.svg", "there is no directory .*missing.*; make it first"), (".", "it is a directory; name a file in it")],
+    [
+        ("missing/picture.svg", "there is no directory .*missing.*; make it first"),
+        (".", "it is a directory; name a file in it"),
+    ],
 )
 def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
     with pytest.raises(UserError, match=f"^cannot write '.*': {reason}\\.$"):
@@ -53,14 +60,27 @@ def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
 
 
 @pytest.mark.parametrize("target", ["missing/a.svg", "directory"])
-@pytest.mark.parametrize(("work", "program", "options"), [
-    ("ndparallel.lessons.main.run_lesson", "1d_data_parallel", ["--svg"]),
-    ("ndparallel.lessons.main.run_lesson", "4d_combined", ["--trace"]),
-    ("ndparallel.lessons.comparison.run_entries", "compare", ["--svg"]),
-    ("ndparallel.commands.schedule.timed", "schedule", ["1f1b", "--stages", "2", "--microbatches", "4", "--svg"]),
-    ("ndparallel.commands.scaling.scale", "scaling", ["--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--svg"]),
-])
-def test_what_cannot_be_written_is_said_before_the_work(work, program, options, target, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("work", "program", "options"),
+    [
+        ("ndparallel.lessons.main.run_lesson", "1d_data_parallel", ["--svg"]),
+        ("ndparallel.lessons.main.run_lesson", "4d_combined", ["--trace"]),
+        ("ndparallel.lessons.comparison.run_entries", "compare", ["--svg"]),
+        (
+            "ndparallel.commands.schedule.timed",
+            "schedule",
+            ["1f1b", "--stages", "2", "--microbatches", "4", "--svg"],
+        ),
+        (
+            "ndparallel.commands.scaling.scale",
+            "scaling",
+            ["--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--svg"],
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_work(
+    work, program, options, target, tmp_path, monkeypatch, capsys
+):
     def begun(*arguments):
         raise AssertionError("the work was begun")
 
@@ -74,7 +94,9 @@ def test_what_cannot_be_written_is_said_before_the_work(work, program, options, 
 
 def test_a_directory_that_may_not_be_written_to_is_known_before(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: not (path == tmp_path and mode == os.W_OK))
-    with pytest.raises(UserError, match="permission denied; name a file in a directory that you may write to"):
+    with pytest.raises(
+        UserError, match="permission denied; name a file in a directory that you may write to"
+    ):
         check_writable(tmp_path / "picture.svg")
 
 
@@ -87,7 +109,9 @@ def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(UserError, match="permission denied; name a file in a directory that you may write to"):
+    with pytest.raises(
+        UserError, match="permission denied; name a file in a directory that you may write to"
+    ):
         write_atomically(tmp_path / "picture.svg", "")
 
 

@@ -1,4 +1,5 @@
-"""Claims about NaN and infinity: a run that has one is told, with where it began, and never passes as equal to the single GPU's."""
+"""Claims about NaN and infinity: a run that has one is told, with where it began, and never passes as equal
+to the single GPU's."""
 
 import json
 from dataclasses import replace
@@ -39,7 +40,8 @@ def poisoned(gpu, job, where=lambda replica: replica.units[2].w["out"]):
 
 
 def poisoned_gradient(gpu, job):
-    """The same numbers as DDP's until the last moment: one gradient of GPU 1 is spoilt when all has been computed."""
+    """The same numbers as DDP's until the last moment: one gradient of GPU 1 is spoilt when all has been
+    computed."""
     outcome = poisoned(gpu, job, lambda replica: np.empty((1, 1)))
     if gpu.rank == 1:
         outcome.gradients[0].array[-1] = np.nan
@@ -87,17 +89,32 @@ def test_its_json_has_null_for_every_such_number():
 
 def test_what_only_the_gradients_show_is_told_by_the_first_of_them():
     run = run_of(poisoned_gradient)
-    assert not run.report.equal() and run["ours"].not_finite.startswith("in the gradients of ") and "GPU 1" in run["ours"].not_finite
+    assert (
+        not run.report.equal()
+        and run["ours"].not_finite.startswith("in the gradients of ")
+        and "GPU 1" in run["ours"].not_finite
+    )
 
 
 def test_a_run_that_is_well_is_not_run_again():
-    assert run_of(lambda gpu, job: poisoned(gpu, job, lambda replica: np.empty((1, 1)))).announced == ["single GPU", "ours"]
+    assert run_of(lambda gpu, job: poisoned(gpu, job, lambda replica: np.empty((1, 1)))).announced == [
+        "single GPU",
+        "ours",
+    ]
 
 
 def test_training_that_diverges_is_told_for_the_single_gpu_as_for_the_others(capsys):
     strategies = [*load("1d_data_parallel").strategies, load("0d_single_gpu").strategies[0]]
-    lesson = replace(load("1d_data_parallel"), defaults={"learning_rate": 1e25}, strategies=strategies, chosen=None)
-    assert main(lesson, ["--steps", "3", "--engine", "inline", "--strategy", "DDP ring", "--strategy", "single GPU"]) == 1
+    lesson = replace(
+        load("1d_data_parallel"), defaults={"learning_rate": 1e25}, strategies=strategies, chosen=None
+    )
+    assert (
+        main(
+            lesson,
+            ["--steps", "3", "--engine", "inline", "--strategy", "DDP ring", "--strategy", "single GPU"],
+        )
+        == 1
+    )
     text = " ".join(capsys.readouterr().out.split())
     assert text.count("NaN or infinity, first in ") == 2
 

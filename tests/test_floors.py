@@ -88,7 +88,10 @@ def test_a_floor_imports_only_from_floors_below_it(floor):
 
 def test_no_files_import_one_another_in_a_circle():
     known = modules()
-    graph = {module: {name if name in known else name.rpartition(".")[0] for name in of_the_project(path)} for module, path in known.items()}
+    graph = {
+        module: {name if name in known else name.rpartition(".")[0] for name in of_the_project(path)}
+        for module, path in known.items()
+    }
     graphlib.TopologicalSorter(graph).prepare()  # which raises CycleError
 
 
@@ -99,7 +102,12 @@ def test_gpu_imports_nothing_of_the_project_and_collectives_only_gpu():
 
 def test_the_registry_knows_the_lessons_file_names_and_pictures_asks_it_for_them():
     names = [path.stem for path in ROOT.glob("[0-9]d_*.py")]
-    knowing = {path.name for path in PACKAGE.rglob("*.py") for name in names if f'"{name}"' in path.read_text("utf-8")}
+    knowing = {
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        for name in names
+        if f'"{name}"' in path.read_text("utf-8")
+    }
     assert len(names) == 5 and knowing == {"registry.py", "pictures.py"}
 
 

@@ -1,4 +1,5 @@
-"""The page of folklore: every claim has a verdict and a command, and every command that is shown is one that makes the page's numbers."""
+"""The page of folklore: every claim has a verdict and a command, and every command that is shown is one that
+makes the page's numbers."""
 
 import re
 
@@ -28,15 +29,28 @@ def test_claims_are_numbered_through_and_there_are_all_that_circulate_most():
         "inside a node",
         "across nodes",
     )
-    circulating += ("InfiniBand", "Sequence parallelism", "1F1B", "4 to 8 times", "80-95 %", "naive pipeline", "Broadcasting", "TP8 x PP16")
+    circulating += (
+        "InfiniBand",
+        "Sequence parallelism",
+        "1F1B",
+        "4 to 8 times",
+        "80-95 %",
+        "naive pipeline",
+        "Broadcasting",
+        "TP8 x PP16",
+    )
     claims = " ".join(claim for _, claim, *_ in CLAIMS)
     assert [words for words in (*circulating, "multiplicatively") if words not in claims] == []
 
 
-@pytest.mark.parametrize(("number", "verdict", "finding"), [(number, verdict, finding) for number, _, verdict, finding in CLAIMS])
+@pytest.mark.parametrize(
+    ("number", "verdict", "finding"), [(number, verdict, finding) for number, _, verdict, finding in CLAIMS]
+)
 def test_every_claim_has_a_verdict_a_number_and_a_command(number, verdict, finding):
     assert re.match(r"true\b|false\b", verdict) and re.search(r"\d", finding)
-    assert any(number in re.findall(r"\d+", numbers.partition(",also")[0]) for _, numbers in SHOWN), f"no command shows claim {number}"
+    assert any(number in re.findall(r"\d+", numbers.partition(",also")[0]) for _, numbers in SHOWN), (
+        f"no command shows claim {number}"
+    )
 
 
 def test_every_command_shown_is_one_that_the_numbers_come_from():

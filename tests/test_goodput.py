@@ -1,4 +1,5 @@
-"""Claims about goodput: published intervals, a life worked out by hand, a simulation that agrees with a theory it does not know."""
+"""Claims about goodput: published intervals, a life worked out by hand, a simulation that agrees with a
+theory it does not know."""
 
 import json
 import math
@@ -8,7 +9,15 @@ import pytest
 
 from ndparallel.commands.command_line import main
 from ndparallel.planner import goodput
-from ndparallel.planner.goodput import DAY, HOUR, Cluster, daly_interval, expected_goodput, simulate, young_interval
+from ndparallel.planner.goodput import (
+    DAY,
+    HOUR,
+    Cluster,
+    daly_interval,
+    expected_goodput,
+    simulate,
+    young_interval,
+)
 
 LLAMA_3 = Cluster(16_384)
 MINUTE = 60.0
@@ -28,7 +37,9 @@ def test_the_intervals_of_dalys_figures_3_to_5(mtbf, minutes):
 def test_youngs_interval_is_the_root_of_twice_checkpoint_times_mtbf_and_dalys_tends_to_it():
     cluster = machine(200.0, 1.0, 0.0)
     assert young_interval(cluster) == 20
-    assert daly_interval(machine(1e9, 1.0, 0.0)) == pytest.approx(young_interval(machine(1e9, 1.0, 0.0)), rel=1e-4)
+    assert daly_interval(machine(1e9, 1.0, 0.0)) == pytest.approx(
+        young_interval(machine(1e9, 1.0, 0.0)), rel=1e-4
+    )
     assert daly_interval(machine(10.0, 30.0, 0.0)) == 10
 
 
@@ -41,10 +52,14 @@ def test_llama_3s_cluster_fails_every_three_hours_and_keeps_more_than_90_percent
 
 
 def test_a_life_worked_out_by_hand(monkeypatch):
-    """Interval 10, checkpoint 2, restart 5. Failures after 30 (two rounds, 6 lost), 3 (in the restart), 17 (restart, one round, 0 lost),
-    and 100: restart, one round, and the last 5 of 45 need no checkpoint."""
+    """Interval 10, checkpoint 2, restart 5. Failures after 30 (two rounds, 6 lost), 3 (in the restart), 17
+    (restart, one round, 0 lost), and 100: restart, one round, and the last 5 of 45 need no checkpoint."""
     gaps = iter([30.0, 3.0, 17.0, 100.0])
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: type("Gaps", (), {"exponential": lambda self, mean: next(gaps)})())
+    monkeypatch.setattr(
+        np.random,
+        "default_rng",
+        lambda seed: type("Gaps", (), {"exponential": lambda self, mean: next(gaps)})(),
+    )
     life = simulate(machine(1.0, 2.0, 5.0), 10.0, 45.0)
     assert (life.kept, life.checkpoints, life.lost, life.restarts, life.failures) == (45, 8, 6, 3 + 5 + 5, 3)
     assert life.elapsed == 30 + 3 + 17 + (5 + 12 + 5)
@@ -57,17 +72,22 @@ def test_the_simulation_keeps_what_daly_expects(interval, checkpoint, restart):
     cluster = machine(1.0, checkpoint, restart)
     kept = [simulate(cluster, interval, 100.0, seed).goodput for seed in range(40)]
     error = np.std(kept, ddof=1) / math.sqrt(len(kept))
-    assert np.mean(kept) == pytest.approx(expected_goodput(cluster, interval), abs=4 * error + 0.01)  # 100 is not for ever
+    # 100 is not for ever
+    assert np.mean(kept) == pytest.approx(expected_goodput(cluster, interval), abs=4 * error + 0.01)
 
 
-@pytest.mark.parametrize("cluster", [LLAMA_3, machine(1.0, 0.001, 0.1), machine(1.0, 0.2, 0.1), machine(1.0, 3.0, 0.0)])
+@pytest.mark.parametrize(
+    "cluster", [LLAMA_3, machine(1.0, 0.001, 0.1), machine(1.0, 0.2, 0.1), machine(1.0, 3.0, 0.0)]
+)
 def test_the_interval_that_simulated_runs_prefer_is_as_good_as_the_best_of_all(cluster):
     intervals = cluster.mtbf_seconds * np.geomspace(1e-3, 10, 400)
     best = max(expected_goodput(cluster, interval) for interval in intervals)
     assert expected_goodput(cluster, goodput.best_interval(cluster)) > 0.99 * best
     assert expected_goodput(cluster, daly_interval(cluster)) > 0.99 * best
     shortest, longest = goodput.tolerable_intervals(cluster)
-    assert [expected_goodput(cluster, edge) for edge in (shortest, longest)] == pytest.approx([0.99 * best] * 2, rel=2e-3)
+    assert [expected_goodput(cluster, edge) for edge in (shortest, longest)] == pytest.approx(
+        [0.99 * best] * 2, rel=2e-3
+    )
 
 
 def test_without_failures_only_checkpoints_take_time():
@@ -90,7 +110,7 @@ def test_a_cluster_that_never_gets_anywhere_is_given_up(capsys):
     assert "would hardly ever end" in capsys.readouterr().out
 
 
-# ----------------------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------------------------------------------ the command
 
 
 def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_table_says(capsys):
@@ -114,8 +134,14 @@ def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_tab
         (["--gpus", "8", "--failure-rate", "nan"], "--failure-rate nan must be a finite number above 0"),
         (["--gpus", "8", "--failure-rate", "-1"], "number above 0"),
         (["--gpus", "8", "--checkpoint", "10"], "has no unit"),
-        (["--gpus", "8", "--checkpoint", "0s"], """--checkpoint = '0s' must be above 0, as "30s" or "2min": a checkpoint that takes no"""),
-        (["--gpus", "8", "--checkpoint", "nan"], """--checkpoint = 'nan' is not a number: write seconds as in "30s" or "2min"."""),
+        (
+            ["--gpus", "8", "--checkpoint", "0s"],
+            """--checkpoint = '0s' must be above 0, as "30s" or "2min": a checkpoint that takes no""",
+        ),
+        (
+            ["--gpus", "8", "--checkpoint", "nan"],
+            """--checkpoint = 'nan' is not a number: write seconds as in "30s" or "2min".""",
+        ),
         (["--gpus", "8", "--restart=-3s"], "is negative"),
         (["--gpus", "8", "--restart", "3GB"], "measures bytes"),
         (["--gpus", "8", "--interval", "0"], "--interval = '0' must be above 0"),

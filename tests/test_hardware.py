@@ -71,7 +71,9 @@ LARGE = matmul(132 * 128, 32 * 256, 8192)  # whole tiles, whole waves of an H100
 def test_a_large_matmul_runs_at_what_the_boards_power_sustains():
     hardware = find_hardware("h100")
     assert hardware.rate(LARGE) == pytest.approx(700 / 1.03e-12, rel=1e-9)
-    assert hardware.seconds(LARGE) == pytest.approx(LARGE.flops / (700 / 1.03e-12) + KERNEL_OVERHEAD_SECONDS, rel=1e-9)
+    assert hardware.seconds(LARGE) == pytest.approx(
+        LARGE.flops / (700 / 1.03e-12) + KERNEL_OVERHEAD_SECONDS, rel=1e-9
+    )
 
 
 def test_no_power_makes_a_matmul_faster_than_the_best_kernel(tmp_path):
@@ -101,18 +103,25 @@ def test_arrays_of_shapes_are_priced_as_one_by_one():
 def test_a_multiplication_of_few_numbers_is_bound_by_memory():
     hardware = find_hardware("a100-40")
     thin = matmul(1, 8192, 8192)
-    assert hardware.seconds(thin) == pytest.approx(thin.bytes / (MEMORY_FRACTION * 1555e9) + KERNEL_OVERHEAD_SECONDS)
+    assert hardware.seconds(thin) == pytest.approx(
+        thin.bytes / (MEMORY_FRACTION * 1555e9) + KERNEL_OVERHEAD_SECONDS
+    )
 
 
 def test_a_measured_curve_takes_the_place_of_tiles(tmp_path):
     path = tmp_path / "measured.toml"
     path.write_text('based_on = "h100"\nefficiency = [[1e9, 0.2], [1e11, 0.6], [1e13, 0.7]]\n')
     hardware = find_hardware(str(path))
-    rates = [hardware.rate(matmul(1, 1, flops / 2)) / 989e12 for flops in (1e6, 1e9, 1e10, 1e11, 1e12, 1e13, 1e16)]
+    rates = [
+        hardware.rate(matmul(1, 1, flops / 2)) / 989e12 for flops in (1e6, 1e9, 1e10, 1e11, 1e12, 1e13, 1e16)
+    ]
     assert rates == pytest.approx([0.2, 0.2, 0.4, 0.6, 0.65, 0.7, 0.7])
 
 
-@pytest.mark.parametrize("curve", ["[[1e9, 0.2], [1e9, 0.3]]", "[[1e9, 1.2]]", "[[0, 0.5]]", "[1e9, 0.5]", '"fast"', "3", "[[nan, 0.5]]"])
+@pytest.mark.parametrize(
+    "curve",
+    ["[[1e9, 0.2], [1e9, 0.3]]", "[[1e9, 1.2]]", "[[0, 0.5]]", "[1e9, 0.5]", '"fast"', "3", "[[nan, 0.5]]"],
+)
 def test_a_curve_that_is_none_is_refused(tmp_path, curve):
     path = tmp_path / "odd.toml"
     path.write_text(f'based_on = "h100"\nefficiency = {curve}\n')
@@ -122,7 +131,9 @@ def test_a_curve_that_is_none_is_refused(tmp_path, curve):
 
 def test_a_power_limit_lowers_the_rate_in_proportion(tmp_path):
     path = tmp_path / "capped.toml"
-    path.write_text('based_on = "h100"\npower_limit = "500 W"\nmemory = "96GiB"\nmemory_bandwidth = "2.4TB/s"\n')
+    path.write_text(
+        'based_on = "h100"\npower_limit = "500 W"\nmemory = "96GiB"\nmemory_bandwidth = "2.4TB/s"\n'
+    )
     capped = find_hardware(str(path))
     assert (capped.name, capped.memory_bytes) == ("capped", 96 * 2**30)
     assert capped.matmul_fraction == pytest.approx(find_hardware("h100").matmul_fraction * 5 / 7)

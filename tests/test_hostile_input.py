@@ -1,4 +1,5 @@
-"""Whatever a lesson or a command is given: one sentence, exit code 2, no traceback, nothing printed, nothing written."""
+"""Whatever a lesson or a command is given: one sentence, exit code 2, no traceback, nothing printed, nothing
+written."""
 
 import json
 import os
@@ -96,10 +97,20 @@ FOR_ALL_RUNS = {
     "--jitter": ("nan", "-1", "x"),
 }
 OF_ONE = {
-    "1d_data_parallel": {"--bucket-mb": ("nan", "-1", "x"), "--unit-mb": ("nan", "-1"), "--hardware": HARDWARE, "--sweep": ("nope",)},
+    "1d_data_parallel": {
+        "--bucket-mb": ("nan", "-1", "x"),
+        "--unit-mb": ("nan", "-1"),
+        "--hardware": HARDWARE,
+        "--sweep": ("nope",),
+    },
     "2d_tensor_parallel": {"--chunks": ("0", "-1", "7")},
     "3d_pipeline_parallel": {"--chunks": ("0", "-1", "1000000")},
-    "4d_combined": {"--tp": ("0", "-1", "100000"), "--ep": ("0", "-1"), "--order": ("", "tp", "a-b-c"), "--schedule": ("", "nope")},
+    "4d_combined": {
+        "--tp": ("0", "-1", "100000"),
+        "--ep": ("0", "-1"),
+        "--order": ("", "tp", "a-b-c"),
+        "--schedule": ("", "nope"),
+    },
 }
 PLAN = ("--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--tp", "8")
 OF_PLANS = {
@@ -124,7 +135,22 @@ OF_PLANS = {
     "--dtype": ("x",),
     "--layers": ("4",),
 }
-SIZES = ("--gpus", "8", "--global-batch", "8", "--layers", "4", "--hidden", "64", "--heads", "4", "--ffn", "128", "--vocab", "100")
+SIZES = (
+    "--gpus",
+    "8",
+    "--global-batch",
+    "8",
+    "--layers",
+    "4",
+    "--hidden",
+    "64",
+    "--heads",
+    "4",
+    "--ffn",
+    "128",
+    "--vocab",
+    "100",
+)
 COMMANDS_OPTIONS = {
     ("plan", *PLAN): OF_PLANS | {"--tokens": ("nan", "0", "-1", "inf", "x")},
     ("explain", *PLAN): OF_PLANS,
@@ -134,9 +160,22 @@ COMMANDS_OPTIONS = {
         "--top": ("0", "-1", "x"),
         "--fix": ("tp=0", "tp=x", "tp", "nope=1"),
         "--max-memory": ("nan", "-1", "80", "x"),
-        "--what-if": ("nope*2", "bandwidth_across", "bandwidth_across*nan", "bandwidth_across*0", "bandwidth_inside=0", "memory=nan"),
+        "--what-if": (
+            "nope*2",
+            "bandwidth_across",
+            "bandwidth_across*nan",
+            "bandwidth_across*0",
+            "bandwidth_inside=0",
+            "memory=nan",
+        ),
     },
-    ("plan", *SIZES): {"--layers": ("0", "-1"), "--heads": ("0", "7"), "--vocab": ("0",), "--top-k": ("9",), "--experts": ("-1", "8")},
+    ("plan", *SIZES): {
+        "--layers": ("0", "-1"),
+        "--heads": ("0", "7"),
+        "--vocab": ("0",),
+        "--top-k": ("9",),
+        "--experts": ("-1", "8"),
+    },
     ("collective", "all_reduce"): {
         "--bytes": ("nan", "-1", "abc", "inf", "", "5us", "1e400"),
         "--ranks": ("0", "-1", "1000000000", "x"),
@@ -166,7 +205,12 @@ COMMANDS_OPTIONS = {
         "--gpus": ("0",),
     },
     ("mesh",): {f"--{axis}": ("0", "-1", "x", "1000000000") for axis in ("tp", "cp", "dp", "pp", "ep")}
-    | {"--gpus": ("0", "-1"), "--order": ("", "x"), "--gpus-per-node": ("0",), "--hardware": ("nope", "h-nan.json")},
+    | {
+        "--gpus": ("0", "-1"),
+        "--order": ("", "x"),
+        "--gpus-per-node": ("0",),
+        "--hardware": ("nope", "h-nan.json"),
+    },
     ("validate",): {"--cases": (*BROKEN, "c-text.json", "")},
     ("goodput", "--gpus", "8"): {
         "--gpus": ("0", "x"),
@@ -183,15 +227,31 @@ def cases():
     """(program, arguments), each with one thing that is wrong."""
     for program in (*LESSONS, "compare"):
         for option, values in (FOR_ALL_RUNS | OF_ONE.get(program, {})).items():
-            yield from ((program, (option, value, *(("--engine", "inline") if option != "--engine" else ()))) for value in values)
+            yield from (
+                (program, (option, value, *(("--engine", "inline") if option != "--engine" else ())))
+                for value in values
+            )
     for (program, *usual), options in COMMANDS_OPTIONS.items():
-        yield from ((program, (*usual, option, value)) for option, values in options.items() for value in values)
+        yield from (
+            (program, (*usual, option, value)) for option, values in options.items() for value in values
+        )
     yield from ((program, ("--nope",)) for program in (*LESSONS, *COMMANDS))
-    yield from [("", ()), ("nope", ()), ("--nope", ()), ("goodput", ()), ("collective", ("nope",)), ("flags", ("nope",))]
+    yield from [
+        ("", ()),
+        ("nope", ()),
+        ("--nope", ()),
+        ("goodput", ()),
+        ("collective", ("nope",)),
+        ("flags", ("nope",)),
+    ]
 
 
 def run(program, arguments):
-    return lesson_main(load(program), list(arguments)) if program in LESSONS else command_line([program, *arguments])
+    return (
+        lesson_main(load(program), list(arguments))
+        if program in LESSONS
+        else command_line([program, *arguments])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -203,14 +263,20 @@ def folder(tmp_path_factory):
     return path
 
 
-BY_PROGRAM = {program: [arguments for name, arguments in cases() if name == program] for program, _ in cases()}
+BY_PROGRAM = {
+    program: [arguments for name, arguments in cases() if name == program] for program, _ in cases()
+}
 
 
 @pytest.mark.parametrize("program", BY_PROGRAM)
 def test_hostile_input_is_one_sentence_and_exit_code_2(program, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     before = sorted(os.listdir())
-    wrong = [(arguments, *ending) for arguments in BY_PROGRAM[program] if not is_told(*(ending := ending_of(program, arguments, capsys)))]
+    wrong = [
+        (arguments, *ending)
+        for arguments in BY_PROGRAM[program]
+        if not is_told(*(ending := ending_of(program, arguments, capsys)))
+    ]
     assert wrong == []
     assert sorted(os.listdir()) == before
 
@@ -226,17 +292,28 @@ def ending_of(program, arguments, capsys):
 
 def is_told(code, out, err):
     one_sentence = err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000
-    return code == 2 and out == "" and one_sentence and not any(word in err for word in ("Error(", "object at 0x", "NoneType"))
+    return (
+        code == 2
+        and out == ""
+        and one_sentence
+        and not any(word in err for word in ("Error(", "object at 0x", "NoneType"))
+    )
 
 
 def test_text_that_is_no_utf_8_is_trained_on_byte_by_byte(folder, monkeypatch, capsys):
     (folder / "bytes.txt").write_bytes(b"\xff\xfe\x80" * 1000)
     monkeypatch.chdir(folder)
-    assert run("1d_data_parallel", ("--text", "bytes.txt", "--strategy", "DDP ring", "--engine", "inline", "--json")) == 0
+    assert (
+        run(
+            "1d_data_parallel",
+            ("--text", "bytes.txt", "--strategy", "DDP ring", "--engine", "inline", "--json"),
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["strategies"][0]["loss"] > 0
 
 
-# ------------------------------------------------------------------------------- what can only be seen from outside
+# ------------------------------------------------------------------------- what can only be seen from outside
 
 LESSON = ("1d_data_parallel.py", "--strategy", "DDP ring", "--engine", "inline")
 

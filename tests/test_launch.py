@@ -44,7 +44,9 @@ def test_a_ring_of_four_takes_two_times_three_hops_of_a_quarter(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_events_are_kept_only_where_they_are_asked_for(engine):
     for keep_events, count in ((True, 2 * 6), (False, 0)):
-        results = launch(rank_programs.ring_all_reduce, 4, CLASSROOM, 4, np.ones(8), engine=engine, keep_events=keep_events)
+        results = launch(
+            rank_programs.ring_all_reduce, 4, CLASSROOM, 4, np.ones(8), engine=engine, keep_events=keep_events
+        )
         assert [len(result.events) for result in results] == [count] * 4
 
 
@@ -78,13 +80,17 @@ def test_a_program_that_no_process_could_find_is_one_sentence(program):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_rank_has_a_copy_of_the_arguments_of_its_own(engine):
     numbers = []
-    results = launch(rank_programs.change_argument, 3, CLASSROOM, rank_programs.Argument(7), numbers, engine=engine)
+    results = launch(
+        rank_programs.change_argument, 3, CLASSROOM, rank_programs.Argument(7), numbers, engine=engine
+    )
     assert [result.value for result in results] == [(7, [rank]) for rank in range(3)] and numbers == []
 
 
 def test_processes_are_kept_between_runs():
     with Ranks(3) as ranks:
-        first, second = ([result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)] for _ in range(2))
+        first, second = (
+            [result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)] for _ in range(2)
+        )
     assert first == second and len(set(first)) == 3
 
 
@@ -149,10 +155,14 @@ def test_results_that_are_asked_for_after_the_ranks_have_ended_are_refused_in_a_
         underway.results()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no way to keep a process to a core")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system has no way to keep a process to a core"
+)
 def test_ranks_that_outnumber_the_cores_keep_to_one_each_and_all_cores_have_as_many():
     mine = sorted(os.sched_getaffinity(0))
     crowd = [result.value for result in launch(rank_programs.cores, 3 * len(mine), CLASSROOM)]
     assert sorted(crowd) == sorted([core] for core in mine for _ in range(3))
-    assert [result.value for result in launch(rank_programs.cores, len(mine), CLASSROOM)] == [mine] * len(mine)
+    assert [result.value for result in launch(rank_programs.cores, len(mine), CLASSROOM)] == [mine] * len(
+        mine
+    )
     assert sorted(os.sched_getaffinity(0)) == mine

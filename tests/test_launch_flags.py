@@ -1,4 +1,5 @@
-"""Claims about launch flags: what is written can be read back, every name is the framework's, and nothing is dropped in silence."""
+"""Claims about launch flags: what is written can be read back, every name is the framework's, and nothing is
+dropped in silence."""
 
 import ast
 import json
@@ -29,17 +30,41 @@ from ndparallel.planner.software import STACKS
 from ndparallel.planner.step.workload import layers_by_stage
 
 H100 = find_hardware("h100")
-NAMES = ["gpt2", "llama-3-8b", "llama-3-405b", "qwen2-7b", "qwen3-32b", "mixtral-8x7b", "qwen2-57b-a14b", "deepseek-v2", "deepseek-v3"]
-SIZES = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000"
-LINE = f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 64"
+NAMES = [
+    "gpt2",
+    "llama-3-8b",
+    "llama-3-405b",
+    "qwen2-7b",
+    "qwen3-32b",
+    "mixtral-8x7b",
+    "qwen2-57b-a14b",
+    "deepseek-v2",
+    "deepseek-v3",
+]
+SIZES = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings "
+    "4096 --vocab-size 32000"
+)
+LINE = (
+    f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SIZES} --micro-batch-size 1 "
+    "--global-batch-size 64"
+)
 
 
 def job_of(name: str = "llama-3-8b", software: str = "megatron-core", batch: int = 64, **changes) -> Job:
-    return Job(preset(name), H100, STACKS[software], 4096 if preset(name).position == "rotary" else 1024, batch, **changes)
+    return Job(
+        preset(name),
+        H100,
+        STACKS[software],
+        4096 if preset(name).position == "rotary" else 1024,
+        batch,
+        **changes,
+    )
 
 
 def plain(shape: ModelShape) -> ModelShape:
-    """Without what no flag says: where a model is from, and into how many parts its shared experts are cut."""
+    """Without what no flag says: where a model is from, and into how many parts its shared experts are
+    cut."""
     some = shape.experts
     if some and some.shared_experts:
         some = replace(some, shared_experts=1, shared_ffn=some.shared_experts * some.shared_ffn)
@@ -54,8 +79,15 @@ def powers(most: int) -> st.SearchStrategy[int]:
 def jobs_and_plans(draw) -> tuple[Job, Plan]:
     """Any legal plan that Megatron-Core has: 1F1B or interleaved, all degrees, all of ZeRO."""
     name = draw(st.sampled_from(NAMES))
-    pp, chunks = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 3), (16, 1)]))
-    tp, zero, cp, dp = draw(powers(3)), draw(st.sampled_from([0, 1, 2, 3, 3])), draw(powers(2)), draw(powers(5))
+    pp, chunks = draw(
+        st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (4, 3), (16, 1)])
+    )
+    tp, zero, cp, dp = (
+        draw(powers(3)),
+        draw(st.sampled_from([0, 1, 2, 3, 3])),
+        draw(powers(2)),
+        draw(powers(5)),
+    )
     plan = Plan(
         tp=tp,
         pp=pp,
@@ -71,12 +103,23 @@ def jobs_and_plans(draw) -> tuple[Job, Plan]:
         recompute_layers=draw(st.integers(0, 4)) if recompute == "full" else 0,
         schedule="interleaved" if chunks > 1 else "1f1b",
     )
-    job = job_of(name, batch=plan.dp * plan.micro_batch * pp * draw(st.integers(1, 4)), dtype=draw(st.sampled_from(["bf16", "fp8"])))
-    stack = replace(job.stack, attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])), dropout=draw(st.booleans()))
+    job = job_of(
+        name,
+        batch=plan.dp * plan.micro_batch * pp * draw(st.integers(1, 4)),
+        dtype=draw(st.sampled_from(["bf16", "fp8"])),
+    )
+    stack = replace(
+        job.stack,
+        attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
+        dropout=draw(st.booleans()),
+    )
     stack = replace(stack, deduplicates=draw(st.booleans())) if plan.ep > 1 else stack
     stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
     if plan.recompute == "selective":
-        stack = replace(stack, selective=draw(st.sampled_from([("core_attn",), ("layernorm", "mlp"), ("moe", "core_attn")])))
+        stack = replace(
+            stack,
+            selective=draw(st.sampled_from([("core_attn",), ("layernorm", "mlp"), ("moe", "core_attn")])),
+        )
     capacity = draw(st.sampled_from([None, 1.25])) if job.shape.experts else None
     hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
     assume("pp" in hidden or pp != 2 or chunks == 1)
@@ -86,7 +129,12 @@ def jobs_and_plans(draw) -> tuple[Job, Plan]:
 
 
 @example((job_of(), Plan(cp=2, dp=4, zero=3, shards=4)))
-@example((job_of("llama-3-405b", "nemo", 63), Plan(tp=8, pp=9, dp=1, chunks=7, sequence_parallel=True, schedule="interleaved")))
+@example(
+    (
+        job_of("llama-3-405b", "nemo", 63),
+        Plan(tp=8, pp=9, dp=1, chunks=7, sequence_parallel=True, schedule="interleaved"),
+    )
+)
 @given(jobs_and_plans())
 @settings(max_examples=200, deadline=None)
 def test_emitted_flags_read_back_give_the_same_plan(asked):
@@ -95,7 +143,8 @@ def test_emitted_flags_read_back_give_the_same_plan(asked):
     assert found.plan == plan
     assert plain(found.job.shape) == plain(job.shape)
     assert replace(found.job, shape=job.shape) == job
-    words = " ".join(found.notes)  # nothing was left out, and assumed only what Megatron has no flag for: to be what it is by itself
+    # nothing was left out, and assumed only what Megatron has no flag for: to be what it is by itself
+    words = " ".join(found.notes)
     for silent in ("--swiglu: no, GELU without a gate", "--disable-bias-linear: no, every matrix has a bias"):
         words = words.replace(silent, "")
     assert words.strip(" ;.") in ("", "Not given, so as Megatron-Core 0.19.2 has it:")
@@ -113,7 +162,12 @@ def test_every_emitted_flag_is_one_of_the_release_and_has_as_many_values_as_it_t
 
 def test_every_flag_in_the_tables_is_one_of_the_release():
     numbers = [flag for flags in fields.NUMBERS.values() for flag in flags.values()]
-    words = [flags for choices in fields.CHOICES.values() for choice in choices.values() for flags in choice.values()]
+    words = [
+        flags
+        for choices in fields.CHOICES.values()
+        for choice in choices.values()
+        for flags in choice.values()
+    ]
     known = {word for flags in words for word in flags.split() if word.startswith("--")} | {
         *numbers,
         fields.CHUNKS,
@@ -150,15 +204,23 @@ def test_what_else_cannot_be_written_is_refused_in_a_sentence():
         (job_of(software="megatron-2021"), Plan(dp=8), "the plan is for megatron-2021"),
         (job_of(half=True), Plan(dp=8), "16 bits"),
         (job_of(batch=72), Plan(dp=12), "12 GPUs do not fill nodes of 8"),
-        (replace(job_of(), stack=replace(STACKS["megatron-core"], cp_overlap=False)), Plan(cp=2, dp=4), "add cp to --overlap"),
-        (replace(job_of(), stack=replace(STACKS["megatron-core"], tp_overlap="none")), Plan(tp=2, dp=4), "add tp to --overlap"),
+        (
+            replace(job_of(), stack=replace(STACKS["megatron-core"], cp_overlap=False)),
+            Plan(cp=2, dp=4),
+            "add cp to --overlap",
+        ),
+        (
+            replace(job_of(), stack=replace(STACKS["megatron-core"], tp_overlap="none")),
+            Plan(tp=2, dp=4),
+            "add tp to --overlap",
+        ),
         (job_of("gpt2"), Plan(dp=3), "nearest batch"),
     ):
         with pytest.raises(UserError, match=said):
             emit_megatron(job, plan)
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
+# ---------------------------------------------------------------------------------------------------- reading
 
 
 EXAMPLE = """#!/bin/bash
@@ -207,32 +269,51 @@ def test_a_script_with_variables_arrays_sums_and_comments_is_read():
     assert found.plan == Plan(tp=8, pp=16, dp=1, sequence_parallel=True)
     assert found.job.dtype == "fp8"  # the one branch that runs
     assert (found.job.global_batch, found.job.sequence, found.job.shape.vocab) == (1536, 2048, 50257)
-    assert found.job.shape.name == "gpt3-175b"  # its sizes, and Megatron's defaults: GELU, LayerNorm, learned positions, biases, tied
+    # its sizes, and Megatron's defaults: GELU, LayerNorm, learned positions, biases, tied
+    assert found.job.shape.name == "gpt3-175b"
     told = " ".join(found.notes)
-    assert "left out (PARALLEL)" in told and "--normalization: LayerNorm" in told and "GPT2BPETokenizer's 50257" in told
+    assert (
+        "left out (PARALLEL)" in told
+        and "--normalization: LayerNorm" in told
+        and "GPT2BPETokenizer's 50257" in told
+    )
     assert "has no $MORE" in told and "--split" in told
 
 
 def test_missing_flags_take_megatrons_defaults_and_this_is_said():
     found = read_megatron(LINE.replace(" --global-batch-size 64", "") + " --swiglu --num-experts 8", H100)
     shape = found.job.shape
-    assert (shape.ffn, shape.kv_heads, shape.norm, shape.biases) == (10880, 32, "layernorm", ("qkv", "output", "mlp", "norm"))
+    assert (shape.ffn, shape.kv_heads, shape.norm, shape.biases) == (
+        10880,
+        32,
+        "layernorm",
+        ("qkv", "output", "mlp", "norm"),
+    )
     assert shape.experts.top_k == 2 and shape.experts.ffn == 10880 and found.job.global_batch == 16
     assert found.job.stack.dropout and not found.job.stack.dp_overlap and found.job.stack.attention == "cudnn"
     told = found.notes[-1]
     assert all(
-        name in told for name in ("--ffn-hidden-size: 10880", "--hidden-dropout: 0.1", "--moe-router-topk: 2", "--global-batch-size: 16")
+        name in told
+        for name in (
+            "--ffn-hidden-size: 10880",
+            "--hidden-dropout: 0.1",
+            "--moe-router-topk: 2",
+            "--global-batch-size: 16",
+        )
     )
 
 
 def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     extra = (
-        " --optimizer-cpu-offload --cuda-graph-impl local --recompute-granularity full --recompute-method uniform --recompute-num-layers 4"
+        " --optimizer-cpu-offload --cuda-graph-impl local --recompute-granularity full --recompute-method "
+        "uniform --recompute-num-layers 4"
         " --recompute-modules shared_experts"
     )
     told = read_megatron(LINE + extra + " --no-such-flag 3 --lr 1e-4 --cp-comm-type a2a", H100).notes
     assert "--optimizer-cpu-offload is not modelled: all of it is counted on the GPU." in told
-    assert "--cuda-graph-impl local is not modelled: every kernel keeps the time that its launch takes." in told
+    assert (
+        "--cuda-graph-impl local is not modelled: every kernel keeps the time that its launch takes." in told
+    )
     assert any(note.startswith("--recompute-method uniform is of one layer at a time") for note in told)
     assert any(note.startswith("--recompute-modules shared_experts is not modelled") for note in told)
     assert any(note.startswith("--cp-comm-type a2a is not modelled") for note in told)
@@ -263,7 +344,8 @@ REFUSED = {
     LINE + " --swiglu --squared-relu": "contradict one another",
     LINE + " --use-torch-fsdp2 --use-distributed-optimizer": "contradicts",
     LINE + " --pipeline-model-parallel-size 3": "does not divide 16 GPUs",
-    LINE.replace("--num-layers 32", "--num-layers 31") + " --pipeline-model-parallel-size 2": "nearest: 1 or 31",
+    LINE.replace("--num-layers 32", "--num-layers 31")
+    + " --pipeline-model-parallel-size 2": "nearest: 1 or 31",
     LINE.replace("size 64", "size 65"): "nearest batch that can is 64",
     LINE.replace("--hidden-size 4096", "--hidden-size 4097"): "not a multiple of 32 heads",
     LINE.replace("--hidden-size 4096", "--hidden-size -4"): "whole number",
@@ -299,7 +381,7 @@ def test_no_text_makes_the_reader_fail_otherwise_than_with_a_sentence(text):
             assert "\n" not in str(error).strip()
 
 
-# ------------------------------------------------------------------------------------------------------------ torchtitan
+# ------------------------------------------------------------------------------------------------- torchtitan
 
 
 class Settings(types.SimpleNamespace):
@@ -315,17 +397,25 @@ class Settings(types.SimpleNamespace):
 def keys(configuration: Settings) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in vars(configuration).items():
-        inner = {f"{name}.{key}": one for key, one in keys(value).items()} if isinstance(value, Settings) else {name: value}
+        inner = (
+            {f"{name}.{key}": one for key, one in keys(value).items()}
+            if isinstance(value, Settings)
+            else {name: value}
+        )
         found |= inner
     return found
 
 
 def run_recipe(text: str, monkeypatch) -> dict[str, object]:
-    """What the recipe sets, with torchtitan's modules played by others; every name that it imports is one that torchtitan has."""
+    """What the recipe sets, with torchtitan's modules played by others; every name that it imports is one
+    that torchtitan has."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             assert {f"{node.module}.{alias.name}" for alias in node.names} <= {*frozen("torchtitan")["names"]}
-            named = {alias.name: types.SimpleNamespace(Config=lambda name=alias.name, **options: name) for alias in node.names}
+            named = {
+                alias.name: types.SimpleNamespace(Config=lambda name=alias.name, **options: name)
+                for alias in node.names
+            }
             module = types.ModuleType(str(node.module))
             vars(module).update(named, model_registry=lambda flavor, converters=(): (flavor, *converters))
             vars(module).update({name: Settings for name in named if node.module.endswith("config_registry")})
@@ -339,11 +429,21 @@ def run_recipe(text: str, monkeypatch) -> dict[str, object]:
 @settings(max_examples=60, deadline=None)
 def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan_has(asked, schedule):
     job, plan = asked
-    job = replace(job, shape=preset("qwen3-30b-a3b" if job.shape.experts else "llama-3-8b"), sequence=4096, capacity_factor=None)
+    job = replace(
+        job,
+        shape=preset("qwen3-30b-a3b" if job.shape.experts else "llama-3-8b"),
+        sequence=4096,
+        capacity_factor=None,
+    )
     job = replace(job, stack=replace(STACKS["torchtitan"], cp_gathers=True))
     chunks = 2 if schedule in ("interleaved", "looped-bfs", "zb-v", "dualpipev") and plan.pp > 1 else 1
     plan = replace(plan, schedule=schedule, chunks=chunks, recompute_layers=0)
-    assume(not [*why_not(job, plan)] and plan.zero != 1 and (plan.zero or plan.cp == 1) and not (job.shape.experts and job.dtype == "fp8"))
+    assume(
+        not [*why_not(job, plan)]
+        and plan.zero != 1
+        and (plan.zero or plan.cp == 1)
+        and not (job.shape.experts and job.dtype == "fp8")
+    )
     assume(plan.shards % plan.cp == 0)
     with pytest.MonkeyPatch.context() as monkeypatch:
         found = run_recipe(emit_torchtitan(job, plan), monkeypatch)
@@ -355,15 +455,24 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     assert shard * plan.cp == (plan.shards or plan.dp * plan.cp if plan.zero else 1)
     if plan.pp > 1:
         stages = found["parallelism.module_fqns_per_model_part"]
-        assert [sum(name.startswith("layers.") for name in stage) for stage in stages] == layers_by_stage(job.shape.layers, plan.stages)
-        assert sum(stages, []) == ["tok_embeddings", *(f"layers.{layer}" for layer in range(job.shape.layers)), "norm", "lm_head"]
+        assert [sum(name.startswith("layers.") for name in stage) for stage in stages] == layers_by_stage(
+            job.shape.layers, plan.stages
+        )
+        assert sum(stages, []) == [
+            "tok_embeddings",
+            *(f"layers.{layer}" for layer in range(job.shape.layers)),
+            "norm",
+            "lm_head",
+        ]
         assert found["training.local_batch_size"] == plan.micro_batch * plan.microbatches(job)
 
 
 def test_all_that_torchtitans_tables_name_is_in_the_release():
     release = frozen("torchtitan")
     (schedules,) = [names for key, names in release.items() if key.startswith("schedules")]
-    assert {*fields.TITAN_DEGREES.values()} <= {*release["keys"]} and {*fields.TITAN_SCHEDULES.values()} <= {*schedules}
+    assert {*fields.TITAN_DEGREES.values()} <= {*release["keys"]} and {*fields.TITAN_SCHEDULES.values()} <= {
+        *schedules
+    }
     for name, (module, flavor, base) in MODELS.items():
         assert preset(name) and f"{module}/{flavor}" in release["flavors"]
         assert f"torchtitan.models.{module}.config_registry.{base}" in release["names"]
@@ -378,7 +487,11 @@ def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
         (titan, Plan(cp=4, dp=4, zero=3, shards=2), "take a multiple of 4"),
         (titan, Plan(cp=2, dp=4, zero=3), "add --context-parallel all-gather"),
         (titan, Plan(dp=8, recompute="full", recompute_layers=2), "2 layers of a stage"),
-        (job_of("qwen3-30b-a3b", "torchtitan", capacity_factor=1.5), Plan(dp=8, zero=3), "no capacity factor"),
+        (
+            job_of("qwen3-30b-a3b", "torchtitan", capacity_factor=1.5),
+            Plan(dp=8, zero=3),
+            "no capacity factor",
+        ),
         (job_of("gpt2", "torchtitan"), Plan(dp=8), "no model of these sizes"),
         (job_of(), Plan(dp=8, zero=3), "other software than torchtitan"),
     ):
@@ -386,7 +499,7 @@ def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
             emit_torchtitan(job, plan)
 
 
-# ------------------------------------------------------------------------------------------------------------ the command line
+# ------------------------------------------------------------------------------------------- the command line
 
 
 ASKED = ["plan", "--model", "llama-3-8b", "--gpus", "16", "--global-batch", "64", "--tp", "2", "--pp", "2"]
@@ -413,7 +526,11 @@ def test_a_scripts_plan_is_told_the_best_that_megatron_can_launch(capsys, tmp_pa
     assert main(["plan", "--from-megatron", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     best = found["better"]
-    assert best["step_seconds"] < found["step_seconds"] and best["fits"] and best["plan"]["schedule"] in ("1f1b", "interleaved")
+    assert (
+        best["step_seconds"] < found["step_seconds"]
+        and best["fits"]
+        and best["plan"]["schedule"] in ("1f1b", "interleaved")
+    )
     assert main(["plan", "--from-megatron", str(file), "--timeline", "none"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert f"{1 - best['step_seconds'] / found['step_seconds']:.1%} less time" in words
@@ -426,7 +543,9 @@ def test_the_best_plan_is_told_that_nothing_is_better(capsys, tmp_path):
     assert main([*searched, "--emit", "megatron"]) == 0
     file.write_text(capsys.readouterr().out)
     assert main(["plan", "--from-megatron", str(file), "--timeline", "none"]) == 0
-    assert "finds no plan that Megatron-Core 0.19.2 can launch and that is faster" in " ".join(capsys.readouterr().out.split())
+    assert "finds no plan that Megatron-Core 0.19.2 can launch and that is faster" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_emit_torchtitan_is_for_torchtitans_software_unless_another_is_named(capsys):
@@ -471,7 +590,9 @@ def test_the_job_needs_its_gpus_and_its_batch(capsys):
     assert "--gpus and --global-batch" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("framework, some", [("megatron", "--tensor-model-parallel-size N"), ("torchtitan", "Interleaved1F1B")])
+@pytest.mark.parametrize(
+    "framework, some", [("megatron", "--tensor-model-parallel-size N"), ("torchtitan", "Interleaved1F1B")]
+)
 def test_the_tables_are_printed_with_their_release(framework, some, capsys):
     assert main(["flags", framework]) == 0
     printed = capsys.readouterr().out

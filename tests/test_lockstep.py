@@ -1,4 +1,5 @@
-"""Claims about clocks in lockstep: they are the executed run's clocks, for everything that closed forms leave out."""
+"""Claims about clocks in lockstep: they are the executed run's clocks, for everything that closed forms leave
+out."""
 
 from dataclasses import replace
 
@@ -30,20 +31,28 @@ def in_lockstep(machine, cases):
 
 @given(sequences(most=3), LINKS, LINKS)
 @settings(max_examples=400, deadline=None)
-def test_lockstep_equals_the_executed_clock_on_mixed_links_with_uneven_pieces_and_different_starts(drawn, inside, across):
+def test_lockstep_equals_the_executed_clock_on_mixed_links_with_uneven_pieces_and_different_starts(
+    drawn, inside, across
+):
     gpus_per_node, cases = drawn
     machine = hardware(gpus_per_node, inside, across)
     clocks, times = in_lockstep(machine, cases)
     results = execute(machine, *cases)
     for member, rank in enumerate(cases[0].ranks):
-        np.testing.assert_allclose([time[member] for time in times], [time for _, time in results[rank].value], **EXACT)
+        np.testing.assert_allclose(
+            [time[member] for time in times], [time for _, time in results[rank].value], **EXACT
+        )
         assert clocks.bytes_sent[member] == bytes_sent(results[rank])
         assert clocks.messages[member] == messages_sent(results[rank])
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
-def test_lockstep_equals_the_executed_clock_on_64_ranks_also_when_a_second_one_queues_behind_the_first(collective, algorithm):
-    first = Case(collective, algorithm, tuple(range(64)), 1003, starts=tuple(np.linspace(0, 1e-4, 64)), only_size=True)
+def test_lockstep_equals_the_executed_clock_on_64_ranks_also_when_a_second_one_queues_behind_the_first(
+    collective, algorithm
+):
+    first = Case(
+        collective, algorithm, tuple(range(64)), 1003, starts=tuple(np.linspace(0, 1e-4, 64)), only_size=True
+    )
     cases = [first, replace(first, starts=())]
     clocks, _ = in_lockstep(hardware(8), cases)
     results = execute(hardware(8), *cases)

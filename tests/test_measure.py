@@ -1,4 +1,5 @@
-"""Where every second of a step went, what was sent, what was held: held against counting instants, and against the blackboard."""
+"""Where every second of a step went, what was sent, what was held: held against counting instants, and
+against the blackboard."""
 
 import math
 from dataclasses import replace
@@ -7,9 +8,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import ACTIVATION_BYTES, GRADIENT, HARDWARE, OPERATIONS, UNITS, Run, data_parallel, finished, pipeline
+from synthetic import (
+    ACTIVATION_BYTES,
+    GRADIENT,
+    HARDWARE,
+    OPERATIONS,
+    UNITS,
+    Run,
+    data_parallel,
+    finished,
+    pipeline,
+)
 
-from gpu import CLASSROOM, COLLECTIVE, COMPUTE, GPU, RECEIVE, SEND, WAIT, Mailboxes, Operation, four_gpus, pass_on_whole, ring
+from gpu import (
+    CLASSROOM,
+    COLLECTIVE,
+    COMPUTE,
+    GPU,
+    RECEIVE,
+    SEND,
+    WAIT,
+    Mailboxes,
+    Operation,
+    four_gpus,
+    pass_on_whole,
+    ring,
+)
 from ndparallel.results.measure import Breakdown, breakdown, bytes_sent, measure, minus, overload, union
 
 RUNS = {"blocking": data_parallel(overlapped=False), "overlapped": data_parallel(), "pipeline": pipeline()}
@@ -58,7 +82,10 @@ def test_the_tail_after_a_gpus_last_event_is_bubble():
     assert breakdown(run.events, run.end_seconds + 1).bubble == pytest.approx(1)
 
 
-lengths = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.sampled_from([COMPUTE, WAIT, SEND, RECEIVE])), max_size=8)
+lengths = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 4), st.sampled_from([COMPUTE, WAIT, SEND, RECEIVE])),
+    max_size=8,
+)
 
 
 def laid_out(steps, stream):
@@ -82,11 +109,15 @@ def test_the_breakdown_equals_counting_instants(compute, one, other):
         counted["compute"] += COMPUTE in here
         counted["exposed"] += bool(here) and COMPUTE not in here
         counted["bubble"] += not here
-        counted["hidden"] += any(event[2] != COMPUTE for event in under_way) and not (here and COMPUTE not in here)
+        counted["hidden"] += any(event[2] != COMPUTE for event in under_way) and not (
+            here and COMPUTE not in here
+        )
     assert breakdown(events, end)._asdict() == counted
 
 
-points = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8).map(lambda pairs: [(a, a + length) for a, length in pairs])
+points = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8).map(
+    lambda pairs: [(a, a + length) for a, length in pairs]
+)
 
 
 @given(points, points)
@@ -111,8 +142,17 @@ def test_bytes_sent_are_the_mean_and_the_maximum_over_gpus():
 
 
 def test_several_steps_are_measured_per_step():
-    once, thrice = measure("x", RUNS["overlapped"], HARDWARE), measure("x", RUNS["overlapped"], HARDWARE, steps=3)
-    for name in ("step_seconds", "compute_seconds", "bubble_seconds", "hidden_communication_seconds", "bytes_sent_max"):
+    once, thrice = (
+        measure("x", RUNS["overlapped"], HARDWARE),
+        measure("x", RUNS["overlapped"], HARDWARE, steps=3),
+    )
+    for name in (
+        "step_seconds",
+        "compute_seconds",
+        "bubble_seconds",
+        "hidden_communication_seconds",
+        "bytes_sent_max",
+    ):
         assert getattr(thrice, name) == pytest.approx(getattr(once, name) / 3)
     assert thrice.peak_memory_bytes == once.peak_memory_bytes
 
@@ -126,7 +166,9 @@ def test_peak_memory_is_one_gpus_breakdown_at_one_instant():
 def test_the_counted_peak_is_weights_gradients_and_what_is_left_of_activations():
     peak = measure("x", RUNS["overlapped"], HARDWARE).peak_memory_bytes
     per_unit = (ACTIVATION_BYTES, 4 * GRADIENT / len(UNITS))
-    expected = 4 * GRADIENT + max((len(UNITS) - k) * per_unit[0] + k * per_unit[1] for k in range(len(UNITS) + 1))
+    expected = 4 * GRADIENT + max(
+        (len(UNITS) - k) * per_unit[0] + k * per_unit[1] for k in range(len(UNITS) + 1)
+    )
     assert peak["total"] == sum(size for kind, size in peak.items() if kind != "total") == expected
     assert len(OPERATIONS) == 10
 
@@ -145,7 +187,7 @@ def test_four_classroom_gpus_are_slower_than_one_until_they_form_a_ring(all_redu
     assert row.exposed_communication_seconds + row.bubble_seconds == pytest.approx(row.step_seconds - 8)
 
 
-# ------------------------------------------------------------------------------------------------------- the stated limit
+# ------------------------------------------------------------------------------------------- the stated limit
 
 
 def sender(*streams, target=1):
@@ -159,7 +201,10 @@ def sender(*streams, target=1):
 def test_sends_at_once_on_two_streams_ask_twice_the_link():
     demand = overload([finished(sender("a", "b"))], HARDWARE)
     assert demand is not None
-    assert (demand.streams, demand.asked_bytes_per_second) == (2, 2 * HARDWARE.inside.bandwidth_bytes_per_second)
+    assert (demand.streams, demand.asked_bytes_per_second) == (
+        2,
+        2 * HARDWARE.inside.bandwidth_bytes_per_second,
+    )
     assert "GPU 0 asks 2.00 GB/s of a link of 1.00 GB/s" in str(demand)
 
 

@@ -1,4 +1,5 @@
-"""The shapes of models: parameters to the last one, and config.json files as people really write (and break) them."""
+"""The shapes of models: parameters to the last one, and config.json files as people really write (and break)
+them."""
 
 import json
 import os
@@ -15,8 +16,10 @@ from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.presets import find_model, from_flags, presets
 from ndparallel.planner.models.shape import ModelShape
 
-# What the Hugging Face Hub counts in the safetensors files of each model (huggingface.co/api/models/<model>, "safetensors"), where it
-# counts each tensor once; for gpt2 and for tied qwen, whose files also hold buffers or the tied matrix, model.num_parameters().
+# What the Hugging Face Hub counts in the safetensors files of each model (huggingface.co/api/models/<model>,
+# "safetensors"), where it
+# counts each tensor once; for gpt2 and for tied qwen, whose files also hold buffers or the tied matrix,
+# model.num_parameters().
 PUBLISHED = {
     "gpt2": 124439808,
     "gpt2-medium": 354823168,
@@ -64,23 +67,106 @@ def tiny(model_type: str, **changes):
 
 
 QWEN_MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
-DEEPSEEK = LATENT | {"q_lora_rank": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "n_shared_experts": 2}
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
+DEEPSEEK = LATENT | {
+    "q_lora_rank": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "n_shared_experts": 2,
+}
 
-# Counted by transformers 5.23.0, which built each model from these very entries (for deepseek_v3 its buffer of router biases included).
+# Counted by transformers 5.23.0, which built each model from these very entries (for deepseek_v3 its buffer
+# of router biases included).
 BUILT = [
-    (30144, tiny("llama", num_hidden_layers=2, head_dim=24, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
-    (72336, tiny("mistral", num_hidden_layers=5, hidden_size=48, num_attention_heads=6, num_key_value_heads=1, intermediate_size=64,
-                 vocab_size=128, hidden_act="gelu", tie_word_embeddings=False, head_dim=4)),
-    (56896, tiny("qwen2_moe", num_hidden_layers=5, shared_expert_intermediate_size=56, decoder_sparse_step=2, mlp_only_layers=[3],
-                 qkv_bias=False, **QWEN_MOE)),
-    (90528, tiny("qwen3_moe", num_hidden_layers=4, head_dim=24, attention_bias=True, mlp_only_layers=[0], **QWEN_MOE)),
+    (
+        30144,
+        tiny(
+            "llama",
+            num_hidden_layers=2,
+            head_dim=24,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+        ),
+    ),
+    (
+        72336,
+        tiny(
+            "mistral",
+            num_hidden_layers=5,
+            hidden_size=48,
+            num_attention_heads=6,
+            num_key_value_heads=1,
+            intermediate_size=64,
+            vocab_size=128,
+            hidden_act="gelu",
+            tie_word_embeddings=False,
+            head_dim=4,
+        ),
+    ),
+    (
+        56896,
+        tiny(
+            "qwen2_moe",
+            num_hidden_layers=5,
+            shared_expert_intermediate_size=56,
+            decoder_sparse_step=2,
+            mlp_only_layers=[3],
+            qkv_bias=False,
+            **QWEN_MOE,
+        ),
+    ),
+    (
+        90528,
+        tiny(
+            "qwen3_moe",
+            num_hidden_layers=4,
+            head_dim=24,
+            attention_bias=True,
+            mlp_only_layers=[0],
+            **QWEN_MOE,
+        ),
+    ),
     (57824, tiny("deepseek_v2", first_k_dense_replace=1, attention_bias=True, **DEEPSEEK)),
-    (41814, tiny("deepseek_v3", first_k_dense_replace=2) | DEEPSEEK | {"q_lora_rank": None, "n_shared_experts": 1}),
-    (26298, {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 33, "vocab_size": 100, "n_inner": 77,
-             "activation_function": "gelu_new", "tie_word_embeddings": False}),
-    (154304, {"model_type": "mpt", "n_layers": 3, "d_model": 64, "n_heads": 4, "vocab_size": 100, "expansion_ratio": 4}),
-]  # fmt: skip
+    (
+        41814,
+        tiny("deepseek_v3", first_k_dense_replace=2)
+        | DEEPSEEK
+        | {"q_lora_rank": None, "n_shared_experts": 1},
+    ),
+    (
+        26298,
+        {
+            "model_type": "gpt2",
+            "n_layer": 2,
+            "n_embd": 32,
+            "n_head": 4,
+            "n_positions": 33,
+            "vocab_size": 100,
+            "n_inner": 77,
+            "activation_function": "gelu_new",
+            "tie_word_embeddings": False,
+        },
+    ),
+    (
+        154304,
+        {
+            "model_type": "mpt",
+            "n_layers": 3,
+            "d_model": 64,
+            "n_heads": 4,
+            "vocab_size": 100,
+            "expansion_ratio": 4,
+        },
+    ),
+]
 
 
 def parameters(entries) -> Parameters:
@@ -109,14 +195,17 @@ def test_a_preset_has_as_many_parameters_as_the_published_model(name, count):
     assert find_model(name).parameters().total == count
 
 
-@pytest.mark.parametrize("count, entries", BUILT, ids=lambda value: value["model_type"] if isinstance(value, dict) else None)
+@pytest.mark.parametrize(
+    "count, entries", BUILT, ids=lambda value: value["model_type"] if isinstance(value, dict) else None
+)
 def test_unusual_variants_are_counted_as_transformers_builds_them(count, entries):
     assert parameters(entries).total == count
 
 
 def test_deepseek_v3_and_its_prediction_layer_make_up_its_checkpoint():
-    """The Hub counts 3918786560 bf16, 680571043840 fp8 and, but for scales, 15104 fp32 numbers; the prediction layer has a projection of
-    2 x hidden, three norms, and copies of the embedding and the head (README_WEIGHTS.md of deepseek-ai/DeepSeek-V3)."""
+    """The Hub counts 3918786560 bf16, 680571043840 fp8 and, but for scales, 15104 fp32 numbers; the
+    prediction layer has a projection of 2 x hidden, three norms, and copies of the embedding and the head
+    (README_WEIGHTS.md of deepseek-ai/DeepSeek-V3)."""
     shape = find_model("deepseek-v3")
     main = shape.parameters()
     prediction = main.moe_layer + 2 * shape.hidden**2 + 3 * shape.hidden + main.token_embedding + main.head
@@ -124,17 +213,26 @@ def test_deepseek_v3_and_its_prediction_layer_make_up_its_checkpoint():
     assert any("num_nextn_predict_layers 1" in note for note in shape.notes)
 
 
-@pytest.mark.parametrize("name, billions", [("22b", "22"), ("175b", "174.6"), ("530b", "529.6"), ("1t", "1008.0")])
+@pytest.mark.parametrize(
+    "name, billions", [("22b", "22"), ("175b", "174.6"), ("530b", "529.6"), ("1t", "1008.0")]
+)
 def test_megatron_models_follow_the_formula_of_their_paper(name, billions):
-    """arXiv 2104.04473, equation 2: P = 12 l h^2 (1 + 13/(12h) + (V+s)/(12lh)), without the final norm's 2h. Figures: its tables 1 and 2,
-    and arXiv 2205.05198, table 3."""
+    """arXiv 2104.04473, equation 2: P = 12 l h^2 (1 + 13/(12h) + (V+s)/(12lh)), without the final norm's 2h.
+    Figures: its tables 1 and 2, and arXiv 2205.05198, table 3."""
     shape = find_model(f"megatron-{name}")
-    formula = 12 * shape.layers * shape.hidden**2 + 13 * shape.layers * shape.hidden + (shape.vocab + 2048) * shape.hidden
+    formula = (
+        12 * shape.layers * shape.hidden**2
+        + 13 * shape.layers * shape.hidden
+        + (shape.vocab + 2048) * shape.hidden
+    )
     assert shape.parameters().total == formula + 2 * shape.hidden
     assert f"{formula / 1e9:.{len(billions.partition('.')[2])}f}" == billions
 
 
-@pytest.mark.parametrize("name, billions", [("mixtral-8x22b", 39), ("qwen2-57b-a14b", 14), ("qwen3-235b-a22b", 22), ("deepseek-v2", 21)])
+@pytest.mark.parametrize(
+    "name, billions",
+    [("mixtral-8x22b", 39), ("qwen2-57b-a14b", 14), ("qwen3-235b-a22b", 22), ("deepseek-v2", 21)],
+)
 def test_active_parameters_are_those_on_the_model_card(name, billions):
     assert round(find_model(name).parameters().active / 1e9) == billions
 
@@ -177,7 +275,8 @@ def test_attention_lists_its_matrices_with_their_tensor_parallel_cut():
 
 
 def test_latent_attention_lists_narrow_matrices_that_no_rank_cuts():
-    """arXiv 2412.19437, section 4.2: 128 heads, query rank 1536, key-value rank 512, head width 128 and 64 with position."""
+    """arXiv 2412.19437, section 4.2: 128 heads, query rank 1536, key-value rank 512, head width 128 and 64
+    with position."""
     shape = find_model("deepseek-v3")
     sizes = {matrix.name: (matrix.inputs, matrix.outputs, matrix.split) for matrix in shape.attention()}
     assert sizes == {
@@ -192,7 +291,12 @@ def test_latent_attention_lists_narrow_matrices_that_no_rank_cuts():
 
 def test_latent_attention_without_a_query_rank_cuts_its_one_query_matrix():
     query, *_ = find_model("deepseek-v2-lite").attention()
-    assert (query.name, query.inputs, query.outputs, query.split) == ("query", 2048, 16 * (128 + 64), "columns")
+    assert (query.name, query.inputs, query.outputs, query.split) == (
+        "query",
+        2048,
+        16 * (128 + 64),
+        "columns",
+    )
 
 
 def test_the_first_three_layers_of_deepseek_v3_are_dense():
@@ -201,8 +305,20 @@ def test_the_first_three_layers_of_deepseek_v3_are_dense():
 
 
 def test_qwen_puts_experts_in_every_second_layer_from_the_second_on():
-    """transformers: a layer has experts if it is not listed as dense and (layer + 1) % decoder_sparse_step == 0."""
-    shape = shape_of(tiny("qwen3_moe", num_hidden_layers=6, head_dim=8, decoder_sparse_step=2, mlp_only_layers=[3], **QWEN_MOE), "tiny", "")
+    """transformers: a layer has experts if it is not listed as dense and (layer + 1) % decoder_sparse_step ==
+    0."""
+    shape = shape_of(
+        tiny(
+            "qwen3_moe",
+            num_hidden_layers=6,
+            head_dim=8,
+            decoder_sparse_step=2,
+            mlp_only_layers=[3],
+            **QWEN_MOE,
+        ),
+        "tiny",
+        "",
+    )
     assert [layer for layer in range(6) if shape.has_experts(layer)] == [1, 5]
 
 
@@ -224,8 +340,14 @@ def test_a_preset_is_found_in_capitals_and_a_slip_is_put_right():
 # --- config.json
 
 
-@pytest.mark.parametrize("spelled", [("num_hidden_layers", "hidden_size", "num_attention_heads"), ("n_layer", "n_embd", "n_head"),
-                                     ("n_layers", "d_model", "n_heads")])  # fmt: skip
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        ("num_hidden_layers", "hidden_size", "num_attention_heads"),
+        ("n_layer", "n_embd", "n_head"),
+        ("n_layers", "d_model", "n_heads"),
+    ],
+)
 def test_every_spelling_means_the_same(spelled):
     usual = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     entries = tiny("llama")
@@ -240,13 +362,21 @@ def test_experts_are_found_under_every_spelling(spelling):
 
 
 def test_a_file_gives_the_same_shape_as_its_preset(tmp_path):
-    path = write(tmp_path, presets()["deepseek-v2"]["config"] | {"torch_dtype": "bfloat16", "rope_scaling": {"factor": 40}})
+    path = write(
+        tmp_path,
+        presets()["deepseek-v2"]["config"] | {"torch_dtype": "bfloat16", "rope_scaling": {"factor": 40}},
+    )
     assert from_huggingface(path).parameters() == find_model("deepseek-v2").parameters()
     assert find_model(str(path)).name == tmp_path.name
 
 
 def test_the_language_model_is_taken_out_of_text_config(tmp_path):
-    outer = {"model_type": "some_vision_model", "vision_config": {}, "tie_word_embeddings": True, "text_config": tiny("llama")}
+    outer = {
+        "model_type": "some_vision_model",
+        "vision_config": {},
+        "tie_word_embeddings": True,
+        "text_config": tiny("llama"),
+    }
     shape = from_huggingface(write(tmp_path, outer))
     assert shape.parameters() == parameters(tiny("llama", tie_word_embeddings=True))
     assert "Only text_config" in shape.notes[-1]
@@ -261,7 +391,9 @@ def test_every_default_that_was_used_is_said():
 
 def test_a_sliding_window_that_is_left_out_is_said():
     assert "sliding window of 4096" in find_model("mistral-7b").notes[-1]
-    assert not shape_of(presets()["qwen2-7b"]["config"] | {"sliding_window": 9, "use_sliding_window": False}, "q", "").notes
+    assert not shape_of(
+        presets()["qwen2-7b"]["config"] | {"sliding_window": 9, "use_sliding_window": False}, "q", ""
+    ).notes
 
 
 @pytest.mark.parametrize(
@@ -272,7 +404,10 @@ def test_a_sliding_window_that_is_left_out_is_said():
         (tiny("llama", vocab_size=None), "vocab_size is missing."),
         (tiny("llama", hidden_size=None), "hidden_size or n_embd or d_model is missing."),
         (tiny("mistral", num_key_value_heads=None), "num_key_value_heads is missing."),
-        (tiny("deepseek_v2", first_k_dense_replace=1) | DEEPSEEK | LATENT | {"q_lora_rank": "none"}, "q_lora_rank must be a whole number"),
+        (
+            tiny("deepseek_v2", first_k_dense_replace=1) | DEEPSEEK | LATENT | {"q_lora_rank": "none"},
+            "q_lora_rank must be a whole number",
+        ),
         (tiny("llama", hidden_size="4096"), "hidden_size must be a whole number, not '4096'."),
         (tiny("llama", hidden_size=32.0), "hidden_size must be a whole number, not 32.0."),
         (tiny("llama", hidden_size=True), "hidden_size must be a whole number, not True."),
@@ -280,15 +415,27 @@ def test_a_sliding_window_that_is_left_out_is_said():
         (tiny("llama", intermediate_size=-5), "intermediate_size is -5; it must be from 1 to"),
         (tiny("llama", num_hidden_layers=10000), "num_hidden_layers is 10000; it must be from 1 to 4096."),
         (tiny("llama", vocab_size=10**4000), "vocab_size is 1000"),
-        (tiny("llama", num_attention_heads=5), "hidden_size 32 is not a multiple of 5 heads; take 4 or 8 heads, or give head_dim."),
+        (
+            tiny("llama", num_attention_heads=5),
+            "hidden_size 32 is not a multiple of 5 heads; take 4 or 8 heads, or give head_dim.",
+        ),
         (tiny("llama", num_key_value_heads=3), "3 kv_heads cannot serve 4 heads evenly; nearest: 2 or 4."),
         (tiny("llama", tie_word_embeddings="yes"), "tie_word_embeddings must be true or false, not 'yes'."),
         (tiny("llama", hidden_act="sillu"), "unknown hidden_act 'sillu'. Did you mean 'silu'?"),
         (tiny("llama", hidden_act=["silu"]), "hidden_act must be one of"),
         (tiny("llama", n_embd=64), "hidden_size 32 and n_embd 64 should be the same and differ."),
-        (tiny("mixtral", num_local_experts=2, num_experts_per_tok=4), "top_k is 4, but there are only 2 experts to choose from."),
-        (tiny("qwen3_moe", head_dim=8, mlp_only_layers=[3], **QWEN_MOE), "mlp_only_layers must be a list of layer numbers from 0 to 2"),
-        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config.alibi False is not supported, only true."),
+        (
+            tiny("mixtral", num_local_experts=2, num_experts_per_tok=4),
+            "top_k is 4, but there are only 2 experts to choose from.",
+        ),
+        (
+            tiny("qwen3_moe", head_dim=8, mlp_only_layers=[3], **QWEN_MOE),
+            "mlp_only_layers must be a list of layer numbers from 0 to 2",
+        ),
+        (
+            {"model_type": "mpt", "attn_config": {"alibi": False}},
+            "attn_config.alibi False is not supported, only true.",
+        ),
         ({"text_config": 5}, "text_config must be an object with keys, not 5."),
         ({"text_config": tiny("llama", vocab_size=None)}, "vocab_size is missing."),
         ([1, 2], "an object with keys is needed, not [1, 2]."),
@@ -303,14 +450,21 @@ def test_what_is_wrong_in_a_file_is_told_in_one_sentence_that_names_it(tmp_path,
 
 @pytest.mark.parametrize(
     "content, sentence",
-    [(b"\xff\xfe{}", "byte 0 is not UTF-8"), (b"", "this is not JSON"), (b"{", "this is not JSON"), (b"[" * 100_000, "this is not JSON")],
+    [
+        (b"\xff\xfe{}", "byte 0 is not UTF-8"),
+        (b"", "this is not JSON"),
+        (b"{", "this is not JSON"),
+        (b"[" * 100_000, "this is not JSON"),
+    ],
 )
 def test_a_file_that_is_no_json_is_named(tmp_path, content, sentence):
     assert sentence in refusal(from_huggingface, write(tmp_path, content))
 
 
 def test_a_directory_or_no_file_is_named(tmp_path):
-    assert refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is not a file; name the config.json itself."
+    assert (
+        refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is not a file; name the config.json itself."
+    )
     assert "cannot be read: No such file" in refusal(find_model, str(tmp_path / "config.json"))
     assert "unknown model or file 'a\\x00b'" in refusal(find_model, "a\x00b")
     assert refusal(from_huggingface, "a\x00b/config.json")
@@ -326,12 +480,22 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=4,
 )
-KEYS = st.sampled_from(sorted({key for keys in SPELLINGS.values() for key in keys} | {"text_config", "attn_config", "sliding_window"}))
+KEYS = st.sampled_from(
+    sorted(
+        {key for keys in SPELLINGS.values() for key in keys}
+        | {"text_config", "attn_config", "sliding_window"}
+    )
+)
 STARTS = st.sampled_from([entry["config"] for entry in presets().values()])
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(STARTS, st.dictionaries(KEYS, JUNK, max_size=3), st.sets(KEYS, max_size=2), st.none() | st.sampled_from(sorted(FAMILIES)))
+@given(
+    STARTS,
+    st.dictionaries(KEYS, JUNK, max_size=3),
+    st.sets(KEYS, max_size=2),
+    st.none() | st.sampled_from(sorted(FAMILIES)),
+)
 def test_any_entries_give_a_shape_or_one_sentence(start, changes, dropped, model_type):
     entries = {key: value for key, value in (start | changes).items() if key not in dropped}
     try:
@@ -353,11 +517,29 @@ def test_a_model_can_be_given_by_its_sizes():
 
 def test_gpt2_and_mixtral_can_be_given_by_their_sizes():
     gpt2 = from_flags(
-        layers=12, hidden=768, heads=12, ffn=3072, vocab=50257, learned_positions=1024,
-        activation="gelu", norm="layernorm", biases=("qkv", "output", "mlp", "norm"), tied_embeddings=True,
-    )  # fmt: skip
+        layers=12,
+        hidden=768,
+        heads=12,
+        ffn=3072,
+        vocab=50257,
+        learned_positions=1024,
+        activation="gelu",
+        norm="layernorm",
+        biases=("qkv", "output", "mlp", "norm"),
+        tied_embeddings=True,
+    )
     assert gpt2.parameters() == find_model("gpt2").parameters()
-    mixtral = from_flags(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, experts=8, top_k=2, expert_ffn=14336)
+    mixtral = from_flags(
+        layers=32,
+        hidden=4096,
+        heads=32,
+        kv_heads=8,
+        ffn=14336,
+        vocab=32000,
+        experts=8,
+        top_k=2,
+        expert_ffn=14336,
+    )
     assert mixtral.parameters() == find_model("mixtral-8x7b").parameters()
 
 
@@ -374,7 +556,10 @@ SMALL = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 40, "vocab": 100}
         ({"biases": ("kqv",)}, "unknown bias 'kqv'. Did you mean 'qkv'?"),
         ({"experts": 4, "expert_ffn": 8}, "top_k is 0; it must be from 1 to"),
         ({"top_k": 2}, "mean nothing without experts."),
-        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "first_dense_layers": 3}, "layer 2 is to be dense, but the last layer is 1."),
+        (
+            {"experts": 4, "top_k": 2, "expert_ffn": 8, "first_dense_layers": 3},
+            "layer 2 is to be dense, but the last layer is 1.",
+        ),
     ],
 )
 def test_what_is_wrong_in_given_sizes_is_told(changes, sentence):

@@ -1,4 +1,5 @@
-"""The pictures of README and docs: never stale, small, at home on light and dark pages, and true to the runs they are drawn from."""
+"""The pictures of README and docs: never stale, small, at home on light and dark pages, and true to the runs
+they are drawn from."""
 
 import itertools
 import json
@@ -40,12 +41,14 @@ def texts(svg):
     return [text.text for text in elements(svg, "text")]
 
 
-# ---------------------------------------------------------------------------------------------------- the files themselves
+# --------------------------------------------------------------------------------------- the files themselves
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_picture_is_stale(name):
-    assert not is_stale(name, PICTURES[name].draw("inline"), FOLDER), "look at it, after `ndparallel pictures --write`"
+    assert not is_stale(name, PICTURES[name].draw("inline"), FOLDER), (
+        "look at it, after `ndparallel pictures --write`"
+    )
 
 
 def test_nothing_else_lies_among_them():
@@ -59,7 +62,10 @@ def test_a_picture_is_small_whole_in_itself_and_has_both_modes(name):
     assert svg.count("http") == 1 and not re.search(r"script|@import|url\(|font-face|href=\"[^#]", svg)
     assert svg.count("@media(prefers-color-scheme:dark)") == 1
     height = float(ElementTree.fromstring(svg).get("height"))
-    assert all(0 <= float(text.get("x") or 0) <= WIDTH and 0 < float(text.get("y")) < height for text in elements(svg, "text"))
+    assert all(
+        0 <= float(text.get("x") or 0) <= WIDTH and 0 < float(text.get("y")) < height
+        for text in elements(svg, "text")
+    )
 
 
 def test_what_the_documents_show_is_there_and_has_words_for_those_who_cannot_see_it():
@@ -75,13 +81,16 @@ def test_the_gallery_shows_every_picture_of_schedules():
     assert all(f"(pictures/{name}.svg)" in gallery for name in PICTURES if name.startswith("schedules-"))
 
 
-# ------------------------------------------------------------------------------------------------------------ the command
+# ------------------------------------------------------------------------------------------------ the command
 
 
 @pytest.fixture
 def two(monkeypatch):
     """Two pictures that cost nothing."""
-    few = {name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>") for name in ("one", "other")}
+    few = {
+        name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>")
+        for name in ("one", "other")
+    }
     monkeypatch.setattr(command, "PICTURES", few)
     monkeypatch.setattr("ndparallel.book.pictures.PICTURES", few)
 
@@ -118,14 +127,17 @@ def test_json_has_every_picture_and_nothing_else_is_printed(two, capsys, tmp_pat
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [(["1d-timelin"], "Did you mean '1d-timeline'?"), (["--folder", "nowhere"], "there is no directory 'nowhere' for pictures")],
+    [
+        (["1d-timelin"], "Did you mean '1d-timeline'?"),
+        (["--folder", "nowhere"], "there is no directory 'nowhere' for pictures"),
+    ],
 )
 def test_wrong_input_is_one_sentence(options, sentence, capsys):
     code, out, err = pictures(capsys, *options)
     assert code == 2 and out == "" and sentence in err and err.count("\n") == 1
 
 
-# ------------------------------------------------------------------------------------------------- the transformer block
+# -------------------------------------------------------------------------------------- the transformer block
 
 
 @cache
@@ -151,8 +163,14 @@ def test_f_and_g_are_conjugate():
         f, g = f"f{half}", f"g{half}"
         assert [tp.operations(way, f) for way in ("forward", "backward")] == [[], ["all-reduce"]]
         assert [tp.operations(way, g) for way in ("forward", "backward")] == [["all-reduce"], []]
-        assert [sp.operations(way, f) for way in ("forward", "backward")] == [["all-gather"], ["reduce-scatter"]]
-        assert [sp.operations(way, g) for way in ("forward", "backward")] == [["reduce-scatter"], ["all-gather"]]
+        assert [sp.operations(way, f) for way in ("forward", "backward")] == [
+            ["all-gather"],
+            ["reduce-scatter"],
+        ]
+        assert [sp.operations(way, g) for way in ("forward", "backward")] == [
+            ["reduce-scatter"],
+            ["all-gather"],
+        ]
 
 
 def test_regathering_gathers_once_more_where_the_backward_pass_meets_a_cut_by_columns():
@@ -172,16 +190,29 @@ def test_a_collective_of_another_unit_is_not_the_blocks():
 def test_a_collective_at_a_place_that_no_block_has_is_not_left_out_in_silence():
     events = ("forward layers.4 q", ("tp", 0, "all_reduce", "ring"), "forward layers.4 scores")
     run = SimpleNamespace(events=[event_of(what) for what in events])
-    with pytest.raises(ValueError, match="all_reduce between 'forward layers.4 q' and 'forward layers.4 scores'"):
+    with pytest.raises(
+        ValueError, match="all_reduce between 'forward layers.4 q' and 'forward layers.4 scores'"
+    ):
         list(talks(run, "layers.4"))
 
 
 def event_of(what):
-    return (0, COMPUTE if isinstance(what, str) else "tp", COMPUTE if isinstance(what, str) else COLLECTIVE, what, 0.0, 1.0, 0, 0, None)
+    return (
+        0,
+        COMPUTE if isinstance(what, str) else "tp",
+        COMPUTE if isinstance(what, str) else COLLECTIVE,
+        what,
+        0.0,
+        1.0,
+        0,
+        0,
+        None,
+    )
 
 
 def drawn_slices(svg):
-    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first band."""
+    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first
+    band."""
     first_band = next(float(text.get("y")) for text in elements(svg, "text") if text.text == "TP")
     for rect in elements(svg, "rect"):
         x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
@@ -207,7 +238,9 @@ def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
     svg, config = draw_block(list(runs().values()), ModelConfig()), ModelConfig()
     kv = 2 * config.kv_heads * config.head_dim * config.hidden
     numbers = config.hidden * config.hidden * 2 + 3 * config.hidden * config.ffn + kv
-    assert areas(svg) == {f"nd-rank{rank}": pytest.approx(numbers / 4 * SCALE**2, rel=1e-3) for rank in range(4)}
+    assert areas(svg) == {
+        f"nd-rank{rank}": pytest.approx(numbers / 4 * SCALE**2, rel=1e-3) for rank in range(4)
+    }
 
 
 def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
@@ -224,18 +257,23 @@ def test_the_block_says_what_ran():
     words = Counter(texts(draw_block(list(runs().values()), ModelConfig())))
     assert words["all-reduce"] == 4 and words["all-gather"] == 4 + 4 and words["reduce-scatter"] == 4 + 2
     assert words["reduce-scatter, all-gather"] == 2 and words["nothing"] == 4
-    assert words["heads 2-3, kv 0"] == 2 and words["heads 4-5, kv 1"] == 2  # 2 KV heads on 4 GPUs: each is held twice
+    # 2 KV heads on 4 GPUs: each is held twice
+    assert words["heads 2-3, kv 0"] == 2 and words["heads 4-5, kv 1"] == 2
     assert words["tokens 16-31"] == 2 and words["all tokens"] == 2 * 4
 
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_gpus_have_colours_that_can_be_told_apart_however_one_sees(sight):
     for mode in (1, 2):
-        colours = [paint[mode] for paint in RANKS] + [ACTIVITIES[name][mode] for name in (COMMUNICATION, IDLE)]
-        assert min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
+        colours = [paint[mode] for paint in RANKS] + [
+            ACTIVITIES[name][mode] for name in (COMMUNICATION, IDLE)
+        ]
+        assert (
+            min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
+        )
 
 
-# ------------------------------------------------------------------------------------------------- schedules, memory, lanes
+# ----------------------------------------------------------------------------------- schedules, memory, lanes
 
 
 def lengths(svg):
@@ -264,14 +302,18 @@ def test_a_notebook_shows_a_timed_schedule():
 
 def test_the_schedule_command_draws_what_it_prints(capsys, tmp_path):
     path = tmp_path / "schedules.svg"
-    assert main(["schedule", "gpipe", "1f1b", "--stages", "4", "--microbatches", "8", "--svg", str(path)]) == 0
+    assert (
+        main(["schedule", "gpipe", "1f1b", "--stages", "4", "--microbatches", "8", "--svg", str(path)]) == 0
+    )
     assert path.read_text() == draw_schedules([time_one("gpipe"), time_one("1f1b")])
     assert f"{path} shows gpipe and 1f1b." in capsys.readouterr().out
 
 
 def held(name, size):
     nothing = dict.fromkeys(MEMORY_KINDS, 0.0)
-    return MemoryHistory(name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size}))
+    return MemoryHistory(
+        name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size})
+    )
 
 
 def heights(svg):
@@ -290,8 +332,20 @@ def test_many_panels_of_memory_share_what_room_there_is():
 
 
 ROWS = [
-    {"gpus": 1, "step_seconds": 4.0, "compute_seconds": 4.0, "exposed_communication_seconds": 0.0, "bubble_seconds": 0.0},
-    {"gpus": 4, "step_seconds": 2.0, "compute_seconds": 1.0, "exposed_communication_seconds": 0.75, "bubble_seconds": 0.25},
+    {
+        "gpus": 1,
+        "step_seconds": 4.0,
+        "compute_seconds": 4.0,
+        "exposed_communication_seconds": 0.0,
+        "bubble_seconds": 0.0,
+    },
+    {
+        "gpus": 4,
+        "step_seconds": 2.0,
+        "compute_seconds": 1.0,
+        "exposed_communication_seconds": 0.75,
+        "bubble_seconds": 0.25,
+    },
 ]
 
 
@@ -308,6 +362,12 @@ def test_only_gpus_that_did_the_very_same_are_drawn_as_one():
     def lanes(rank, end):
         return Lane(rank, COMPUTE, (Span(0.0, end, FORWARD, "forward"),)), Lane(rank, "dp", ())
 
-    run = Timeline("run", 2.0, tuple(itertools.chain(*(lanes(rank, 2.0 if rank in (0, 1, 4, 5) else 2.0 - 1e-12) for rank in range(7)))))
+    run = Timeline(
+        "run",
+        2.0,
+        tuple(
+            itertools.chain(*(lanes(rank, 2.0 if rank in (0, 1, 4, 5) else 2.0 - 1e-12) for rank in range(7)))
+        ),
+    )
     assert [lane.ranks for lane in alike(run).lanes[::2]] == [(0, 1, 4, 5), (2, 3, 6)]
     assert {"GPU 0-1 4-5", "GPU 2-3 6"} <= set(texts(draw_timelines([alike(run)])))

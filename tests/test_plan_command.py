@@ -12,7 +12,15 @@ from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import validate
 
 LLAMA = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
-KEYS = {"step_seconds", "breakdown_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "parameters"}
+KEYS = {
+    "step_seconds",
+    "breakdown_seconds",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "parameters",
+}
 
 
 def answered(capsys, *options: str) -> dict:
@@ -32,7 +40,9 @@ def test_json_has_the_stable_keys_and_its_parts_add_up(capsys):
     assert KEYS | {"memory_bytes_per_stage", "error_bar"} <= found.keys()
     assert sum(found["breakdown_seconds"].values()) == pytest.approx(found["step_seconds"])
     for stage in found["memory_bytes_per_stage"]:
-        assert sum(bytes_ for kind, bytes_ in stage.items() if kind != "total") == pytest.approx(stage["total"])
+        assert sum(bytes_ for kind, bytes_ in stage.items() if kind != "total") == pytest.approx(
+            stage["total"]
+        )
     assert found["parameters"] == 8_030_261_248
     assert found["tokens_per_second_per_gpu"] == pytest.approx(8 * 4096 / 8 / found["step_seconds"])
     assert found["days"] == pytest.approx(1e12 / (8 * 4096) * found["step_seconds"] / 86400)
@@ -41,19 +51,52 @@ def test_json_has_the_stable_keys_and_its_parts_add_up(capsys):
 def test_dp_and_the_number_of_microbatches_are_derived_and_shown(capsys):
     assert main(["plan", *LLAMA, "--tp", "2", "--timeline", "none"]) == 0
     printed = capsys.readouterr().out
-    assert "TP2 x DP4" in printed and "2 microbatches of 1 for each of 4 data-parallel ranks" in " ".join(printed.split())
+    assert "TP2 x DP4" in printed and "2 microbatches of 1 for each of 4 data-parallel ranks" in " ".join(
+        printed.split()
+    )
 
 
 def test_megatrons_names_mean_the_same(capsys):
-    ours = ["--tp", "2", "--pp", "2", "--micro-batch", "2", "--zero", "1", "--recompute", "full", "--sequence", "2048", "--chunks", "4"]
-    theirs = ["--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2", "--micro-batch-size", "2"]
+    ours = [
+        "--tp",
+        "2",
+        "--pp",
+        "2",
+        "--micro-batch",
+        "2",
+        "--zero",
+        "1",
+        "--recompute",
+        "full",
+        "--sequence",
+        "2048",
+        "--chunks",
+        "4",
+    ]
+    theirs = [
+        "--tensor-model-parallel-size",
+        "2",
+        "--pipeline-model-parallel-size",
+        "2",
+        "--micro-batch-size",
+        "2",
+    ]
     theirs += ["--use-distributed-optimizer", "--recompute-granularity", "full", "--seq-length", "2048"]
     theirs += ["--num-layers-per-virtual-pipeline-stage", "4"]
     assert answered(capsys, *LLAMA, *ours) == answered(capsys, *LLAMA, *theirs)
 
 
 def test_a_model_may_be_given_by_its_sizes(capsys):
-    sizes = ["--num-layers", "32", "--hidden-size", "4096", "--num-attention-heads", "32", "--num-query-groups", "8"]
+    sizes = [
+        "--num-layers",
+        "32",
+        "--hidden-size",
+        "4096",
+        "--num-attention-heads",
+        "32",
+        "--num-query-groups",
+        "8",
+    ]
     sizes += ["--ffn-hidden-size", "14336", "--vocab-size", "128256"]
     assert answered(capsys, *sizes, *LLAMA[2:]) == answered(capsys, *LLAMA)
 
@@ -74,7 +117,9 @@ def test_fp8_halves_matmuls_at_most(capsys):
 
 def test_what_hides_behind_nothing_takes_longer(capsys):
     zero = ["--zero", "1", "--pp", "2"]
-    hidden, exposed = (answered(capsys, *LLAMA, *zero, "--overlap", which) for which in ("tp,dp,pp,cp", "none"))
+    hidden, exposed = (
+        answered(capsys, *LLAMA, *zero, "--overlap", which) for which in ("tp,dp,pp,cp", "none")
+    )
     assert exposed["step_seconds"] > hidden["step_seconds"]
     assert exposed["breakdown_seconds"]["compute"] == pytest.approx(hidden["breakdown_seconds"]["compute"])
 
@@ -82,7 +127,9 @@ def test_what_hides_behind_nothing_takes_longer(capsys):
 def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
     job = ["--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--zero", "3"]
     fsdp, hsdp = answered(capsys, *job), answered(capsys, *job, "--shards", "8")
-    assert hsdp["memory_bytes_per_stage"][0]["optimizer"] == pytest.approx(8 * fsdp["memory_bytes_per_stage"][0]["optimizer"])
+    assert hsdp["memory_bytes_per_stage"][0]["optimizer"] == pytest.approx(
+        8 * fsdp["memory_bytes_per_stage"][0]["optimizer"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,25 +191,87 @@ def test_the_errors_that_error_bars_are_made_of_are_those_of_today():
 
 
 def test_an_error_bar_is_wider_where_a_job_is_unlike_every_measured_run(capsys):
-    here, unlike = (answered(capsys, *LLAMA, "--dp", "8", *options)["error_bar"] for options in ((), ("--dtype", "fp8")))
+    here, unlike = (
+        answered(capsys, *LLAMA, "--dp", "8", *options)["error_bar"] for options in ((), ("--dtype", "fp8"))
+    )
     assert unlike == pytest.approx(1.5 * here)
     case = express(read_cases()[0])
     assert "on this GPU" in error_bar(case.job, case.plan).sentence
 
 
 def test_the_lessons_model_may_be_planned_too(capsys):
-    sizes = ["--layers", "8", "--hidden", "32", "--heads", "8", "--kv-heads", "2", "--ffn", "88", "--vocab", "256", "--sequence", "64"]
-    found = answered(capsys, *sizes, "--hardware", "pocket", "--gpus", "4", "--global-batch", "8", "--zero", "3", "--micro-batch", "2")
-    assert found["step_seconds"] == pytest.approx(measured("4d_combined", "DP only", Job(zero=3), 4).step_seconds, rel=1e-9)
+    sizes = [
+        "--layers",
+        "8",
+        "--hidden",
+        "32",
+        "--heads",
+        "8",
+        "--kv-heads",
+        "2",
+        "--ffn",
+        "88",
+        "--vocab",
+        "256",
+        "--sequence",
+        "64",
+    ]
+    found = answered(
+        capsys,
+        *sizes,
+        "--hardware",
+        "pocket",
+        "--gpus",
+        "4",
+        "--global-batch",
+        "8",
+        "--zero",
+        "3",
+        "--micro-batch",
+        "2",
+    )
+    assert found["step_seconds"] == pytest.approx(
+        measured("4d_combined", "DP only", Job(zero=3), 4).step_seconds, rel=1e-9
+    )
 
 
 def test_what_is_not_as_usual_is_said(capsys):
-    sparse = ["--model", "mixtral-8x7b", "--gpus", "8", "--ep", "8", "--global-batch", "64", "--timeline", "none"]
+    sparse = [
+        "--model",
+        "mixtral-8x7b",
+        "--gpus",
+        "8",
+        "--ep",
+        "8",
+        "--global-batch",
+        "64",
+        "--timeline",
+        "none",
+    ]
     again = ["--recompute", "selective", "--recompute-modules", "layernorm", "moe_act"]
     assert main(["plan", *sparse, *again, "--routing-imbalance", "1.3", "--capacity-factor", "2"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "recomputing layernorm and moe_act, the busiest rank's experts with 1.3 times the mean's rows, capacity factor 2." in said
-    assert main(["plan", *LLAMA, "--recompute", "full", "--recompute-num-layers", "4", "--cp", "2", "--cp-comm-type", "all_gather"]) == 0
+    assert (
+        "recomputing layernorm and moe_act, the busiest rank's experts with 1.3 times the mean's rows, "
+        "capacity factor 2." in said
+    )
+    assert (
+        main(
+            [
+                "plan",
+                *LLAMA,
+                "--recompute",
+                "full",
+                "--recompute-num-layers",
+                "4",
+                "--cp",
+                "2",
+                "--cp-comm-type",
+                "all_gather",
+            ]
+        )
+        == 0
+    )
     said = " ".join(capsys.readouterr().out.split())
     assert "full recomputation of 4 layers a stage, keys and values gathered." in said
 
@@ -175,11 +284,21 @@ def test_explain_prices_the_busiest_ranks_experts(capsys):
 
 def test_explain_names_the_units_that_a_model_has(capsys):
     assert main(["explain", *LLAMA, "--unit", "experts"]) == 2
-    assert capsys.readouterr().err == "error: unknown unit of llama-3-8b: 'experts'. There are: dense, embedding, head.\n"
+    assert (
+        capsys.readouterr().err
+        == "error: unknown unit of llama-3-8b: 'experts'. There are: dense, embedding, head.\n"
+    )
 
 
 def test_explain_shows_what_a_started_message_still_takes_when_it_is_waited_for(capsys):
-    sizes = "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --sequence 64 --hardware pocket --gpus 8 --global-batch 8"
+    sizes = (
+        "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --sequence 64 --hardware pocket "
+        "--gpus 8 --global-batch 8"
+    )
     assert main(["explain", *sizes.split(), "--cp", "2", "--tp", "2", "--json"]) == 0
-    ring = [row for row in json.loads(capsys.readouterr().out)["passes"]["forward"] if row["name"].startswith("cp")]
+    ring = [
+        row
+        for row in json.loads(capsys.readouterr().out)["passes"]["forward"]
+        if row["name"].startswith("cp")
+    ]
     assert [(row["seconds"], row["beside"]) for row in ring] == [(0.0, "what stands above")]

@@ -1,4 +1,5 @@
-"""Claims about what a pipeline rank waits for: the schedule's bubble, or a slower rank; and about what would help."""
+"""Claims about what a pipeline rank waits for: the schedule's bubble, or a slower rank; and about what would
+help."""
 
 import json
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ def job(model: str = "llama-3-8b", batch: int = 24) -> Job:
 
 @dataclass(frozen=True, eq=False)
 class ByHand(Workload):
-    """Of stages whose F takes so many seconds and whose B twice as many, and of messages that take no time."""
+    """Of stages whose F takes so many seconds and whose B twice as many, and of messages that take no
+    time."""
 
     forward: tuple[float, ...] = ()
 
@@ -52,7 +54,8 @@ def parts(step, *kinds):
 
 
 def test_of_two_ranks_the_faster_waits_3_of_every_6_seconds_and_3_once():
-    """The second begins at 1, works 6 s on each of 6 microbatches without a stop, and its last gradient takes 2 s more: 1 + 36 + 2."""
+    """The second begins at 1, works 6 s on each of 6 microbatches without a stop, and its last gradient takes
+    2 s more: 1 + 36 + 2."""
     step = timed([1, 2], microbatches=6)
     assert parts(step, "compute", "bubble", "imbalance", "pp") == [18, 3, 18, 0]
     assert (step.rank, step.busiest) == (0, 1)
@@ -70,7 +73,9 @@ def test_where_stages_are_even_nothing_but_the_schedule_makes_a_rank_wait(schedu
 def test_the_bubble_is_as_long_for_any_number_of_microbatches_and_the_imbalance_grows_with_them(forward):
     steps = [timed(forward, microbatches) for microbatches in (8, 16, 64)]
     slower = 3 * (max(forward) - forward[0])
-    assert [step.breakdown["imbalance"] for step in steps] == pytest.approx([8 * slower, 16 * slower, 64 * slower])
+    assert [step.breakdown["imbalance"] for step in steps] == pytest.approx(
+        [8 * slower, 16 * slower, 64 * slower]
+    )
     assert [step.breakdown["bubble"] for step in steps] == pytest.approx([steps[0].breakdown["bubble"]] * 3)
 
 
@@ -81,18 +86,23 @@ def test_a_rank_as_busy_as_any_that_ends_last_waits_for_no_slower_one():
 
 @pytest.mark.parametrize("microbatches", [8, 64])
 def test_what_unlike_stages_of_equal_ranks_wait_for_one_another_is_imbalance_and_no_message(microbatches):
-    """Ranks of 1 + 1 + 2 layers work 12 s each on a microbatch, and a full pipeline takes 13 s for one more."""
-    step, longer = (timed([1] * 8 + [2] * 4, number, "interleaved", ranks=4) for number in (microbatches, microbatches + 64))
+    """Ranks of 1 + 1 + 2 layers work 12 s each on a microbatch, and a full pipeline takes 13 s for one
+    more."""
+    step, longer = (
+        timed([1] * 8 + [2] * 4, number, "interleaved", ranks=4)
+        for number in (microbatches, microbatches + 64)
+    )
     more = (longer.seconds - step.seconds) / 64 - 12
     assert more == pytest.approx(1)
     assert parts(step, "imbalance", "pp") == [microbatches * more, 0]
 
 
-# ---------------------------------------------------------------------------------------------- real models, and in words
+# ---------------------------------------------------------------------------------- real models, and in words
 
 
 def test_more_layers_than_others_are_the_imbalance_of_real_models():
-    """61 layers on 16 ranks: three dense ones first, and 4 of those with experts on most ranks. By hand: 120 times the difference."""
+    """61 layers on 16 ranks: three dense ones first, and 4 of those with experts on most ranks. By hand: 120
+    times the difference."""
     deepseek, plan = job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)
     step, work = predict(deepseek, plan), workload_of(deepseek, plan)
     seconds = {kind: float(work.pricing.unit(kind).total.total) for kind in ("embedding", "dense", "experts")}
@@ -104,7 +114,8 @@ def test_more_layers_than_others_are_the_imbalance_of_real_models():
 
 
 def test_the_pipeline_of_llama_405b_waits_the_formulas_bubble_beside_its_unlike_stages():
-    """(P-1)/V of the busiest rank's microbatch (2104.04473, section 2.2), whatever the number of microbatches."""
+    """(P-1)/V of the busiest rank's microbatch (2104.04473, section 2.2), whatever the number of
+    microbatches."""
     plan = Plan(tp=8, pp=16, dp=8, chunks=7, zero=1, sequence_parallel=True, schedule="interleaved")
     for rounds in (1, 4):
         step = predict(job("llama-3-405b", rounds * 16 * 8), plan)
@@ -115,7 +126,8 @@ def test_the_pipeline_of_llama_405b_waits_the_formulas_bubble_beside_its_unlike_
 
 
 def test_another_split_saves_what_is_said():
-    """The last of 3 ranks has 11 layers and a head that is worth two: the best pace is that of 12 layers on the second rank."""
+    """The last of 3 ranks has 11 layers and a head that is worth two: the best pace is that of 12 layers on
+    the second rank."""
     found = answer(job(batch=192), PP3)
     (said,) = imbalance_sentences(found)
     assert "pipeline rank 0 (embedding and 10 layers) waits for rank 2 (11 layers and head)" in said
@@ -133,12 +145,31 @@ def test_no_split_fills_ranks_beyond_the_pace_and_the_first_gets_what_is_left():
 
 def test_where_no_split_of_whole_layers_is_better_none_is_advised():
     (said,) = imbalance_sentences(answer(job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)))
-    assert "rank 0 (embedding and 2 dense layers) waits for rank 2 (4 layers with experts), which works" in said
-    assert "No other split of whole layers over these ranks is much better. Perfectly even ranks would save at most" in said
+    assert (
+        "rank 0 (embedding and 2 dense layers) waits for rank 2 (4 layers with experts), which works" in said
+    )
+    assert (
+        "No other split of whole layers over these ranks is much better. Perfectly even ranks would save at "
+        "most" in said
+    )
 
 
 def test_a_plan_says_which_pipeline_rank_its_seconds_are_of(capsys):
-    asked = ["plan", "--model", "llama-3-8b", "--gpus", "24", "--pp", "3", "--zero", "1", "--global-batch", "192", "--sequence", "8192"]
+    asked = [
+        "plan",
+        "--model",
+        "llama-3-8b",
+        "--gpus",
+        "24",
+        "--pp",
+        "3",
+        "--zero",
+        "1",
+        "--global-batch",
+        "192",
+        "--sequence",
+        "8192",
+    ]
     assert main([*asked, "--timeline", "none"]) == 0
     printed = capsys.readouterr().out
     assert "where the time of pipeline rank 0 goes" in printed and "stage imbalance" in printed

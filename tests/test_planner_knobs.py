@@ -27,34 +27,50 @@ def flops(job: Job, plan: Plan, name: str) -> float:
 
 def sent(job: Job, plan: Plan, group: str, *passes: str) -> float:
     layer = Pricing(job, plan).lists.unit("experts" if job.shape.experts else "dense", plan.recompute)
-    return sum(item.bytes for one in passes for item in getattr(layer, one) if isinstance(item, Exchange) and item.group == group)
+    return sum(
+        item.bytes
+        for one in passes
+        for item in getattr(layer, one)
+        if isinstance(item, Exchange) and item.group == group
+    )
 
 
 def compute(job: Job, plan: Plan) -> float:
     return float(predict(job, plan).breakdown["compute"])
 
 
-# ------------------------------------------------------------------------------------------------------- recomputation
+# ---------------------------------------------------------------------------------------------- recomputation
 
 
 @pytest.mark.parametrize("layers", [1, 8, 31])
 def test_full_recomputation_of_some_layers_is_as_far_between_none_and_all_as_their_share(layers):
-    none, some, all_of_them = Plan(dp=8), Plan(dp=8, recompute="full", recompute_layers=layers), Plan(dp=8, recompute="full")
-    share = (compute(DENSE, some) - compute(DENSE, none)) / (compute(DENSE, all_of_them) - compute(DENSE, none))
+    none, some, all_of_them = (
+        Plan(dp=8),
+        Plan(dp=8, recompute="full", recompute_layers=layers),
+        Plan(dp=8, recompute="full"),
+    )
+    share = (compute(DENSE, some) - compute(DENSE, none)) / (
+        compute(DENSE, all_of_them) - compute(DENSE, none)
+    )
     assert share == pytest.approx(layers / 32)
     assert recomputed_flops(DENSE, some) == pytest.approx(recomputed_flops(DENSE, all_of_them) * layers / 32)
 
 
 def test_every_stage_recomputes_its_first_layers():
     plan = Plan(dp=4, pp=2, recompute="full", recompute_layers=4)
-    assert recomputed_flops(DENSE, plan) == pytest.approx(recomputed_flops(DENSE, replace(plan, recompute_layers=0)) * 8 / 32)
+    assert recomputed_flops(DENSE, plan) == pytest.approx(
+        recomputed_flops(DENSE, replace(plan, recompute_layers=0)) * 8 / 32
+    )
 
 
 def test_a_layer_that_is_not_recomputed_keeps_what_it_would_keep_without_recomputation():
-    none, all_of_them = (peak_memory(DENSE, Plan(dp=8, recompute=recompute)).activations for recompute in ("none", "full"))
+    none, all_of_them = (
+        peak_memory(DENSE, Plan(dp=8, recompute=recompute)).activations for recompute in ("none", "full")
+    )
     some = peak_memory(DENSE, Plan(dp=8, recompute="full", recompute_layers=8)).activations
     one = none / 32
-    assert some == pytest.approx((all_of_them - one) * 8 / 32 + one * 24 + one)  # and the layer that is computed again
+    # and the layer that is computed again
+    assert some == pytest.approx((all_of_them - one) * 8 / 32 + one * 24 + one)
 
 
 def recomputing(job: Job, *modules: str) -> Job:
@@ -70,7 +86,10 @@ def recomputing(job: Job, *modules: str) -> Job:
 ])  # fmt: skip
 def test_a_module_that_runs_again_keeps_nothing_but_its_input(modules, freed):
     kept = peak_memory(SPARSE, EP8).activations
-    assert kept - peak_memory(recomputing(SPARSE, *modules), replace(EP8, recompute="selective")).activations == 32 * freed
+    assert (
+        kept - peak_memory(recomputing(SPARSE, *modules), replace(EP8, recompute="selective")).activations
+        == 32 * freed
+    )
 
 
 def test_experts_that_run_again_send_their_rows_again():
@@ -81,24 +100,31 @@ def test_experts_that_run_again_send_their_rows_again():
 
 
 def test_a_dense_layer_has_no_experts_to_run_again():
-    assert compute(recomputing(DENSE, "moe", "moe_act"), Plan(dp=8, recompute="selective")) == compute(DENSE, Plan(dp=8))
+    assert compute(recomputing(DENSE, "moe", "moe_act"), Plan(dp=8, recompute="selective")) == compute(
+        DENSE, Plan(dp=8)
+    )
     assert compute(recomputing(DENSE, "mlp"), Plan(dp=8, recompute="selective")) > compute(DENSE, Plan(dp=8))
 
 
-# -------------------------------------------------------------------------------------------------------------- routing
+# ---------------------------------------------------------------------------------------------------- routing
 
 
 @pytest.mark.parametrize("imbalance", [1.0, 1.3, 4.0])
 def test_the_busiest_ranks_experts_multiply_so_much_more_and_all_wait_at_its_door(imbalance):
     uneven = replace(SPARSE, routing_imbalance=imbalance)
     assert flops(uneven, EP8, "experts") == pytest.approx(imbalance * flops(SPARSE, EP8, "experts"))
-    assert sent(uneven, EP8, "ep", "forward", "backward_input") == imbalance * sent(SPARSE, EP8, "ep", "forward", "backward_input")
+    assert sent(uneven, EP8, "ep", "forward", "backward_input") == imbalance * sent(
+        SPARSE, EP8, "ep", "forward", "backward_input"
+    )
     assert flops(uneven, EP8, "qkv") == flops(SPARSE, EP8, "qkv")
 
 
 def test_no_rank_is_busier_than_all_together():
-    assert flops(replace(SPARSE, routing_imbalance=100.0), EP8, "experts") == 8 * flops(SPARSE, EP8, "experts")
-    assert predict(replace(SPARSE, routing_imbalance=1.3), Plan(dp=8)) == predict(SPARSE, Plan(dp=8))  # all experts on every rank
+    assert flops(replace(SPARSE, routing_imbalance=100.0), EP8, "experts") == 8 * flops(
+        SPARSE, EP8, "experts"
+    )
+    # all experts on every rank
+    assert predict(replace(SPARSE, routing_imbalance=1.3), Plan(dp=8)) == predict(SPARSE, Plan(dp=8))
 
 
 def test_capacity_bounds_the_busiest_and_drops_what_is_over_it():
@@ -111,10 +137,15 @@ def test_more_imbalance_is_never_faster_nor_smaller():
     jobs = [replace(SPARSE, routing_imbalance=1 + tenths / 10) for tenths in range(0, 40, 5)]
     seconds = [float(predict(job, EP8).seconds) for job in jobs]
     memory = [float(peak_memory(job, EP8).total) for job in jobs]
-    assert seconds == sorted(seconds) and memory == sorted(memory) and seconds[0] < seconds[1] and memory[0] < memory[1]
+    assert (
+        seconds == sorted(seconds)
+        and memory == sorted(memory)
+        and seconds[0] < seconds[1]
+        and memory[0] < memory[1]
+    )
 
 
-# -------------------------------------------------------------------------------------------------- context parallelism
+# ---------------------------------------------------------------------------------------- context parallelism
 
 
 def test_gathered_keys_and_values_are_waited_for_and_a_ring_hides_them():
@@ -122,7 +153,8 @@ def test_gathered_keys_and_values_are_waited_for_and_a_ring_hides_them():
     gathers = replace(DENSE, stack=replace(MEGATRON_CORE, cp_gathers=True))
     whole = 2 * 8 * 128 * 4096 * 2  # keys and values of 8 heads of 128, for all 4096 tokens, in 16 bits
     assert sent(gathers, plan, "cp", "forward") == whole
-    assert sent(gathers, plan, "cp", "backward_input") == 2 * whole  # gathered again, and their gradients scattered
+    # gathered again, and their gradients scattered
+    assert sent(gathers, plan, "cp", "backward_input") == 2 * whole
     assert predict(gathers, plan).breakdown["cp"] > predict(DENSE, plan).breakdown["cp"]
     bare = replace(DENSE, stack=replace(MEGATRON_CORE, cp_overlap=False))
     assert predict(gathers, plan).breakdown["cp"] >= predict(bare, plan).breakdown["cp"]
@@ -130,4 +162,7 @@ def test_gathered_keys_and_values_are_waited_for_and_a_ring_hides_them():
 
 def test_unfused_attention_runs_again_for_less_memory():
     job, plan = replace(DENSE, stack=MEGATRON_2022), Plan(dp=8)
-    assert peak_memory(job, replace(plan, recompute="selective")).activations < peak_memory(job, plan).activations
+    assert (
+        peak_memory(job, replace(plan, recompute="selective")).activations
+        < peak_memory(job, plan).activations
+    )

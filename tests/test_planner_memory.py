@@ -16,7 +16,22 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
 
 BIASES = ("qkv", "output", "mlp", "norm")
-GPT = ModelShape("gpt", 24, 2304, 24, 24, 96, 9216, 51200, "gelu", "layernorm", "learned", 1024, BIASES, tied_embeddings=True)
+GPT = ModelShape(
+    "gpt",
+    24,
+    2304,
+    24,
+    24,
+    96,
+    9216,
+    51200,
+    "gelu",
+    "layernorm",
+    "learned",
+    1024,
+    BIASES,
+    tied_embeddings=True,
+)
 S, B, H, A = 1024, 4, 2304, 24
 
 
@@ -25,7 +40,10 @@ def job(stack="megatron-2022", **changes):
 
 
 def kept(recompute="none", **share):
-    return kept_bytes(LayerLists(GPT, Share(**({"micro_batch": B, "sequence": S} | share)), find_stack("megatron-2022")), recompute)
+    return kept_bytes(
+        LayerLists(GPT, Share(**({"micro_batch": B, "sequence": S} | share)), find_stack("megatron-2022")),
+        recompute,
+    )
 
 
 def test_a_layer_keeps_what_korthikanti_equation_1_says():
@@ -34,7 +52,8 @@ def test_a_layer_keeps_what_korthikanti_equation_1_says():
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_with_sequence_parallelism_a_layer_keeps_equation_1_over_t(tp):
-    assert kept(tp=tp, sequence_parallel=True) == pytest.approx(S * B * H * (34 + 5 * A * S / H) / tp)  # equation 4
+    # equation 4
+    assert kept(tp=tp, sequence_parallel=True) == pytest.approx(S * B * H * (34 + 5 * A * S / H) / tp)
 
 
 def test_selective_recomputation_keeps_34_and_full_keeps_2():
@@ -43,7 +62,11 @@ def test_selective_recomputation_keeps_34_and_full_keeps_2():
 
 
 def test_gates_within_the_experts_save_one_array_of_every_tokens_k_outputs():
-    mixtral, share, early = find_model("mixtral-8x7b"), Share(micro_batch=B, sequence=S), find_stack("megatron-core")
+    mixtral, share, early = (
+        find_model("mixtral-8x7b"),
+        Share(micro_batch=B, sequence=S),
+        find_stack("megatron-core"),
+    )
     stacks = early, replace(early, early_gates=False)
     inside, outside = (kept_bytes(LayerLists(mixtral, share, stack), "none") for stack in stacks)
     assert outside - inside == 2 * (2 * S * B) * 4096  # bytes, rows, hidden
@@ -74,7 +97,12 @@ def test_only_the_last_rank_holds_logits():
     assert [memory.logits > 0 for memory in ranks] == [False, False, False, True]
 
 
-@given(st.sampled_from(["none", "selective", "full"]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.integers(0, 3))
+@given(
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+    st.integers(0, 3),
+)
 def test_half_the_microbatch_never_needs_more_memory(recompute, micro_batch, tp, zero):
     plan = Plan(dp=4, tp=tp, micro_batch=2 * micro_batch, recompute=recompute, zero=zero)
     assert peak_memory(job(), replace(plan, micro_batch=micro_batch)).total <= peak_memory(job(), plan).total

@@ -36,7 +36,10 @@ class Round:
 
 def buckets(units=4, reduce=1.0, gather=0.5):
     unit = Unit([Seconds(compute=FORWARD)], [Seconds(compute=BACKWARD)])
-    sent = [(Exchange(f"r{n}", "reduce_scatter", "dp", reduce), Exchange(f"g{n}", "all_gather", "dp", gather)) for n in range(units)]
+    sent = [
+        (Exchange(f"r{n}", "reduce_scatter", "dp", reduce), Exchange(f"g{n}", "all_gather", "dp", gather))
+        for n in range(units)
+    ]
     return [Bucket([unit], [to_owner], [to_all], whole_bytes=(10, 10)) for to_owner, to_all in sent]
 
 
@@ -60,7 +63,10 @@ def test_weights_before_the_first_forward_pass_cost_the_first_bucket_or_what_it_
     assert dp_seconds(replicated, buckets(reduce=0.0, gather=3.0), 1, True, True) == 4 * 3.0 - 3 * FORWARD
 
 
-@pytest.mark.parametrize(("reduce", "exposed"), [(1.2, 3 * 0.2 + 1.2), (2.1, 3 * 0.2 * 2.1 / 1.2 + 2.1), (5.0, 4 * 5.0 - 3 * BACKWARD)])
+@pytest.mark.parametrize(
+    ("reduce", "exposed"),
+    [(1.2, 3 * 0.2 + 1.2), (2.1, 3 * 0.2 * 2.1 / 1.2 + 2.1), (5.0, 4 * 5.0 - 3 * BACKWARD)],
+)
 def test_compute_is_slower_while_gradients_travel_and_what_waits_anyway_loses_nothing(reduce, exposed):
     streams = Streams(Round(slowdown=0.2))
     replicated(streams, buckets(reduce=reduce), 1, True)
@@ -91,10 +97,14 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     assert slowed - predict(job, plan).breakdown["dp"] == pytest.approx(7 * 0.189 / 1.189 * reduce, rel=1e-9)
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("zb-v", 2), ("dualpipev", 2), ("interleaved", 2), ("1f1b", 1)])
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("zb-v", 2), ("dualpipev", 2), ("interleaved", 2), ("1f1b", 1)]
+)
 def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
     passed, pass_by = [], Streams.pass_by
-    monkeypatch.setattr(Streams, "pass_by", lambda streams, seconds: (passed.append(seconds), pass_by(streams, seconds)))
+    monkeypatch.setattr(
+        Streams, "pass_by", lambda streams, seconds: (passed.append(seconds), pass_by(streams, seconds))
+    )
     job = Job(find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512)
     predict(job, Plan(tp=4, pp=4, dp=16, micro_batch=2, zero=1, schedule=schedule, chunks=chunks))
     assert passed and min(passed) >= 0
@@ -133,7 +143,9 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
 
 
 @given(*[st.floats(0.01, 5)] * 2, st.floats(0, 0.3), *[st.booleans()] * 3)
-def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(reduce, gather, slowdown, prefetch, overlap, reshards):
+def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(
+    reduce, gather, slowdown, prefetch, overlap, reshards
+):
     (middle,), (_, first, last) = buckets(1, reduce, gather), buckets(3, 3.0, 4.0)
     units = [last, *[middle] * 30, first]
 
@@ -146,7 +158,9 @@ def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(reduce
     assert once.now == pytest.approx(each.now, rel=1e-9) and once.spent == pytest.approx(each.spent, rel=1e-9)
 
 
-@pytest.mark.parametrize(("schedule", "chunks", "apart"), [("1f1b", 1, True), ("interleaved", 2, True), ("zb-v", 2, False)])
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "apart"), [("1f1b", 1, True), ("interleaved", 2, True), ("zb-v", 2, False)]
+)
 def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_both(schedule, chunks, apart):
     """Two ranks on two nodes: each sends and gets half of it twice."""
     job = Job(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
@@ -154,4 +168,6 @@ def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_b
     plan = Plan(tp=2, pp=4, dp=8, chunks=chunks, schedule=schedule)
     longer = predict(tied, plan).seconds - predict(job, plan).seconds
     table = 128256 * 4096 * 4 / 2
-    assert longer == (pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0)
+    assert longer == (
+        pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0
+    )

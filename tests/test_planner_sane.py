@@ -1,4 +1,5 @@
-"""Claims that hold for every plan: more hardware never hurts, chosen algorithms are the quickest, less work never needs more memory."""
+"""Claims that hold for every plan: more hardware never hurts, chosen algorithms are the quickest, less work
+never needs more memory."""
 
 from dataclasses import replace
 
@@ -19,7 +20,10 @@ from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.step.step import predict
 from ndparallel.search.bounds.price import price
 
-MODELS = [find_model(name) for name in ("llama-3-8b", "llama-3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2-lite")]
+MODELS = [
+    find_model(name)
+    for name in ("llama-3-8b", "llama-3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v2-lite")
+]
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
 powers = st.sampled_from([1, 2, 4, 8])
 
@@ -60,8 +64,15 @@ def faster(hardware: Accelerator, factor: float) -> list[Accelerator]:
         return replace(old, bandwidth_bytes_per_second=old.bandwidth_bytes_per_second * factor)
 
     return [
-        replace(hardware, peak_flops_per_second={name: rate * factor for name, rate in hardware.peak_flops_per_second.items()}),
-        replace(hardware, memory_bandwidth_bytes_per_second=hardware.memory_bandwidth_bytes_per_second * factor),
+        replace(
+            hardware,
+            peak_flops_per_second={
+                name: rate * factor for name, rate in hardware.peak_flops_per_second.items()
+            },
+        ),
+        replace(
+            hardware, memory_bandwidth_bytes_per_second=hardware.memory_bandwidth_bytes_per_second * factor
+        ),
         replace(hardware, inside=link(hardware.inside)),
         replace(hardware, across=link(hardware.across)),
     ]
@@ -91,7 +102,10 @@ def test_nothing_is_negative_and_mfu_stays_under_100_percent(there):
 def test_half_the_microbatch_or_half_the_batch_never_needs_more_memory(there):
     job, plan = there
     whole = peak_memory(job, plan).total
-    halves = (replace(job, global_batch=job.global_batch // 2), plan), (job, replace(plan, micro_batch=plan.micro_batch // 2))
+    halves = (
+        (replace(job, global_batch=job.global_batch // 2), plan),
+        (job, replace(plan, micro_batch=plan.micro_batch // 2)),
+    )
     for less_job, less_plan in halves:
         if not list(why_not(less_job, less_plan)):
             assert peak_memory(less_job, less_plan).total <= whole * (1 + 1e-12)
@@ -110,7 +124,9 @@ def test_the_algorithm_chosen_for_a_sum_is_never_slower_than_the_others(ranks, s
 @given(legal())
 def test_prices_of_many_plans_are_those_of_one_within_a_sixth(there):
     job, plan = there
-    assume(plan.schedule in ("1f1b", "interleaved", "zb-h1") and job.shape.moe_layers in (0, job.shape.layers))
+    assume(
+        plan.schedule in ("1f1b", "interleaved", "zb-h1") and job.shape.moe_layers in (0, job.shape.layers)
+    )
     assume(job.shape.layers % plan.stages == 0 and plan.zero != 2 and not (plan.zero == 3 and plan.pp > 1))
     together = price(job, replace(plan, micro_batch=np.array([plan.micro_batch] * 2))).seconds
     assert together[0] == pytest.approx(float(predict(job, plan).seconds), rel=1 / 6)

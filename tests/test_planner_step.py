@@ -1,4 +1,5 @@
-"""Claims about the seconds of a step, for one plan and for thousands, and about the errors on measured runs."""
+"""Claims about the seconds of a step, for one plan and for thousands, and about the errors on measured
+runs."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +17,14 @@ from ndparallel.planner.job import Job, Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.picture import timeline_of
-from ndparallel.planner.step.step import ends_after_rounds, predict, rounds_of, schedule_of, slowest, workload_of
+from ndparallel.planner.step.step import (
+    ends_after_rounds,
+    predict,
+    rounds_of,
+    schedule_of,
+    slowest,
+    workload_of,
+)
 from ndparallel.planner.step.workload import layers_by_stage
 from ndparallel.search.bounds.price import price
 from ndparallel.validation.cases import express, read_cases
@@ -36,14 +44,19 @@ def measured():
 
 
 def test_the_parts_of_a_step_add_up_and_none_is_negative():
-    for plan in (Plan(tp=2, pp=4, dp=4), Plan(dp=8, zero=3), Plan(tp=2, pp=2, chunks=4, dp=2, cp=2, schedule="interleaved", zero=1)):
+    for plan in (
+        Plan(tp=2, pp=4, dp=4),
+        Plan(dp=8, zero=3),
+        Plan(tp=2, pp=2, chunks=4, dp=2, cp=2, schedule="interleaved", zero=1),
+    ):
         step = predict(job(), plan)
         assert min(step.breakdown.values()) >= 0
         assert step.seconds == pytest.approx(sum(step.breakdown.values()))
 
 
 def test_a_layer_count_that_stages_do_not_divide_counts_embedding_and_head_as_layers():
-    assert layers_by_stage(126, 16)[:2] == [7, 8] and layers_by_stage(126, 16)[-1] == 7  # Llama 3 405B, 2407.21783
+    # Llama 3 405B, 2407.21783
+    assert layers_by_stage(126, 16)[:2] == [7, 8] and layers_by_stage(126, 16)[-1] == 7
     assert layers_by_stage(96, 8) == [12] * 8
 
 
@@ -55,14 +68,22 @@ def test_the_bubble_of_1f1b_is_p_minus_1_microbatches_where_stages_are_equal():
 
 
 def test_closed_forms_agree_with_the_timed_schedule_within_10_percent():
-    for plan in (Plan(tp=4, pp=4, dp=2, zero=1), Plan(pp=8, dp=2, chunks=2, schedule="interleaved"), Plan(dp=16, zero=3), Plan(tp=8, dp=2)):
+    for plan in (
+        Plan(tp=4, pp=4, dp=2, zero=1),
+        Plan(pp=8, dp=2, chunks=2, schedule="interleaved"),
+        Plan(dp=16, zero=3),
+        Plan(tp=8, dp=2),
+    ):
         assert float(price(job(), plan).seconds[0]) == pytest.approx(predict(job(), plan).seconds, rel=0.1)
 
 
 def test_an_array_of_plans_is_priced_as_one_by_one():
     tp, pp, micro = np.array([1, 2, 4, 8]), np.array([4, 2, 2, 1]), np.array([1, 2, 4, 2])
     together = price(job(), Plan(tp=tp, pp=pp, dp=32 // (tp * pp), micro_batch=micro)).seconds
-    alone = [price(job(), Plan(tp=t, pp=p, dp=32 // (t * p), micro_batch=m)).seconds[0] for t, p, m in zip(tp, pp, micro)]
+    alone = [
+        price(job(), Plan(tp=t, pp=p, dp=32 // (t * p), micro_batch=m)).seconds[0]
+        for t, p, m in zip(tp, pp, micro)
+    ]
     assert together == pytest.approx(alone, rel=1e-12)
 
 
@@ -84,17 +105,30 @@ def test_one_measured_step_alone_is_missed_by_more_than_20_percent(measured):
 
 
 def test_every_contrast_has_the_right_sign_and_comes_within_10_percent(measured):
-    errors = {"/".join(pair["pair"]): pair["predicted_ratio"] / pair["measured_ratio"] - 1 for pair in measured["contrasts"]}
+    errors = {
+        "/".join(pair["pair"]): pair["predicted_ratio"] / pair["measured_ratio"] - 1
+        for pair in measured["contrasts"]
+    }
     assert len(errors) == 8
-    assert all((pair["measured_ratio"] > 1) == (pair["predicted_ratio"] > 1) for pair in measured["contrasts"])
+    assert all(
+        (pair["measured_ratio"] > 1) == (pair["predicted_ratio"] > 1) for pair in measured["contrasts"]
+    )
     assert [name for name, error in errors.items() if abs(error) > 0.1] == []
 
 
 def test_a_run_that_cannot_be_expressed_says_why_and_counts_as_missed():
     run = read_cases()[0]
-    unknown = [{**run, "hardware": {"gpu": "X1"}}, {**run, "batch": {**run["batch"], "global": 500}}, {"id": "empty"}]
+    unknown = [
+        {**run, "hardware": {"gpu": "X1"}},
+        {**run, "batch": {**run["batch"], "global": 500}},
+        {"id": "empty"},
+    ]
     answer = validate(unknown)
-    assert "'X1'" in answer[0].missed and "the nearest batch that can is 512" in answer[1].missed and "hardware" in answer[2].missed
+    assert (
+        "'X1'" in answer[0].missed
+        and "the nearest batch that can is 512" in answer[1].missed
+        and "hardware" in answer[2].missed
+    )
     assert summary(answer)["mean_absolute_step_error"] == 1.0
 
 
@@ -102,11 +136,18 @@ def test_a_step_of_a_published_run_is_explained_by_its_parts():
     run = next(run for run in read_cases() if run["id"] == "ptdp_t2_zero3_175B_1536")
     case = express(run)
     step = predict(case.job, case.plan)
-    assert step.breakdown["dp"] > 3 * step.breakdown["compute"]  # 144 TFLOP/s at 384 GPUs, 44 at 1536: communication bounds it
+    # 144 TFLOP/s at 384 GPUs, 44 at 1536: communication bounds it
+    assert step.breakdown["dp"] > 3 * step.breakdown["compute"]
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(TIMED), st.integers(2, 5), st.integers(0, 4), st.integers(0, 99), st.sampled_from([0.05, 0.1, 0.5]))
+@given(
+    st.sampled_from(TIMED),
+    st.integers(2, 5),
+    st.integers(0, 4),
+    st.integers(0, 99),
+    st.sampled_from([0.05, 0.1, 0.5]),
+)
 def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedule, pp, rest, seed, uneven):
     chunks = 1 if RECIPES[schedule].chunks == 1 else 2
     microbatches = 16 * pp + (0 if schedule == "interleaved" else rest % pp)
@@ -120,5 +161,9 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
 
 def test_a_fused_pair_is_drawn_as_its_two_one_after_the_other():
     spans = timeline_of(job(), Plan(pp=4, dp=2, chunks=2, schedule="dualpipev", zero=1)).lanes[0].spans
-    assert all(before.end <= after.start + 1e-12 for before, after in pairwise(spans)), "nothing covers anything"
-    assert len({span.activity for span in spans[len(spans) // 3 : len(spans) // 2]}) > 1, "forward and backward take turns"
+    assert all(before.end <= after.start + 1e-12 for before, after in pairwise(spans)), (
+        "nothing covers anything"
+    )
+    assert len({span.activity for span in spans[len(spans) // 3 : len(spans) // 2]}) > 1, (
+        "forward and backward take turns"
+    )

@@ -1,4 +1,5 @@
-"""Claims about the list of a layer's operations, the collectives' closed forms, and the seconds of a layer."""
+"""Claims about the list of a layer's operations, the collectives' closed forms, and the seconds of a
+layer."""
 
 from dataclasses import replace
 
@@ -11,7 +12,13 @@ from gpu import Link
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Job, Plan
-from ndparallel.planner.layers.collective_time import SLOWDOWN, START_SECONDS, GroupLinks, collective_seconds, distinct_nodes
+from ndparallel.planner.layers.collective_time import (
+    SLOWDOWN,
+    START_SECONDS,
+    GroupLinks,
+    collective_seconds,
+    distinct_nodes,
+)
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import Exchange, Share
 from ndparallel.planner.layers.pricing import Pricing
@@ -20,7 +27,20 @@ from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.validation.cases import express, read_cases
 
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
-GPT = ModelShape("gpt", 24, 2048, 16, 16, 128, 8192, 51200, activation="gelu", norm="layernorm", position="learned", positions=1024)
+GPT = ModelShape(
+    "gpt",
+    24,
+    2048,
+    16,
+    16,
+    128,
+    8192,
+    51200,
+    activation="gelu",
+    norm="layernorm",
+    position="learned",
+    positions=1024,
+)
 LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)
 MIXTURE = ModelShape("mixture", 8, 1024, 8, 8, 128, 4096, 32000, experts=Experts(16, 4, 512))
 
@@ -37,15 +57,18 @@ def exchanges(items, name):
     return [item for item in items if isinstance(item, Exchange) and item.name == name]
 
 
-# ------------------------------------------------------------------------------------------------------ operations
+# ------------------------------------------------------------------------------------------------- operations
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])
 def test_an_unfused_layer_multiplies_24bsh2_plus_4bs2h(tp):
     b, s, h = 2, 1024, GPT.hidden
     layer = lists(GPT, "megatron-2021", tp=tp).layer(False, "none")
-    assert flops(layer.forward) * tp == pytest.approx(24 * b * s * h**2 + 4 * b * s**2 * h)  # 2104.04473, appendix
-    assert flops(layer.backward_input) + flops(layer.backward_weight) == pytest.approx(2 * flops(layer.forward))
+    # 2104.04473, appendix
+    assert flops(layer.forward) * tp == pytest.approx(24 * b * s * h**2 + 4 * b * s**2 * h)
+    assert flops(layer.backward_input) + flops(layer.backward_weight) == pytest.approx(
+        2 * flops(layer.forward)
+    )
 
 
 def test_flash_attention_skips_the_masked_half_and_multiplies_five_times_backward():
@@ -59,7 +82,8 @@ def test_context_parallel_ranks_share_rows_and_pairs_evenly():
     whole, half = lists(LLAMA, "nemo").layer(False, "none"), lists(LLAMA, "nemo", cp=2).layer(False, "none")
     assert flops(half.forward) == pytest.approx(flops(whole.forward) / 2)
     (ring,) = exchanges(half.forward, "cp ring")
-    assert ring.bytes == 2 * 1024 * 2 * 8 * 128 * 2  # microbatch, sequence, keys and values of 8 heads, 2 bytes each
+    # microbatch, sequence, keys and values of 8 heads, 2 bytes each
+    assert ring.bytes == 2 * 1024 * 2 * 8 * 128 * 2
 
 
 def test_full_recomputation_runs_the_forward_pass_again_and_torch_stops_before_the_last_matrix():
@@ -78,27 +102,38 @@ def test_two_all_reduces_a_pass_become_two_gathers_and_two_scatters_of_the_same_
     assert len(exchanges(plain.backward_input, "tp all_reduce")) == 2
     assert [item.bytes for item in exchanges(sharded.forward, "tp all_gather")] == [size, size]
     assert len(exchanges(sharded.forward, "tp reduce_scatter")) == 2
-    assert len(exchanges(sharded.backward_input, "tp all_gather")) == 4  # the two of the pass, and two inputs for their wgrads
+    # the two of the pass, and two inputs for their wgrads
+    assert len(exchanges(sharded.backward_input, "tp all_gather")) == 4
 
 
 @pytest.mark.parametrize("ep", [1, 4, 16])
 def test_in_balance_every_rank_multiplies_as_many_routed_rows_whatever_ep(ep):
     layer = lists(MIXTURE, "megatron-core", ep=ep)
     grouped = layer.grouped("up", "forward")
-    assert grouped.flops == pytest.approx(2 * 2048 * 4 * 1024 * 2 * 512)  # rows, top_k, hidden, gate and up of 512
+    # rows, top_k, hidden, gate and up of 512
+    assert grouped.flops == pytest.approx(2 * 2048 * 4 * 1024 * 2 * 512)
     assert grouped.kernels == 16 / ep
 
 
-# ------------------------------------------------------------------------------------------------------ collectives
+# ------------------------------------------------------------------------------------------------ collectives
 
 
 def group(ranks, stride=1, rails=1.0):
-    return GroupLinks(ranks, stride, replace(find_hardware("h100"), inside=Link(2e-6, 400e9), across=Link(10e-6, 40e9)), rails)
+    return GroupLinks(
+        ranks,
+        stride,
+        replace(find_hardware("h100"), inside=Link(2e-6, 400e9), across=Link(10e-6, 40e9)),
+        rails,
+    )
 
 
 def test_a_ring_inside_a_node_takes_2p_minus_2_hops_and_pieces():
-    assert collective_seconds("all_reduce", 8e9, group(8)) == pytest.approx(START_SECONDS + 14 * (2e-6 + 1e9 / 400e9))
-    assert collective_seconds("all_gather", 8e9, group(8)) == pytest.approx(START_SECONDS + 7 * (2e-6 + 1e9 / 400e9))
+    assert collective_seconds("all_reduce", 8e9, group(8)) == pytest.approx(
+        START_SECONDS + 14 * (2e-6 + 1e9 / 400e9)
+    )
+    assert collective_seconds("all_gather", 8e9, group(8)) == pytest.approx(
+        START_SECONDS + 7 * (2e-6 + 1e9 / 400e9)
+    )
 
 
 def test_a_ring_over_nodes_uses_as_many_rails_as_it_has_members_in_each():
@@ -106,17 +141,24 @@ def test_a_ring_over_nodes_uses_as_many_rails_as_it_has_members_in_each():
     assert four_nodes.bandwidth == pytest.approx(8 * 40e9)
     assert group(4, stride=8).bandwidth == pytest.approx(40e9)
     assert group(32, rails=1 / 8).bandwidth == pytest.approx(40e9)
-    assert collective_seconds("all_gather", 32e9, four_nodes) == pytest.approx(START_SECONDS + 28 * 2e-6 + 3 * 10e-6 + 31e9 / 320e9)
+    assert collective_seconds("all_gather", 32e9, four_nodes) == pytest.approx(
+        START_SECONDS + 28 * 2e-6 + 3 * 10e-6 + 31e9 / 320e9
+    )
 
 
 def test_a_small_sum_over_many_nodes_takes_a_tree():
     many = group(1024, stride=8)
-    assert collective_seconds("all_reduce", 8, many) == pytest.approx(START_SECONDS + 2 * 10 * 10e-6, rel=1e-3)
+    assert collective_seconds("all_reduce", 8, many) == pytest.approx(
+        START_SECONDS + 2 * 10 * 10e-6, rel=1e-3
+    )
     assert collective_seconds("all_reduce", 8e9, many) < START_SECONDS + 2 * (1023 * 10e-6 + 8e9 / 40e9)
 
 
 def test_a_group_of_one_costs_nothing():
-    assert all(collective_seconds(name, 1e9, group(1)) == 0 for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"))
+    assert all(
+        collective_seconds(name, 1e9, group(1)) == 0
+        for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    )
 
 
 def test_a_token_with_many_choices_meets_all_nodes_and_with_one_a_share_of_them():
@@ -124,7 +166,7 @@ def test_a_token_with_many_choices_meets_all_nodes_and_with_one_a_share_of_them(
     assert distinct_nodes(4, 1000) == pytest.approx(3)
 
 
-# ------------------------------------------------------------------------------------------------------------ pricing
+# ---------------------------------------------------------------------------------------------------- pricing
 
 
 def job(shape=LLAMA, hardware="h100", stack="megatron-core"):
@@ -138,7 +180,11 @@ def test_an_array_of_plans_is_priced_as_one_by_one(stack, shape):
     tp, cp, ep = np.array([1, 2, 4, 8]), np.array([1, 2, 1, 2]), np.array([1, 4, 8, 2])
 
     def seconds(tp, cp, ep):
-        return Pricing(job(shape, stack=stack), Plan(tp=tp, cp=cp, ep=ep, dp=8, sequence_parallel=True)).unit(kind).total.total
+        return (
+            Pricing(job(shape, stack=stack), Plan(tp=tp, cp=cp, ep=ep, dp=8, sequence_parallel=True))
+            .unit(kind)
+            .total.total
+        )
 
     alone = [seconds(int(t), int(c), int(e)) for t, c, e in zip(tp, cp, ep)]
     assert seconds(tp, cp, ep) == pytest.approx(alone, rel=1e-12)
@@ -150,9 +196,15 @@ def test_a_collective_beside_a_matmul_costs_what_is_left_of_it_and_at_least_a_ch
     slowed = SLOWDOWN / (1 + SLOWDOWN) * whole
     long = [item for item in pricing.lists.mlp_forward() if not isinstance(item, Exchange)][1]
     assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9)) == whole
-    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 4)) == pytest.approx(whole / 4)
-    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 8)) == pytest.approx(slowed)
-    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long)) == pytest.approx(whole - float(pricing.job.hardware.seconds(long)))
+    assert pricing.exposed(
+        Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 4)
+    ) == pytest.approx(whole / 4)
+    assert pricing.exposed(
+        Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 8)
+    ) == pytest.approx(slowed)
+    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long)) == pytest.approx(
+        whole - float(pricing.job.hardware.seconds(long))
+    )
 
 
 @given(st.sampled_from(FRAMEWORKS), st.sampled_from([1, 2, 8]), st.floats(1, 10))
@@ -160,17 +212,28 @@ def test_more_of_anything_never_makes_a_layer_slower(stack, tp, factor):
     plan, base = Plan(tp=tp, cp=2), job(stack=stack)
     seconds = Pricing(base, plan).unit("dense").total.total
     hardware = base.hardware
-    inside = replace(hardware.inside, bandwidth_bytes_per_second=hardware.inside.bandwidth_bytes_per_second * factor)
+    inside = replace(
+        hardware.inside, bandwidth_bytes_per_second=hardware.inside.bandwidth_bytes_per_second * factor
+    )
     better = [
-        replace(hardware, peak_flops_per_second={dtype: rate * factor for dtype, rate in hardware.peak_flops_per_second.items()}),
-        replace(hardware, memory_bandwidth_bytes_per_second=hardware.memory_bandwidth_bytes_per_second * factor),
+        replace(
+            hardware,
+            peak_flops_per_second={
+                dtype: rate * factor for dtype, rate in hardware.peak_flops_per_second.items()
+            },
+        ),
+        replace(
+            hardware, memory_bandwidth_bytes_per_second=hardware.memory_bandwidth_bytes_per_second * factor
+        ),
         replace(hardware, inside=inside),
     ]
     for machine in better:
-        assert Pricing(replace(base, hardware=machine), plan).unit("dense").total.total <= seconds * (1 + 1e-12)
+        assert Pricing(replace(base, hardware=machine), plan).unit("dense").total.total <= seconds * (
+            1 + 1e-12
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------- cases
+# ------------------------------------------------------------------------------------------------------ cases
 
 
 def test_the_collection_holds_44_runs_each_with_its_source():

@@ -28,14 +28,24 @@ def test_each_of_the_two_sets_up_by_pip_alone_and_then_does_one_thing():
 
 
 def test_what_they_name_is_there():
-    assert PROJECT["scripts"]["ndparallel"] == "ndparallel.commands.command_line:main" and "compare" in COMMANDS
+    assert (
+        PROJECT["scripts"]["ndparallel"] == "ndparallel.commands.command_line:main" and "compare" in COMMANDS
+    )
     tools = " ".join(PROJECT["optional-dependencies"]["test"])
-    assert all(tool in tools for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline,mpi]"))
+    assert all(
+        tool in tools
+        for tool in ("pytest", "hypothesis", "pytest-timeout", "ruff", "mypy", "ndparallel[inline,mpi]")
+    )
 
 
 def test_ci_reads_the_same_two_out_of_readme():
     script = ROOT / ".ci" / "run"
     reads = next(line for line in script.read_text().splitlines() if line.startswith("mapfile"))
-    found = subprocess.run(["bash", "-c", f'{reads}; printf "%s\\n" "${{commands[@]}}"'], cwd=ROOT, capture_output=True, text=True)
+    found = subprocess.run(
+        ["bash", "-c", f'{reads}; printf "%s\\n" "${{commands[@]}}"'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert [line.split(" && ") for line in found.stdout.splitlines()] == commands()
     assert os.access(script, os.X_OK)

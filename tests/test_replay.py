@@ -14,14 +14,21 @@ from ndparallel.pipeline.work import Work
 
 
 def random_work(stages: int, ranks: int, seed: int, wire: float | None) -> Work:
-    """With a wire of up to 0.1, the same for all, no message finds its line taken; with links that differ some do."""
+    """With a wire of up to 0.1, the same for all, no message finds its line taken; with links that differ
+    some do."""
     draw = np.random.default_rng(seed)
     columns = (draw.uniform(0.1, 1, stages) for _ in range(3))
     links = (draw.uniform(0, 0.5, (ranks, ranks)) for _ in range(2)) if wire is None else iter((0.3, wire))
     return Work(*columns, fused={} if seed % 2 else 0.7, latency=next(links), wire=next(links))
 
 
-@given(st.sampled_from(sorted(RECIPES)), st.integers(2, 4), st.integers(1, 3), st.integers(0, 99), st.sampled_from([0.0, 0.1, 0.4, None]))
+@given(
+    st.sampled_from(sorted(RECIPES)),
+    st.integers(2, 4),
+    st.integers(1, 3),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 0.1, 0.4, None]),
+)
 def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed, wire):
     schedule = build(name, ranks, rounds * ranks * 2)
     work = random_work(schedule.layout.stages, ranks, seed, wire)
@@ -33,7 +40,12 @@ def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed, w
         assert {stage: ends.complete[stage] for stage in completed} == completed
 
 
-@given(st.sampled_from(sorted(RECIPES)), st.integers(2, 4), st.integers(0, 99), st.sampled_from([0.0, 0.1, 0.4, None]))
+@given(
+    st.sampled_from(sorted(RECIPES)),
+    st.integers(2, 4),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 0.1, 0.4, None]),
+)
 def test_two_steps_timed_together_end_as_each_by_itself(name, ranks, seed, wire):
     few, more = (Replay(build(name, ranks, rounds * ranks)) for rounds in (2, 3))
     work = random_work(few.schedule.layout.stages, ranks, seed, wire)

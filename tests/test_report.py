@@ -13,15 +13,31 @@ from gpu import si
 from ndparallel.results.measure import LinkDemand, Measurement, failed, measure
 from ndparallel.results.report import COLUMNS, Report, cell_style, quantity
 
-SECONDS = ["compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds"]
-REST = ["bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error"]
+SECONDS = [
+    "compute_seconds",
+    "exposed_communication_seconds",
+    "hidden_communication_seconds",
+    "bubble_seconds",
+]
+REST = [
+    "bytes_sent_per_gpu",
+    "bytes_sent_max",
+    "peak_memory_bytes",
+    "loss",
+    "max_gradient_difference",
+    "error",
+]
 KEYS = ["name", "gpus", "step_seconds", "speedup", "efficiency", *SECONDS, *REST]
 KINDS = ["total", "weights", "gradients", "optimizer", "activations", "buffers"]
 
 
 def report(*rows, **changes):
     one = measure("single GPU", data_parallel(1), HARDWARE, loss=5.5, max_gradient_difference=0.0)
-    head = {"lesson": "1d", "hardware": {"name": "bench", "bandwidth": math.inf}, "model": {"layers": np.int64(3)}}
+    head = {
+        "lesson": "1d",
+        "hardware": {"name": "bench", "bandwidth": math.inf},
+        "model": {"layers": np.int64(3)},
+    }
     return Report(**head | {"strategies": (one, *rows), "baseline": one} | changes)
 
 
@@ -57,7 +73,12 @@ def test_json_says_null_for_what_is_not_finite(value):
     text = report(row(loss=value, difference=value)).json()
     assert "NaN" not in text and "Infinity" not in text
     read = json.loads(text)
-    assert read["strategies"][1]["loss"] is read["strategies"][1]["max_gradient_difference"] is read["hardware"]["bandwidth"] is None
+    assert (
+        read["strategies"][1]["loss"]
+        is read["strategies"][1]["max_gradient_difference"]
+        is read["hardware"]["bandwidth"]
+        is None
+    )
 
 
 def test_two_runs_give_byte_identical_json():
@@ -76,7 +97,13 @@ def test_a_row_with_a_baseline_of_its_own_is_measured_against_that():
     assert not report(row("ddp", loss=7.0)).equal()
 
 
-WIDE = row("a strategy with a name much longer than any of ours", 3.3e-10, -123.456, step_seconds=0.9876, bubble_seconds=9.876e-5)
+WIDE = row(
+    "a strategy with a name much longer than any of ours",
+    3.3e-10,
+    -123.456,
+    step_seconds=0.9876,
+    bubble_seconds=9.876e-5,
+)
 
 
 @pytest.mark.parametrize("rows", [(), (row(),), (row(), WIDE), (failed("too large", 8, "does not fit"),)])
@@ -94,8 +121,18 @@ def test_a_name_is_folded_only_where_nothing_else_makes_room():
     assert any("overlapped, 25 MB buckets" in line for line in lines) and max(map(len, lines)) <= 100
 
 
-@pytest.mark.parametrize("column, cell, style", [("speedup", "0.99x", "yellow"), ("speedup", "1.00x", ""), ("speedup", "-", ""),
-                                                 ("=0D", "2e-03", "bold red"), ("=0D", "nan", "bold red"), ("=0D", "=", "")])  # fmt: skip
+@pytest.mark.parametrize(
+    "column, cell, style",
+    [
+        ("speedup", "0.99x", "yellow"),
+        ("speedup", "1.00x", ""),
+        ("speedup", "-", ""),
+        # fmt: skip
+        ("=0D", "2e-03", "bold red"),
+        ("=0D", "nan", "bold red"),
+        ("=0D", "=", ""),
+    ],
+)
 def test_what_is_slower_or_wrong_stands_out(column, cell, style):
     assert cell_style(column, cell) == style
 
@@ -115,8 +152,14 @@ def test_four_gpus_slower_than_one_are_called_slower():
 
 
 def test_many_that_are_slower_are_told_in_one_paragraph_by_what_costs_most():
-    rows = [row(name, exposed_communication_seconds=seconds, bubble_seconds=0.0) for name, seconds in (("a", 1.0), ("b", 1.0), ("c", 0.0))]
-    slower, most = "a (0.93x), b (0.93x) and c (0.93x)", "exposed communication for a and b; compute that more GPUs do not shorten for c"
+    rows = [
+        row(name, exposed_communication_seconds=seconds, bubble_seconds=0.0)
+        for name, seconds in (("a", 1.0), ("b", 1.0), ("c", 0.0))
+    ]
+    slower, most = (
+        "a (0.93x), b (0.93x) and c (0.93x)",
+        "exposed communication for a and b; compute that more GPUs do not shorten for c",
+    )
     assert report(*rows).remarks() == [f"Slower than one GPU alone are {slower}. What costs most is {most}."]
 
 
@@ -125,16 +168,23 @@ def test_what_costs_most_in_all_that_are_slower_is_told_without_their_names():
 
 
 def test_those_that_have_no_numbers_for_the_same_reason_are_told_of_together():
-    rows = [failed(name, 4, reason) for name, reason in (("a", "12 stages."), ("b", "no."), ("c", "12 stages."))]
+    rows = [
+        failed(name, 4, reason) for name, reason in (("a", "12 stages."), ("b", "no."), ("c", "12 stages."))
+    ]
     assert report(*rows).remarks() == ["a and c have no numbers: 12 stages.", "b has no numbers: no."]
 
 
-@pytest.mark.parametrize("difference, loss, said", [(1e-7, 5.5, "="), (2e-3, 5.5, "2e-03"), (0.0, 5.6, "2e-02"), (math.nan, 5.5, "nan")])
+@pytest.mark.parametrize(
+    "difference, loss, said",
+    [(1e-7, 5.5, "="), (2e-3, 5.5, "2e-03"), (0.0, 5.6, "2e-02"), (math.nan, 5.5, "nan")],
+)
 def test_equal_to_0d_means_loss_and_gradients_within_the_tolerance(difference, loss, said):
     made = report(row(difference=difference, loss=loss))
     assert list(made.rows())[1][-1] == said
     assert made.equal() == (said == "=")
-    assert any("does not compute what one GPU computes" in remark for remark in made.remarks()) == (said != "=")
+    assert any("does not compute what one GPU computes" in remark for remark in made.remarks()) == (
+        said != "="
+    )
 
 
 def test_a_loss_that_is_not_a_number_is_never_equal():

@@ -1,4 +1,5 @@
-"""Rung 3: the planner's step and peak memory of a small cluster are those that the executed run's clock and memory counted."""
+"""Rung 3: the planner's step and peak memory of a small cluster are those that the executed run's clock and
+memory counted."""
 
 from dataclasses import replace
 
@@ -33,9 +34,16 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Pla
     model, mesh = lesson.model, lesson.mesh
     sizes = (model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn, model.vocab)
     zero, schedule = software.pop("zero", 0), lesson.schedule if mesh.pp > 1 else "1f1b"
-    software |= {"regathers": lesson.sequence_parallel == "sp-regather", "cp_gathers": lesson.context_parallel == "all-gather"}
+    software |= {
+        "regathers": lesson.sequence_parallel == "sp-regather",
+        "cp_gathers": lesson.context_parallel == "all-gather",
+    }
     stack = replace(STACK, **{"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software)
-    some = Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn) if model.experts else None
+    some = (
+        Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn)
+        if model.experts
+        else None
+    )
     plan = Plan(
         **{axis: getattr(mesh, axis) for axis in ("tp", "pp", "dp", "ep", "cp")},
         chunks=lesson.stage_chunks or chunks_of(schedule) or 1,
@@ -46,7 +54,9 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Pla
         schedule=schedule,
     )
     shape = ModelShape("pocket", *sizes, experts=some)
-    return Job(shape, hardware, stack, model.sequence, lesson.batch, capacity_factor=model.capacity_factor), plan
+    return Job(
+        shape, hardware, stack, model.sequence, lesson.batch, capacity_factor=model.capacity_factor
+    ), plan
 
 
 def executed(lesson: str, name: str, gpus: int, hardware: Hardware, **changes):
@@ -126,15 +136,20 @@ def test_every_schedule_of_a_pipeline(name, microbatches):
 @pytest.mark.parametrize(("grid", "rel"), [(True, 1e-6), (False, 1e-2)])
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])
 def test_bubble_and_imbalance_are_what_the_gpu_that_is_done_last_idles_in_the_lesson(name, grid, rel):
-    """10 layers, counted with the head, make 3 of some ranks and 2 of others: half as much again on each of 8 microbatches."""
-    chosen, changes = strategy("3d_pipeline_parallel", name), {"batch": 8, "microbatches": 8, "model": replace(MODEL, layers=10)}
+    """10 layers, counted with the head, make 3 of some ranks and 2 of others: half as much again on each of 8
+    microbatches."""
+    chosen, changes = (
+        strategy("3d_pipeline_parallel", name),
+        {"batch": 8, "microbatches": 8, "model": replace(MODEL, layers=10)},
+    )
     lesson = chosen.job(LessonJob(**changes), 4)
     results = launch(chosen.program, 4, ROOMY, lesson, engine="inline")
     step = predict(*planned(lesson, ROOMY, grid=grid, **WHOLE))
     idles = breakdown(results[step.rank].events, seconds_of(results)).bubble
     assert step.breakdown["bubble"] + step.breakdown["imbalance"] == pytest.approx(idles, rel=rel)
     if name != "interleaved":
-        assert step.breakdown["imbalance"] == pytest.approx(step.breakdown["compute"] / 2, rel=1e-2)  # the embedding is quick
+        # the embedding is quick
+        assert step.breakdown["imbalance"] == pytest.approx(step.breakdown["compute"] / 2, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", ["1F1B", "ZB-V"])
@@ -148,11 +163,12 @@ def test_a_single_gpu():
     assert_equal("0d_single_gpu", "4 microbatches", 1, **WHOLE)
 
 
-# ------------------------------------------------------------------------------------------------------------- the grid
+# --------------------------------------------------------------------------------------------------- the grid
 
 SMALL = ModelConfig(layers=4, sequence=16)
 ALL_EXPERTS = SMALL.on(experts=4, top_k=4, shared_experts=1)  # every token goes to every expert: balance
-FULL_EXPERTS = SMALL.on(experts=8, top_k=2, capacity_factor=0.01)  # an expert takes one row of each rank: balance
+# an expert takes one row of each rank: balance
+FULL_EXPERTS = SMALL.on(experts=8, top_k=2, capacity_factor=0.01)
 
 
 def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
@@ -164,19 +180,26 @@ def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
 def executed_grid(mesh: Mesh, hardware: Hardware, changes: dict):
     """4D's loop on a mesh, a microbatch at a time of 1 sequence."""
     microbatches = 2 * mesh.pp if mesh.pp > 1 else 1
-    lesson = LessonJob(**{"model": SMALL, "mesh": mesh, "microbatches": microbatches, "batch": microbatches * mesh.dp} | changes)
+    lesson = LessonJob(
+        **{"model": SMALL, "mesh": mesh, "microbatches": microbatches, "batch": microbatches * mesh.dp}
+        | changes
+    )
     program = strategy("4d_combined", "DP only").program
     return lesson, launch(program, mesh.world_size, hardware, lesson, engine="inline", keep_events=False)
 
 
 def in_balance(results) -> bool:
     """Whether all experts of all ranks worked on as many rows."""
-    rows = {count for result in results for each in result.value.routed[0].values() for count in each.expert_rows}
+    rows = {
+        count for result in results for each in result.value.routed[0].values() for count in each.expert_rows
+    }
     return len(rows) <= 1
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("mesh", [Mesh(tp=2, pp=2, dp=2), Mesh(dp=8), Mesh(cp=2, tp=2, dp=2), Mesh(dp=4, cp=2, pp=2)], ids=repr)
+@pytest.mark.parametrize(
+    "mesh", [Mesh(tp=2, pp=2, dp=2), Mesh(dp=8), Mesh(cp=2, tp=2, dp=2), Mesh(dp=4, cp=2, pp=2)], ids=repr
+)
 def test_a_grid_with_every_stage_of_zero(mesh, zero):
     assert_grid(mesh, zero=zero)
 
@@ -227,7 +250,7 @@ def test_a_tp_group_that_reaches_from_one_node_into_the_next():
     assert_grid(Mesh(tp=2, pp=2, dp=2), replace(ROOMY, gpus_per_node=3), zero=1)
 
 
-# ------------------------------------------------------------------------------------------- experts that are not in balance
+# ---------------------------------------------------------------------------- experts that are not in balance
 
 UNEVEN = SMALL.on(experts=8, top_k=2, shared_experts=1, sequence=32)
 
@@ -238,7 +261,11 @@ def assert_followed(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
     job, plan = planned(lesson, hardware, zero=lesson.zero, grid=True)
     assert not in_balance(results)
     assert float(predict(job, plan).seconds) != pytest.approx(seconds_of(results), rel=1e-3)
-    assert_predicted(results, replace(job, token_counts=TokenCounts.of_step([result.value.routed[0] for result in results])), plan)
+    assert_predicted(
+        results,
+        replace(job, token_counts=TokenCounts.of_step([result.value.routed[0] for result in results])),
+        plan,
+    )
 
 
 @pytest.mark.parametrize("factor", [None, 1.0], ids=["dropless", "capacity"])

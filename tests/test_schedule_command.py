@@ -27,11 +27,26 @@ def asked(capsys, *words: object) -> dict:
 def drawn(name: str, ranks=4, microbatches=8, width=100, plain=False, **times) -> list[Text]:
     schedule = build(name, ranks, microbatches)
     timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, **times))
-    return list(schedule_picture.draw(timing, schedule_picture.columns_per_second([timing], width), plain).split())
+    return list(
+        schedule_picture.draw(timing, schedule_picture.columns_per_second([timing], width), plain).split()
+    )
 
 
 def test_json_has_the_lists_the_times_and_the_figures(capsys):
-    told = asked(capsys, "1f1b", "--stages", 4, "--microbatches", 8, "--forward", 1, "--backward-input", 0.5, "--backward-weight", 0.5)
+    told = asked(
+        capsys,
+        "1f1b",
+        "--stages",
+        4,
+        "--microbatches",
+        8,
+        "--forward",
+        1,
+        "--backward-input",
+        0.5,
+        "--backward-weight",
+        0.5,
+    )
     assert list(told) == [
         *("name", "layout", "actions", "fused", "makespan", "busy"),
         *("bubble_ratio", "bubble_over_ideal", "span_bubble_ratio", "peak_held", "peak_live"),
@@ -51,7 +66,8 @@ def test_json_of_dualpipev_names_its_pairs(capsys):
     assert told["layout"] == "v"
     for actions, positions in zip(told["actions"], told["fused"]):
         assert positions and all(actions[at][0] + actions[at + 1][0] == "FB" for at in positions)
-    assert told["busy"] == [10.5, 10.5]  # 4 (F + I + W) less the half second that each of 3 pairs saves, of a chunk's F + B = 1.5
+    # 4 (F + I + W) less the half second that each of 3 pairs saves, of a chunk's F + B = 1.5
+    assert told["busy"] == [10.5, 10.5]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -80,24 +96,38 @@ def test_chunks_are_for_those_that_have_a_choice(capsys):
 
 def test_searched_keeps_to_the_memory_limit(capsys):
     for limit in (2, 4, 7):
-        assert max(asked(capsys, "searched", "--stages", 4, "--microbatches", 9, "--memory-limit", limit)["peak_held"]) == limit
+        assert (
+            max(
+                asked(capsys, "searched", "--stages", 4, "--microbatches", 9, "--memory-limit", limit)[
+                    "peak_held"
+                ]
+            )
+            == limit
+        )
 
 
 def test_the_numbers_stand_in_one_line(capsys):
     last = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-1]
-    assert last == "makespan 33, bubble 27.3 % (37.5 % over ideal, 27.3 % of the span), peak held 4 3 2 1, live 4 3 2 1"
+    bubble = "bubble 27.3 % (37.5 % over ideal, 27.3 % of the span)"
+    assert last == f"makespan 33, {bubble}, peak held 4 3 2 1, live 4 3 2 1"
 
 
 def test_a_schedule_over_the_limit_is_marked(capsys):
-    assert "over the limit of 4" in command(capsys, "gpipe", "--stages", 4, "--microbatches", 8, "--memory-limit", 4)
-    rows = command(capsys, "gpipe", "1f1b", "--stages", 4, "--microbatches", 8, "--memory-limit", 4).splitlines()[-2:]
+    assert "over the limit of 4" in command(
+        capsys, "gpipe", "--stages", 4, "--microbatches", 8, "--memory-limit", 4
+    )
+    rows = command(
+        capsys, "gpipe", "1f1b", "--stages", 4, "--microbatches", 8, "--memory-limit", 4
+    ).splitlines()[-2:]
     assert [row.split()[-1] for row in rows] == ["over", "fits"]
 
 
 @pytest.mark.parametrize("microbatches", [8, 200])
 @pytest.mark.parametrize("name", SCHEDULES[:-1])
 def test_every_line_fits_100_columns(capsys, name, microbatches):
-    lines = command(capsys, name, "1f1b", "--stages", 4, "--microbatches", microbatches, "--p2p", 0.1).splitlines()
+    lines = command(
+        capsys, name, "1f1b", "--stages", 4, "--microbatches", microbatches, "--p2p", 0.1
+    ).splitlines()
     assert max(map(len, lines)) <= 100
 
 
@@ -117,7 +147,9 @@ def test_actions_of_the_same_length_are_equally_wide():
 
 def test_ops_and_chunks_have_their_own_colours():
     lines = drawn("zb-v")[:4]
-    shades = {str(span.style).split(" on ")[1] for line in lines for span in line.spans if " on " in str(span.style)}
+    shades = {
+        str(span.style).split(" on ")[1] for line in lines for span in line.spans if " on " in str(span.style)
+    }
     assert len(shades) == 6  # F, I, W on the first chunk and on the second
 
 
@@ -129,7 +161,8 @@ def test_any_two_ops_and_chunks_can_be_told_apart_however_one_sees(sight):
 
 def test_fused_pairs_are_underlined():
     styles = [span.style for span in drawn("dualpipev", width=300)[3].spans]
-    assert sum(isinstance(style, Style) and bool(style.underline) for style in styles) == 2 * 7  # 2M - 3P + r, of two halves
+    # 2M - 3P + r, of two halves
+    assert sum(isinstance(style, Style) and bool(style.underline) for style in styles) == 2 * 7
 
 
 def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
@@ -164,7 +197,9 @@ def test_the_legend_names_what_occurs_and_no_more(capsys):
 @pytest.mark.parametrize("fused", ["1", "1.5", "2", "3", "4"])
 @pytest.mark.parametrize("sizes", [(4, 8), (8, 20), (8, 60)])
 def test_the_sign_of_a_pair_is_in_the_legend_just_where_it_is_in_the_picture(capsys, sizes, fused):
-    lines = command(capsys, "dualpipev", "--stages", sizes[0], "--microbatches", sizes[1], "--fused", fused).splitlines()
+    lines = command(
+        capsys, "dualpipev", "--stages", sizes[0], "--microbatches", sizes[1], "--fused", fused
+    ).splitlines()
     assert any("&" in line for line in lines if line.startswith("rank")) == ("&: two run as one" in lines[-2])
 
 
@@ -185,9 +220,18 @@ def test_digits_of_large_microbatches_are_cut_from_the_left():
         (("interleaved", "--stages", 4, "--microbatches", 10), "take 8 or 12, not 10."),
         (("zb-v", "--stages", 4, "--microbatches", 8, "--chunks", 3), "zb-v keeps 2 chunks per rank, not 3"),
         (("zbv", "--stages", 4, "--microbatches", 8), "Did you mean 'zb-v'?"),
-        (("1f1b", "--stages", 4, "--microbatches", 8, "--forward", -1), "seconds of F must be finite and not below 0, not -1.0."),
-        (("1f1b", "--stages", 4, "--microbatches", 8, "--fused", -1), "seconds of a fused pair must be finite"),
-        (("searched", "--stages", 4, "--microbatches", 8, "--memory-limit", 0), "a memory limit of 0 activations is too low"),
+        (
+            ("1f1b", "--stages", 4, "--microbatches", 8, "--forward", -1),
+            "seconds of F must be finite and not below 0, not -1.0.",
+        ),
+        (
+            ("1f1b", "--stages", 4, "--microbatches", 8, "--fused", -1),
+            "seconds of a fused pair must be finite",
+        ),
+        (
+            ("searched", "--stages", 4, "--microbatches", 8, "--memory-limit", 0),
+            "a memory limit of 0 activations is too low",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(capsys, words, sentence):
@@ -201,7 +245,9 @@ def test_makespan_is_the_same_in_json_and_in_timing(capsys):
     schedule = build("dualpipev", 3, 7)
     timing: Timing = time_schedule(schedule, Work.of_whole_stages(2, 1.0, 0.9, 0.7, 0.05, 2.0))
     words = ("--forward", 1, "--backward-input", 0.9, "--backward-weight", 0.7, "--p2p", 0.05, "--fused", 2)
-    assert asked(capsys, "dualpipev", "--stages", 3, "--microbatches", 7, *words)["makespan"] == timing.makespan
+    assert (
+        asked(capsys, "dualpipev", "--stages", 3, "--microbatches", 7, *words)["makespan"] == timing.makespan
+    )
 
 
 def test_a_time_for_pairs_that_a_schedule_does_not_have_is_refused(capsys):

@@ -1,4 +1,5 @@
-"""The timing of schedules: the formulas of the papers, an oracle for everything else, and the three bubble figures."""
+"""The timing of schedules: the formulas of the papers, an oracle for everything else, and the three bubble
+figures."""
 
 import itertools
 from fractions import Fraction
@@ -51,23 +52,29 @@ def test_bubbles_of_gpipe_1f1b_and_interleaved_are_the_formula(P, M):
 def test_bubble_of_looped_bfs_is_that_of_interleaved_with_more_memory(P, M):
     for F, I, W in TIMES[::7]:
         if M >= P:
-            assert timed("looped-bfs", P, M, F, I, W, chunks=2).makespan == close((M + (P - 1) / 2) * (F + I + W))
+            assert timed("looped-bfs", P, M, F, I, W, chunks=2).makespan == close(
+                (M + (P - 1) / 2) * (F + I + W)
+            )
 
 
 @pytest.mark.parametrize(("P", "M"), SIZES)
 def test_bubble_of_zb_h1_is_the_formula(P, M):
-    """(P-1)(F+I-W) for W <= F and W <= I. A rank that holds P cannot begin its first I sooner than (P-1) I after its P forwards,
-    so that for W > F the bubble is (P-1) I."""
+    """(P-1)(F+I-W) for W <= F and W <= I. A rank that holds P cannot begin its first I sooner than (P-1) I
+    after its P forwards, so that for W > F the bubble is (P-1) I."""
     for F, I, W in TIMES:
         if W <= I:
-            assert timed("zb-h1", P, M, F, I, W).makespan - M * (F + I + W) == close((P - 1) * (max(F - W, 0) + I))
+            assert timed("zb-h1", P, M, F, I, W).makespan - M * (F + I + W) == close(
+                (P - 1) * (max(F - W, 0) + I)
+            )
 
 
 @pytest.mark.parametrize(("P", "M"), [size for size in SIZES if size[1] >= 2 * size[0]])
 def test_longest_span_of_zb_h2_exceeds_its_work_by_the_formula(P, M):
     for F, I, W in TIMES:
         if W <= F and W <= I:
-            assert max(timed("zb-h2", P, M, F, I, W).spans) - M * (F + I + W) == close((P - 1) * (F + I - 2 * W))
+            assert max(timed("zb-h2", P, M, F, I, W).spans) - M * (F + I + W) == close(
+                (P - 1) * (F + I - 2 * W)
+            )
 
 
 @pytest.mark.parametrize(("P", "M"), [size for size in SIZES if size[1] >= 2 * size[0]])
@@ -80,7 +87,8 @@ def test_zb_v_never_waits_when_f_i_and_w_are_equal(P, M):
 @pytest.mark.parametrize("fused", [None, 2.0, 2.5, 3.0, 4.0])
 @pytest.mark.parametrize(("P", "M"), [size for size in SIZES if size[1] >= 2 * size[0]])
 def test_dualpipev_idles_for_the_published_formula(P, M, fused):
-    """(P-1)(F&B + B - 3W) in the times of a chunk, on the last rank, which has all its pairs in the steady part."""
+    """(P-1)(F&B + B - 3W) in the times of a chunk, on the last rank, which has all its pairs in the steady
+    part."""
     timing = timed("dualpipev", P, M, fused=fused)
     chunk, pair = 0.5, 1.5 if fused is None else fused / 2
     bubble = (P - 1) * (pair + 2 * chunk - 3 * chunk)
@@ -90,7 +98,9 @@ def test_dualpipev_idles_for_the_published_formula(P, M, fused):
 
 
 def test_speedups_come_in_the_papers_order():
-    naive, *others = (timed(name, 4, 8).makespan for name in ("naive", "1f1b", "interleaved", "zb-h1", "zb-v"))
+    naive, *others = (
+        timed(name, 4, 8).makespan for name in ("naive", "1f1b", "interleaved", "zb-h1", "zb-v")
+    )
     assert [naive, *others] == sorted([naive, *others], reverse=True)
     assert len({naive, *others}) == 5
 
@@ -106,7 +116,9 @@ def test_eager_1f1b_hides_messages_as_gpipe_does():
     assert timed("eager-1f1b", 4, 16, p2p=0.3).makespan == close(timed("gpipe", 4, 16, p2p=0.3).makespan)
 
 
-PUBLISHED = [  # arXiv 2401.10241, table 5: P, M, tF, tI, tW, tComm in microseconds, and the bubble rates of 1F1B, ZB-H1, ZB-H2
+# arXiv 2401.10241, table 5: P, M, tF, tI, tW, tComm in microseconds, and the bubble rates of 1F1B, ZB-H1,
+# ZB-H2
+PUBLISHED = [
     (8, 24, 18522, 18086, 9337, 601, 0.2431, 0.1585, 0.1083),
     (8, 32, 29802, 29428, 19530, 577, 0.1898, 0.1045, 0.0559),
     (16, 48, 11347, 11248, 8132, 377, 0.2552, 0.1397, 0.0672),
@@ -136,7 +148,9 @@ def test_every_step_ends_where_the_longest_path_does(data):
     for rank in range(schedule.ranks):
         positions = itertools.accumulate((len(step) for step in schedule.steps(rank)), initial=0)
         for place, (step, position) in enumerate(zip(schedule.steps(rank), positions)):
-            assert timing.end[rank][position : position + len(step)] == close([expected[rank, place]] * len(step))
+            assert timing.end[rank][position : position + len(step)] == close(
+                [expected[rank, place]] * len(step)
+            )
 
 
 @given(st.data())
@@ -163,13 +177,15 @@ def test_a_fused_pair_waits_for_both_inputs_and_counts_once():
     two = [Action("F", 1, 0), Action("F", 1, 1), Action("B", 1, 0), Action("B", 1, 1)]
     schedule = Schedule("by hand", Layout("loop", 2), 2, [one, two], [[], [1]])
     timing = time_schedule(schedule, Work(fused=2.5))
-    assert timing.start[1] == [1, 2, 2, 4.5]  # F of microbatch 1, at 2, and B of 0, which could have run then too, run as one
+    # F of microbatch 1, at 2, and B of 0, which could have run then too, run as one
+    assert timing.start[1] == [1, 2, 2, 4.5]
     assert timing.end[1] == [2, 4.5, 4.5, 6.5]
     assert timing.busy == [6, 5.5]
 
 
 def test_messages_on_one_line_follow_one_another():
-    """A message of 3 seconds on the wire leaves when the line is free, and the next comes in only after it."""
+    """A message of 3 seconds on the wire leaves when the line is free, and the next comes in only after
+    it."""
     timing = time_schedule(build("gpipe", 2, 2), Work(latency=0.5, wire=3.0))
     assert timing.start[1][:2] == [1 + 0.5 + 3, 1 + 0.5 + 3 + 3]
     assert timing.end[1][2:] == [10.5, 12.5]
@@ -177,20 +193,30 @@ def test_messages_on_one_line_follow_one_another():
 
 
 def test_messages_of_two_senders_to_one_rank_come_in_one_after_the_other():
-    """A V on 3 ranks: rank 1 gets activations from rank 0 for its first chunk, until 9, and from rank 2, sent at 8, for its second."""
+    """A V on 3 ranks: rank 1 gets activations from rank 0 for its first chunk, until 9, and from rank 2, sent
+    at 8, for its second."""
     down = [Action("F", 0, microbatch) for microbatch in range(4)]
     middle = [*(Action("F", 1, microbatch) for microbatch in range(4)), Action("F", 4, 0)]
-    schedule = Schedule("forwards", Layout("v", 3, 2), 4, [down, middle, [Action("F", 2, 0), Action("F", 3, 0)]], [[], [], []])
+    schedule = Schedule(
+        "forwards", Layout("v", 3, 2), 4, [down, middle, [Action("F", 2, 0), Action("F", 3, 0)]], [[], [], []]
+    )
     timing = time_schedule(schedule, Work(wire=2.0))
     assert timing.end[2] == [7, 8]
     assert timing.start[1] == [3, 5, 7, 9, 11]
 
 
 def test_messages_of_one_sender_to_two_ranks_leave_one_after_the_other():
-    """The same V: until 25 rank 1's line is taken by activations for rank 2; those for rank 0, ready at 23, leave only then."""
+    """The same V: until 25 rank 1's line is taken by activations for rank 2; those for rank 0, ready at 23,
+    leave only then."""
     first = [*(Action("F", 0, microbatch) for microbatch in range(3)), Action("F", 5, 0)]
     middle = [*(Action("F", 1, microbatch) for microbatch in range(3)), Action("F", 4, 0)]
-    schedule = Schedule("forwards", Layout("v", 3, 2), 3, [first, middle, [Action("F", 2, 0), Action("F", 3, 0)]], [[], [], []])
+    schedule = Schedule(
+        "forwards",
+        Layout("v", 3, 2),
+        3,
+        [first, middle, [Action("F", 2, 0), Action("F", 3, 0)]],
+        [[], [], []],
+    )
     timing = time_schedule(schedule, Work([1, 4, 1, 1, 1, 1], wire=5.0))
     assert timing.end[1] == [10, 15, 20, 23]
     assert timing.start[0][-1] == 25 + 5
@@ -235,7 +261,10 @@ def test_what_input_gradients_release_is_between_held_and_live(released):
     [
         (lambda: Work(forward=-1.0), "seconds of F must be finite and not below 0, not -1.0."),
         (lambda: Work(backward_weight=float("nan")), "seconds of W must be finite and not below 0, not nan."),
-        (lambda: Work(forward=[1.0, 2.0]), r"seconds of F: \(2,\) numbers were given where \(4,\) are needed, or one for all."),
+        (
+            lambda: Work(forward=[1.0, 2.0]),
+            r"seconds of F: \(2,\) numbers were given where \(4,\) are needed, or one for all.",
+        ),
         (lambda: Work(latency=-0.1), "seconds of a message must be finite and not below 0, not -0.1."),
         (lambda: Work(fused=-2.0), r"seconds of a fused pair must be finite and not below 0, not \[-2.0\]."),
         (lambda: Work(0.0, 0.0, 0.0), "no action takes any time: give at least one op more than 0."),

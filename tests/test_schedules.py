@@ -13,11 +13,14 @@ GRID = [(1, 1), (1, 3), (2, 4), (3, 6), (3, 7), (4, 8), (4, 9), (5, 17), (8, 16)
 
 
 def letters(name: str, ranks: int, microbatches: int, rank: int, chunks=None) -> str:
-    """One rank's list: an op's letter, small in every second chunk, and the microbatch from 1, as papers number them."""
+    """One rank's list: an op's letter, small in every second chunk, and the microbatch from 1, as papers
+    number them."""
     schedule = build(name, ranks, microbatches, chunks)
     small = [schedule.layout.chunk(action.stage) % 2 for action in schedule.actions[rank]]
     actions = zip(schedule.actions[rank], small)
-    return " ".join(f"{action.op.lower() if low else action.op}{action.microbatch + 1}" for action, low in actions)
+    return " ".join(
+        f"{action.op.lower() if low else action.op}{action.microbatch + 1}" for action, low in actions
+    )
 
 
 @given(schedules())
@@ -33,7 +36,9 @@ def test_64_ranks_and_8_chunks_run_too(name):
 @pytest.mark.parametrize("name", ["zb-v", "dualpipev"])
 def test_batches_too_short_to_fill_the_pipeline_run_too(name):
     for ranks in range(1, 11):
-        assert [explain(build(name, ranks, microbatches)) for microbatches in range(1, 2 * ranks)] == [None] * (2 * ranks - 1)
+        assert [explain(build(name, ranks, microbatches)) for microbatches in range(1, 2 * ranks)] == [
+            None
+        ] * (2 * ranks - 1)
 
 
 def test_1f1b_is_the_figure_of_megatron():
@@ -114,7 +119,9 @@ def test_peak_activations_are_the_published_ones(ranks, microbatches):
 @pytest.mark.parametrize(("ranks", "rounds"), [(1, 1), (2, 1), (2, 3), (4, 1), (4, 2), (4, 5), (8, 2)])
 def test_interleaved_peak_is_megatrons(ranks, rounds, chunks):
     P, M, V = ranks, ranks * rounds, chunks
-    assert timed("interleaved", P, M, chunks=V).peak_held == [min(M * V, (V - 1) * P + 2 * (P - 1 - r) + 1) for r in range(P)]
+    assert timed("interleaved", P, M, chunks=V).peak_held == [
+        min(M * V, (V - 1) * P + 2 * (P - 1 - r) + 1) for r in range(P)
+    ]
 
 
 def test_p4_m8_peak_is_4_3_2_1_for_1f1b_against_8_8_8_8_for_gpipe():
@@ -144,8 +151,14 @@ def test_layouts_know_the_way_back(kind):
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
-        (("interleaved", 4, 10), "interleaved sends microbatches round in groups of 4, one per rank: take 8 or 12, not 10."),
-        (("interleaved", 4, 3), "interleaved sends microbatches round in groups of 4, one per rank: take 4, not 3."),
+        (
+            ("interleaved", 4, 10),
+            "interleaved sends microbatches round in groups of 4, one per rank: take 8 or 12, not 10.",
+        ),
+        (
+            ("interleaved", 4, 3),
+            "interleaved sends microbatches round in groups of 4, one per rank: take 4, not 3.",
+        ),
         (("zb-v", 4, 8, 3), "zb-v keeps 2 chunks per rank, not 3: take 2, or interleaved with 3."),
         (("1f1b", 4, 8, 2), "1f1b keeps 1 chunk per rank, not 2: take 1, or interleaved with 2."),
         (("searched", 4, 8, 2), "searched keeps 1 chunk per rank, not 2: take 1, or interleaved with 2."),

@@ -13,7 +13,9 @@ from ndparallel.pipeline.search import Memory, attempts, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 
-PUBLISHED = [  # arXiv 2401.10241, table 5: P, M, hidden, heads, tF, tI, tW, tComm in microseconds; bubble rates of ZB-1p and ZB-2p
+# arXiv 2401.10241, table 5: P, M, hidden, heads, tF, tI, tW, tComm in microseconds; bubble rates of ZB-1p and
+# ZB-2p
+PUBLISHED = [
     (8, 24, 2304, 24, 18522, 18086, 9337, 601, 0.1585, 0.0433),
     (8, 32, 4096, 32, 29802, 29428, 19530, 577, 0.1045, 0.0022),
     (16, 48, 5120, 40, 11347, 11248, 8132, 377, 0.1397, 0.0066),
@@ -21,7 +23,8 @@ PUBLISHED = [  # arXiv 2401.10241, table 5: P, M, hidden, heads, tF, tI, tW, tCo
 
 
 def released_by_input(hidden: int, heads: int, sequence: int = 1024) -> float:
-    """Activations are 34h + 5as for every token and layer, of which W needs 32h (arXiv 2401.10241, table 1)."""
+    """Activations are 34h + 5as for every token and layer, of which W needs 32h (arXiv 2401.10241, table
+    1)."""
     return (2 * hidden + 5 * heads * sequence) / (34 * hidden + 5 * heads * sequence)
 
 
@@ -35,7 +38,8 @@ def test_search_reaches_the_published_bubble_rates(P, M, hidden, heads, F, I, W,
 
 
 def test_first_published_case_is_solved_to_the_bound():
-    """The first rank cannot end before the last has done M F and M I, one W excepted, and the gradient has come up through all ranks."""
+    """The first rank cannot end before the last has done M F and M I, one W excepted, and the gradient has
+    come up through all ranks."""
     P, M, hidden, heads, F, I, W, p2p, *_ = PUBLISHED[0]
     work = Work(F, I, W, latency=p2p)
     bound = (P - 1) * (F + p2p) + M * (F + I) + (P - 1) * (I + p2p) + W
@@ -85,7 +89,9 @@ def test_more_memory_is_never_slower():
 def test_uneven_stages_are_searched_too():
     """A last stage with a heavy head: the search beats the order made for even stages."""
     work = Work([1, 1, 1, 1.5], [1, 1, 1, 1.5], [0.8, 0.8, 0.8, 1.2], latency=0.1)
-    found, handmade = (time_schedule(schedule, work) for schedule in (search(4, 12, work, 7), build("zb-h2", 4, 12)))
+    found, handmade = (
+        time_schedule(schedule, work) for schedule in (search(4, 12, work, 7), build("zb-h2", 4, 12))
+    )
     assert max(found.spans) <= max(handmade.spans)
 
 
@@ -96,7 +102,9 @@ def test_without_a_limit_the_memory_is_that_of_1f1b():
 
 def test_build_hands_times_and_limit_to_the_search():
     work = Work(1.0, 2.0, 0.5, latency=0.3)
-    assert build("searched", 4, 8, work=work, memory_limit=6, released_by_input=0.5) == search(4, 8, work, 6, 0.5)
+    assert build("searched", 4, 8, work=work, memory_limit=6, released_by_input=0.5) == search(
+        4, 8, work, 6, 0.5
+    )
     assert replace(build("searched", 4, 8), name="") == replace(search(4, 8, Work(), 4), name="")
 
 
@@ -113,7 +121,9 @@ def test_limits_that_cannot_be_are_one_sentence(limit, released, sentence):
         search(4, 8, Work(), limit, released)
 
 
-@pytest.mark.parametrize(("P", "M", "I", "W", "p2p"), [(3, 31, 1.1, 0.6, 0.3), (4, 40, 0.9, 1.1, 0.05), (6, 48, 1.0, 0.7, 0.0)])
+@pytest.mark.parametrize(
+    ("P", "M", "I", "W", "p2p"), [(3, 31, 1.1, 0.6, 0.3), (4, 40, 0.9, 1.1, 0.05), (6, 48, 1.0, 0.7, 0.0)]
+)
 def test_a_long_step_is_searched_as_well_as_with_all_attempts_at_its_full_length(P, M, I, W, p2p):
     work, memory = Work(1.0, I, W, latency=p2p), Memory(2 * P, 0.4)
     best, _ = attempts(P, M, work, memory, list(policies(P, M, memory)))[0]

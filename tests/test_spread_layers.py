@@ -26,7 +26,9 @@ def test_no_other_way_to_spread_has_a_faster_slowest_stage(layers, stages, embed
         return
     ways = (way for way in itertools.product(range(layers + 1), repeat=stages) if sum(way) == layers)
     assert sum(counts) == layers
-    assert slowest(counts, embedding, head) == pytest.approx(min(slowest(list(way), embedding, head) for way in ways))
+    assert slowest(counts, embedding, head) == pytest.approx(
+        min(slowest(list(way), embedding, head) for way in ways)
+    )
 
 
 def test_layers_that_divide_are_even():
@@ -38,7 +40,8 @@ def test_what_is_left_goes_to_the_later_stages_which_keep_fewer_microbatches():
 
 
 def test_embedding_and_head_as_heavy_as_a_layer_take_the_place_of_one():
-    """Llama-3 405B: 126 layers on 16 stages, one fewer on the first and on the last (arXiv 2407.21783, section 3.3.2)."""
+    """Llama-3 405B: 126 layers on 16 stages, one fewer on the first and on the last (arXiv 2407.21783,
+    section 3.3.2)."""
     assert spread_layers(126, 16, embedding_cost=1, head_cost=1) == [7] + [8] * 14 + [7]
 
 

@@ -1,4 +1,5 @@
-"""2D: tensor and sequence parallelism compute what one GPU computes, with the messages and memory of the papers."""
+"""2D: tensor and sequence parallelism compute what one GPU computes, with the messages and memory of the
+papers."""
 
 from dataclasses import replace
 
@@ -29,8 +30,12 @@ DEFAULT = Job(chunks=2)
 @pytest.mark.parametrize("sequence_parallel", ["none", "sp", "sp-regather"])
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_loss_and_every_gradient_slice_equal_the_single_gpus(tp, sequence_parallel, kv_heads, dtype):
-    job = Job(model=replace(WIDE, kv_heads=kv_heads), dtype=dtype, sequence_parallel=sequence_parallel, batch=2)
-    loss, gradient = loss_and_gradient_difference(run(strategy(LESSON, "TP") if sequence_parallel == "none" else plain(), job, tp), job)
+    job = Job(
+        model=replace(WIDE, kv_heads=kv_heads), dtype=dtype, sequence_parallel=sequence_parallel, batch=2
+    )
+    loss, gradient = loss_and_gradient_difference(
+        run(strategy(LESSON, "TP") if sequence_parallel == "none" else plain(), job, tp), job
+    )
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
 
@@ -43,7 +48,11 @@ def plain():
 @pytest.mark.parametrize(("tp", "dp"), [(2, 2), (2, 4), (4, 2)])
 @pytest.mark.parametrize("sequence_parallel", ["none", "sp", "sp-regather"])
 def test_tp_times_fsdp_is_right_on_both_axes(tp, dp, sequence_parallel, dtype):
-    both = replace(strategy(LESSON, "TP x FSDP"), mesh=lambda gpus: Mesh(tp=tp, dp=dp), changes={"sequence_parallel": sequence_parallel})
+    both = replace(
+        strategy(LESSON, "TP x FSDP"),
+        mesh=lambda gpus: Mesh(tp=tp, dp=dp),
+        changes={"sequence_parallel": sequence_parallel},
+    )
     job = Job(model=WIDE, dtype=dtype, batch=4)
     loss, gradient = loss_and_gradient_difference(run(both, job, tp * dp), job)
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
@@ -68,14 +77,18 @@ def collectives_of(results, kind: str) -> list[Event]:
 def test_a_layer_has_two_all_reduces_forward_and_two_backward_of_batch_sequence_hidden():
     job, more = (Job(model=replace(SMALL, layers=layers), chunks=1) for layers in (3, 4))
     activation = job.batch * SMALL.sequence * SMALL.hidden * 4
-    counts = [sum(event.bytes == activation for event in collectives_of(run(plain(), each, 2), "all_reduce")) for each in (job, more)]
+    counts = [
+        sum(event.bytes == activation for event in collectives_of(run(plain(), each, 2), "all_reduce"))
+        for each in (job, more)
+    ]
     assert counts[1] - counts[0] == 4
     assert counts[0] - 3 * 4 == 2, "the embedding forward, the head backward"
 
 
 @pytest.mark.parametrize(("variant", "gathers", "times"), [("sp", 4, 1.0), ("sp-regather", 6, 10 / 8)])
 def test_sequence_parallelism_gathers_and_scatters_instead(variant, gathers, times):
-    """Per layer 4 all-gathers + 4 reduce-scatters, the bytes of TP's 4 all-reduces; regathering 6 + 4, 10/8 of them."""
+    """Per layer 4 all-gathers + 4 reduce-scatters, the bytes of TP's 4 all-reduces; regathering 6 + 4, 10/8
+    of them."""
     three, four = (Job(model=replace(SMALL, layers=layers), sequence_parallel=variant) for layers in (3, 4))
     runs = [run(plain(), job, 2) for job in (three, four)]
     for kind, count in (("all_gather", gathers), ("reduce_scatter", 4)):
@@ -105,8 +118,13 @@ def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
     forward = [next(event.start for event in block if event.what.startswith("forward")) for block in blocks]
     sizes = local_sizes(job.model, job.batch, tp, 0, "none", job.dtype)
     n = job.batch * job.model.sequence * job.model.hidden * 4
-    sums = 2 * ALGORITHMS["all_reduce"]["ring"].seconds(tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second)
-    once = sum(POCKET.seconds(operation) for operation in [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)])
+    sums = 2 * ALGORITHMS["all_reduce"]["ring"].seconds(
+        tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second
+    )
+    once = sum(
+        POCKET.seconds(operation)
+        for operation in [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
+    )
     assert forward[1] - forward[0] == pytest.approx(sums + once, rel=1e-9)
     backward = [next(event.start for event in block if event.what.startswith("backward")) for block in blocks]
     both = sum(POCKET.seconds(operation) for operation in layer_operations(sizes))
@@ -114,9 +132,11 @@ def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
 
 
 def korthikanti(sizes: costs.Sizes, variant: str, tp: int) -> float:
-    """Bytes a layer keeps, after 2205.05198 section 4, redone for SwiGLU, rotary and grouped KV heads, float32, no dropout."""
+    """Bytes a layer keeps, after 2205.05198 section 4, redone for SwiGLU, rotary and grouped KV heads,
+    float32, no dropout."""
     s_b_h, ratio = sizes.tokens * sizes.hidden, (sizes.heads + 2 * sizes.kv_heads) / sizes.heads
-    whole = {"none": 4, "sp": 2, "sp-regather": 0}[variant]  # norms' inputs and outputs, of attention and of MLP
+    # norms' inputs and outputs, of attention and of MLP
+    whole = {"none": 4, "sp": 2, "sp-regather": 0}[variant]
     ffn = sizes.ffn * tp / sizes.hidden
     return 4 * (s_b_h * (whole + (4 - whole) / tp + (1 + ratio + 3 * ffn) / tp) + sizes.scores)
 
@@ -126,7 +146,9 @@ def korthikanti(sizes: costs.Sizes, variant: str, tp: int) -> float:
 def test_a_layer_keeps_what_korthikantis_accounting_says_to_the_byte(tp, variant):
     model = ModelConfig()
     sizes = local_sizes(model, 8, tp, 0, variant, "float32")
-    assert 4 * sum(costs.block_saved(sizes).values()) == pytest.approx(korthikanti(sizes, variant, tp), abs=0.5)
+    assert 4 * sum(costs.block_saved(sizes).values()) == pytest.approx(
+        korthikanti(sizes, variant, tp), abs=0.5
+    )
 
 
 def test_the_order_at_the_defaults():
@@ -147,18 +169,27 @@ def hardware(name: str):
 def test_more_chunks_are_eaten_by_overhead():
     """With kernels that cost a thousandth of a second, 16 chunks are slower than 2."""
     slow = replace(POCKET, kernel_overhead_seconds=1e-3)
-    seconds = {chunks: measured(LESSON, "TP in chunks", Job(chunks=chunks), 4, slow).step_seconds for chunks in (1, 2, 16)}
+    seconds = {
+        chunks: measured(LESSON, "TP in chunks", Job(chunks=chunks), 4, slow).step_seconds
+        for chunks in (1, 2, 16)
+    }
     assert seconds[2] < seconds[1] < seconds[16]
 
 
-@pytest.mark.parametrize(("changes", "says"), [
-    ({"mesh": Mesh(tp=3)}, "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8."),
-    ({"mesh": Mesh(tp=2), "chunks": 2, "sequence_parallel": "sp"}, "chunks overlap the all-reduces"),
-    ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
-    ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
-    ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
-    ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of 8 layers; choose 1 to 10 chunks."),
-])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"mesh": Mesh(tp=3)},
+            "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8.",
+        ),
+        ({"mesh": Mesh(tp=2), "chunks": 2, "sequence_parallel": "sp"}, "chunks overlap the all-reduces"),
+        ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
+        ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
+        ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
+        ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of 8 layers; choose 1 to 10 chunks."),
+    ],
+)
 def test_what_cannot_be_cut_is_one_sentence(changes, says):
     with pytest.raises(UserError) as error:
         Job(**changes)
@@ -170,15 +201,19 @@ def test_the_sweep_names_the_degree_at_which_communication_passes_compute():
 
     with Runner(POCKET, "inline") as runner:
         sweep = load(LESSON).sweeps["degree"](runner, Job(model=WIDE))
-    first = next(row["tp"] for row in sweep.rows if row["exposed_communication_seconds"] > row["compute_seconds"])
+    first = next(
+        row["tp"] for row in sweep.rows if row["exposed_communication_seconds"] > row["compute_seconds"]
+    )
     assert f"tp={first}" in sweep.sentence
 
 
-# ------------------------------------------------------------------------------------------- strategies of their own size
+# ------------------------------------------------------------------------------- strategies of their own size
 
 
 def lesson_of(gpus, asked):
-    return run_lesson(load(LESSON), Job(model=SMALL, batch=3), POCKET, gpus, asked, "inline", lambda name: None)
+    return run_lesson(
+        load(LESSON), Job(model=SMALL, batch=3), POCKET, gpus, asked, "inline", lambda name: None
+    )
 
 
 def test_a_strategy_of_another_size_than_was_asked_for_explains_itself_in_its_row():

@@ -23,7 +23,9 @@ def test_every_event_that_lasts_is_a_slice_of_its_rank_and_stream(name):
     events = [event for run in RUNS[name] for event in run.events if event[2] != MEMORY]
     slices = of(name, "X")
     assert Counter(entry["pid"] - 1 for entry in slices) == Counter(event[0] for event in events)
-    exact = sorted((entry["pid"] - 1, entry["args"]["start_seconds"], entry["args"]["end_seconds"]) for entry in slices)
+    exact = sorted(
+        (entry["pid"] - 1, entry["args"]["start_seconds"], entry["args"]["end_seconds"]) for entry in slices
+    )
     assert exact == sorted((event[0], event[4], event[5]) for event in events)
 
 
@@ -39,7 +41,9 @@ def test_times_are_microseconds_on_the_nanosecond_grid(name):
 def test_slices_of_a_thread_nest(name):
     threads = defaultdict(list)
     for entry in of(name, "X"):
-        threads[entry["pid"], entry["tid"]].append((round(1000 * entry["ts"]), round(1000 * (entry["ts"] + entry["dur"]))))
+        threads[entry["pid"], entry["tid"]].append(
+            (round(1000 * entry["ts"]), round(1000 * (entry["ts"] + entry["dur"])))
+        )
     for slices in threads.values():
         open_until = []
         for start, end in slices:
@@ -54,7 +58,9 @@ def test_a_collective_holds_its_messages():
     collectives = [entry for entry in slices if entry["args"]["kind"] == COLLECTIVE]
     sends = [entry for entry in slices if entry["args"]["kind"] == SEND]
     ends = [(entry["ts"], entry["ts"] + entry["dur"]) for entry in collectives]
-    inside = [sum(start <= send["ts"] and send["ts"] + send["dur"] <= end for send in sends) for start, end in ends]
+    inside = [
+        sum(start <= send["ts"] and send["ts"] + send["dur"] <= end for send in sends) for start, end in ends
+    ]
     assert inside == 5 * [2 * 3]
 
 
@@ -63,12 +69,18 @@ def test_every_flow_has_both_ends_from_a_send_to_its_receive(name):
     starts, ends = ({entry["id"]: entry for entry in of(name, phase)} for phase in "sf")
     received = [event for run in RUNS[name] for event in run.events if event[2] == RECEIVE]
     assert starts.keys() == ends.keys() and len(starts) == len(received) > 0
-    slices = {(entry["pid"], entry["tid"], entry["ts"], entry["args"]["kind"]): entry for entry in of(name, "X")}
+    slices = {
+        (entry["pid"], entry["tid"], entry["ts"], entry["args"]["kind"]): entry for entry in of(name, "X")
+    }
     for number, start in starts.items():
         end = ends[number]
         send = slices[start["pid"], start["tid"], start["ts"], SEND]
         receive = slices[end["pid"], end["tid"], end["ts"], RECEIVE]
-        assert (send["name"], send["args"]["peer"], send["args"]["bytes"]) == (receive["name"], end["pid"] - 1, receive["args"]["bytes"])
+        assert (send["name"], send["args"]["peer"], send["args"]["bytes"]) == (
+            receive["name"],
+            end["pid"] - 1,
+            receive["args"]["bytes"],
+        )
         assert receive["args"]["peer"] == start["pid"] - 1
         assert start["ts"] <= end["ts"] and end["bp"] == "e"
 
@@ -86,9 +98,15 @@ def test_messages_of_one_name_are_paired_in_the_order_they_were_sent():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_processes_are_ranks_from_one_and_threads_are_streams(name):
-    names = {entry["pid"]: entry["args"]["name"] for entry in of(name, "M") if entry["name"] == "process_name"}
+    names = {
+        entry["pid"]: entry["args"]["name"] for entry in of(name, "M") if entry["name"] == "process_name"
+    }
     assert names == {rank + 1: f"GPU {rank}" for rank in range(len(RUNS[name]))}
-    threads = {(entry["pid"], entry["tid"]): entry["args"]["name"] for entry in of(name, "M") if entry["name"] == "thread_name"}
+    threads = {
+        (entry["pid"], entry["tid"]): entry["args"]["name"]
+        for entry in of(name, "M")
+        if entry["name"] == "thread_name"
+    }
     assert {(entry["pid"], entry["tid"]) for entry in of(name, "X")} == threads.keys()
     assert all(tid > 0 for _, tid in threads)
     assert {name for (_, tid), name in threads.items() if tid == 1} == {"compute"}
@@ -98,7 +116,13 @@ def test_counters_reach_the_counted_peak_and_end_with_what_is_held():
     for run in RUNS["data parallel"]:
         counters = [entry["args"] for entry in of("data parallel", "C") if entry["pid"] == run.rank + 1]
         assert max(sum(held.values()) for held in counters) == sum(run.peak_bytes.values())
-        assert counters[-1]["activations"] == 0 and list(counters[-1]) == ["weights", "gradients", "optimizer", "activations", "buffers"]
+        assert counters[-1]["activations"] == 0 and list(counters[-1]) == [
+            "weights",
+            "gradients",
+            "optimizer",
+            "activations",
+            "buffers",
+        ]
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -13,19 +13,24 @@ def test_lists_end_in_and():
     assert [listed(["a", "b", "c"][:size]) for size in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
 
 
-@pytest.mark.parametrize(("seconds", "words"), [
-    (1.1, "takes 10.0% longer"),
-    (0.9, "takes 10.0% less time"),
-    (0.9999, "takes as long"),
-    (7.57, "takes 7.6x as long"),
-])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (1.1, "takes 10.0% longer"),
+        (0.9, "takes 10.0% less time"),
+        (0.9999, "takes as long"),
+        (7.57, "takes 7.6x as long"),
+    ],
+)
 def test_durations_never_have_a_sign(seconds, words):
     assert duration(seconds, 1.0) == words
 
 
 @pytest.mark.parametrize("width", range(12, 40))
 def test_a_number_and_its_unit_stay_on_one_line(width):
-    lines = paragraph("it waits 26.8 ms, sends 1.23 GB/s of 630 kB and needs 4.72 MB on 4 GPUs, 9 TFLOP/s", width).splitlines()
+    lines = paragraph(
+        "it waits 26.8 ms, sends 1.23 GB/s of 630 kB and needs 4.72 MB on 4 GPUs, 9 TFLOP/s", width
+    ).splitlines()
     assert max(map(len, lines)) <= width
     for quantity in ("26.8 ms", "1.23 GB/s", "630 kB", "4.72 MB", "4 GPUs", "9 TFLOP/s"):
         assert any(quantity in line for line in lines)

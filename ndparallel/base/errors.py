@@ -11,11 +11,13 @@ from typing import NoReturn
 
 
 class UserError(ValueError):
-    """Something that the user can put right. The command line prints its sentence and exits with 2; anything else is our bug."""
+    """Something that the user can put right. The command line prints its sentence and exits with 2; anything
+    else is our bug."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One that raises UserError, and does not print all its options before saying what is wrong with one of them."""
+    """One that raises UserError, and does not print all its options before saying what is wrong with one of
+    them."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{in_words(message)} ({self.prog} --help tells what there is).")
@@ -23,7 +25,9 @@ class Parser(argparse.ArgumentParser):
 
 def in_words(message: str) -> str:
     """What argparse says of a number, in words that are not Python's."""
-    return message.replace("invalid float value:", "not a number:").replace("invalid int value:", "not a whole number:")
+    return message.replace("invalid float value:", "not a number:").replace(
+        "invalid int value:", "not a whole number:"
+    )
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
@@ -35,12 +39,14 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}.{hint} There are: {', '.join(by_lower.values())}.")
 
 
-READ_ENOUGH = 141  # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of
+# what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of
+READ_ENOUGH = 141
 
 
 def guarded(work: Callable[[], int]) -> int:
     """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
-    atexit.register(gc.freeze)  # or Python would look for garbage once more, in memory that is given back anyway
+    # or Python would look for garbage once more, in memory that is given back anyway
+    atexit.register(gc.freeze)
     open_what_is_closed()
     try:
         code = ended(work)
@@ -51,7 +57,11 @@ def guarded(work: Callable[[], int]) -> int:
         return READ_ENOUGH
     except OSError as error:
         give_up_output()
-        return told(f"{error.filename!r} cannot be used: {(error.strerror or '').lower()}." if error.filename else str(error))
+        return told(
+            f"{error.filename!r} cannot be used: {(error.strerror or '').lower()}."
+            if error.filename
+            else str(error)
+        )
     except UserError as error:
         return told(str(error))
     except KeyboardInterrupt:

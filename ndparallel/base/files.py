@@ -8,11 +8,13 @@ from ndparallel.base.errors import UserError
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write `text` beside `path` and rename it, so that nobody ever finds half a file. Raises UserError where that cannot be done."""
+    """Write `text` beside `path` and rename it, so that nobody ever finds half a file. Raises UserError where
+    that cannot be done."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_text(text, encoding="utf-8")  # a device or a pipe, as /dev/stdout: never to be replaced by a file
+            # a device or a pipe, as /dev/stdout: never to be replaced by a file
+            path.write_text(text, encoding="utf-8")
         else:
             _write_beside_and_rename(path.resolve(), text)
     except OSError as error:
@@ -20,7 +22,8 @@ def write_atomically(path: str | Path, text: str) -> None:
 
 
 def check_writable(*paths: str | Path | None) -> None:
-    """Raise UserError, before long work, where a file surely cannot be written afterwards; None is no file."""
+    """Raise UserError, before long work, where a file surely cannot be written afterwards; None is no
+    file."""
     for path in [Path(given) for given in paths if given is not None]:
         if error := _surely_wrong(path):
             raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.")
@@ -31,7 +34,8 @@ def _surely_wrong(path: Path) -> OSError | None:
         return IsADirectoryError()
     if not path.parent.is_dir():
         return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    to_change = path if path.exists() and not path.is_file() else path.resolve().parent  # a device itself, of a file its directory
+    # a device itself, of a file its directory
+    to_change = path if path.exists() and not path.is_file() else path.resolve().parent
     return None if os.access(to_change, os.W_OK) else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 

@@ -1,8 +1,10 @@
 """Quantities as people write them: "400Gb/s", "80GiB", "5us", "989 TFLOP/s" become SI numbers.
 
-Idea   number, prefix, unit. A capital B is a byte, a small b a bit; k M G T P count in thousands, Ki Mi Gi Ti in 1024s.
+Idea   number, prefix, unit. A capital B is a byte, a small b a bit; k M G T P count in thousands, Ki Mi Gi Ti
+       in 1024s.
 Cost   none.
-Limit  A number without a unit is only taken from a JSON or TOML file, where it already is in SI: bytes, seconds, FLOP/s.
+Limit  A number without a unit is only taken from a JSON or TOML file, where it already is in SI: bytes,
+       seconds, FLOP/s.
 
 Glossary
     quantity   what is measured: "bytes", "bytes per second", "seconds", "FLOP/s", "joules" or "watts"
@@ -13,14 +15,35 @@ import re
 
 from ndparallel.base.errors import UserError
 
-_PREFIXES = {"": 1.0, "p": 1e-12, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_PREFIXES = {
+    "": 1.0,
+    "p": 1e-12,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
+}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
 _BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0, "b": 1 / 8, "bit": 1 / 8, "bits": 1 / 8}
 _UNITS: dict[str, dict[str, float]] = {
     "bytes": _BYTES,
     "bytes per second": {f"{unit}{per}": value for unit, value in _BYTES.items() for per in ("/s", "ps")},
-    "seconds": {"s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0},
+    "seconds": {
+        "s": 1.0,
+        "sec": 1.0,
+        "second": 1.0,
+        "seconds": 1.0,
+        "min": 60.0,
+        "h": 3600.0,
+        "days": 86_400.0,
+    },
     "FLOP/s": {"FLOP/s": 1.0, "FLOPs/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "flops": 1.0, "flop/s": 1.0},
     "joules": {"J": 1.0, "joule": 1.0, "joules": 1.0},
     "watts": {"W": 1.0, "watt": 1.0, "watts": 1.0},
@@ -33,12 +56,15 @@ _EXAMPLES = {
     "joules": '"0.7 pJ"',
     "watts": '"700 W"',
 }
-_NUMBER_AND_UNIT = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*", re.IGNORECASE)
+_NUMBER_AND_UNIT = re.compile(
+    r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*",
+    re.IGNORECASE,
+)
 
 
 def parse_quantity(text: str | float, quantity: str, name: str = "", example: str = "") -> float:
-    """Turn `text` into the SI number of `quantity`; a number is taken as SI already, and so is "0". `name` and `example` say in an error
-    what the text was for, and how to write it.
+    """Turn `text` into the SI number of `quantity`; a number is taken as SI already, and so is "0". `name`
+    and `example` say in an error what the text was for, and how to write it.
 
     Raises UserError where it is no number, has no unit or another quantity's, is NaN, negative or infinite.
     """
@@ -71,14 +97,23 @@ def _parse(text: str, quantity: str) -> float:
 
 def _number(value: float) -> float:
     """The value, where it can be a quantity."""
-    wrong = "is not a number" if math.isnan(value) else "is negative" if value < 0 else "is not finite" if math.isinf(value) else None
+    wrong = (
+        "is not a number"
+        if math.isnan(value)
+        else "is negative"
+        if value < 0
+        else "is not finite"
+        if math.isinf(value)
+        else None
+    )
     if wrong:
         raise _Wrong(wrong)
     return value
 
 
 def _factor(unit: str, quantity: str) -> float | None:
-    """What one `unit` is in SI, None where it does not measure `quantity`. Binary prefixes count bytes and bits alone."""
+    """What one `unit` is in SI, None where it does not measure `quantity`. Binary prefixes count bytes and
+    bits alone."""
     prefixes = _PREFIXES | (_BINARY if quantity.startswith("bytes") else {})
     for name, value in _UNITS[quantity].items():
         if unit.endswith(name) and unit[: -len(name)] in prefixes:

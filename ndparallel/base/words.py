@@ -1,4 +1,5 @@
-"""Numbers in sentences: plurals, lists, comparisons, and paragraphs that never part a number from its unit."""
+"""Numbers in sentences: plurals, lists, comparisons, and paragraphs that never part a number from its
+unit."""
 
 import re
 import textwrap
@@ -20,7 +21,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def duration(seconds: float, other_seconds: float) -> str:
-    """Write "takes 1.5% longer", "takes 3.2x as long", "takes 1.5% less time" or "takes as long" than what takes `other_seconds`."""
+    """Write "takes 1.5% longer", "takes 3.2x as long", "takes 1.5% less time" or "takes as long" than what
+    takes `other_seconds`."""
     if seconds >= 2 * other_seconds:
         return f"takes {seconds / other_seconds:.1f}x as long"
     longer = f"{seconds / other_seconds - 1:+.1%}"

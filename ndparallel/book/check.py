@@ -1,23 +1,28 @@
-"""The book: every output and every number in README.md and docs/ is made by a command, and checked against it.
+"""The book: every output and every number in README.md and docs/ is made by a command, and checked against
+it.
 
-Idea   A ```console block shows a command after "$ " and what it prints. A comment above a paragraph says where its numbers come from:
+Idea   A ```console block shows a command after "$ " and what it prints. A comment above a paragraph says
+       where its numbers come from:
 
            <!-- numbers: python 1d_data_parallel.py --gpus 8
            7.11x     strategies["FSDP prefetch"].speedup
            61.3 ms   strategies["FSDP prefetch"].exposed_communication_seconds
            3.35 TB/s source: NVIDIA H100 data sheet
            -->
-           Prefetching reaches 7.11x, because only 61.3 ms of its communication are exposed; an H100 reads 3.35 TB/s.
+           Prefetching reaches 7.11x, because only 61.3 ms of its communication are exposed; an H100 reads
+           3.35 TB/s.
 
-       Each line has a number as the paragraph writes it, and a Python expression of the command's JSON, in units without prefix (seconds,
-       bytes, ratios); it is right if it is the value rounded to the digits that are written. Semicolons let a line have several. Without
-       a command it is arithmetic alone.
-       A number with a unit that no line explains is a mistake.
+       Each line has a number as the paragraph writes it, and a Python expression of the command's JSON, in
+       units without prefix (seconds, bytes, ratios); it is right if it is the value rounded to the digits
+       that are written. Semicolons let a line have several. Without a command it is arithmetic alone. A
+       number with a unit that no line explains is a mistake.
 Run    python -m ndparallel.book           says what is stale, and exits with 1
-       python -m ndparallel.book --write   makes it new; [FILE ...] for other files than README.md and docs/*.md
-Limit  Commands are gpu.py, the lessons and `ndparallel ...`, each run once, in this process, on the engine inline where it is installed
-       (which prints what processes print); of the shell only `| head -N` and `| tail -N` are understood. Losses may differ in the third
-       digit between machines; a number of the form 1.234 that stands alone is taken for one.
+       python -m ndparallel.book --write   makes it new
+       [FILE ...]                          checks these, and not README.md and docs/*.md
+Limit  Commands are gpu.py, the lessons and `ndparallel ...`, each run once, in this process, on the engine
+       inline where it is installed (which prints what processes print); of the shell only `| head -N` and `|
+       tail -N` are understood. Losses may differ in the third digit between machines; a number of the form
+       1.234 that stands alone is taken for one.
 """
 
 import argparse
@@ -39,7 +44,8 @@ from ndparallel.base.errors import UserError, guarded
 from ndparallel.lessons.registry import LESSONS, ROOT
 
 COMMAND = re.compile(
-    r"(?P<program>python|ndparallel) (?P<name>\w+(?:\.py)?)(?P<arguments>[^|;&<>]*)(?:\| (?P<tool>head|tail) -(?P<count>\d+))?"
+    r"(?P<program>python|ndparallel) (?P<name>\w+(?:\.py)?)(?P<arguments>[^|;&<>]*)(?:\| (?P<tool>head|tail) "
+    r"-(?P<count>\d+))?"
 )
 CONSOLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?s:.*?))```")
 NUMBERS = re.compile(r"<!-- numbers:(?P<command>.*)\n(?P<lines>(?s:.*?))-->\n")
@@ -51,22 +57,30 @@ NOT_PROSE = re.compile(r"```.*?```|<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 LOSS = re.compile(r"(?<![\d.,])\d\.\d{3}(?![\d.])")
 LOSS_TOLERANCE = 0.01
-ENGINE = "inline" if importlib.util.find_spec("greenlet") else "processes"  # they print the same; inline is the quicker one
+# they print the same; inline is the quicker one
+ENGINE = "inline" if importlib.util.find_spec("greenlet") else "processes"
 
 Run = Callable[[str], str]
 
 
-# ------------------------------------------------------------------------------------------------------ running commands
+# ------------------------------------------------------------------------------------------- running commands
 
 
 @cache
 def run(command: str) -> str:
-    """What a command prints, to standard output and to standard error. Raises UserError for one that is not the project's."""
+    """What a command prints, to standard output and to standard error. Raises UserError for one that is not
+    the project's."""
     asked = COMMAND.fullmatch(command)
     if not asked:
-        raise UserError(f"{command!r} is no command of this project: write `python gpu.py`, a lesson or `ndparallel ...`.")
+        raise UserError(
+            f"{command!r} is no command of this project: write `python gpu.py`, a lesson or `ndparallel ...`."
+        )
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(SystemExit):
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        contextlib.suppress(SystemExit),
+    ):
         start(asked["program"], asked["name"], shlex.split(asked["arguments"]))
     lines = [f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()]
     count = int(asked["count"] or len(lines))
@@ -88,11 +102,12 @@ def start(program: str, name: str, arguments: list[str]) -> None:
         sys.argv = before
 
 
-# ------------------------------------------------------------------------------------------------------ making text new
+# -------------------------------------------------------------------------------------------- making text new
 
 
 def renewed(text: str, run: Run = run) -> str:
-    """The text with every output and every number as the commands make them now; what differs only in a loss stays."""
+    """The text with every output and every number as the commands make them now; what differs only in a loss
+    stays."""
     text = CONSOLE.sub(lambda found: new_console(found, run), text)
     return PARAGRAPH.sub(lambda found: new_paragraph(found, run), text)
 
@@ -197,7 +212,7 @@ def without_explained(found: re.Match) -> str:
     return words
 
 
-# ------------------------------------------------------------------------------------------------------ the command
+# ------------------------------------------------------------------------------------------------ the command
 
 
 def documents() -> list[Path]:
@@ -205,23 +220,27 @@ def documents() -> list[Path]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m ndparallel.book", description="Check, or with --write renew, what the documents say.")
+    parser = argparse.ArgumentParser(
+        "python -m ndparallel.book", description="Check, or with --write renew, what the documents say."
+    )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args(argv)
-    return guarded(lambda: int(sum(mistakes(path, arguments.write) for path in arguments.files or documents()) > 0))
+    return guarded(
+        lambda: int(sum(mistakes(path, arguments.write) for path in arguments.files or documents()) > 0)
+    )
 
 
 def mistakes(path: Path, write: bool) -> int:
     """Print what is wrong with a document, and count it; with `write`, put right what commands can."""
     old = path.read_text("utf-8")
     new = renewed(old)
-    sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), str(path), "what the commands print"))
+    sys.stdout.writelines(
+        difflib.unified_diff(old.splitlines(True), new.splitlines(True), str(path), "what the commands print")
+    )
     unknown = unexplained(new)
     for number in unknown:
         print(f"{path}: no comment says where {number!r} comes from")
     if write:
         path.write_text(new, "utf-8")
     return len(unknown) + (old != new and not write)
-
-

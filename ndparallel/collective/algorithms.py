@@ -1,17 +1,21 @@
-"""More ways to do what collectives.py does: chains, trees, halving and doubling, and hierarchies for nodes of several GPUs.
+"""More ways to do what collectives.py does: chains, trees, halving and doubling, and hierarchies for nodes of
+several GPUs.
 
-Idea   Ring and naive collectives take as many steps as there are ranks. A tree takes log2 p, each with the whole array; halving and
-       doubling takes 2 log2 p and sends no more bytes than a ring. A hierarchy sends over the slow links between nodes only what
-       it has first reduced within them, on as many links at once as a node has members.
+Idea   Ring and naive collectives take as many steps as there are ranks. A tree takes log2 p, each with the
+       whole array; halving and doubling takes 2 log2 p and sends no more bytes than a ring. A hierarchy sends
+       over the slow links between nodes only what it has first reduced within them, on as many links at once
+       as a node has members.
 Cost   Above each algorithm stands its closed form, as in collectives.py.
-Limit  Every message costs latency and bytes and nothing else: a chain's chunks can be as small as you like here, and not on real GPUs.
-       A hierarchy needs equally many members in every node.
+Limit  Every message costs latency and bytes and nothing else: a chain's chunks can be as small as you like
+       here, and not on real GPUs. A hierarchy needs equally many members in every node.
 
 Glossary
     place      a member's number counted from the root
-    rail       the members that have the same place in every node: across nodes they talk only among themselves
+    rail       the members that have the same place in every node: across nodes they talk only among
+               themselves
     pack       pieces that lie apart, put side by side to be sent as one message
-    g, m       members in each node, nodes;   a, b and A, B: latency and n / bandwidth of the links inside and across
+    g, m       members in each node, nodes
+    a, b       latency and n / bandwidth of the links inside nodes;   A, B  of those across
 """
 
 from collections import defaultdict
@@ -20,7 +24,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from collectives import ALGORITHMS, Group, Member, cut, register, ring_all_gather, ring_all_reduce, ring_reduce_scatter, write
+from collectives import (
+    ALGORITHMS,
+    Group,
+    Member,
+    cut,
+    register,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    write,
+)
 from gpu import Hardware, is_size_only
 
 CHUNKS = 8  # of a chained broadcast
@@ -37,11 +51,12 @@ def chain_broadcast(me: Member, whole: np.ndarray, root: int, chunks: int = CHUN
             me.send(me.index + 1, chunk)
 
 
-# ------------------------------------------------------------------------------------------------------------- trees
+# ------------------------------------------------------------------------------------------------------ trees
 
 
 def binomial_seconds(p, a, b):
-    """Member r is reached after popcount(r) a + bit_length(r) b. The latest r < p is either all ones or the longest with most ones."""
+    """Member r is reached after popcount(r) a + bit_length(r) b. The latest r < p is either all ones or the
+    longest with most ones."""
     rounds = np.floor(np.log2(p))
     rest = p - 2**rounds
     ones = 1 + np.floor(np.log2(np.maximum(rest, 1)))
@@ -62,7 +77,8 @@ def binomial_broadcast(me: Member, whole: np.ndarray, root: int) -> None:
 
 @register("reduce", "binomial", binomial_seconds)
 def binomial_reduce(me: Member, whole: np.ndarray, root: int, combine: Callable) -> None:
-    """The broadcast backwards: in every round the further members send what they have added up to the nearer ones."""
+    """The broadcast backwards: in every round the further members send what they have added up to the nearer
+    ones."""
     place, reach = (me.index - root) % me.size, 1 << (me.size - 1).bit_length()
     while reach > 1:
         reach //= 2
@@ -87,7 +103,8 @@ def halving_doubling_seconds(p, a, b):
 
 @register("all_reduce", "halving-doubling", halving_doubling_seconds)
 def halving_doubling_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
-    """Swap halves with a partner, then quarters, eighths, ..., and back. Members beyond a power of two let another do it for them."""
+    """Swap halves with a partner, then quarters, eighths, ..., and back. Members beyond a power of two let
+    another do it for them."""
     core = 1 << me.size.bit_length() - 1
     if me.index >= core:
         me.send(me.index - core, whole)
@@ -101,7 +118,8 @@ def halving_doubling_all_reduce(me: Member, whole: np.ndarray, combine: Callable
 
 
 def halve_and_double(me: Member, whole: np.ndarray, combine: Callable) -> None:
-    """Swap halves of the array with the partner in the other half of the members, let each half do its own, and swap back."""
+    """Swap halves of the array with the partner in the other half of the members, let each half do its own,
+    and swap back."""
     if me.size == 1:
         return
     half = me.size // 2
@@ -114,13 +132,18 @@ def halve_and_double(me: Member, whole: np.ndarray, combine: Callable) -> None:
     me.receive(partner, theirs)
 
 
-# --------------------------------------------------------------- in the node, across nodes on all rails at once, in the node
+# ------------------------------------------------ in the node, across nodes on all rails at once, in the node
 # Closed forms for g members in each of m nodes: a and b of the links inside, A and B of those across.
 
 
-@register("reduce_scatter", "hierarchical", lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m))
+@register(
+    "reduce_scatter",
+    "hierarchical",
+    lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m),
+)
 def hierarchical_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable) -> None:
-    """In the node, each gets the node's sum of all that its rail will own; across nodes, its own piece of that."""
+    """In the node, each gets the node's sum of all that its rail will own; across nodes, its own piece of
+    that."""
     node, rail, rails = _levels(me)
     packs = [_pack([pieces[member] for member in members]) for members in rails]
     ring_reduce_scatter(node, packs, combine)
@@ -129,9 +152,12 @@ def hierarchical_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: C
     ring_reduce_scatter(rail, mine, combine)
 
 
-@register("all_gather", "hierarchical", lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m))
+@register(
+    "all_gather", "hierarchical", lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m)
+)
 def hierarchical_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
-    """Across nodes first, so that every piece enters a node once; what a rail has gathered then goes round the node."""
+    """Across nodes first, so that every piece enters a node once; what a rail has gathered then goes round
+    the node."""
     node, rail, rails = _levels(me)
     ring_all_gather(rail, [pieces[member] for member in rails[node.index]])
     packs = [_pack([pieces[member] for member in members]) for members in rails]
@@ -140,7 +166,11 @@ def hierarchical_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
         _unpack(pack, [pieces[member] for member in members])
 
 
-@register("all_reduce", "hierarchical", lambda g, m, a, b, A, B: 2 * (g - 1) * (a + b / g) + 2 * (m - 1) * (A + B / g / m))
+@register(
+    "all_reduce",
+    "hierarchical",
+    lambda g, m, a, b, A, B: 2 * (g - 1) * (a + b / g) + 2 * (m - 1) * (A + B / g / m),
+)
 def hierarchical_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     """What is reduced within a node goes once across: of n bytes, n / g on each rail."""
     node, rail, _ = _levels(me)
@@ -164,7 +194,8 @@ def are_even(nodes: list[tuple[int, ...]]) -> bool:
 
 
 def candidates(collective: str, group: Group, hardware: Hardware) -> list[str]:
-    """The algorithms to choose from: hierarchical ones where there are several nodes with equally many members, more than one."""
+    """The algorithms to choose from: hierarchical ones where there are several nodes with equally many
+    members, more than one."""
     nodes = nodes_of(group, hardware.gpus_per_node)
     layered = are_even(nodes) and len(nodes) > 1 and len(nodes[0]) > 1
     return [name for name in ALGORITHMS[collective] if layered or name != "hierarchical"]
@@ -175,7 +206,10 @@ def _levels(me: Member) -> tuple[Member, Member, list[tuple[int, ...]]]:
     nodes = nodes_of(me.group, me.gpu.hardware.gpus_per_node)
     if len({len(node) for node in nodes}) > 1:
         sizes = ", ".join(str(len(node)) for node in nodes)
-        raise ValueError(f"a hierarchy needs as many members in every node; group {me.group.name!r} has {sizes}: choose another algorithm.")
+        raise ValueError(
+            f"a hierarchy needs as many members in every node; group {me.group.name!r} has {sizes}: choose "
+            "another algorithm."
+        )
     rails = list(zip(*nodes))
     node, rail = (next(part for part in parts if me.index in part) for parts in (nodes, rails))
     return me.within(node), me.within(rail), rails

@@ -1,12 +1,14 @@
 """The clock rules of gpu.send and gpu.receive, for all ranks of a group at once.
 
-Idea   In a collective all ranks do the same thing at the same step. What a GPU does with the clock of its stream, `Clocks` does with a
-       vector of them, one operation for all: the same numbers to the last digit, without messages and without payload.
+Idea   In a collective all ranks do the same thing at the same step. What a GPU does with the clock of its
+       stream, `Clocks` does with a vector of them, one operation for all: the same numbers to the last digit,
+       without messages and without payload.
 Cost   About 20 us a step of 1,024 ranks: 40 million messages a second and more.
 Limit  One stream a rank.
 
 Glossary
-    clocks     the times of p members, or of many groups of p at once: arrays of shape (..., p), in the order of the members
+    clocks     the times of p members, or of many groups of p at once: arrays of shape (..., p), in the order
+               of the members
     path       one message each from some members to others, none of whom gets two
     wave       what is on its way over a path: when the first bytes arrive, and how long the wire is taken
 """
@@ -41,7 +43,8 @@ class Wave(NamedTuple):
 
 @dataclass
 class Clocks:
-    """The members' times, when their incoming lines are free, and what they have sent so far. Arrays have elements of `itemsize` bytes."""
+    """The members' times, when their incoming lines are free, and what they have sent so far. Arrays have
+    elements of `itemsize` bytes."""
 
     hardware: Hardware
     itemsize: int
@@ -69,7 +72,12 @@ class Clocks:
         """From everybody to the member so much further on, round the ring."""
         turn = distance % self.p
         links = self._links(self.place, (self.place + turn) % self.p)
-        return Path(ALL, ALL, lambda wave: np.concatenate([wave[..., self.p - turn :], wave[..., : self.p - turn]], axis=-1), *links)
+        return Path(
+            ALL,
+            ALL,
+            lambda wave: np.concatenate([wave[..., self.p - turn :], wave[..., : self.p - turn]], axis=-1),
+            *links,
+        )
 
     def partners(self, distance: int) -> Path:
         """From everybody to the one whose number differs in the bit `distance`, a power of two."""
@@ -83,7 +91,9 @@ class Clocks:
         near = node[..., source] == node[..., target]
         bandwidth = np.where(near, inside.bandwidth_bytes_per_second, across.bandwidth_bytes_per_second)
         if self.hardware.disturbances:
-            bandwidth = bandwidth / self.hardware.disturbances.link_factor(self.ranks[..., source], self.ranks[..., target])
+            bandwidth = bandwidth / self.hardware.disturbances.link_factor(
+                self.ranks[..., source], self.ranks[..., target]
+            )
         return np.where(near, inside.latency_seconds, across.latency_seconds), bandwidth
 
     # ---- the clock rules of gpu.send and gpu.receive
@@ -122,9 +132,12 @@ class Clocks:
         self.receive(self.some(others, others), Wave(times[..., :-1] + latency, wire_seconds))
 
     def fan_in(self, root: int, nbytes: np.ndarray) -> None:
-        """All send to the root, which takes one message in after another: each waits for its first byte, and for those before it."""
+        """All send to the root, which takes one message in after another: each waits for its first byte, and
+        for those before it."""
         others = self.others(root)
-        first_byte, wire_seconds = self.send(self.some(others, np.full_like(others, root)), self._of(others, nbytes))
+        first_byte, wire_seconds = self.send(
+            self.some(others, np.full_like(others, root)), self._of(others, nbytes)
+        )
         before = np.cumsum(wire_seconds, axis=-1) - wire_seconds
         begin = np.max(first_byte - before, axis=-1, initial=-np.inf)
         self.line_free[..., root] = np.maximum(self.line_free[..., root], begin) + wire_seconds.sum(-1)
@@ -156,7 +169,8 @@ class Clocks:
             getattr(self, name)[..., members] = getattr(inner, name)
 
     def nodes(self) -> np.ndarray:
-        """The members in each node, (nodes, members of each). Raises UserError where nodes have different numbers of them."""
+        """The members in each node, (nodes, members of each). Raises UserError where nodes have different
+        numbers of them."""
         node = self.ranks.reshape(-1, self.p)[0] // self.hardware.gpus_per_node
         _, first, counts = np.unique(node, return_index=True, return_counts=True)
         if len(set(counts)) > 1:
@@ -164,10 +178,20 @@ class Clocks:
         return np.stack([np.flatnonzero(node == node[member]) for member in np.sort(first)])
 
 
-def start_clocks(hardware: Hardware, ranks: Sequence[int] | np.ndarray, itemsize: int = 1, now=0.0, line_free=0.0) -> Clocks:
+def start_clocks(
+    hardware: Hardware, ranks: Sequence[int] | np.ndarray, itemsize: int = 1, now=0.0, line_free=0.0
+) -> Clocks:
     """Clocks of a group's ranks that start at `now` (seconds; a number, or one for each rank)."""
     nothing = np.zeros(np.shape(ranks))
-    return Clocks(hardware, itemsize, np.asarray(ranks), nothing + now, nothing + line_free, nothing.copy(), nothing.astype(int))
+    return Clocks(
+        hardware,
+        itemsize,
+        np.asarray(ranks),
+        nothing + now,
+        nothing + line_free,
+        nothing.copy(),
+        nothing.astype(int),
+    )
 
 
 def column(nbytes) -> np.ndarray:

@@ -1,9 +1,11 @@
 """Draw a collective hop by hop: what every rank holds, what has just arrived there, and from whom.
 
-Idea   The collective is executed, on bytes that say where they come from. Where arrays are summed, rank r brings the bit 2^r: a sum's
-       bits are the ranks whose part is in it, and a part counted twice would show as a wrong one. Boards are noted at every receive.
-Limit  Eight ranks, one for each bit. The board has 840 bytes, which every number of pieces divides, on links as much slower as it is
-       smaller than the array: the seconds are those of the array, if its pieces are equal.
+Idea   The collective is executed, on bytes that say where they come from. Where arrays are summed, rank r
+       brings the bit 2^r: a sum's bits are the ranks whose part is in it, and a part counted twice would show
+       as a wrong one. Boards are noted at every receive.
+Limit  Eight ranks, one for each bit. The board has 840 bytes, which every number of pieces divides, on links
+       as much slower as it is smaller than the array: the seconds are those of the array, if its pieces are
+       equal.
 
 Glossary
     board     what a rank holds: bytes
@@ -85,11 +87,12 @@ def address(source: int, target: int) -> int:
     return 1 + source * MOST_RANKS + target
 
 
-# ------------------------------------------------------------------------------------------------------------ frames
+# ----------------------------------------------------------------------------------------------------- frames
 
 
 class Frame(NamedTuple):
-    """What had arrived by `seconds`. `arrivals` has, by rank, (source, content) of what came at this instant."""
+    """What had arrived by `seconds`. `arrivals` has, by rank, (source, content) of what came at this
+    instant."""
 
     seconds: float
     arrivals: dict[int, tuple[int, np.ndarray]]
@@ -98,7 +101,8 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Show:
-    """A collective that was executed to be drawn. `bytes_sent` is the most that a rank sent, of an array of `nbytes`."""
+    """A collective that was executed to be drawn. `bytes_sent` is the most that a rank sent, of an array of
+    `nbytes`."""
 
     collective: str
     algorithm: str
@@ -110,14 +114,24 @@ class Show:
         return len(self.frames[0].boards)
 
 
-def watch(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: float, engine: str = "inline") -> Show:
+def watch(
+    collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: float, engine: str = "inline"
+) -> Show:
     """Execute a collective of `nbytes` in all to draw it. Raises UserError for what cannot be drawn."""
     if group.size > MOST_RANKS:
-        raise UserError(f"--show draws up to {MOST_RANKS} ranks, and {group.size} would be too many to read: choose --ranks {MOST_RANKS}.")
+        raise UserError(
+            f"--show draws up to {MOST_RANKS} ranks, and {group.size} would be too many to read: choose "
+            f"--ranks {MOST_RANKS}."
+        )
     if collective == "barrier":
-        raise UserError("a barrier moves no data, so there is nothing to draw: show another collective, or leave --show out.")
+        raise UserError(
+            "a barrier moves no data, so there is nothing to draw: show another collective, or leave --show "
+            "out."
+        )
     scale = nbytes / BOARD_BYTES
-    results = launch(watched, group.size, slowed(hardware, scale), collective, algorithm, group, engine=engine)
+    results = launch(
+        watched, group.size, slowed(hardware, scale), collective, algorithm, group, engine=engine
+    )
     sent = (sum(event[6] for event in result.events if event[2] == SEND) for result in results)
     return Show(collective, algorithm, list(frames_of(results)), max(sent) * scale)
 
@@ -125,7 +139,9 @@ def watch(collective: str, algorithm: str, group: Group, hardware: Hardware, nby
 def slowed(hardware: Hardware, factor: float) -> Hardware:
     """Links on which a byte takes `factor` times as long."""
     inside, across = (
-        replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor if factor else np.inf)
+        replace(
+            link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor if factor else np.inf
+        )
         for link in (hardware.inside, hardware.across)
     )
     return replace(hardware, inside=inside, across=across)
@@ -136,12 +152,19 @@ def frames_of(results: Sequence[RankResult]) -> Iterator[Frame]:
     received = [0] * len(results)
     arrivals: dict[int, tuple[int, np.ndarray]] = {}
     yield Frame(0.0, {}, [result.value.boards[0] for result in results])
-    receives = sorted((event for result in results for event in map(Event._make, result.events) if event.kind == RECEIVE), key=arrival)
+    receives = sorted(
+        (event for result in results for event in map(Event._make, result.events) if event.kind == RECEIVE),
+        key=arrival,
+    )
     for event, following in zip(receives, [*receives[1:], None]):
         arrivals[event.rank] = (event.peer, results[event.rank].value.contents[received[event.rank]])
         received[event.rank] += 1
         if following is None or following.end > event.end * (1 + SAME_INSTANT):
-            yield Frame(event.end, arrivals, [result.value.boards[number] for result, number in zip(results, received)])
+            yield Frame(
+                event.end,
+                arrivals,
+                [result.value.boards[number] for result, number in zip(results, received)],
+            )
             arrivals = {}
 
 
@@ -149,18 +172,28 @@ def arrival(event: Event) -> float:
     return event.end
 
 
-# ----------------------------------------------------------------------------------------------------------- drawing
+# ---------------------------------------------------------------------------------------------------- drawing
 
 
 def draw(show: Show) -> Iterator[Text]:
     """The frames as lines, one a rank: what it holds, in brackets what has just arrived, and from whom."""
     cells = cells_of(show)
-    boards = [[[name(show, value) for value in board[cells]] for board in frame.boards] for frame in show.frames]
+    boards = [
+        [[name(show, value) for value in board[cells]] for board in frame.boards] for frame in show.frames
+    ]
     width = max(len(cell) for frame in boards for row in frame for cell in row) + 2
     if len(cells) > 1:
-        yield Text(" " * len(margin(0)) + "".join(str(number).center(width) + " " for number in range(len(cells))) + "  piece", style="dim")
+        yield Text(
+            " " * len(margin(0))
+            + "".join(str(number).center(width) + " " for number in range(len(cells)))
+            + "  piece",
+            style="dim",
+        )
     for number, (frame, rows) in enumerate(zip(show.frames, boards)):
-        yield Text(f"hop {number} of {len(show.frames) - 1}, at {si(frame.seconds, 's')}" if number else "start", style="bold")
+        yield Text(
+            f"hop {number} of {len(show.frames) - 1}, at {si(frame.seconds, 's')}" if number else "start",
+            style="bold",
+        )
         before = boards[number - 1] if number else rows
         for rank, row in enumerate(rows):
             line = Text(margin(rank))
@@ -168,7 +201,11 @@ def draw(show: Show) -> Iterator[Text]:
                 line.append(*styled(cell, cell != old, width, show))
             if rank in frame.arrivals:
                 source, content = frame.arrivals[rank]
-                unseen = "" if row != before[rank] else f"{' '.join(name(show, value) for value in runs(content))} "
+                unseen = (
+                    ""
+                    if row != before[rank]
+                    else f"{' '.join(name(show, value) for value in runs(content))} "
+                )
                 line.append(f"  {unseen}from rank {source}", style="dim")
             line.rstrip()
             yield line
@@ -192,11 +229,14 @@ def runs(content: np.ndarray) -> np.ndarray:
 def styled(cell: str, arrived: bool, width: int, show: Show) -> tuple[str, str]:
     complete = show.collective in SUMS and cell == name(show, (1 << show.p) - 1)
     style = "green" if complete else "dim" if cell == "." else ""
-    return (f"[{cell}]" if arrived else f" {cell} ").center(width) + " ", f"bold {style or 'yellow'}" if arrived else style
+    return (f"[{cell}]" if arrived else f" {cell} ").center(
+        width
+    ) + " ", f"bold {style or 'yellow'}" if arrived else style
 
 
 def name(show: Show, value: int) -> str:
-    """A byte in letters: the ranks that are in a sum, or whose piece it is and for whom; "." where there is nothing yet."""
+    """A byte in letters: the ranks that are in a sum, or whose piece it is and for whom; "." where there is
+    nothing yet."""
     if not value:
         return "."
     if show.collective in ADDRESSED:
@@ -212,8 +252,12 @@ def letter(rank: int) -> str:
 
 def shortened(ranks: list[int]) -> str:
     """Letters, with runs of three and more as "a-c"."""
-    groups = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
-    return "".join(f"{letter(run[0])}-{letter(run[-1])}" if len(run) > 2 else "".join(map(letter, run)) for run in groups)
+    groups = [
+        [rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
+    ]
+    return "".join(
+        f"{letter(run[0])}-{letter(run[-1])}" if len(run) > 2 else "".join(map(letter, run)) for run in groups
+    )
 
 
 def idea(show: Show) -> str:
@@ -225,10 +269,16 @@ def legend(show: Show) -> str:
     """What the letters mean."""
     last = show.p - 1
     if show.collective in ADDRESSED:
-        return f"Letters say whose piece it is, numbers for whom: {letter(0)}{last} goes from rank 0 to rank {last}. [ ] has just arrived."
+        return (
+            f"Letters say whose piece it is, numbers for whom: {letter(0)}{last} goes from rank 0 to rank "
+            f"{last}. [ ] has just arrived."
+        )
     if show.collective in SUMS:
         whole = name(show, (1 << show.p) - 1)
-        return f"a is what rank 0 brought, {letter(last)} what rank {last} brought, and {whole} the sum of all. [ ] has just arrived."
+        return (
+            f"a is what rank 0 brought, {letter(last)} what rank {last} brought, and {whole} the sum of all. "
+            "[ ] has just arrived."
+        )
     return "Letters say which rank brought it: a is rank 0's. [ ] has just arrived."
 
 

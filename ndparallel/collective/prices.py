@@ -1,8 +1,10 @@
 """What a collective costs on given hardware, and which algorithm to take.
 
-Idea   Where a closed form holds it is the price, of one size or of a whole array of sizes; everywhere else the lockstep twin is run.
+Idea   Where a closed form holds it is the price, of one size or of a whole array of sizes; everywhere else
+       the lockstep twin is run.
 Cost   A microsecond for a closed form, about 20 us a step for a twin.
-Limit  The ranks start together, and pieces count as equal: exact where the algorithm's number of pieces divides the size.
+Limit  The ranks start together, and pieces count as equal: exact where the algorithm's number of pieces
+       divides the size.
 
 Glossary
     tier       a kind of link: inside a node, across nodes
@@ -27,29 +29,47 @@ RING_PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def closed_form_seconds(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes):
-    """Price a collective of `nbytes` in all (a number or an array) by its closed form; None where none holds on this group's links."""
+    """Price a collective of `nbytes` in all (a number or an array) by its closed form; None where none holds
+    on this group's links."""
     seconds, p = find(collective, algorithm).seconds, group.size
     nodes = nodes_of(group, hardware.gpus_per_node)
     if hardware.disturbances and hardware.disturbances.slows_a_link_among(group.ranks):
         return None
-    inside, across = ((link.latency_seconds, nbytes / link.bandwidth_bytes_per_second) for link in (hardware.inside, hardware.across))
+    inside, across = (
+        (link.latency_seconds, nbytes / link.bandwidth_bytes_per_second)
+        for link in (hardware.inside, hardware.across)
+    )
     if algorithm == "hierarchical":
         return seconds(len(nodes[0]), len(nodes), *inside, *across) if are_even(nodes) else None
     if len(nodes) == 1 or hardware.inside == hardware.across:
         return seconds(p, *inside)
     if len(nodes) == p:
         return seconds(p, *across)
-    if algorithm == "ring" and are_even(nodes) and are_runs(nodes) and is_slower(hardware.across, hardware.inside):
-        return ring_over_nodes_seconds(RING_PASSES[collective] * (p - 1), len(nodes[0]), inside[0], inside[1] / p, across[0], across[1] / p)
+    if (
+        algorithm == "ring"
+        and are_even(nodes)
+        and are_runs(nodes)
+        and is_slower(hardware.across, hardware.inside)
+    ):
+        return ring_over_nodes_seconds(
+            RING_PASSES[collective] * (p - 1),
+            len(nodes[0]),
+            inside[0],
+            inside[1] / p,
+            across[0],
+            across[1] / p,
+        )
     return None
 
 
 def ring_over_nodes_seconds(hops, g, a, b, A, B):
-    """A ring through nodes of g members each: a and b are latency and wire time of a piece inside, A and B across, and no smaller.
+    """A ring through nodes of g members each: a and b are latency and wire time of a piece inside, A and B
+    across, and no smaller.
 
-    What a member waits for is a chain of causes that at every hop stays with a sender, for its wire time, or moves on with the message,
-    for latency and wire time. The longest chain stays where a link leaves the node (B a hop), and crosses it once (A); or it runs on
-    round the nodes, where that takes longer: through as many whole nodes as there is time for, or to the end.
+    What a member waits for is a chain of causes that at every hop stays with a sender, for its wire time, or
+    moves on with the message, for latency and wire time. The longest chain stays where a link leaves the node
+    (B a hop), and crosses it once (A); or it runs on round the nodes, where that takes longer: through as
+    many whole nodes as there is time for, or to the end.
     """
     gain = a + b - B  # of moving over a link inside, against staying
     node = (g - 1) * gain + A
@@ -59,7 +79,8 @@ def ring_over_nodes_seconds(hops, g, a, b, A, B):
 
 
 def lockstep_seconds(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes):
-    """Price a collective (of bytes, cut to the byte) by its recurrence. Takes a number or an array of them, as closed forms do."""
+    """Price a collective (of bytes, cut to the byte) by its recurrence. Takes a number or an array of them,
+    as closed forms do."""
     sizes = np.asarray(nbytes)
     clocks = start_clocks(hardware, np.broadcast_to(group.ranks, (*sizes.shape, group.size)))
     lockstep.advance(clocks, collective, algorithm, sizes)
@@ -67,29 +88,36 @@ def lockstep_seconds(collective: str, algorithm: str, group: Group, hardware: Ha
 
 
 def price(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes):
-    """Seconds of a collective of `nbytes` in all, a number or an array: by closed form if one holds, else by lockstep."""
+    """Seconds of a collective of `nbytes` in all, a number or an array: by closed form if one holds, else by
+    lockstep."""
     seconds = closed_form_seconds(collective, algorithm, group, hardware, nbytes)
     return lockstep_seconds(collective, algorithm, group, hardware, nbytes) if seconds is None else seconds
 
 
-# ------------------------------------------------------------------------------------------------- which one to take
+# ------------------------------------------------------------------------------------------ which one to take
 
 
 @lru_cache(maxsize=4096)
 def choose_algorithm(collective: str, group: Group, hardware: Hardware, nbytes: float) -> str:
-    """Name the fastest algorithm for `nbytes` in all: what is taken where nobody asks for another. All ranks choose alike."""
+    """Name the fastest algorithm for `nbytes` in all: what is taken where nobody asks for another. All ranks
+    choose alike."""
     names = candidates(collective, group, hardware)
     return names[int(fastest(collective, names, group, hardware, np.array([nbytes]))[0])]
 
 
-def fastest(collective: str, names: list[str], group: Group, hardware: Hardware, nbytes: np.ndarray) -> np.ndarray:
+def fastest(
+    collective: str, names: list[str], group: Group, hardware: Hardware, nbytes: np.ndarray
+) -> np.ndarray:
     """Which of the named algorithms is fastest, by its place in `names`, for each size."""
-    prices = np.stack([np.broadcast_to(price(collective, name, group, hardware, nbytes), nbytes.shape) for name in names])
+    prices = np.stack(
+        [np.broadcast_to(price(collective, name, group, hardware, nbytes), nbytes.shape) for name in names]
+    )
     return np.argmax(prices <= prices.min(axis=0) * (1 + TIE), axis=0)
 
 
 def envelope(collective: str, group: Group, hardware: Hardware) -> list[tuple[int, str]]:
-    """From how many bytes on which algorithm is the fastest, from 1 B to 1 TB: the first entry is that of a byte."""
+    """From how many bytes on which algorithm is the fastest, from 1 B to 1 TB: the first entry is that of a
+    byte."""
     names = candidates(collective, group, hardware)
     if len(names) == 1:
         return [(1, names[0])]
@@ -99,13 +127,18 @@ def envelope(collective: str, group: Group, hardware: Hardware) -> list[tuple[in
 
     def change(number: int) -> int:
         rivals = [best[number - 1], best[number]]
-        return first(lambda between: fastest(collective, rivals, group, hardware, between) == 1, sizes[number - 1], sizes[number])
+        return first(
+            lambda between: fastest(collective, rivals, group, hardware, between) == 1,
+            sizes[number - 1],
+            sizes[number],
+        )
 
     return [(1, best[0]), *((change(number), best[number]) for number in changes)]
 
 
 def first(holds: Callable[[np.ndarray], np.ndarray], low: int, high: int) -> int:
-    """The first size from which on something holds, to one in 10,000: it does not for `low`, and does for `high`."""
+    """The first size from which on something holds, to one in 10,000: it does not for `low`, and does for
+    `high`."""
     while high - low > max(1, low / 10_000):
         sizes = np.unique(np.linspace(low, high, 9).astype(np.int64))
         place = int(np.argmax(holds(sizes)))

@@ -1,6 +1,7 @@
 """Run one collective and measure it: message by message on an engine, or in lockstep on clocks alone.
 
-Idea   Arrays are only sizes, of one byte an element, so a run needs no memory for what it sends, however large and however many ranks.
+Idea   Arrays are only sizes, of one byte an element, so a run needs no memory for what it sends, however
+       large and however many ranks.
 Cost   Some 3 us a message on the inline engine, 0.03 us in lockstep.
 """
 
@@ -21,7 +22,8 @@ LOCKSTEP = "lockstep"
 
 @dataclass(frozen=True)
 class Measured:
-    """What one algorithm took and sent; a rank's is the most of any rank's. `formula_seconds` is None where no closed form holds."""
+    """What one algorithm took and sent; a rank's is the most of any rank's. `formula_seconds` is None where
+    no closed form holds."""
 
     algorithm: str
     engine: str
@@ -32,8 +34,11 @@ class Measured:
     bytes_sent_total: int
 
 
-def measure(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: int, engine: str) -> Measured:
-    """Run a collective of `nbytes` in all, over a group of ranks 0 .. p-1 that start together; `engine` may be LOCKSTEP."""
+def measure(
+    collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: int, engine: str
+) -> Measured:
+    """Run a collective of `nbytes` in all, over a group of ranks 0 .. p-1 that start together; `engine` may
+    be LOCKSTEP."""
     run = in_lockstep if engine == LOCKSTEP else executed
     seconds, bytes_sent, messages = run(collective, algorithm, group, hardware, nbytes, engine)
     formula = closed_form_seconds(collective, algorithm, group, hardware, nbytes)
@@ -48,14 +53,20 @@ def measure(collective: str, algorithm: str, group: Group, hardware: Hardware, n
     )
 
 
-def in_lockstep(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: int, engine: str) -> tuple:
+def in_lockstep(
+    collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: int, engine: str
+) -> tuple:
     clocks = start_clocks(hardware, group.ranks)
     advance(clocks, collective, algorithm, nbytes)
     return clocks.now, clocks.bytes_sent, clocks.messages
 
 
-def executed(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: int, engine: str) -> tuple:
-    results = launch(perform, group.size, hardware, collective, algorithm, group, nbytes, engine=engine, keep_events=False)
+def executed(
+    collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: int, engine: str
+) -> tuple:
+    results = launch(
+        perform, group.size, hardware, collective, algorithm, group, nbytes, engine=engine, keep_events=False
+    )
     return tuple(zip(*((result.end_seconds, *result.value) for result in results)))
 
 
@@ -81,7 +92,8 @@ def perform(gpu: GPU, collective: str, algorithm: str, group: Group, nbytes: int
 
 
 def play(me: Member, collective: str, algorithm: str, whole: np.ndarray, arriving: list[np.ndarray]) -> None:
-    """Run an algorithm on `whole`, from or to member 0 where it has a root; an all-to-all puts what it gets into `arriving`."""
+    """Run an algorithm on `whole`, from or to member 0 where it has a root; an all-to-all puts what it gets
+    into `arriving`."""
     run, pieces = ALGORITHMS[collective][algorithm].run, np.array_split(whole, me.size)
     match collective:
         case "all_reduce":

@@ -1,7 +1,7 @@
 """The rules of thumb for parallelism, walked for this job, and how much they leave on the table.
 
-Idea   The decision tree that circulates is followed step by step, with this job's numbers at every branch; beside its advice stands the
-       best plan that search finds among all legal ones.
+Idea   The decision tree that circulates is followed step by step, with this job's numbers at every branch;
+       beside its advice stands the best plan that search finds among all legal ones.
 
   ndparallel advise --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192
 """

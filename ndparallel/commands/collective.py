@@ -1,9 +1,10 @@
 """Run one collective with each of its algorithms, or with one, and say how long it takes and what is sent.
 
-Idea   Every rank runs the algorithm over gpu.send and gpu.receive, with arrays that are only sizes; its closed form stands beside it.
-       Without --algorithm there is a table of all, and the sizes at which the fastest changes. --show draws every hop.
-Cost   Up to 64 ranks are executed, message by message. More advance in lockstep, one vector operation a step, which gives the same
-       seconds; --engine asks for the one or the other.
+Idea   Every rank runs the algorithm over gpu.send and gpu.receive, with arrays that are only sizes; its
+       closed form stands beside it. Without --algorithm there is a table of all, and the sizes at which the
+       fastest changes. --show draws every hop.
+Cost   Up to 64 ranks are executed, message by message. More advance in lockstep, one vector operation a step,
+       which gives the same seconds; --engine asks for the one or the other.
 Limit  A message costs its latency and its bytes, and nothing else.
 
   ndparallel collective all_reduce --algorithm ring --ranks 8 --bytes 1e6 --latency 5e-6 --bandwidth 50e9
@@ -37,7 +38,10 @@ from ndparallel.results.report import quantity, quiet_table
 from ndparallel.results.show import prose
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
-MANY_MESSAGES = "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small arrays from one root."
+MANY_MESSAGES = (
+    "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small "
+    "arrays from one root."
+)
 COLUMNS = ("algorithm", "time", "closed form", "most sent by a rank", "messages", "sent in all")
 
 
@@ -49,13 +53,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--bytes", default="1e6", metavar="SIZE", help="of the whole array: 1e6, 64MiB (default 1e6)")
     option("--hardware", metavar="NAME|FILE", help="whose links they are (default h100)")
     option("--latency", metavar="TIME", help="of a link inside a node: 5e-6, 5us (default: the hardware's)")
-    option("--bandwidth", metavar="RATE", help="of a link inside a node: 50e9, 50GB/s, 400Gb/s (default: the hardware's)")
-    option("--gpus-per-node", type=int, metavar="N", help="(default: the hardware's, or all ranks where only a link inside is given)")
+    option(
+        "--bandwidth",
+        metavar="RATE",
+        help="of a link inside a node: 50e9, 50GB/s, 400Gb/s (default: the hardware's)",
+    )
+    option(
+        "--gpus-per-node",
+        type=int,
+        metavar="N",
+        help="(default: the hardware's, or all ranks where only a link inside is given)",
+    )
     option("--latency-across", metavar="TIME", help="of a link between nodes (default: the hardware's)")
     option("--bandwidth-across", metavar="RATE", help="of a link between nodes (default: the hardware's)")
-    option("--engine", choices=(*ENGINES, LOCKSTEP), help=f"what runs the ranks (default: inline, for more than {MOST_EXECUTED} lockstep)")
+    option(
+        "--engine",
+        choices=(*ENGINES, LOCKSTEP),
+        help=f"what runs the ranks (default: inline, for more than {MOST_EXECUTED} lockstep)",
+    )
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--show", action="store_true", help="draw, hop by hop, what each rank holds and what moves")
+    output.add_argument(
+        "--show", action="store_true", help="draw, hop by hop, what each rank holds and what moves"
+    )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
@@ -74,14 +93,21 @@ class Setting:
 
     def as_dict(self) -> dict[str, Any]:
         node = min(self.hardware.gpus_per_node, self.group.size)
-        return {"collective": self.collective, "ranks": self.group.size, "gpus_per_node": node, "bytes": self.nbytes}
+        return {
+            "collective": self.collective,
+            "ranks": self.group.size,
+            "gpus_per_node": node,
+            "bytes": self.nbytes,
+        }
 
 
 def run(arguments: argparse.Namespace) -> None:
     collective, algorithm = names_from(arguments)
     ranks = counted("--ranks", arguments.ranks, MOST_RANKS)
     hardware, nbytes = hardware_from(arguments), bytes_from(arguments.bytes)
-    setting = Setting(collective, Group("collective", tuple(range(ranks))), hardware, nbytes, engine_from(arguments))
+    setting = Setting(
+        collective, Group("collective", tuple(range(ranks))), hardware, nbytes, engine_from(arguments)
+    )
     check_nodes(setting, algorithm)
     if arguments.show:
         show_hops(setting, algorithm or next(iter(ALGORITHMS[collective])))
@@ -91,11 +117,12 @@ def run(arguments: argparse.Namespace) -> None:
         show_all(setting, arguments.json)
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked for
+# ------------------------------------------------------------------------------------------ what is asked for
 
 
 def names_from(arguments: argparse.Namespace) -> tuple[str, str | None]:
-    """The collective and the algorithm, with "-" and "_" alike. Raises UserError for names that do not exist."""
+    """The collective and the algorithm, with "-" and "_" alike. Raises UserError for names that do not
+    exist."""
     collective = arguments.collective.replace("-", "_")
     if collective not in ALGORITHMS:
         raise unknown("collective", arguments.collective, ALGORITHMS)
@@ -111,13 +138,18 @@ def check_nodes(setting: Setting, algorithm: str | None) -> None:
     sizes = [len(node) for node in nodes_of(setting.group, setting.hardware.gpus_per_node)]
     if algorithm == "hierarchical" and len(set(sizes)) > 1:
         p, full = setting.group.size, sizes[0]
-        raise UserError(f"{p} ranks on nodes of {full} leave the last node {sizes[-1]}: a hierarchy needs --ranks {p // full * full}, say.")
+        raise UserError(
+            f"{p} ranks on nodes of {full} leave the last node {sizes[-1]}: a hierarchy needs --ranks "
+            f"{p // full * full}, say."
+        )
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """The hardware's links, but for what the options say of them."""
     hardware = find_hardware("h100" if arguments.hardware is None else arguments.hardware)
-    one_link = (arguments.latency or arguments.bandwidth) and not (arguments.latency_across or arguments.bandwidth_across)
+    one_link = (arguments.latency or arguments.bandwidth) and not (
+        arguments.latency_across or arguments.bandwidth_across
+    )
     gpus_per_node = arguments.gpus_per_node
     if gpus_per_node is None:
         gpus_per_node = arguments.ranks if one_link and not arguments.hardware else hardware.gpus_per_node
@@ -136,7 +168,9 @@ def link_from(arguments: argparse.Namespace, where: str, link: Link) -> Link:
     if latency is not None:
         link = replace(link, latency_seconds=si_number(latency, "seconds", f"--latency{option}"))
     if bandwidth is not None:
-        link = replace(link, bandwidth_bytes_per_second=si_number(bandwidth, "bytes per second", f"--bandwidth{option}"))
+        link = replace(
+            link, bandwidth_bytes_per_second=si_number(bandwidth, "bytes per second", f"--bandwidth{option}")
+        )
     if not link.bandwidth_bytes_per_second:
         raise UserError(f"--bandwidth{option} = {bandwidth!r} lets nothing through: it must be above 0.")
     return link
@@ -160,7 +194,9 @@ def bytes_from(text: str) -> int:
 
 def counted(option: str, number: int, most: float = float("inf")) -> int:
     if not 1 <= number <= most:
-        raise UserError(f"{option} {number} cannot be: choose 1 or more{f', up to {most}' if number > 1 else ''}.")
+        raise UserError(
+            f"{option} {number} cannot be: choose 1 or more{f', up to {most}' if number > 1 else ''}."
+        )
     return number
 
 
@@ -169,7 +205,7 @@ def engine_from(arguments: argparse.Namespace) -> str:
     return arguments.engine or (executed if arguments.ranks <= MOST_EXECUTED else LOCKSTEP)
 
 
-# ------------------------------------------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------------------------------- what is shown
 
 
 def show_one(setting: Setting, algorithm: str, as_json: bool) -> None:
@@ -187,17 +223,25 @@ def show_all(setting: Setting, as_json: bool) -> None:
     chosen = choose_algorithm(setting.collective, setting.group, setting.hardware, setting.nbytes)
     if as_json:
         fastest = [{"from_bytes": size, "algorithm": name} for size, name in steps]
-        whole = setting.as_dict() | {"chosen": chosen, "algorithms": [asdict(row) for row in rows], "fastest": fastest}
+        whole = setting.as_dict() | {
+            "chosen": chosen,
+            "algorithms": [asdict(row) for row in rows],
+            "fastest": fastest,
+        }
         print(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        show_table(setting, rows, [*by_size(setting, names, chosen, steps), how(setting), *no_closed_form(rows)])
+        show_table(
+            setting, rows, [*by_size(setting, names, chosen, steps), how(setting), *no_closed_form(rows)]
+        )
 
 
 def show_hops(setting: Setting, algorithm: str) -> None:
     engine = "inline" if setting.engine == LOCKSTEP else setting.engine
     show = hops.watch(setting.collective, algorithm, setting.group, setting.hardware, setting.nbytes, engine)
     console = make_console()
-    console.print(prose(f"{algorithm} {title(setting)}", WIDTH, bold=f"{algorithm} {setting.collective}"), end="\n\n")
+    console.print(
+        prose(f"{algorithm} {title(setting)}", WIDTH, bold=f"{algorithm} {setting.collective}"), end="\n\n"
+    )
     console.print(prose(f"{hops.idea(show)} {hops.legend(show)}", WIDTH), end="\n\n")
     for line in hops.draw(show):
         console.print(line, soft_wrap=True)
@@ -219,11 +263,18 @@ def make_console() -> Console:
 
 def cells(row: Measured) -> tuple[str, ...]:
     times = quantity(row.seconds, "s"), quantity(row.formula_seconds, "s")
-    return row.algorithm, *times, si(row.bytes_sent_per_rank, "B"), f"{row.messages_per_rank:,}", si(row.bytes_sent_total, "B")
+    return (
+        row.algorithm,
+        *times,
+        si(row.bytes_sent_per_rank, "B"),
+        f"{row.messages_per_rank:,}",
+        si(row.bytes_sent_total, "B"),
+    )
 
 
 def title(setting: Setting) -> str:
-    """What is run: "all_reduce of 1.00 MB among 16 ranks, 8 a node: 3.40 us and 360 GB/s inside, 14.0 us and 45.0 GB/s across"."""
+    """What is run: "all_reduce of 1.00 MB among 16 ranks, 8 a node: 3.40 us and 360 GB/s inside, 14.0 us and
+    45.0 GB/s across"."""
     p, node = setting.group.size, setting.hardware.gpus_per_node
     inside, across = (link_words(link) for link in (setting.hardware.inside, setting.hardware.across))
     nodes = f"in one node: {inside}" if node >= p else f"one a node: {across}"
@@ -238,18 +289,26 @@ def link_words(link: Link) -> str:
 
 def how(setting: Setting) -> str:
     if setting.engine == LOCKSTEP:
-        return "Run in lockstep: all ranks' clocks move at once, one vector operation a step, to the same seconds as message by message."
+        return (
+            "Run in lockstep: all ranks' clocks move at once, one vector operation a step, to the same "
+            "seconds as message by message."
+        )
     return f"Executed message by message, on the engine {setting.engine}."
 
 
-def by_size(setting: Setting, names: Sequence[str], chosen: str, steps: Sequence[tuple[int, str]]) -> list[str]:
+def by_size(
+    setting: Setting, names: Sequence[str], chosen: str, steps: Sequence[tuple[int, str]]
+) -> list[str]:
     """Which is the fastest here, and at other sizes; nothing where there is no choice."""
     if len(names) == 1:
         return []
     if len(steps) == 1:
         return [f"Fastest at every size: {chosen}."]
     ranges = [f"{name} up to {si(size, 'B')}" for (_, name), (size, _) in pairwise(steps)]
-    here = f"Fastest for {si(setting.nbytes, 'B')}: {chosen}. By size: {', '.join(ranges)}, {steps[-1][1]} from there on."
+    here = (
+        f"Fastest for {si(setting.nbytes, 'B')}: {chosen}. By size: {', '.join(ranges)}, {steps[-1][1]} from "
+        "there on."
+    )
     return [here, *(MANY_MESSAGES for _, name in steps[:1] if name in ("naive", "one-by-one"))]
 
 

@@ -9,9 +9,9 @@ from ndparallel.engines.launch import join
 
 COMMANDS = {
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
-    "collective": "one collective, each of its algorithms: how long, how much is sent, and what moves at every hop",
+    "collective": "one collective with each algorithm: how long, how much is sent, what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
-    "plan": "a training step of a large model on a cluster: the fastest plan, or one: how long, what bounds it, does it fit",
+    "plan": "a training step of a large model: the fastest plan, or how long one takes and if it fits",
     "advise": "the rules of thumb for parallelism, walked for one job, and what they leave on the table",
     "scaling": "the best plan on 8 to 16384 GPUs: step time, efficiency, MFU, weak and strong",
     "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
@@ -32,7 +32,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def overview() -> str:
     lines = [f"  {name:<12} {summary}" for name, summary in COMMANDS.items()]
-    return "\n".join(["usage: ndparallel COMMAND [options]", "", *lines, "", "ndparallel COMMAND --help tells more."])
+    return "\n".join(
+        ["usage: ndparallel COMMAND [options]", "", *lines, "", "ndparallel COMMAND --help tells more."]
+    )
 
 
 def run_command(name: str, rest: list[str]) -> int:
@@ -42,8 +44,8 @@ def run_command(name: str, rest: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     command = importlib.import_module(f"ndparallel.commands.{name}")
-    parser = Parser(f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = Parser(
+        f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     command.add_arguments(parser)
     return command.run(parser.parse_args(rest)) or 0
-
-

@@ -1,8 +1,10 @@
-"""Run the best-known strategies of every lesson on one model, one batch and one kind of GPU, and say what won and what bounds each.
+"""Run the best-known strategies of every lesson on one model, one batch and one kind of GPU, and say what won
+and what bounds each.
 
-Idea   One GPU runs first; everything else is held against it, in one table. On N GPUs a step cannot take less than the single GPU's / N.
-       What it takes beyond that is lost to exactly three things: communication that a GPU waits for, bubble, and compute that more GPUs
-       do not shorten (work that all repeat, the overhead of every kernel). The largest of the three is what bounds a strategy:
+Idea   One GPU runs first; everything else is held against it, in one table. On N GPUs a step cannot take less
+       than the single GPU's / N. What it takes beyond that is lost to exactly three things: communication
+       that a GPU waits for, bubble, and compute that more GPUs do not shorten (work that all repeat, the
+       overhead of every kernel). The largest of the three is what bounds a strategy:
            efficiency + exposed / step + bubble / step + the rest / step = 1
 Limit  Strategies run at their lesson's own settings; each lesson has more of them, and options of its own.
 """
@@ -19,7 +21,9 @@ from ndparallel.results.show import show, show_sweep
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_options(parser, gpus=None)
-    parser.add_argument("--what-if", action="store_true", help="instead: who wins on other networks, models and batches")
+    parser.add_argument(
+        "--what-if", action="store_true", help="instead: who wins on other networks, models and batches"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
     hardware = disturbed_hardware_from(arguments)
     lessons = [load(name).on(arguments.gpus) if arguments.gpus else load(name) for name in available()]
     if arguments.what_if:
-        runs = [(scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware))) for scenario in SCENARIOS]
+        runs = [
+            (scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware)))
+            for scenario in SCENARIOS
+        ]
         show_sweep(what_if(runs), arguments.json)
         return int(not all(run.report.equal() for _, run in runs))
     run = one_run(arguments, lessons, lambda job: job, hardware)

@@ -1,8 +1,8 @@
 """A layer's operations, one by one: how many FLOPs, how many bytes, how long, and what bounds each.
 
-Idea   The same lists that `ndparallel plan` adds up. An operation is bound by compute, by memory bandwidth or by the launch of its kernel
-       (latency), whichever takes longest; a collective by the network: beside the operation that is named, it takes what that does not
-       hide.
+Idea   The same lists that `ndparallel plan` adds up. An operation is bound by compute, by memory bandwidth or
+       by the launch of its kernel (latency), whichever takes longest; a collective by the network: beside the
+       operation that is named, it takes what that does not hide.
 """
 
 import argparse
@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
     add_plan_options(parser)
     output = parser.add_argument_group("the answer")
-    output.add_argument("--unit", choices=UNITS, help="of the model (default: a layer, with experts where there are any)")
+    output.add_argument(
+        "--unit", choices=UNITS, help="of the model (default: a layer, with experts where there are any)"
+    )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
@@ -54,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(prose(busy, width), end="\n\n")
     for name, rows in passes.items():
         taken = sum(row["seconds"] for row in rows)
-        console.print(prose(f"{name}  one microbatch through a unit: {si(taken, 's')}", width, bold=name), end="\n\n")
+        console.print(
+            prose(f"{name}  one microbatch through a unit: {si(taken, 's')}", width, bold=name), end="\n\n"
+        )
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
     return 0
@@ -69,7 +73,11 @@ def units_of(job: Job) -> list[str]:
 def busiest(job: Job, plan: Plan, unit: str) -> str:
     """Whose rows the lists are of, where routing is uneven."""
     received = float(plan.share(job).received)
-    return f"Experts of the busiest rank: {received:g} times the mean's rows." if unit == "experts" and received != 1 else ""
+    return (
+        f"Experts of the busiest rank: {received:g} times the mean's rows."
+        if unit == "experts" and received != 1
+        else ""
+    )
 
 
 def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
@@ -79,7 +87,11 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
         lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}
     else:
         lists = {name: executed_rows(work, items) for name, items in executed_passes(work, unit).items()}
-    return {name: shown for name, rows in lists.items() if (shown := [row for row in rows if row["seconds"] or row["beside"]])}
+    return {
+        name: shown
+        for name, rows in lists.items()
+        if (shown := [row for row in rows if row["seconds"] or row["beside"]])
+    }
 
 
 def executed_passes(work: ExecutedWorkload, unit: str) -> dict[str, list[Item]]:
@@ -88,7 +100,8 @@ def executed_passes(work: ExecutedWorkload, unit: str) -> dict[str, list[Item]]:
 
 
 def executed_rows(work: ExecutedWorkload, items: list[Item]) -> list[dict[str, Any]]:
-    """One by one on the clocks of all GPUs: what was started takes what is left of it when it is waited for."""
+    """One by one on the clocks of all GPUs: what was started takes what is left of it when it is waited
+    for."""
     streams, rows = Streams(work.machine), []
     for item in items:
         before = np.max(streams.now)
@@ -106,7 +119,14 @@ def row_of(work: AnyWorkload, item: Operation | Exchange) -> dict[str, Any]:
     """One row: what the GPU's compute stream takes or waits."""
     if isinstance(item, Operation):
         bound, seconds = bound_of(work, item)
-        return {"name": item.name, "flops": float(item.flops), "bytes": float(item.bytes), "seconds": seconds, "bound": bound, "beside": ""}
+        return {
+            "name": item.name,
+            "flops": float(item.flops),
+            "bytes": float(item.bytes),
+            "seconds": seconds,
+            "bound": bound,
+            "beside": "",
+        }
     assert isinstance(work, Workload)
     whole = float(work.machine.whole(item))
     beside = item.beside.name if item.beside and whole else ""
@@ -132,4 +152,10 @@ def bound_of(work: AnyWorkload, item: Operation) -> tuple[str, float]:
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     bound = f"{row['bound']}, beside {row['beside']}" if row["beside"] else row["bound"]
-    return (row["name"], si(row["flops"], "FLOP") if row["flops"] else "-", si(row["bytes"], "B"), si(row["seconds"], "s"), bound)
+    return (
+        row["name"],
+        si(row["flops"], "FLOP") if row["flops"] else "-",
+        si(row["bytes"], "B"),
+        si(row["seconds"], "s"),
+        bound,
+    )

@@ -1,7 +1,9 @@
 """Which field of a model, a job or a plan becomes which flag of Megatron-Core, and which key of torchtitan.
 
-Idea   The tables are those by which `ndparallel plan --emit` writes a launch line, and `--from-megatron` reads one.
-Limit  What follows from several fields (the layout of uneven stages, replicas of shards) is in docs/launch_flags.md.
+Idea   The tables are those by which `ndparallel plan --emit` writes a launch line, and `--from-megatron`
+       reads one.
+Limit  What follows from several fields (the layout of uneven stages, replicas of shards) is in
+       docs/launch_flags.md.
 
   ndparallel flags megatron
   ndparallel flags torchtitan --json
@@ -42,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def table(rows: list[tuple[str, str, str]], head: str) -> Table:
     """Flags that belong together stand in lines of their own."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    shown = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
+    )
     for column in ("of the", "field", head):
         shown.add_column(column, overflow="fold")
     for of, field, becomes in rows:
@@ -59,15 +63,21 @@ def megatron_rows() -> list[tuple[str, str, str]]:
         for name, words in fields_.items()
         for word, flags in words.items()
     )
-    return rows + [(of, f"{name} = {shown(word)}", flags or "(its own default)") for of, name, word, flags in choices]
+    return rows + [
+        (of, f"{name} = {shown(word)}", flags or "(its own default)") for of, name, word, flags in choices
+    ]
 
 
 def torchtitan_rows() -> list[tuple[str, str, str]]:
     degrees = [("plan", name, f"{key} = N") for name, key in fields.TITAN_DEGREES.items()]
     schedules = [("plan", f"schedule = {ours}", theirs) for ours, theirs in fields.TITAN_SCHEDULES.items()]
-    recompute = [("plan", f"recompute = {word}", f"activation_checkpoint = {value}") for word, value in fields.TITAN_RECOMPUTE.items()]
+    recompute = [
+        ("plan", f"recompute = {word}", f"activation_checkpoint = {value}")
+        for word, value in fields.TITAN_RECOMPUTE.items()
+    ]
     reshard = [
-        ("plan", f"zero = {zero}", f'parallelism.fsdp_reshard_after_forward = "{word}"') for zero, word in fields.TITAN_RESHARD.items()
+        ("plan", f"zero = {zero}", f'parallelism.fsdp_reshard_after_forward = "{word}"')
+        for zero, word in fields.TITAN_RESHARD.items()
     ]
     return degrees + schedules + recompute + reshard
 

@@ -1,9 +1,10 @@
 """What failures, checkpoints and restarts leave of a cluster's time, and how often to checkpoint.
 
-Idea   Young's and Daly's formulas beside a simulation, failure after failure, that knows neither. `ndparallel plan --tokens` says how many
-       days a training takes where nothing fails; --days makes real ones of them.
-Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, table 5: 419 unexpected interruptions in 54 days). Checkpoint
-       and restart times are of your system: the defaults are assumptions.
+Idea   Young's and Daly's formulas beside a simulation, failure after failure, that knows neither. `ndparallel
+       plan --tokens` says how many days a training takes where nothing fails; --days makes real ones of them.
+Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, table 5: 419 unexpected
+       interruptions in 54 days). Checkpoint and restart times are of your system: the defaults are
+       assumptions.
 
   ndparallel goodput --gpus 16384
   ndparallel goodput --gpus 1024 --checkpoint 2min --restart 20min --days 30 --interval 4h
@@ -41,20 +42,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help=f"failures per GPU-hour (default {LLAMA_3_FAILURES_PER_GPU_HOUR:.2e}, Llama 3's)",
     )
-    option("--checkpoint", default=f"{usual.checkpoint_seconds:g}s", metavar="TIME", help="that training stops for one (default 10s)")
-    option("--restart", default=f"{usual.restart_seconds / 60:g}min", metavar="TIME", help="from a failure to training (default 10min)")
+    option(
+        "--checkpoint",
+        default=f"{usual.checkpoint_seconds:g}s",
+        metavar="TIME",
+        help="that training stops for one (default 10s)",
+    )
+    option(
+        "--restart",
+        default=f"{usual.restart_seconds / 60:g}min",
+        metavar="TIME",
+        help="from a failure to training (default 10min)",
+    )
     option("--interval", metavar="TIME", help="between checkpoints: this one too")
-    option("--step", metavar="TIME", help="of training; a checkpoint comes after whole steps (default: at any time)")
+    option(
+        "--step",
+        metavar="TIME",
+        help="of training; a checkpoint comes after whole steps (default: at any time)",
+    )
     option("--days", type=float, default=54.0, metavar="N", help="of training, without failures (default 54)")
     option("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
     option("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    cluster, step_seconds = cluster_from(arguments), time_from(arguments, "step", "it is the time of one training step")
+    cluster, step_seconds = (
+        cluster_from(arguments),
+        time_from(arguments, "step", "it is the time of one training step"),
+    )
     if not 0 < arguments.days < math.inf:
         raise UserError(f"--days {arguments.days:g} of training cannot be; give a number above 0.")
-    rows = [row(cluster, name, interval, arguments.seed) for name, interval in intervals(cluster, arguments, step_seconds).items()]
+    rows = [
+        row(cluster, name, interval, arguments.seed)
+        for name, interval in intervals(cluster, arguments, step_seconds).items()
+    ]
     best = max(rows, key=lambda row: row["simulated_goodput"])
     lasts = goodput.duration(cluster, best["interval_seconds"], arguments.days, arguments.seed)
     if arguments.json:
@@ -64,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked for
+# ------------------------------------------------------------------------------------------ what is asked for
 
 
 def cluster_from(arguments: argparse.Namespace) -> Cluster:
@@ -72,7 +93,10 @@ def cluster_from(arguments: argparse.Namespace) -> Cluster:
     if not 1 <= arguments.gpus <= MOST_GPUS:
         raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {MOST_GPUS:,}.")
     if not 0 < arguments.failure_rate < math.inf:
-        raise UserError(f"--failure-rate {arguments.failure_rate:g} must be a finite number above 0: failures per GPU-hour, as {2e-5:.0e}.")
+        raise UserError(
+            f"--failure-rate {arguments.failure_rate:g} must be a finite number above 0: failures per "
+            f"GPU-hour, as {2e-5:.0e}."
+        )
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
     checkpoint = time_from(arguments, "checkpoint", "a checkpoint that takes no time needs no interval")
@@ -80,7 +104,8 @@ def cluster_from(arguments: argparse.Namespace) -> Cluster:
 
 
 def time_from(arguments: argparse.Namespace, name: str, why_not_zero: str = "") -> float:
-    """Seconds; 0 where the option is not given. Raises UserError for what is no time, and for 0 where there is a reason."""
+    """Seconds; 0 where the option is not given. Raises UserError for what is no time, and for 0 where there
+    is a reason."""
     text = getattr(arguments, name)
     seconds = 0.0 if text is None else parse_quantity(text, "seconds", f"--{name}", EXAMPLE)
     if text is not None and why_not_zero and not seconds:
@@ -113,20 +138,26 @@ def row(cluster: Cluster, name: str, interval: float, seed: int) -> dict[str, An
     }
 
 
-# ---------------------------------------------------------------------------------------------------- what is answered
+# ------------------------------------------------------------------------------------------- what is answered
 
 
 def document(cluster: Cluster, rows: list[dict[str, Any]], lasts: Duration, seed: int) -> dict[str, Any]:
     head = asdict(cluster) | {"mtbf_seconds": cluster.mtbf_seconds, "seed": seed}
-    return head | {"intervals": rows, "tolerable_interval_seconds": goodput.tolerable_intervals(cluster), "training": asdict(lasts)}
+    return head | {
+        "intervals": rows,
+        "tolerable_interval_seconds": goodput.tolerable_intervals(cluster),
+        "training": asdict(lasts),
+    }
 
 
 def show(cluster: Cluster, rows: list[dict[str, Any]], best: dict[str, Any], lasts: Duration) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     width, title = min(console.width, WIDTH), "Goodput"
     head = (
-        f"{title}  {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}, each failing {cluster.failures_per_gpu_hour:.3g} times an hour: one "
-        f"does every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for {in_words(cluster.checkpoint_seconds)}, a failure for "
+        f"{title}  {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}, each failing "
+        f"{cluster.failures_per_gpu_hour:.3g} times an hour: one "
+        f"does every {in_words(cluster.mtbf_seconds)}. A checkpoint stops all for "
+        f"{in_words(cluster.checkpoint_seconds)}, a failure for "
         f"{in_words(cluster.restart_seconds)}."
     )
     console.print(prose(head, width, bold=title), end="\n\n")
@@ -144,7 +175,10 @@ def cells(row: dict[str, Any]) -> list[str]:
 def sentences(cluster: Cluster, best: dict[str, Any], lasts: Duration) -> list[str]:
     training = f"training of {lasts.work_days:g} day{'s' * (lasts.work_days != 1)}"
     if lasts.days is None:
-        return [f"{training.capitalize()} would hardly ever end: a failure comes before the work since the last one is kept."]
+        return [
+            f"{training.capitalize()} would hardly ever end: a failure comes before the work since the last "
+            "one is kept."
+        ]
     shortest, longest = (in_words(seconds) for seconds in goodput.tolerable_intervals(cluster))
     every = in_words(best["interval_seconds"])
     return [

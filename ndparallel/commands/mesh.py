@@ -1,7 +1,9 @@
-"""Lay the ranks of a mesh out on nodes: where each stands, who is in whose group, and which links the groups run on.
+"""Lay the ranks of a mesh out on nodes: where each stands, who is in whose group, and which links the groups
+run on.
 
-Idea   Ranks count through the axes of the order, innermost first, and fill one node after another. So the innermost axes stay inside
-       nodes, where links are fast, and the outermost go across: the order decides who is whose neighbour.
+Idea   Ranks count through the axes of the order, innermost first, and fill one node after another. So the
+       innermost axes stay inside nodes, where links are fast, and the outermost go across: the order decides
+       who is whose neighbour.
 Limit  A group's link is that of the hops of its ring: inside the nodes, across nodes at every hop, or both.
 """
 
@@ -32,7 +34,13 @@ NODES_DRAWN = 8
 MOST_GPUS = 100_000
 GROUPS_WIDTH = 60
 GROUNDS = [paint.light for paint in ACTIVITIES.values()]
-WHAT = {"tp": "matrices", "cp": "sequences", "dp": "the batch; what --gpus leaves", "pp": "layers", "ep": "experts; it divides dp"}
+WHAT = {
+    "tp": "matrices",
+    "cp": "sequences",
+    "dp": "the batch; what --gpus leaves",
+    "pp": "layers",
+    "ep": "experts; it divides dp",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for axis, what in WHAT.items():
         add(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what} (default 1)")
     add("--gpus", type=int, metavar="N", help="how many there are in all (default: the product of the axes)")
-    add("--order", default=DEFAULT_ORDER, metavar="A-B-...", help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})")
-    add("--gpus-per-node", type=int, metavar="N", help="how many of them share a node (default: the hardware's)")
-    add("--hardware", default="pocket", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default pocket)")
+    add(
+        "--order",
+        default=DEFAULT_ORDER,
+        metavar="A-B-...",
+        help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})",
+    )
+    add(
+        "--gpus-per-node",
+        type=int,
+        metavar="N",
+        help="how many of them share a node (default: the hardware's)",
+    )
+    add(
+        "--hardware",
+        default="pocket",
+        metavar="NAME|FILE",
+        help="a preset, or a JSON or TOML file (default pocket)",
+    )
     add("--json", action="store_true", help="print JSON and nothing else")
 
 
@@ -55,21 +78,31 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def mesh_from(arguments: argparse.Namespace) -> Mesh:
-    """The mesh that is asked for; what --gpus leaves is dp. Raises UserError, and says what would fit, where it does not fill the GPUs."""
+    """The mesh that is asked for; what --gpus leaves is dp. Raises UserError, and says what would fit, where
+    it does not fill the GPUs."""
     degrees = {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
-    mesh = Mesh(order=arguments.order, **(degrees | {"ep": 1}))  # ep must divide dp, which may be yet to be found
+    # ep must divide dp, which may be yet to be found
+    mesh = Mesh(order=arguments.order, **(degrees | {"ep": 1}))
     gpus, each = arguments.gpus or mesh.world_size, mesh.world_size // mesh.dp
     if max(gpus, mesh.world_size) > MOST_GPUS:
-        raise UserError(f"a mesh of {max(gpus, mesh.world_size):,} GPUs is too large to be laid out: choose at most {MOST_GPUS:,}.")
+        raise UserError(
+            f"a mesh of {max(gpus, mesh.world_size):,} GPUs is too large to be laid out: choose at most "
+            f"{MOST_GPUS:,}."
+        )
     if gpus % each:
         fit = listed([str(number) for number in (gpus - gpus % each, gpus - gpus % each + each) if number])
-        raise UserError(f"tp * cp * pp is {each}, which does not divide {gpus} GPUs: choose {fit.replace('and', 'or')} GPUs.")
+        raise UserError(
+            f"tp * cp * pp is {each}, which does not divide {gpus} GPUs: choose {fit.replace('and', 'or')} "
+            "GPUs."
+        )
     if "dp" in degrees and mesh.world_size != gpus:
-        raise UserError(f"tp * cp * dp * pp is {mesh.world_size}, not {gpus} GPUs: dp={gpus // each} would fill them.")
+        raise UserError(
+            f"tp * cp * dp * pp is {mesh.world_size}, not {gpus} GPUs: dp={gpus // each} would fill them."
+        )
     return Mesh(order=arguments.order, **(degrees | {"dp": gpus // each}))
 
 
-# ------------------------------------------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------------------------------- what there is
 
 
 def axes_of(mesh: Mesh) -> list[str]:
@@ -116,7 +149,7 @@ def describe(mesh: Mesh, hardware: Hardware) -> dict[str, Any]:
     }
 
 
-# --------------------------------------------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------------------------------- what is shown
 
 
 def show(mesh: Mesh, hardware: Hardware) -> None:
@@ -136,11 +169,20 @@ def show(mesh: Mesh, hardware: Hardware) -> None:
 
 def headline(mesh: Mesh, hardware: Hardware) -> str:
     nodes = nodes_of(mesh, hardware)
-    degrees = " x ".join(f"{axis} {getattr(mesh, axis)}" for axis in AXES if axis != "ep" and getattr(mesh, axis) > 1)
+    degrees = " x ".join(
+        f"{axis} {getattr(mesh, axis)}" for axis in AXES if axis != "ep" and getattr(mesh, axis) > 1
+    )
     experts = f" (experts spread over {mesh.ep} ranks of dp: ep {mesh.ep})" if mesh.ep > 1 else ""
-    last = f", {len(nodes[-1])} in the last" if len(nodes) > 1 and len(nodes[-1]) < hardware.gpus_per_node else ""
+    last = (
+        f", {len(nodes[-1])} in the last"
+        if len(nodes) > 1 and len(nodes[-1]) < hardware.gpus_per_node
+        else ""
+    )
     shape = f": {degrees}{experts}" if degrees else ""
-    return f"{count(mesh.world_size, 'GPU')}{shape}, on {count(len(nodes), 'node')} of {hardware.gpus_per_node}{last}; order {mesh.order}"
+    return (
+        f"{count(mesh.world_size, 'GPU')}{shape}, on {count(len(nodes), 'node')} of "
+        f"{hardware.gpus_per_node}{last}; order {mesh.order}"
+    )
 
 
 def drawn_nodes(mesh: Mesh, hardware: Hardware) -> Iterator[Text]:
@@ -149,7 +191,9 @@ def drawn_nodes(mesh: Mesh, hardware: Hardware) -> Iterator[Text]:
     axes, digits = axes_of(mesh), len(str(mesh.world_size))
     for number, node in enumerate(nodes[:NODES_DRAWN]):
         places = [mesh.coordinates(rank) for rank in node]
-        text = Text(f"{f'node {number}':<11}", "bold") + Text("".join(f"{rank:>{digits + 1}} " for rank in node), "bold")
+        text = Text(f"{f'node {number}':<11}", "bold") + Text(
+            "".join(f"{rank:>{digits + 1}} " for rank in node), "bold"
+        )
         for axis in axes:
             text.append(f"\n  {axis:<9}")
             for place in places:
@@ -166,7 +210,10 @@ def shade(place: int) -> str:
 
 def group_table(mesh: Mesh, hardware: Hardware, width: int) -> Table:
     links = links_of(mesh, hardware)
-    rows = [(axis, str(mesh.groups(axis).shape[1]), link, words_of(mesh.groups(axis).tolist())) for axis, link in links.items()]
+    rows = [
+        (axis, str(mesh.groups(axis).shape[1]), link, words_of(mesh.groups(axis).tolist()))
+        for axis, link in links.items()
+    ]
     table = quiet_table(("axis", "size", "link", "groups"), rows, width)
     table.columns[-1].justify = "left"
     return table
@@ -183,12 +230,19 @@ def words_of(groups: Sequence[Sequence[int]]) -> str:
 
 
 def shortened(words: str) -> str:
-    return words if len(words) <= GROUPS_WIDTH else f"{words[: GROUPS_WIDTH // 2].rpartition(' ')[0]} ... {words.rpartition(' ')[2]}"
+    return (
+        words
+        if len(words) <= GROUPS_WIDTH
+        else f"{words[: GROUPS_WIDTH // 2].rpartition(' ')[0]} ... {words.rpartition(' ')[2]}"
+    )
 
 
 def order_table(mesh: Mesh, hardware: Hardware, width: int) -> Table:
     """One order for every way in which the axes can run over links."""
-    rows = [(order + " (this one)" * (order == mesh.order), *links.values()) for order, links in outcomes(mesh, hardware).items()]
+    rows = [
+        (order + " (this one)" * (order == mesh.order), *links.values())
+        for order, links in outcomes(mesh, hardware).items()
+    ]
     return quiet_table(("orders that differ, innermost first", *axes_of(mesh)), rows, width)
 
 
@@ -196,11 +250,17 @@ def notice(mesh: Mesh, hardware: Hardware) -> str:
     """What this order does to tp, and what one with dp innermost would change."""
     sentences, links = [], links_of(mesh, hardware)
     if "tp" in links:
-        where = {"inside": "stays inside the nodes", "across": "goes across nodes at every hop", "both": "goes across nodes at some hops"}
+        where = {
+            "inside": "stays inside the nodes",
+            "across": "goes across nodes at every hop",
+            "both": "goes across nodes at some hops",
+        }
         sentences.append(f"tp, which talks several times in every layer, {where[links['tp']]}.")
     for order in orders(mesh) if mesh.dp > 1 else ():
         its = links_of(replace(mesh, order=order), hardware)
         if order.startswith(("dp", "ep")) and its != links:
-            changes = [f"{axis} goes from {links[axis]} to {its[axis]}" for axis in links if its[axis] != links[axis]]
+            changes = [
+                f"{axis} goes from {links[axis]} to {its[axis]}" for axis in links if its[axis] != links[axis]
+            ]
             return " ".join([*sentences, f"With dp innermost ({order}) {listed(changes)}."])
     return " ".join(sentences) or "these links are the same in every order that has dp innermost."

@@ -1,6 +1,7 @@
 """Check, or with --write renew, the pictures that README.md and docs/ show.
 
-Idea   Each is drawn anew, from runs on the simulated clock, and compared with its file in docs/pictures, byte by byte.
+Idea   Each is drawn anew, from runs on the simulated clock, and compared with its file in docs/pictures, byte
+       by byte.
 Limit  It changes nothing without --write, and exits with 1 where a file is stale.
 """
 
@@ -36,7 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in PICTURES:
             raise unknown("picture", name, PICTURES)
     if not arguments.folder.is_dir():
-        raise UserError(f"there is no directory {str(arguments.folder)!r} for pictures: make it, or name another with --folder.")
+        raise UserError(
+            f"there is no directory {str(arguments.folder)!r} for pictures: make it, or name another with "
+            "--folder."
+        )
     if arguments.write:
         check_writable(*(path_of(name, arguments.folder) for name in arguments.names or PICTURES))
     with progress() as announce:

@@ -1,12 +1,13 @@
-"""What a training step of a large model costs: how long, what bounds it, whether it fits, and how sure that is.
+"""What a training step of a large model costs: how long, what bounds it, whether it fits, and how sure that
+is.
 
-Idea   A layer's operations are priced on the hardware, layers make stages, the schedule's own actions are timed, and gradients travel
-       beside them: the model of the lessons, at any size (tests hold the two together). Where no part of the plan is given, all legal
-       plans are compared.
+Idea   A layer's operations are priced on the hardware, layers make stages, the schedule's own actions are
+       timed, and gradients travel beside them: the model of the lessons, at any size (tests hold the two
+       together). Where no part of the plan is given, all legal plans are compared.
 Limit  docs/planner.md says what is assumed, and docs/validation.md how far measured runs are from it.
 
-  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192             finds the fastest plan
-  ndparallel plan --model llama-3-70b --hardware h100 --gpus 512 --tp 8 --pp 4 --global-batch 512 --sequence 8192 --zero 1
+  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192     finds the fastest plan
+  ndparallel plan --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192 --tp 8 --pp 4 --zero 1
   ndparallel plan --model config.json --gpus 64 --zero 3 --global-batch 256 --software torchtitan
 """
 
@@ -22,7 +23,15 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.words import WIDTH, count
 from ndparallel.commands.plan_better import comparison
-from ndparallel.commands.plan_options import add_search_options, asked_for, fixed, same_plan, searches, usual, usual_plan
+from ndparallel.commands.plan_options import (
+    add_search_options,
+    asked_for,
+    fixed,
+    same_plan,
+    searches,
+    usual,
+    usual_plan,
+)
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import described, launch
 from ndparallel.planner.job import Plan
@@ -36,35 +45,63 @@ from ndparallel.planner.step.picture import some, timeline_of
 from ndparallel.results.report import quiet_table
 from ndparallel.results.show import prose
 from ndparallel.search.search import Found, search
-from ndparallel.search.tables import as_csv, as_json, besides, bound, layout, plain_console, show_changes, show_search, what_if_json
+from ndparallel.search.tables import (
+    as_csv,
+    as_json,
+    besides,
+    bound,
+    layout,
+    plain_console,
+    show_changes,
+    show_search,
+    what_if_json,
+)
 from ndparallel.search.what_if import Cluster, what_if
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
-WORDS = {"compute": "compute", "bubble": "bubble", "imbalance": "stage imbalance", "optimizer": "optimizer"} | {
-    group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")
-}
+WORDS = {
+    "compute": "compute",
+    "bubble": "bubble",
+    "imbalance": "stage imbalance",
+    "optimizer": "optimizer",
+} | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")}
 
 FOLDED = (
-    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over tensor- and context-parallel ranks too (folded expert parallelism, "
-    "Megatron's with expert tensor parallelism 1). Such a plan is priced, but the search leaves it out and 4d_combined.py does not run it."
+    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over tensor- and context-parallel ranks too "
+    "(folded expert parallelism, "
+    "Megatron's with expert tensor parallelism 1). Such a plan is priced, but the search leaves it out and "
+    "4d_combined.py does not run it."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
     add_plan_options(parser)
-    parser.set_defaults(**dict.fromkeys(usual_plan()))  # so that what was asked for can be told from what was not
+    # so that what was asked for can be told from what was not
+    parser.set_defaults(**dict.fromkeys(usual_plan()))
     add_search_options(parser)
     output = parser.add_argument_group("the answer")
-    output.add_argument("--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)")
-    output.add_argument("--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)")
+    output.add_argument(
+        "--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)"
+    )
+    output.add_argument(
+        "--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)"
+    )
     flags = parser.add_argument_group("launch flags")
     flags.add_argument(
-        "--emit", choices=("megatron", "torchtitan"), help="print this framework's launch script or recipe, and nothing else"
+        "--emit",
+        choices=("megatron", "torchtitan"),
+        help="print this framework's launch script or recipe, and nothing else",
     )
-    flags.add_argument("--from-megatron", metavar="FILE", help="the job and the plan of a launch script of Megatron-LM, instead of options")
+    flags.add_argument(
+        "--from-megatron",
+        metavar="FILE",
+        help="the job and the plan of a launch script of Megatron-LM, instead of options",
+    )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    output.add_argument("--csv", action="store_true", help="print the plans found, one a line, and nothing else")
+    output.add_argument(
+        "--csv", action="store_true", help="print the plans found, one a line, and nothing else"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,7 +130,11 @@ def run_search(arguments: argparse.Namespace) -> int:
 
 
 def searched(cluster: Cluster, arguments: argparse.Namespace, beside: Sequence[Plan] = ()) -> Found:
-    memory = parse_quantity(arguments.max_memory, "bytes", "--max-memory") if arguments.max_memory is not None else None
+    memory = (
+        parse_quantity(arguments.max_memory, "bytes", "--max-memory")
+        if arguments.max_memory is not None
+        else None
+    )
     top = 10 if arguments.top is None else arguments.top
     if top < 1:
         raise UserError(f"--top is {top}; at least 1 plan can be shown.")
@@ -101,7 +142,8 @@ def searched(cluster: Cluster, arguments: argparse.Namespace, beside: Sequence[P
 
 
 def launch_of(arguments: argparse.Namespace, found: Found) -> dict[str, str]:
-    """The launch script of the best plan that the framework can run. Raises UserError, for the first one, where it can run none."""
+    """The launch script of the best plan that the framework can run. Raises UserError, for the first one,
+    where it can run none."""
     reasons = []
     for each in found.answers:
         try:
@@ -111,7 +153,7 @@ def launch_of(arguments: argparse.Namespace, found: Found) -> dict[str, str]:
     raise reasons[0]
 
 
-# ------------------------------------------------------------------------------------------------------------- one plan
+# --------------------------------------------------------------------------------------------------- one plan
 
 
 def run_one(arguments: argparse.Namespace) -> int:
@@ -121,8 +163,16 @@ def run_one(arguments: argparse.Namespace) -> int:
     beside, sentences = comparison(found) if arguments.from_megatron and not arguments.emit else ({}, [])
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        told = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes} | beside
-        print(json.dumps(found.as_dict() | told | changes | launch(arguments.emit, found), indent=2, allow_nan=False))
+        told = {
+            "days": found.days(arguments.tokens),
+            "tokens": arguments.tokens,
+            "notes": asked.notes,
+        } | beside
+        print(
+            json.dumps(
+                found.as_dict() | told | changes | launch(arguments.emit, found), indent=2, allow_nan=False
+            )
+        )
         return 0
     if arguments.emit:
         print(launch(arguments.emit, found)["launch"], end="")
@@ -155,21 +205,34 @@ def headline(found: Answer) -> str:
     dtype = job.stack.dtype if job.stack.executed else job.dtype
     words = ", ".join([*layout(plan), *besides(job, plan)])
     return (
-        f"{billions:.4g} billion parameters on {gpus} ({job.hardware.name}), {dtype}, {job.stack.name}. {words}. "
-        f"Batch {job.global_batch} x {job.sequence}: {parts} for each of {count(plan.dp, 'data-parallel rank')}."
+        f"{billions:.4g} billion parameters on {gpus} ({job.hardware.name}), {dtype}, {job.stack.name}. "
+        f"{words}. "
+        f"Batch {job.global_batch} x {job.sequence}: {parts} for each of "
+        f"{count(plan.dp, 'data-parallel rank')}."
     )
 
 
 def times(found: Answer, width: int) -> Table:
     parts = sorted(found.step.breakdown.items(), key=lambda part: -part[1])
-    rows = [(WORDS[kind], si(float(part), "s"), f"{part / found.seconds:.1%}") for kind, part in parts if part > NEGLIGIBLE * found.seconds]
+    rows = [
+        (WORDS[kind], si(float(part), "s"), f"{part / found.seconds:.1%}")
+        for kind, part in parts
+        if part > NEGLIGIBLE * found.seconds
+    ]
     whose = f" of pipeline rank {found.step.rank}" if found.plan.pp > 1 else ""
-    return quiet_table((f"where the time{whose} goes", "seconds", "share"), [("step", si(found.seconds, "s"), ""), *rows], width)
+    return quiet_table(
+        (f"where the time{whose} goes", "seconds", "share"),
+        [("step", si(found.seconds, "s"), ""), *rows],
+        width,
+    )
 
 
 def memory(found: Answer, width: int) -> Table:
     ranks = some(len(found.memory))
-    rows = [[f"{rank}", *(si(float(part), "B") for part in (found.memory[rank].total, *held(found, rank)))] for rank in ranks]
+    rows = [
+        [f"{rank}", *(si(float(part), "B") for part in (found.memory[rank].total, *held(found, rank)))]
+        for rank in ranks
+    ]
     return quiet_table(("pipeline rank", "memory", *KINDS), rows, width)
 
 
@@ -189,7 +252,8 @@ def sentences(found: Answer, tokens: float) -> list[str]:
     whose = f"rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
     return [
         f"A step takes {si(found.seconds, 's')} {found.error_bar.sentence}",
-        f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} TFLOP/s per GPU; "
+        f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} "
+        "TFLOP/s per GPU; "
         f"{tokens:.3g} tokens take {found.days(tokens):.3g} days.",
         f"MFU {found.mfu:.1%}: {DEFINITIONS['mfu']}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",

@@ -1,4 +1,5 @@
-"""What would be better than the plan of a launch script: the search's best, of those that Megatron-Core can launch.
+"""What would be better than the plan of a launch script: the search's best, of those that Megatron-Core can
+launch.
 
 Cost   One search of the same job on the same GPUs.
 """
@@ -24,7 +25,8 @@ def comparison(found: Answer) -> tuple[dict[str, Any], list[str]]:
 
 
 def better(found: Answer) -> Answer | None:
-    """The fastest plan that Megatron-Core can launch, if it is faster than what was found, or that does not fit."""
+    """The fastest plan that Megatron-Core can launch, if it is faster than what was found, or that does not
+    fit."""
     try:
         ranked = search(found.job, int(found.plan.gpus), {"schedule": SCHEDULES}, also=[found.plan]).answers
     except UserError:  # no plan fits
@@ -46,4 +48,7 @@ def sentence(found: Answer, best: Answer | None) -> str:
     gain = duration(best.seconds, found.seconds).removeprefix("takes ")
     fits = ", and fits" if found.missing_bytes > 0 else ""
     plan = words_of(best.plan)
-    return f"Of the plans that {release('megatron')} can launch, the search's best takes {si(best.seconds, 's')}, {gain}{fits}: {plan}."
+    return (
+        f"Of the plans that {release('megatron')} can launch, the search's best takes "
+        f"{si(best.seconds, 's')}, {gain}{fits}: {plan}."
+    )

@@ -1,7 +1,7 @@
 """The options of a search, and what they leave to be searched.
 
-Idea   What was given of the plan can be told from what was not, because its options have no defaults here; where nothing was given, or a
-       search was asked for, what was given stays and the rest is searched.
+Idea   What was given of the plan can be told from what was not, because its options have no defaults here;
+       where nothing was given, or a search was asked for, what was given stays and the rest is searched.
 """
 
 import argparse
@@ -26,11 +26,21 @@ CAN_LAUNCH: dict[str, dict[str, Any]] = {  # what --emit leaves the search to ch
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the search, where no part of the plan is given; or --search, and what is given stays")
+    group = parser.add_argument_group(
+        "the search, where no part of the plan is given; or --search, and what is given stays"
+    )
     group.add_argument("--search", action="store_true", help="find the fastest of all legal plans")
     group.add_argument("--top", type=int, metavar="N", help="plans to show (default 10)")
-    group.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="a part of the plan that is given, as tp=8")
-    group.add_argument("--max-memory", metavar="SIZE", help="that a GPU may hold, as 70GiB (default: what it has)")
+    group.add_argument(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a part of the plan that is given, as tp=8",
+    )
+    group.add_argument(
+        "--max-memory", metavar="SIZE", help="that a GPU may hold, as 70GiB (default: what it has)"
+    )
     change = "a field of hardware, job or model and what becomes of it, as bandwidth_across*2"
     group.add_argument("--what-if", action="append", default=[], metavar="CHANGE", help=change)
 
@@ -53,7 +63,13 @@ def usual(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def searches(arguments: argparse.Namespace) -> bool:
-    asked = arguments.search or arguments.top is not None or arguments.fix or arguments.max_memory is not None or arguments.csv
+    asked = (
+        arguments.search
+        or arguments.top is not None
+        or arguments.fix
+        or arguments.max_memory is not None
+        or arguments.csv
+    )
     return bool(asked) or not (given(arguments) or arguments.from_megatron)
 
 
@@ -73,7 +89,10 @@ def fixed(arguments: argparse.Namespace) -> dict[str, Any]:
     asked = {} if arguments.from_megatron else given(arguments)
     for name in asked:
         if name not in FIXABLE:
-            raise UserError(f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan without --search.")
+            raise UserError(
+                f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan "
+                "without --search."
+            )
     return CAN_LAUNCH.get(arguments.emit, {}) | asked | dict(parsed(words) for words in arguments.fix)
 
 
@@ -84,5 +103,8 @@ def same_plan(arguments: argparse.Namespace, found: Answer) -> Iterator[tuple[st
         cluster = what_if(Cluster(found.job, int(plan.gpus)), change)
         others = plan.tp * plan.pp * plan.cp
         if cluster.gpus % others:
-            raise UserError(f"--what-if {change}: {cluster.gpus} GPUs are no multiple of tp*pp*cp = {others}; leave these out to search.")
+            raise UserError(
+                f"--what-if {change}: {cluster.gpus} GPUs are no multiple of tp*pp*cp = {others}; leave "
+                "these out to search."
+            )
         yield change, answer(cluster.job, replace(plan, dp=cluster.gpus // others))

@@ -1,7 +1,8 @@
 """The best plan on 8, 64, 512, 2048 and 16384 GPUs: step time, efficiency, MFU.
 
-Idea   Weak scaling gives every GPU the same share of a batch that grows, strong scaling shares one batch among ever more. The job's batch
-       is that of --gpus. Beside the numbers stand the ranges of a table that circulates, whose degrees are tried on this job too.
+Idea   Weak scaling gives every GPU the same share of a batch that grows, strong scaling shares one batch
+       among ever more. The job's batch is that of --gpus. Beside the numbers stand the ranges of a table that
+       circulates, whose degrees are tried on this job too.
 
   ndparallel scaling --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192 --svg scaling.svg
 """
@@ -40,13 +41,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--gpus is {arguments.gpus}; the batch belongs to at least 1 GPU.")
     curves = scale(job, arguments.gpus, sizes)
     if arguments.svg is not None:
-        write_atomically(arguments.svg, scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves))
+        write_atomically(
+            arguments.svg,
+            scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves),
+        )
     if arguments.json:
         print(json.dumps({"rows": list(rows(curves))}, indent=2, allow_nan=False))
     else:
         show(curves)
     if arguments.svg is not None:
-        print(f"\n{arguments.svg} shows efficiency and MFU of both.", file=sys.stderr if arguments.json else sys.stdout)
+        print(
+            f"\n{arguments.svg} shows efficiency and MFU of both.",
+            file=sys.stderr if arguments.json else sys.stdout,
+        )
     return 0
 
 
@@ -66,13 +73,16 @@ def show(curves: Curves) -> None:
         console.print(prose(f"{way} scaling", width, bold=f"{way} scaling"), end="\n\n")
         console.print(table_of(points, width))
         console.print()
-    for reason in dict.fromkeys(point.why_not for points in curves.values() for point in points if point.why_not):
+    for reason in dict.fromkeys(
+        point.why_not for points in curves.values() for point in points if point.why_not
+    ):
         console.print(prose(reason, width))
     console.print(prose(NOTE, width))
 
 
 NOTE = (
-    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table that circulates without model "
+    "Efficiency is a GPU's throughput against the smallest size that fits. The usual ranges are of a table "
+    "that circulates without model "
     "or hardware; its plan is the MFU of that table's degrees on this job, with ZeRO-1."
 )
 

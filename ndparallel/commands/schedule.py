@@ -1,6 +1,7 @@
 """Time and draw pipeline schedules; several at once are compared under the same work.
 
-Idea   The times given are those of all of a rank's layers; of V chunks each takes 1/V. A message takes as long for a chunk.
+Idea   The times given are those of all of a rank's layers; of V chunks each takes 1/V. A message takes as
+       long for a chunk.
 Limit  All ranks have the same work, and all messages the same delay.
 """
 
@@ -32,16 +33,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="+", metavar="NAME", help=", ".join(SCHEDULES))
     add("--stages", type=int, required=True, metavar="P", help="ranks of the pipeline")
     add("--microbatches", type=int, required=True, metavar="M", help="parts that the batch is cut into")
-    add("--chunks", type=int, metavar="V", help="chunks of the model per rank (default: 2 where the schedule has a choice)")
+    add(
+        "--chunks",
+        type=int,
+        metavar="V",
+        help="chunks of the model per rank (default: 2 where the schedule has a choice)",
+    )
     add("--forward", type=float, default=1.0, metavar="T", help="time of F (default 1)")
     add("--backward-input", type=float, default=1.0, metavar="T", help="time of I (default 1)")
-    add("--backward-weight", type=float, default=1.0, metavar="T", help="time of W (default 1); B takes I + W")
+    add(
+        "--backward-weight", type=float, default=1.0, metavar="T", help="time of W (default 1); B takes I + W"
+    )
     add("--p2p", type=float, default=0.0, metavar="T", help="delay of a message between ranks (default 0)")
     add("--fused", type=float, metavar="T", help="time of an overlapped F and B together (default F + B)")
     add(
-        "--memory-limit", type=float, metavar="X", help="most activations per rank, in those of one chunk; searched keeps to it (default P)"
+        "--memory-limit",
+        type=float,
+        metavar="X",
+        help="most activations per rank, in those of one chunk; searched keeps to it (default P)",
     )
-    add("--released-by-input", type=float, default=0.0, metavar="R", help="share of the activations that I frees (default 0)")
+    add(
+        "--released-by-input",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="share of the activations that I frees (default 0)",
+    )
     add("--svg", metavar="FILE", help="draw the schedules into an SVG")
     add("--json", action="store_true", help="print JSON: one object, or a list of them for several names")
 
@@ -51,7 +68,10 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     timings = [timed(name, args) for name in args.names]
     if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
-        raise UserError(f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, or leave it out.")
+        raise UserError(
+            f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, "
+            "or leave it out."
+        )
     if args.svg is not None:
         from ndparallel.drawing.svg_schedules import draw_schedules  # only where a picture is asked for
 
@@ -73,7 +93,9 @@ def check(args: argparse.Namespace) -> None:
     if args.memory_limit is not None and not args.memory_limit > 0:
         raise UserError(f"a memory limit of {args.memory_limit:g} activations is too low: give 1 or more.")
     if not 0 <= args.released_by_input <= 1:
-        raise UserError(f"--released-by-input {args.released_by_input:g} is no share of the activations: give 0 to 1.")
+        raise UserError(
+            f"--released-by-input {args.released_by_input:g} is no share of the activations: give 0 to 1."
+        )
 
 
 def timed(name: str, args: argparse.Namespace) -> Timing:
@@ -82,15 +104,30 @@ def timed(name: str, args: argparse.Namespace) -> Timing:
     chunks = None if fixed and len(args.names) > 1 else args.chunks
     given = (args.forward, args.backward_input, args.backward_weight, args.p2p, args.fused)
     one_chunk = Work.of_whole_stages(1, *given)
-    schedule = build(name, args.stages, args.microbatches, chunks, one_chunk, args.memory_limit, args.released_by_input)
+    schedule = build(
+        name, args.stages, args.microbatches, chunks, one_chunk, args.memory_limit, args.released_by_input
+    )
     return time_schedule(schedule, Work.of_whole_stages(schedule.chunks, *given))
 
 
 def describe(timing: Timing) -> dict[str, object]:
     schedule = timing.schedule
-    figures = ("makespan", "busy", "bubble_ratio", "bubble_over_ideal", "span_bubble_ratio", "peak_held", "peak_live")
+    figures = (
+        "makespan",
+        "busy",
+        "bubble_ratio",
+        "bubble_over_ideal",
+        "span_bubble_ratio",
+        "peak_held",
+        "peak_live",
+    )
     lists = {"actions": schedule.actions, "fused": schedule.fused}
-    return {"name": schedule.name, "layout": schedule.layout.kind, **lists, **{name: getattr(timing, name) for name in figures}}
+    return {
+        "name": schedule.name,
+        "layout": schedule.layout.kind,
+        **lists,
+        **{name: getattr(timing, name) for name in figures},
+    }
 
 
 def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
@@ -109,29 +146,57 @@ def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
 def heading(timing: Timing) -> Text:
     schedule = timing.schedule
     recipe = RECIPES.get(schedule.name)
-    about = f"{recipe.summary} ({recipe.source})" if recipe else "The order found for these times and this memory."
+    about = (
+        f"{recipe.summary} ({recipe.source})"
+        if recipe
+        else "The order found for these times and this memory."
+    )
     return Text.assemble((schedule.name, "bold"), "  ", (about, "dim"))
 
 
 def numbers(timing: Timing, args: argparse.Namespace) -> str:
     over = "" if fits(timing, args) else f", over the limit of {args.memory_limit:g}"
     return (
-        f"makespan {timing.makespan:g}, bubble {percent(timing.bubble_ratio)} ({percent(timing.bubble_over_ideal)} over ideal, "
-        f"{percent(timing.span_bubble_ratio)} of the span), peak held {peaks(timing.peak_held)}, live {peaks(timing.peak_live)}{over}"
+        f"makespan {timing.makespan:g}, bubble {percent(timing.bubble_ratio)} "
+        f"({percent(timing.bubble_over_ideal)} over ideal, "
+        f"{percent(timing.span_bubble_ratio)} of the span), peak held {peaks(timing.peak_held)}, live "
+        f"{peaks(timing.peak_live)}{over}"
     )
 
 
 def table(timings: Sequence[Timing], args: argparse.Namespace, width: int) -> Table:
-    """The figures side by side. Memory is also given in whole microbatches, held / V: chunks of different schedules differ in size."""
-    columns = ["schedule", "makespan", "bubble", "over ideal", "of span", "peak held", "peak live", "held / V"]
+    """The figures side by side. Memory is also given in whole microbatches, held / V: chunks of different
+    schedules differ in size."""
+    columns = [
+        "schedule",
+        "makespan",
+        "bubble",
+        "over ideal",
+        "of span",
+        "peak held",
+        "peak live",
+        "held / V",
+    ]
     limit = [] if args.memory_limit is None else [f"limit {args.memory_limit:g}"]
-    return quiet_table(columns + limit, [cells(timing, args)[: len(columns + limit)] for timing in timings], width)
+    return quiet_table(
+        columns + limit, [cells(timing, args)[: len(columns + limit)] for timing in timings], width
+    )
 
 
 def cells(timing: Timing, args: argparse.Namespace) -> list[str]:
     ratios = map(percent, (timing.bubble_ratio, timing.bubble_over_ideal, timing.span_bubble_ratio))
-    memory = [peaks(timing.peak_held), peaks(timing.peak_live), f"{max(timing.peak_held) / timing.schedule.chunks:g}"]
-    return [timing.schedule.name, f"{timing.makespan:g}", *ratios, *memory, "fits" if fits(timing, args) else "over"]
+    memory = [
+        peaks(timing.peak_held),
+        peaks(timing.peak_live),
+        f"{max(timing.peak_held) / timing.schedule.chunks:g}",
+    ]
+    return [
+        timing.schedule.name,
+        f"{timing.makespan:g}",
+        *ratios,
+        *memory,
+        "fits" if fits(timing, args) else "over",
+    ]
 
 
 def fits(timing: Timing, args: argparse.Namespace) -> bool:

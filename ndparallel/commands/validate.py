@@ -1,7 +1,10 @@
-"""Predictions held against measured training runs: the error of every run, of the mean, and of pairs that differ in one thing.
+"""Predictions held against measured training runs: the error of every run, of the mean, and of pairs that
+differ in one thing.
 
-Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some tables: the pairs show skill.
-Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/validation/cases.py); such runs are marked with *.
+Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some
+       tables: the pairs show skill.
+Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/validation/cases.py);
+       such runs are marked with *.
 """
 
 import argparse
@@ -22,7 +25,10 @@ from ndparallel.validation.validate import Result, summary, validate
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--cases", type=Path, metavar="FILE", help="runs in the format of ndparallel/validation/measured_runs.json (default: those)"
+        "--cases",
+        type=Path,
+        metavar="FILE",
+        help="runs in the format of ndparallel/validation/measured_runs.json (default: those)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
@@ -32,7 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     runs = read_cases(arguments.cases)
     results = validate(runs)
     if arguments.write_errors:
-        predicted = [(express(run), result.step_error) for run, result in zip(runs, results) if result.step_error is not None]
+        predicted = [
+            (express(run), result.step_error)
+            for run, result in zip(runs, results)
+            if result.step_error is not None
+        ]
         entries = [entry(case.name, case.job, case.plan, error) for case, error in predicted]
         lines = ",\n".join(json.dumps(one) for one in entries)
         Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
@@ -46,10 +56,21 @@ def run(arguments: argparse.Namespace) -> int:
 def show(results: list[Result]) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     width, found = min(console.width, WIDTH), summary(results)
-    console.print(quiet_table(("run", "measured", "predicted", "error", "memory", "error "), [cells(result) for result in results], width))
+    console.print(
+        quiet_table(
+            ("run", "measured", "predicted", "error", "memory", "error "),
+            [cells(result) for result in results],
+            width,
+        )
+    )
     console.print()
     rows = [
-        ("/".join(pair["pair"]), ratio(pair["measured_ratio"]), ratio(pair["predicted_ratio"]), relative(pair))
+        (
+            "/".join(pair["pair"]),
+            ratio(pair["measured_ratio"]),
+            ratio(pair["predicted_ratio"]),
+            relative(pair),
+        )
         for pair in found["contrasts"]
     ]
     if rows:
@@ -72,7 +93,10 @@ def means(found: dict, runs: int) -> str:
 
 def cells(result: Result) -> tuple[str, ...]:
     name = result.name + "*" * bool(result.unstated)
-    seconds = ["-" if value is None else si(value, "s") for value in (result.measured_seconds, result.predicted_seconds)]
+    seconds = [
+        "-" if value is None else si(value, "s")
+        for value in (result.measured_seconds, result.predicted_seconds)
+    ]
     memory = "-" if result.measured_bytes is None else si(result.measured_bytes, "B")
     return (name, *seconds, percent(result.step_error), memory, percent(result.memory_error))
 

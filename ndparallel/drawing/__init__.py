@@ -1,1 +1,2 @@
-"""What happened, as pictures and words: timelines, memory, schedules, traces, SVG. Everything is drawn from events."""
+"""What happened, as pictures and words: timelines, memory, schedules, traces, SVG. Everything is drawn from
+events."""

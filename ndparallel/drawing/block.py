@@ -1,11 +1,13 @@
-"""What tensor parallelism does to one transformer block, read from an executed run: who holds which slices, where they talk.
+"""What tensor parallelism does to one transformer block, read from an executed run: who holds which slices,
+where they talk.
 
-Idea   A rank's events stand in the order of its program, so that the operations before and after a collective say where it belongs. The
-       slices are those of the parameters whose gradients the ranks left behind.
+Idea   A rank's events stand in the order of its program, so that the operations before and after a collective
+       say where it belongs. The slices are those of the parameters whose gradients the ranks left behind.
 Limit  Dense blocks, whose operations are those of ndparallel/model/costs.py.
 
 Glossary
-    place   where ranks may talk: f1 and f2 before the matmuls that are cut by columns, g1 and g2 after those cut by rows
+    place   where ranks may talk: f1 and f2 before the matmuls that are cut by columns, g1 and g2 after those
+            cut by rows
     talk    one collective of the block
 """
 
@@ -40,7 +42,8 @@ class Talk(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockRun:
-    """One strategy's run of one block: `talks` of its first rank in order, `slices[name][rank]` of the block's parameters."""
+    """One strategy's run of one block: `talks` of its first rank in order, `slices[name][rank]` of the
+    block's parameters."""
 
     name: str
     talks: tuple[Talk, ...]
@@ -58,14 +61,17 @@ class BlockRun:
 
 
 def block_run(name: str, results: Sequence[RankResult], unit: str) -> BlockRun:
-    """Read what became of the block `unit`, as layers.3. Raises ValueError where ranks talk at a place that no block has."""
+    """Read what became of the block `unit`, as layers.3. Raises ValueError where ranks talk at a place that
+    no block has."""
     return BlockRun(name, tuple(talks(results[0], unit)), slices(results, unit))
 
 
 def slices(results: Sequence[RankResult], unit: str) -> dict[str, list[Parameter]]:
     held: dict[str, list[Parameter]] = {}
     for result in results:
-        for parameter in (parameter for holding in result.value.gradients for parameter in holding.parameters):
+        for parameter in (
+            parameter for holding in result.value.gradients for parameter in holding.parameters
+        ):
             if parameter.name.startswith(f"{unit}."):
                 held.setdefault(parameter.name.removeprefix(f"{unit}."), []).append(parameter)
     return held

@@ -1,15 +1,17 @@
 """What a run's events say over time: who did what from when to when, and how much memory it held.
 
-Idea   A picture has, for every GPU, one lane for compute and one for every axis that it talks along, and a lane is a row of spans. The
-       terminal, the SVG and the notebook draw the same lanes, so that no picture can tell another story than its neighbour.
+Idea   A picture has, for every GPU, one lane for compute and one for every axis that it talks along, and a
+       lane is a row of spans. The terminal, the SVG and the notebook draw the same lanes, so that no picture
+       can tell another story than its neighbour.
 Cost   One pass over the events.
-Limit  Messages inside a collective are not spans of their own (the trace has them). Memory is counted in the program's order, at the
-       time of the compute stream, as an allocator on the host counts it.
+Limit  Messages inside a collective are not spans of their own (the trace has them). Memory is counted in the
+       program's order, at the time of the compute stream, as an allocator on the host counts it.
 
 Glossary
-    span    from `start` to `end`, in seconds, one activity of ndparallel.drawing.palette; `events` of them were joined to make it
-    lane    the spans of one GPU on the streams whose names begin with the same word, in order and without overlap: "pp" is all that it
-            sends and receives along the pipeline, on four streams
+    span    from `start` to `end`, in seconds, one activity of ndparallel.drawing.palette; `events` of them
+            were joined to make it
+    lane    the spans of one GPU on the streams whose names begin with the same word, in order and without
+            overlap: "pp" is all that it sends and receives along the pipeline, on four streams
     phase   the first word of an operation's name, as forward; the second is its unit, as layers.3
 """
 
@@ -42,7 +44,8 @@ class Span(NamedTuple):
     activity: str
     what: Any  # its name, as `label` says it in words
     events: int = 1
-    window: tuple[float, float] | None = None  # where it stands for short spans, put together: the time in which they lie
+    # where it stands for short spans, put together: the time in which they lie
+    window: tuple[float, float] | None = None
 
     @property
     def seconds(self) -> float:
@@ -89,7 +92,7 @@ class MemoryHistory:
         return max((sum(held.values()) for held in self.held), default=0)
 
 
-# -------------------------------------------------------------------------------------------------- events to lanes
+# -------------------------------------------------------------------------------------------- events to lanes
 
 
 def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
@@ -124,7 +127,8 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
 
 
 def _spans(events: Iterable[tuple]) -> Iterator[Span]:
-    """The outermost events of one lane that last: a collective stands for its messages, and what overlaps is drawn from where it shows."""
+    """The outermost events of one lane that last: a collective stands for its messages, and what overlaps is
+    drawn from where it shows."""
     covered = 0.0
     for _, stream, kind, what, start, end, _, _, _ in sorted(events, key=lambda event: (event[4], -event[5])):
         if end > start and end > covered:
@@ -165,23 +169,27 @@ def label(what: Any) -> str:
     return say(what)
 
 
-# -------------------------------------------------------------------------------------------- fewer lanes, fewer spans
+# ----------------------------------------------------------------------------------- fewer lanes, fewer spans
 
 
 def alike(run: Timeline) -> Timeline:
-    """Draw GPUs that did the very same, to the last digit, once: as the first of them, with the others' numbers."""
+    """Draw GPUs that did the very same, to the last digit, once: as the first of them, with the others'
+    numbers."""
     lanes_of: dict[int, list[Lane]] = {}
     for lane in run.lanes:
         lanes_of.setdefault(lane.rank, []).append(lane)
     same: dict[tuple, list[int]] = {}
     for rank, lanes in lanes_of.items():
         same.setdefault(tuple((lane.stream, lane.spans) for lane in lanes), []).append(rank)
-    kept = [lane._replace(others=tuple(others)) for first, *others in same.values() for lane in lanes_of[first]]
+    kept = [
+        lane._replace(others=tuple(others)) for first, *others in same.values() for lane in lanes_of[first]
+    ]
     return replace(run, lanes=tuple(kept))
 
 
 def joined(spans: Iterable[Span], words: int) -> list[Span]:
-    """Join operations whose names share the first words (1: the phase, 2: phase and unit) and that follow one another without a gap."""
+    """Join operations whose names share the first words (1: the phase, 2: phase and unit) and that follow one
+    another without a gap."""
     result: list[Span] = []
     for span in spans:
         if span.activity in palette.PHASES:
@@ -195,7 +203,8 @@ def joined(spans: Iterable[Span], words: int) -> list[Span]:
 
 
 def thinned(spans: Sequence[Span], seconds: float) -> list[Span]:
-    """Put neighbours together that lie within `seconds`: one span for each activity, as long as its spans were. No time is lost."""
+    """Put neighbours together that lie within `seconds`: one span for each activity, as long as its spans
+    were. No time is lost."""
     result: list[Span] = []
     cluster: list[Span] = []
     for span in spans:
@@ -210,7 +219,9 @@ def _gathered(cluster: list[Span]) -> list[Span]:
     if len(cluster) < 2:
         return cluster
     window, start, result = (cluster[0].start, cluster[-1].end), cluster[0].start, []
-    for name, group in groupby(sorted(cluster, key=lambda span: span.activity), key=lambda span: span.activity):
+    for name, group in groupby(
+        sorted(cluster, key=lambda span: span.activity), key=lambda span: span.activity
+    ):
         spans = list(group)
         end = start + sum(span.seconds for span in spans)
         result.append(Span(start, end, name, name, sum(span.events for span in spans), window))
@@ -218,13 +229,20 @@ def _gathered(cluster: list[Span]) -> list[Span]:
     return result
 
 
-# --------------------------------------------------------------------------------------------------- memory over time
+# ------------------------------------------------------------------------------------------- memory over time
 
 
 def memory_history(name: str, run: RankRun, limit_bytes: float) -> MemoryHistory:
     """Read what one GPU held over time; its highest point is the peak that the GPU counted."""
     points = list(memory_points(run.events))
-    return MemoryHistory(name, run.rank, run.end_seconds, limit_bytes, tuple(t for t, _ in points), tuple(held for _, held in points))
+    return MemoryHistory(
+        name,
+        run.rank,
+        run.end_seconds,
+        limit_bytes,
+        tuple(t for t, _ in points),
+        tuple(held for _, held in points),
+    )
 
 
 def memory_points(events: Iterable[tuple]) -> Iterator[tuple[float, dict[str, float]]]:
@@ -238,7 +256,7 @@ def memory_points(events: Iterable[tuple]) -> Iterator[tuple[float, dict[str, fl
             now = max(now, event.end)
 
 
-# -------------------------------------------------------------------------------------------------------- time axes
+# -------------------------------------------------------------------------------------------------- time axes
 
 
 def ticks(seconds: float, most: int = 6) -> list[float]:

@@ -1,7 +1,8 @@
 """One rank's run in plain sentences, in the order of time.
 
 Idea   What a timeline shows at a glance, a reader can also follow step by step: every event is one sentence.
-Limit  Messages inside a collective are told under it, indented; on streams other than compute the stream is named.
+Limit  Messages inside a collective are told under it, indented; on streams other than compute the stream is
+       named.
 
 Glossary
     on dp    on the stream of that group, beside what the GPU computes
@@ -25,14 +26,17 @@ Telling = tuple[float, str]  # when, and what
 def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
     """Tell the run of one rank, a sentence a line, up to the end of the step."""
     yield f"GPU {run.rank}, in the order of time ('on dp': on the stream of dp, beside compute):"
-    told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])  # a bubble is known only when it ends
+    # a bubble is known only when it ends
+    told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])
     yield from (line(*telling) for telling in told)
     yield line(step_seconds, "the step ends.")
 
 
 def tellings(run: RankRun, step_seconds: float) -> Iterator[Telling]:
     narrator = Narrator()
-    for (is_memory, seconds), events in groupby(in_order(run.events), key=lambda event: (event.kind == MEMORY, event.start)):
+    for (is_memory, seconds), events in groupby(
+        in_order(run.events), key=lambda event: (event.kind == MEMORY, event.start)
+    ):
         if is_memory:
             yield seconds, narrator.memory(list(events))
         else:
@@ -45,7 +49,8 @@ def line(seconds: float, words: str) -> str:
 
 
 def in_order(events: Iterable[tuple]) -> list[Event]:
-    """By start; what starts together as the program ran, but a collective before its messages. Memory follows the compute stream."""
+    """By start; what starts together as the program ran, but a collective before its messages. Memory follows
+    the compute stream."""
     places: list[tuple[float, float, Event]] = []
     first_message: dict[str, float] = {}
     now = 0.0
@@ -123,4 +128,8 @@ def gpus(ranks: Sequence[int]) -> str:
     first, last = ranks[0], ranks[-1]
     if list(ranks) == list(range(first, last + 1)) and len(ranks) > 2:
         return f"GPUs {first} to {last}"
-    return f"GPUs {', '.join(map(str, ranks))}" if len(ranks) <= FEW else f"{len(ranks)} GPUs from {first} to {last}"
+    return (
+        f"GPUs {', '.join(map(str, ranks))}"
+        if len(ranks) <= FEW
+        else f"{len(ranks)} GPUs from {first} to {last}"
+    )

@@ -1,4 +1,5 @@
-"""What a notebook shows of a run: its timeline, its memory, its schedule, each as the SVG that the command line would write.
+"""What a notebook shows of a run: its timeline, its memory, its schedule, each as the SVG that the command
+line would write.
 
 Importing this module registers the pictures; `import ndparallel` and the use of any of its names does so.
 """

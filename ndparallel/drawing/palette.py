@@ -1,13 +1,17 @@
-"""The colours and letters of every picture, said once: blues and green for compute, sand for communication, red for waiting.
+"""The colours and letters of every picture, said once: blues and green for compute, sand for communication,
+red for waiting.
 
-Idea   What a GPU does has one colour and one letter, the same on the terminal and in a file, so that a picture reads without colours too.
-Limit  Few colours, because few can be told apart by everybody: hues in the manner of Paul Tol's qualitative schemes
-       (personal.sron.nl/~pault), moved until those with any kind of colour blindness can tell them apart too: a test measures it.
+Idea   What a GPU does has one colour and one letter, the same on the terminal and in a file, so that a
+       picture reads without colours too.
+Limit  Few colours, because few can be told apart by everybody: hues in the manner of Paul Tol's qualitative
+       schemes (personal.sron.nl/~pault), moved until those with any kind of colour blindness can tell them
+       apart too: a test measures it.
 
 Glossary
     light, dark   the colour on a light and on a dark ground
     phase         the first word of an operation's name: forward, backward, weight, recompute, optimizer
-    weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it off
+    weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it
+                  off
     waiting       communication that the compute stream waits for (exposed)
     idle          nothing to do and nothing to wait for: bubble
 """
@@ -21,7 +25,14 @@ class Paint(NamedTuple):
     dark: str
 
 
-FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = "forward", "backward", "weight", "recompute", "optimizer", "compute"
+FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = (
+    "forward",
+    "backward",
+    "weight",
+    "recompute",
+    "optimizer",
+    "compute",
+)
 COMMUNICATION, WAITING, IDLE = "communication", "waiting", "idle"
 
 ACTIVITIES = {
@@ -46,6 +57,14 @@ MEMORY = {
 }
 
 # GPUs that share one matrix; the same on light and dark pages, for what is written on them is dark
-RANKS = tuple(Paint(str(rank), colour, colour) for rank, colour in enumerate(("#4994df", "#95e495", "#dbb5e3", "#cf818e")))
+RANKS = tuple(
+    Paint(str(rank), colour, colour)
+    for rank, colour in enumerate(("#4994df", "#95e495", "#dbb5e3", "#cf818e"))
+)
 
-GROUND, INK, FAINT_INK, GRID = ("#ffffff", "#0d1117"), ("#1f2328", "#e6edf3"), ("#59636e", "#9198a1"), ("#d1d9e0", "#3d444d")
+GROUND, INK, FAINT_INK, GRID = (
+    ("#ffffff", "#0d1117"),
+    ("#1f2328", "#e6edf3"),
+    ("#59636e", "#9198a1"),
+    ("#d1d9e0", "#3d444d"),
+)

@@ -1,12 +1,16 @@
 """Draw timed schedules: one row per rank, time to the right, the number of the microbatch in every action.
 
-Idea   A column shows what the rank does at the middle of that column's time, so that actions of the same length look the same.
+Idea   A column shows what the rank does at the middle of that column's time, so that actions of the same
+       length look the same.
 Cost   One pass over the actions.
-Limit  A long step is drawn small: an action narrower than its number shows the last digits, narrower than a column perhaps nothing.
+Limit  A long step is drawn small: an action narrower than its number shows the last digits, narrower than a
+       column perhaps nothing.
 
 Glossary
-    colour  blue F, orange B, green I, purple W; of several chunks the first is the darkest. Underlined: a fused pair, half each
-    plain   no colours: a letter says the op, in lower case for every second chunk of the rank, and & joins a fused pair
+    colour  blue F, orange B, green I, purple W; of several chunks the first is the darkest. Underlined: a
+            fused pair, half each
+    plain   no colours: a letter says the op, in lower case for every second chunk of the rank, and & joins a
+            fused pair
 """
 
 import math
@@ -22,7 +26,8 @@ from ndparallel.drawing.history import ticks
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 
-COLOURS = {  # of the rank's first chunk and of its last; chosen so that the colour-blind can tell all of them apart
+# of the rank's first chunk and of its last; chosen so that the colour-blind can tell all of them apart
+COLOURS = {
     "F": (ColorTriplet(28, 68, 208), ColorTriplet(137, 159, 245)),
     "B": (ColorTriplet(182, 93, 18), ColorTriplet(242, 198, 142)),
     "I": (ColorTriplet(23, 118, 78), ColorTriplet(198, 246, 237)),
@@ -38,7 +43,8 @@ Label = Callable[["Cell"], tuple[str, Style | str]]
 
 
 class Cell(NamedTuple):
-    """The `columns` of a rank's row, from `first_column` on, that show one action; `fused` says whether it is part of a pair, and which."""
+    """The `columns` of a rank's row, from `first_column` on, that show one action; `fused` says whether it is
+    part of a pair, and which."""
 
     first_column: int
     columns: int
@@ -49,8 +55,11 @@ class Cell(NamedTuple):
 
 
 def columns_per_second(timings: Sequence[Timing], width: int) -> float:
-    """The scale at which all of `timings` fit into `width` columns; the shortest action takes whole columns where there is room."""
-    scale = (width - max(len(margin(timing)) for timing in timings)) / max(timing.makespan for timing in timings)
+    """The scale at which all of `timings` fit into `width` columns; the shortest action takes whole columns
+    where there is room."""
+    scale = (width - max(len(margin(timing)) for timing in timings)) / max(
+        timing.makespan for timing in timings
+    )
     shortest = min(shortest_action(timing) for timing in timings)
     columns = min(math.floor(shortest * scale * (1 + 1e-9)), WIDEST)
     return columns / shortest if columns else scale
@@ -69,7 +78,8 @@ def margin(timing: Timing, rank: int | None = None) -> str:
 def draw(timing: Timing, scale: float, plain: bool = False) -> Text:
     """The rows of all ranks, at `scale` columns for a second, and an axis of time below.
 
-    Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its own below.
+    Without colours a letter says the op; where it leaves no room for the number, that stands in a row of its
+    own below.
     """
     narrow = shortest_action(timing) * scale < 2
     labels: list[Label] = ([letter, number] if narrow else [letter_and_number]) if plain else [coloured]
@@ -94,10 +104,13 @@ def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
     layout, position = timing.schedule.layout, 0
     for step in timing.schedule.steps(rank):
         first, end = (column(times[rank][position], scale) for times in (timing.start, timing.end))
-        middle = (first + end + 1) // 2 if len(step) == 2 else end  # of three columns the first two: there is room for the sign of a pair
+        # of three columns the first two: there is room for the sign of a pair
+        middle = (first + end + 1) // 2 if len(step) == 2 else end
         for action, left, right, fused in zip(step, (first, middle), (middle, end), ("first", "second")):
             chunk = layout.chunk(action.stage)
-            yield Cell(left, right - left, action, shade_of(layout, chunk), chunk, fused if len(step) == 2 else "")
+            yield Cell(
+                left, right - left, action, shade_of(layout, chunk), chunk, fused if len(step) == 2 else ""
+            )
         position += len(step)
 
 
@@ -123,7 +136,9 @@ def dark_enough(lightness: float) -> bool:
 def coloured(cell: Cell) -> tuple[str, Style]:
     background = Color.from_triplet(shade(cell.action.op, cell.shade))
     ink = Color.from_triplet(WHITE if dark_enough(cell.shade) else BLACK)
-    return number(cell)[0].center(cell.columns), Style(color=ink, bgcolor=background, underline=bool(cell.fused), bold=bool(cell.fused))
+    return number(cell)[0].center(cell.columns), Style(
+        color=ink, bgcolor=background, underline=bool(cell.fused), bold=bool(cell.fused)
+    )
 
 
 def number(cell: Cell) -> tuple[str, str]:
@@ -151,12 +166,18 @@ def axis(makespan: float, scale: float) -> str:
 
 
 def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> Text:
-    """What occurs in the pictures of `timings`, and how it is drawn; in plain ones, `drawn`, a pair's sign may have found no room."""
+    """What occurs in the pictures of `timings`, and how it is drawn; in plain ones, `drawn`, a pair's sign
+    may have found no room."""
     schedules = [timing.schedule for timing in timings]
     ops = {action.op for schedule in schedules for action in schedule.actions[0]}
     text = Text()
     for op in (op for op in NAMES if op in ops):
-        text.append(f" {op} ", "bold" if plain else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op][0])))
+        text.append(
+            f" {op} ",
+            "bold"
+            if plain
+            else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op][0])),
+        )
         text.append(f" {NAMES[op]}   ")
     notes = []
     if any(schedule.chunks > 1 for schedule in schedules):

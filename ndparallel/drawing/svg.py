@@ -1,11 +1,14 @@
 """Timelines as small SVG files: exact, sharp at every size, at home on light and on dark pages.
 
-Idea   A picture is a column of panels over one axis of time. What is wide enough to be pointed at tells its times; what a GPU sends and
-       receives shows however short it is; lanes that are the same on several GPUs are drawn once and used again.
-Cost   About 100 bytes a bar that tells its times, 20 one that does not. Where a picture would be larger than `limit` bytes, operations
-       are joined into units, then into phases, then neighbours within two, then four pixels are put together, and only wider bars tell
-       their times: the length of every colour stays what it was.
-Limit  Never coarser than four pixels: a long run of many GPUs makes a file larger than `limit`, and not a picture that misleads.
+Idea   A picture is a column of panels over one axis of time. What is wide enough to be pointed at tells its
+       times; what a GPU sends and receives shows however short it is; lanes that are the same on several GPUs
+       are drawn once and used again.
+Cost   About 100 bytes a bar that tells its times, 20 one that does not. Where a picture would be larger than
+       `limit` bytes, operations are joined into units, then into phases, then neighbours within two, then
+       four pixels are put together, and only wider bars tell their times: the length of every colour stays
+       what it was.
+Limit  Never coarser than four pixels: a long run of many GPUs makes a file larger than `limit`, and not a
+       picture that misleads.
 
 Glossary
     panel   one strategy's lanes
@@ -47,10 +50,18 @@ class Detail(NamedTuple):
     pointed_pixels: float  # from which width on a bar tells its times
 
 
-DETAILS = (Detail(99, 1, 2), Detail(2, 1, 2), Detail(1, 1, 2), Detail(1, 2, 4), Detail(1, 4, 8), Detail(1, 4, 16), Detail(1, 4, 32))
+DETAILS = (
+    Detail(99, 1, 2),
+    Detail(2, 1, 2),
+    Detail(1, 1, 2),
+    Detail(1, 2, 4),
+    Detail(1, 4, 8),
+    Detail(1, 4, 16),
+    Detail(1, 4, 32),
+)
 
 
-# -------------------------------------------------------------------------------------------------------- timelines
+# -------------------------------------------------------------------------------------------------- timelines
 
 
 def draw_timelines(timelines: Sequence[Timeline], limit: int = LIMIT_BYTES) -> str:
@@ -66,7 +77,9 @@ def draw_timelines(timelines: Sequence[Timeline], limit: int = LIMIT_BYTES) -> s
 
 
 def simpler(timeline: Timeline, words: int, seconds: float) -> Timeline:
-    lanes = (lane._replace(spans=tuple(thinned(joined(lane.spans, words), seconds))) for lane in timeline.lanes)
+    lanes = (
+        lane._replace(spans=tuple(thinned(joined(lane.spans, words), seconds))) for lane in timeline.lanes
+    )
     return replace(timeline, lanes=tuple(lanes))
 
 
@@ -77,7 +90,9 @@ def _draw(timelines: Sequence[Timeline], per_second: float, pointed_seconds: flo
     for timeline in timelines:
         parts += panel(timeline, top, per_second, pointed_seconds, shapes)
         top += panel_height(timeline) + PANEL_GAP
-    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {IDLE}
+    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {
+        IDLE
+    }
     paints = {name: paint for name, paint in ACTIVITIES.items() if name in seen}
     axis = time_axis(max((timeline.seconds for timeline in timelines), default=0.0), top, per_second)
     names = ", ".join(f"{timeline.name} {si(timeline.seconds, 's')}" for timeline in timelines)
@@ -97,8 +112,11 @@ def lane_gap(lane: Lane) -> float:
     return GPU_GAP if lane.stream == COMPUTE else LANE_GAP
 
 
-def panel(timeline: Timeline, top: float, per_second: float, pointed_seconds: float, shapes: dict[str, str]) -> Iterator[str]:
-    """The title, every lane with its name, and a mark where the step ends. New lanes are added to `shapes`."""
+def panel(
+    timeline: Timeline, top: float, per_second: float, pointed_seconds: float, shapes: dict[str, str]
+) -> Iterator[str]:
+    """The title, every lane with its name, and a mark where the step ends. New lanes are added to
+    `shapes`."""
     end, y = LEFT + timeline.seconds * per_second, top + TITLE_HEIGHT - GPU_GAP
     yield text(LEFT, top + 17, timeline.name, "name")
     yield text(max(end, LEFT + 8 * len(timeline.name) + 60), top + 17, si(timeline.seconds, "s"), "end")
@@ -106,7 +124,8 @@ def panel(timeline: Timeline, top: float, per_second: float, pointed_seconds: fl
         y += lane_gap(lane)
         yield text(LEFT - 8, y + lane_height(lane) / 2 + 4, *lane_name(lane))
         content = "".join(lane_content(lane, timeline.seconds, per_second, pointed_seconds))
-        name = "lane" + sha1(content.encode()).hexdigest()[:10]  # named by content: pictures on one page cannot mix up their lanes
+        # named by content: pictures on one page cannot mix up their lanes
+        name = "lane" + sha1(content.encode()).hexdigest()[:10]
         shapes[name] = f'<g id="{name}">{content}</g>'
         yield f'<use href="#{name}" x="{LEFT}" y="{number(y)}"/>'
         y += lane_height(lane)
@@ -129,7 +148,8 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds: float) -> Iterator[str]:
-    """A lane's spans by colour, those of `pointed_seconds` and more with their times, on a ground of idle time where it is for compute."""
+    """A lane's spans by colour, those of `pointed_seconds` and more with their times, on a ground of idle
+    time where it is for compute."""
     height = lane_height(lane)
     if lane.stream == COMPUTE:
         yield f'<g class="nd-{IDLE}">{bar(Span(0, seconds, IDLE, IDLE), height, per_second)}</g>'
@@ -139,13 +159,19 @@ def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds:
             yield f'<g class="nd-{activity}">{"".join(wide)}</g>'
         if thin := [thin_bar(span, height, per_second) for span in spans if span.seconds < pointed_seconds]:
             yield f'<path class="nd-{activity}{" nd-line" * (lane.stream != COMPUTE)}" d="{"".join(thin)}"/>'
-    seams = [f"M{number(span.start * per_second)} 0v{number(height)}" for span in touching(lane.spans, SEAM_PIXELS / per_second)]
+    seams = [
+        f"M{number(span.start * per_second)} 0v{number(height)}"
+        for span in touching(lane.spans, SEAM_PIXELS / per_second)
+    ]
     if seams:
         yield f'<path class="nd-seam" d="{"".join(seams)}"/>'
 
 
 def bar(span: Span, height: float, per_second: float) -> str:
-    place = f'x="{number(span.start * per_second)}" width="{number(span.seconds * per_second)}" height="{number(height)}"'
+    place = (
+        f'x="{number(span.start * per_second)}" width="{number(span.seconds * per_second)}" '
+        f'height="{number(height)}"'
+    )
     return f"<rect {place}><title>{escape(title(span))}</title></rect>"
 
 
@@ -165,5 +191,9 @@ def title(span: Span) -> str:
 def touching(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
     """Spans that follow another of the same colour without a gap, where both are long enough to show it."""
     for before, span in pairwise(spans):
-        if before.end == span.start and before.activity == span.activity and min(before.seconds, span.seconds) >= seconds:
+        if (
+            before.end == span.start
+            and before.activity == span.activity
+            and min(before.seconds, span.seconds) >= seconds
+        ):
             yield span

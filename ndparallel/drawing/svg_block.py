@@ -1,9 +1,12 @@
-"""The transformer block under tensor parallelism, as a small SVG: who holds which slice of each weight, and where the GPUs talk.
+"""The transformer block under tensor parallelism, as a small SVG: who holds which slice of each weight, and
+where the GPUs talk.
 
-Idea   Time runs to the right as in a forward pass. Above, the weights, as the mathematics writes them, y = x W: columns are outputs. Below,
-       for each variant, a lane for every GPU: its colour where it works on its slice, grey where all GPUs do the same work.
+Idea   Time runs to the right as in a forward pass. Above, the weights, as the mathematics writes them, y = x
+       W: columns are outputs. Below, for each variant, a lane for every GPU: its colour where it works on its
+       slice, grey where all GPUs do the same work.
 Cost   About 8 kB.
-Limit  All names, slices and collectives are those of an executed run (ndparallel/drawing/block.py); the order of the columns is drawn.
+Limit  All names, slices and collectives are those of an executed run (ndparallel/drawing/block.py); the order
+       of the columns is drawn.
 
 Glossary
     stop    a column of the picture: an operation, or f or g, where the GPUs talk
@@ -26,7 +29,8 @@ LANE_HEIGHT, LANE_GAP, TITLE_HEIGHT, ROW_HEIGHT, BAND_GAP = 17, 2, 24, 16, 8
 
 
 class Stop(NamedTuple):
-    """A column: its name, its width in pixels, the weights that it multiplies with; rows of them drawn below one another."""
+    """A column: its name, its width in pixels, the weights that it multiplies with; rows of them drawn below
+    one another."""
 
     name: str
     width: int
@@ -57,28 +61,35 @@ STOPS = (
 
 
 def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
-    """Draw one block of a model, and a band for every run of it; a band without lanes has those of the band above."""
+    """Draw one block of a model, and a band for every run of it; a band without lanes has those of the band
+    above."""
     lefts = [LEFT + sum(stop.width for stop in STOPS[:place]) for place in range(len(STOPS))]
     top, parts = WEIGHTS_HEIGHT + HEADER_HEIGHT, [*weights(runs[0], lefts), *header(lefts)]
     above = None
     for run in runs:
         lanes = [[lane_words(stop, run, config, rank) for stop in STOPS] for rank in range(run.ranks)]
         parts += band(run, lanes if lanes != above else [], lefts, top)
-        top += TITLE_HEIGHT + 2 * ROW_HEIGHT + BAND_GAP + (LANE_HEIGHT + LANE_GAP) * run.ranks * (lanes != above)
+        top += (
+            TITLE_HEIGHT + 2 * ROW_HEIGHT + BAND_GAP + (LANE_HEIGHT + LANE_GAP) * run.ranks * (lanes != above)
+        )
         above = lanes
     shared = {COMMUNICATION: ACTIVITIES[COMMUNICATION], IDLE: ACTIVITIES[IDLE]}
     ranks = {f"rank{rank}": paint for rank, paint in enumerate(RANKS[: runs[0].ranks])}
-    words = {f"rank{rank}": f"GPU {rank}" for rank in range(len(ranks))} | {COMMUNICATION: "they talk", IDLE: "all do the same"}
+    words = {f"rank{rank}": f"GPU {rank}" for rank in range(len(ranks))} | {
+        COMMUNICATION: "they talk",
+        IDLE: "all do the same",
+    }
     body = [*parts, *legend(ranks | shared, top - BAND_GAP, words)]
     label = "A transformer block under " + listed([run.name for run in runs])
     return document(label, top - BAND_GAP + LEGEND_HEIGHT, ranks | shared, body)
 
 
-# ---------------------------------------------------------------------------------------------------------- the weights
+# ------------------------------------------------------------------------------------------------ the weights
 
 
 def weights(run: BlockRun, lefts: Sequence[float]) -> Iterator[str]:
-    """Every weight above the stop that multiplies with it, centred, its slices in the colours of those who hold them."""
+    """Every weight above the stop that multiplies with it, centred, its slices in the colours of those who
+    hold them."""
     yield text(LEFT, 17, f"A transformer block on {count(run.ranks, 'GPU')}", "name")
     yield text(LEFT, 33, "Weights as in y = x W: rows are inputs, columns are outputs", "small")
     for stop, left in zip(STOPS, lefts):
@@ -125,7 +136,7 @@ def rectangle(paint: str, x: float, y: float, width: float, height: float, more:
     return f'<rect class="nd-{paint} nd-box" {place}{more}/>'
 
 
-# ------------------------------------------------------------------------------------------------------------ the bands
+# -------------------------------------------------------------------------------------------------- the bands
 
 
 def header(lefts: Sequence[float]) -> Iterator[str]:
@@ -136,7 +147,10 @@ def header(lefts: Sequence[float]) -> Iterator[str]:
     starts = [left for stop, left in zip(STOPS, lefts) if stop.name == "norm"]
     ends = [left + stop.width / 2 for stop, left in zip(STOPS, lefts) if stop.name == "+"]
     for start, end in zip(starts, ends):
-        yield f'<path class="mark" d="M{number(start + 4)} {y - 6}V{y - 22}H{number(end)}V{y - 16}m-3 -4l3 4l3 -4"/>'
+        yield (
+            f'<path class="mark" d="M{number(start + 4)} {y - 6}V{y - 22}H{number(end)}V{y - 16}m-3 -4l3 4l3 '
+            '-4"/>'
+        )
 
 
 def band(run: BlockRun, lanes: Sequence[Sequence[str]], lefts: Sequence[float], top: float) -> Iterator[str]:
@@ -155,7 +169,9 @@ def band(run: BlockRun, lanes: Sequence[Sequence[str]], lefts: Sequence[float], 
     height = (LANE_HEIGHT + LANE_GAP) * len(lanes) - LANE_GAP
     for stop, left in zip(STOPS, lefts):
         if stop.place and lanes:
-            yield rectangle(COMMUNICATION, left + 5, y - height - LANE_GAP, stop.width - 10, height, ' rx="6"')
+            yield rectangle(
+                COMMUNICATION, left + 5, y - height - LANE_GAP, stop.width - 10, height, ' rx="6"'
+            )
             yield text(left + stop.width / 2, y - height / 2 + 2, stop.name, "middle name on-light")
     yield from directions(run, "backward", lefts, y)
 
@@ -173,18 +189,26 @@ def directions(run: BlockRun, direction: str, lefts: Sequence[float], top: float
     for stop, left in zip(STOPS, lefts):
         if stop.place:
             words = ", ".join(run.operations(direction, stop.place)) or "nothing"
-            yield text(left + stop.width / 2, top + 11, words, "middle small" if words == "nothing" else "middle digit")
+            yield text(
+                left + stop.width / 2,
+                top + 11,
+                words,
+                "middle small" if words == "nothing" else "middle digit",
+            )
 
 
 def cell(stop: Stop, words: str, rank: int, left: float, y: float) -> Iterator[str]:
     same = words.startswith("all")
     yield rectangle(IDLE if same else f"rank{rank}", left + 1, y, stop.width - 2, LANE_HEIGHT)
     if stop.name != "+":
-        yield text(left + stop.width / 2, y + LANE_HEIGHT / 2 + 3.5, words, "middle digit" + " on-light" * (not same))
+        yield text(
+            left + stop.width / 2, y + LANE_HEIGHT / 2 + 3.5, words, "middle digit" + " on-light" * (not same)
+        )
 
 
 def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str:
-    """What one GPU has at a stop: tokens where the residual runs, else columns, heads or rows of its slices."""
+    """What one GPU has at a stop: tokens where the residual runs, else columns, heads or rows of its
+    slices."""
     if stop.residual:
         return tokens(run, config, rank)
     of = {name: held[rank].index for name, held in run.slices.items()}

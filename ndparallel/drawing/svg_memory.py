@@ -1,8 +1,10 @@
-"""What GPUs held over time, by kind, as a small SVG: one panel a run, all on one scale of bytes and one of time.
+"""What GPUs held over time, by kind, as a small SVG: one panel a run, all on one scale of bytes and one of
+time.
 
 Idea   A panel is as high as its run's peak, so that the heights of panels compare what the runs need.
 Cost   About 25 bytes for every pixel with a change and every kind that is held.
-Limit  A pixel shows its fullest moment, so that no peak is lost, and its last; what lies between them is not seen.
+Limit  A pixel shows its fullest moment, so that no peak is lost, and its last; what lies between them is not
+       seen.
 
 Glossary
     column   what was held at one pixel of time
@@ -40,7 +42,9 @@ def draw_memory(histories: Sequence[MemoryHistory]) -> str:
     per_second = PLOT_WIDTH / (max(history.end_seconds for history in histories) or 1.0)
     tops = [HEADROOM * top_of(history) for history in histories]
     per_byte = min(HIGHEST / max(tops), HIGHEST_SUM / sum(tops))
-    kinds = [kind for kind in MEMORY_KINDS if any(held[kind] for history in histories for held in history.held)]
+    kinds = [
+        kind for kind in MEMORY_KINDS if any(held[kind] for history in histories for held in history.held)
+    ]
     parts: list[str] = []
     top = 0.0
     for history, bytes_high in zip(histories, tops):
@@ -60,21 +64,26 @@ def top_of(history: MemoryHistory) -> float:
     return max(history.peak_bytes, history.limit_bytes if near else 0, 1)
 
 
-def panel(history: MemoryHistory, kinds: Sequence[str], base: float, per_second: float, per_byte: float) -> Iterator[str]:
+def panel(
+    history: MemoryHistory, kinds: Sequence[str], base: float, per_second: float, per_byte: float
+) -> Iterator[str]:
     peak, limit, end = history.peak_bytes, history.limit_bytes, LEFT + history.end_seconds * per_second
     title = base - HEADROOM * top_of(history) * per_byte - 9
     yield text(LEFT, title, history.name, "name")
     yield text(LEFT - 8, title, f"GPU {history.rank}", "end")
     yield text(WIDTH - RIGHT, title, f"peak {si(peak, 'B')} of {si(limit, 'B')}", "end")
     columns = list(fullest_by_pixel(history, per_second))
-    yield from reversed([area(kind, kinds[: place + 1], columns, base, end, per_byte) for place, kind in enumerate(kinds)])
+    yield from reversed(
+        [area(kind, kinds[: place + 1], columns, base, end, per_byte) for place, kind in enumerate(kinds)]
+    )
     for name, size in {"peak": peak, "limit": limit}.items():
         if size <= top_of(history):
             yield level(name, size, base, end, per_byte)
 
 
 def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[Column]:
-    """(x, bytes held by kind) of every pixel with a change: its fullest moment, then its last, so that no peak is lost."""
+    """(x, bytes held by kind) of every pixel with a change: its fullest moment, then its last, so that no
+    peak is lost."""
     columns: dict[int, list[dict[str, float]]] = {}
     for seconds, held in zip(history.seconds, history.held):
         columns.setdefault(min(int(seconds * per_second), PLOT_WIDTH - 1), []).append(held)
@@ -83,7 +92,9 @@ def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[Colu
         yield x + 1, moments[-1]
 
 
-def area(kind: str, below: Sequence[str], columns: Iterable[Column], base: float, end: float, per_byte: float) -> str:
+def area(
+    kind: str, below: Sequence[str], columns: Iterable[Column], base: float, end: float, per_byte: float
+) -> str:
     """A step curve over time of all kinds up to this one; the kinds under it are drawn over it."""
     path, height, most = [f"M{LEFT} {number(base)}"], 0.0, 0.0
     for x, held in columns:
@@ -92,11 +103,17 @@ def area(kind: str, below: Sequence[str], columns: Iterable[Column], base: float
             path.append(f"H{number(min(LEFT + x, end))}V{number(base - level)}")
             height = level
     path.append(f"H{number(end)}V{number(base)}z")
-    return f'<path class="nd-{kind}" d="{"".join(path)}"><title>{kind}: at most {si(most, "B")}</title></path>'
+    return (
+        f'<path class="nd-{kind}" d="{"".join(path)}"><title>{kind}: at most {si(most, "B")}</title></path>'
+    )
 
 
 def level(name: str, size: float, base: float, end: float, per_byte: float) -> str:
-    """A line at a number of bytes, named in the margin: the peak below its line, the limit above, so that they never meet."""
+    """A line at a number of bytes, named in the margin: the peak below its line, the limit above, so that
+    they never meet."""
     y = base - size * per_byte
-    line = f'<path class="{name}" d="M{LEFT} {number(y)}H{number(end)}"><title>{name} {si(size, "B")}</title></path>'
+    line = (
+        f'<path class="{name}" d="M{LEFT} {number(y)}H{number(end)}"><title>{name} '
+        f"{si(size, 'B')}</title></path>"
+    )
     return line + text(LEFT - 8, y + (8 if name == "peak" else -1), name, "end small")

@@ -1,7 +1,10 @@
-"""What every SVG of ours is made of: the document with its colours for light and dark, bars, texts, the axis of time, the legend.
+"""What every SVG of ours is made of: the document with its colours for light and dark, bars, texts, the axis
+of time, the legend.
 
-Idea   A handful of functions that return strings; the ground is painted, so that a picture can be read wherever it is shown.
-Limit  A page decides on light or dark by the browser's setting (prefers-color-scheme). No fonts, scripts or files from elsewhere.
+Idea   A handful of functions that return strings; the ground is painted, so that a picture can be read
+       wherever it is shown.
+Limit  A page decides on light or dark by the browser's setting (prefers-color-scheme). No fonts, scripts or
+       files from elsewhere.
 
 Glossary
     plot   the part of a picture that shows time: `PLOT_WIDTH` pixels from `LEFT`
@@ -21,18 +24,34 @@ TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
 FRAME = (
     "text{font:12px system-ui,sans-serif}.name{font-weight:600}.small,.digit{font-size:10px}"
-    ".end{text-anchor:end}.middle{text-anchor:middle}.name,.end{stroke-width:3px;paint-order:stroke}"  # grid lines keep their distance
+    # grid lines keep their distance
+    ".end{text-anchor:end}.middle{text-anchor:middle}.name,.end{stroke-width:3px;paint-order:stroke}"
     ".mark,.grid,.limit,.peak,.frame{fill:none}.peak{stroke-dasharray:2 3}.limit,.frame{stroke-width:1.5}"
-    f".on-light,.on-dark{{stroke-width:0}}.on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"  # on a colour that both modes share
+    # on a colour that both modes share
+    f".on-light,.on-dark{{stroke-width:0}}.on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"
 )
-SEAM = ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}.nd-line{stroke-width:.8}.nd-box{stroke-width:.8}"
+SEAM = (
+    ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}"
+    ".nd-line{stroke-width:.8}.nd-box{stroke-width:.8}"
+)
 
 
 def document(label: str, height: float, paints: Mapping[str, Paint], body: Iterable[str]) -> str:
     """A whole SVG: its size, its colours in both modes, its ground, its body."""
     size = f'viewBox="0 0 {WIDTH} {number(height)}" width="{WIDTH}" height="{number(height)}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{escape(label)}" {size}>'
-    return "\n".join([head, style(paints), f'<rect class="ground" width="{WIDTH}" height="{number(height)}"/>', *body, "</svg>\n"])
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{escape(label)}" '
+        f"{size}>"
+    )
+    return "\n".join(
+        [
+            head,
+            style(paints),
+            f'<rect class="ground" width="{WIDTH}" height="{number(height)}"/>',
+            *body,
+            "</svg>\n",
+        ]
+    )
 
 
 def style(paints: Mapping[str, Paint]) -> str:
@@ -42,13 +61,22 @@ def style(paints: Mapping[str, Paint]) -> str:
 
 def frame_colours(mode: int) -> str:
     ground, ink, faint, grid = (pair[mode] for pair in (GROUND, INK, FAINT_INK, GRID))
-    lines = f".grid{{stroke:{grid}}}.frame{{stroke:{ink}}}.mark,.peak{{stroke:{faint}}}.limit{{stroke:{ACTIVITIES[WAITING][1 + mode]}}}"
-    return f".ground{{fill:{ground}}}.name,.end{{stroke:{ground}}}text{{fill:{ink}}}.small{{fill:{faint}}}" + lines
+    limit = ACTIVITIES[WAITING][1 + mode]
+    lines = (
+        f".grid{{stroke:{grid}}}.frame{{stroke:{ink}}}.mark,.peak{{stroke:{faint}}}.limit{{stroke:{limit}}}"
+    )
+    return (
+        f".ground{{fill:{ground}}}.name,.end{{stroke:{ground}}}text{{fill:{ink}}}.small{{fill:{faint}}}"
+        + lines
+    )
 
 
 def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
-    """Rules for shapes that <use> repeats; no rule about what they are in would reach them there, so that their names are our own."""
-    lines = f".nd-seam,.nd-box{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
+    """Rules for shapes that <use> repeats; no rule about what they are in would reach them there, so that
+    their names are our own."""
+    lines = (
+        f".nd-seam,.nd-box{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
+    )
     return lines + "".join(f".nd-{name}{{fill:{paint[1 + mode]}}}" for name, paint in paints.items())
 
 
@@ -57,7 +85,12 @@ def scoped(rules: str) -> str:
     result = []
     for rule in rules.split("}")[:-1]:
         selectors, declarations = rule.split("{")
-        result.append(",".join(f".ndparallel {selector}" for selector in selectors.split(",")) + "{" + declarations + "}")
+        result.append(
+            ",".join(f".ndparallel {selector}" for selector in selectors.split(","))
+            + "{"
+            + declarations
+            + "}"
+        )
     return "".join(result)
 
 
@@ -66,10 +99,15 @@ def time_axis(end: float, bottom: float, per_second: float, left: float = LEFT) 
     for tick in ticks(end):
         x = number(left + tick * per_second)
         yield f'<path class="grid" d="M{x} {TITLE_HEIGHT - 4}V{number(bottom + 4)}"/>'
-        yield f'<text class="small" x="{x}" y="{number(bottom + 16)}" text-anchor="middle">{si(tick, "s")}</text>'
+        yield (
+            f'<text class="small" x="{x}" y="{number(bottom + 16)}" '
+            f'text-anchor="middle">{si(tick, "s")}</text>'
+        )
 
 
-def legend(paints: Iterable[str], top: float, words: Mapping[str, str] | None = None, left: int = LEFT) -> Iterator[str]:
+def legend(
+    paints: Iterable[str], top: float, words: Mapping[str, str] | None = None, left: int = LEFT
+) -> Iterator[str]:
     """A patch of every paint, and its name or what `words` calls it."""
     x = left
     for paint in paints:

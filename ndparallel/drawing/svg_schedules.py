@@ -1,6 +1,8 @@
-"""Timed pipeline schedules as small SVG files: a panel for each, a row for each rank, the number of its microbatch in every action.
+"""Timed pipeline schedules as small SVG files: a panel for each, a row for each rank, the number of its
+microbatch in every action.
 
-Idea   What `ndparallel.drawing.schedule_picture` draws on the terminal, in the same colours, with exact lengths, all on one axis of time.
+Idea   What `ndparallel.drawing.schedule_picture` draws on the terminal, in the same colours, with exact
+       lengths, all on one axis of time.
 Cost   About 50 bytes for every action.
 Limit  An action that is narrower than its number has none.
 
@@ -42,16 +44,23 @@ class Box(NamedTuple):
 
 
 def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
-    """Draw schedules below one another on one axis of time, which ends with the longest of them or at `end`."""
+    """Draw schedules below one another on one axis of time, which ends with the longest of them or at
+    `end`."""
     end = end or max(timing.makespan for timing in timings)
     parts: list[str] = []
     per_second, top = PLOT_WIDTH / end, 0.0
     for timing in timings:
         parts += panel(timing, top, per_second)
         top += TITLE_HEIGHT + timing.schedule.ranks * (ROW_HEIGHT + ROW_GAP) + PANEL_GAP
-    body = [*time_axis(end, top - PANEL_GAP, per_second), *parts, *legend(timings, top - PANEL_GAP + AXIS_HEIGHT)]
+    body = [
+        *time_axis(end, top - PANEL_GAP, per_second),
+        *parts,
+        *legend(timings, top - PANEL_GAP + AXIS_HEIGHT),
+    ]
     names = ", ".join(f"{timing.schedule.name} {timing.makespan:g} s" for timing in timings)
-    return document(f"Schedules: {names}", top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT, paints_of(timings), body)
+    return document(
+        f"Schedules: {names}", top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT, paints_of(timings), body
+    )
 
 
 def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
@@ -66,8 +75,16 @@ def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
 
 def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
     """For every op that occurs, how light each chunk is drawn that it occurs on."""
-    layouts = {(action.op, timing.schedule.layout) for timing in timings for row in timing.schedule.actions for action in row}
-    chunks = {op: {c: shade_of(layout, c) for o, layout in layouts if o == op for c in range(layout.chunks)} for op in NAMES}
+    layouts = {
+        (action.op, timing.schedule.layout)
+        for timing in timings
+        for row in timing.schedule.actions
+        for action in row
+    }
+    chunks = {
+        op: {c: shade_of(layout, c) for o, layout in layouts if o == op for c in range(layout.chunks)}
+        for op in NAMES
+    }
     return {op: dict(sorted(chunks[op].items())) for op in NAMES if chunks[op]}
 
 
@@ -87,7 +104,10 @@ def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
 
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
     """The name, the figures, and the rows of one schedule."""
-    figures = f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held {peaks(timing.peak_held, most=8)}"
+    figures = (
+        f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held "
+        f"{peaks(timing.peak_held, most=8)}"
+    )
     yield text(LEFT, top + 17, timing.schedule.name, "name")
     yield text(WIDTH - RIGHT, top + 17, figures, "end")
     for rank in range(timing.schedule.ranks):
@@ -105,10 +125,14 @@ def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
         shapes[paint].append(outline(x, width))
         if width >= DIGIT_WIDTH * len(words):
             lightness = shade_of(timing.schedule.layout, int(paint[1:]))
-            numbers["on-dark" if dark_enough(lightness) else "on-light"].append(f'<tspan x="{number(x + width / 2)}">{words}</tspan>')
+            numbers["on-dark" if dark_enough(lightness) else "on-light"].append(
+                f'<tspan x="{number(x + width / 2)}">{words}</tspan>'
+            )
     for paint, outlines in shapes.items():
         yield f'<path class="nd-{paint} nd-box" d="{"".join(outlines)}"/>'
-    pairs = [outline(start * per_second, (end - start) * per_second) for start, end in fused_pairs(timing, rank)]
+    pairs = [
+        outline(start * per_second, (end - start) * per_second) for start, end in fused_pairs(timing, rank)
+    ]
     if pairs:
         yield f'<path class="frame" d="{"".join(pairs)}"/>'
     for ink, spans in numbers.items():

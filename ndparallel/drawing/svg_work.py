@@ -1,7 +1,8 @@
-"""What several GPUs spend on one step, as a small SVG: a bar for every strategy, as long as GPUs x step, parted by what the time went into.
+"""What several GPUs spend on one step, as a small SVG: a bar for every strategy, as long as GPUs x step,
+parted by what the time went into.
 
-Idea   The work is the same for all, so that all that lies beyond the single GPU's step is what the strategy costs: compute that is
-       repeated, communication that is waited for, bubble.
+Idea   The work is the same for all, so that all that lies beyond the single GPU's step is what the strategy
+       costs: compute that is repeated, communication that is waited for, bubble.
 Cost   About 500 bytes a bar.
 Limit  A bar that is short in GPU-seconds is not quick in seconds: that is told beside it, as speedup.
 
@@ -14,7 +15,18 @@ from typing import Any
 
 from gpu import si
 from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, IDLE, WAITING
-from ndparallel.drawing.svg_parts import AXIS_HEIGHT, LEGEND_HEIGHT, RIGHT, TITLE_HEIGHT, WIDTH, document, legend, number, text, time_axis
+from ndparallel.drawing.svg_parts import (
+    AXIS_HEIGHT,
+    LEGEND_HEIGHT,
+    RIGHT,
+    TITLE_HEIGHT,
+    WIDTH,
+    document,
+    legend,
+    number,
+    text,
+    time_axis,
+)
 
 BARS_LEFT, BARS_WIDTH, BAR_HEIGHT, BAR_GAP = 150, 535, 14, 6
 SPEEDUP_RIGHT = WIDTH - RIGHT - 80
@@ -23,7 +35,8 @@ WORDS = {BACKWARD: "compute", IDLE: "bubble"}
 
 
 def draw_work(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Draw strategies' rows of a report under these names; the first is the single GPU, whose step is marked for all."""
+    """Draw strategies' rows of a report under these names; the first is the single GPU, whose step is marked
+    for all."""
     per_second = BARS_WIDTH / max(gpu_seconds(row) for row in rows)
     bottom = TITLE_HEIGHT + len(rows) * (BAR_HEIGHT + BAR_GAP)
     paints = {paint: ACTIVITIES[paint] for paint in PARTS}
@@ -51,8 +64,12 @@ def bar(row: Mapping[str, Any], name: str, place: int, per_second: float) -> Ite
     for paint, key in PARTS.items():
         seconds = row["gpus"] * row[key]
         size = f'x="{number(x)}" y="{y}" width="{number(seconds * per_second)}" height="{BAR_HEIGHT}"'
-        yield f'<rect class="nd-{paint}" {size}><title>{WORDS.get(paint, paint)}: {si(seconds, "s")}</title></rect>'
+        yield (
+            f'<rect class="nd-{paint}" {size}><title>{WORDS.get(paint, paint)}: '
+            f"{si(seconds, 's')}</title></rect>"
+        )
         x += seconds * per_second
-    yield f'<path class="grid" d="M{BARS_LEFT} {y}H{number(x)}v{BAR_HEIGHT}H{BARS_LEFT}"/>'  # idle time is hardly seen without
+    # idle time is hardly seen without
+    yield f'<path class="grid" d="M{BARS_LEFT} {y}H{number(x)}v{BAR_HEIGHT}H{BARS_LEFT}"/>'
     yield text(SPEEDUP_RIGHT, y + 11, f"{row['speedup']:.2f}x on {row['gpus']}", "end")
     yield text(WIDTH - RIGHT, y + 11, si(row["peak_memory_bytes"]["total"], "B"), "end")

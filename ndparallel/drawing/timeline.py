@@ -1,8 +1,10 @@
-"""Timelines on the terminal: one row of cells for every stream of every GPU, several strategies on one scale of time.
+"""Timelines on the terminal: one row of cells for every stream of every GPU, several strategies on one scale
+of time.
 
 Idea   A cell shows what fills it, as a colour and as a letter: a row reads the same on a screen and on paper.
-Limit  A cell is a hundredth of the picture or so. On the compute stream what is shorter than that is seen in proportion, not where each
-       piece of it is; a communication stream shows what is there however short it is. The SVG and the trace have the exact times.
+Limit  A cell is a hundredth of the picture or so. On the compute stream what is shorter than that is seen in
+       proportion, not where each piece of it is; a communication stream shows what is there however short it
+       is. The SVG and the trace have the exact times.
 
 Glossary
     cell   a character's share of the time axis
@@ -42,7 +44,8 @@ class Timelines:
 
 
 def gantt(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
-    """Draw timelines as lines of text, at most `width` characters each: title and rows of each, then the axis and the legend."""
+    """Draw timelines as lines of text, at most `width` characters each: title and rows of each, then the axis
+    and the legend."""
     margin = max((len(lane_name(lane)) for timeline in timelines for lane in timeline.lanes), default=0) + 1
     end = max((timeline.seconds for timeline in timelines), default=0.0)
     columns = max(width - margin - 1, 10)
@@ -50,7 +53,9 @@ def gantt(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
     for timeline in timelines:
         yield Text.assemble((timeline.name, "bold"), f"  {si(timeline.seconds, 's')}")
         for lane in timeline.lanes:
-            row = Text.assemble(f"{lane_name(lane):<{margin}}", painted(cells(lane, timeline.seconds, cell_seconds)))
+            row = Text.assemble(
+                f"{lane_name(lane):<{margin}}", painted(cells(lane, timeline.seconds, cell_seconds))
+            )
             row.rstrip()
             yield row
         yield Text()
@@ -63,11 +68,17 @@ def lane_name(lane: Lane) -> str:
 
 
 def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
-    """What stands in each cell from 0 to `seconds`: an activity, or BLANK where a communication stream has none."""
+    """What stands in each cell from 0 to `seconds`: an activity, or BLANK where a communication stream has
+    none."""
     filled = shares(lane, seconds, cell_seconds)
     if lane.stream != COMPUTE:  # it talks rarely and shortly, and none of it may be lost
-        return [max((activity for activity in cell if cell[activity] > 0), key=cell.__getitem__, default=BLANK) for cell in filled]
-    return in_proportion([cell | {IDLE: max(cell_seconds - sum(cell.values()), 0.0)} for cell in filled], cell_seconds)
+        return [
+            max((activity for activity in cell if cell[activity] > 0), key=cell.__getitem__, default=BLANK)
+            for cell in filled
+        ]
+    return in_proportion(
+        [cell | {IDLE: max(cell_seconds - sum(cell.values()), 0.0)} for cell in filled], cell_seconds
+    )
 
 
 def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, float]]:
@@ -86,14 +97,16 @@ def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, fl
 
 
 def in_proportion(filled: Sequence[dict[str, float]], cell_seconds: float) -> list[str]:
-    """One activity for each cell. It takes the cell's time, and the others keep theirs for the next cell that has them: so what is shorter
-    than a cell is seen as often as it is long."""
+    """One activity for each cell. It takes the cell's time, and the others keep theirs for the next cell that
+    has them: so what is shorter than a cell is seen as often as it is long."""
     kept: dict[str, float] = defaultdict(float)
     seen = []
     for cell in filled:
         for activity, part in cell.items():
             kept[activity] += part
-        seen.append(max((activity for activity in cell if cell[activity] > 0), key=kept.__getitem__, default=IDLE))
+        seen.append(
+            max((activity for activity in cell if cell[activity] > 0), key=kept.__getitem__, default=IDLE)
+        )
         kept[seen[-1]] -= cell_seconds
     return seen
 
@@ -138,7 +151,9 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
 
 def legend(timelines: Sequence[Timeline]) -> Text:
     """The letters that occur, and what they stand for."""
-    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {IDLE}
+    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {
+        IDLE
+    }
     text = Text()
     for activity, paint in ACTIVITIES.items():
         if activity in seen:

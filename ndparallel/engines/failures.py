@@ -38,7 +38,8 @@ class Failure(NamedTuple):
     traceback: str
 
     def error(self) -> Exception:
-        """The exception that tells the user: a kept kind as itself, with a note, and anything else as a RankError."""
+        """The exception that tells the user: a kept kind as itself, with a note, and anything else as a
+        RankError."""
         if self.kept is None:
             return RankError(self.rank, self.kind, f"rank {self.rank} raised {self.kind}\n\n{self.traceback}")
         error = KEPT[self.kept](self.message)
@@ -52,11 +53,16 @@ def failure_of(rank: int, error: BaseException) -> Failure:
 
 
 def killed(rank: int, exit_code: int | None) -> RankError:
-    """Say how a rank's process ended that ended without a word. A negative exit code is the number of a signal."""
+    """Say how a rank's process ended that ended without a word. A negative exit code is the number of a
+    signal."""
     if exit_code is not None and exit_code < 0:
         name = signal.Signals(-exit_code).name
         return RankError(rank, name, f"rank {rank} was killed by {name}, and the other ranks were ended.")
-    return RankError(rank, "exit", f"rank {rank} left with exit code {exit_code} in mid-program, and the other ranks were ended.")
+    return RankError(
+        rank,
+        "exit",
+        f"rank {rank} left with exit code {exit_code} in mid-program, and the other ranks were ended.",
+    )
 
 
 def _program_traceback(error: BaseException) -> str:

@@ -1,12 +1,14 @@
 """How a message travels between processes: in a frame, with a large array's content beside it.
 
-Idea   A frame is a header of numbers, then the content of a small array (the one element of an array that is only a size), then the
-       message's name and its form. A form is what many messages share, so it is pickled once and then known again by its bytes. Of a
-       collective's message the name is a group, which belongs to the form, and two numbers, which stand in the header.
+Idea   A frame is a header of numbers, then the content of a small array (the one element of an array that is
+       only a size), then the message's name and its form. A form is what many messages share, so it is
+       pickled once and then known again by its bytes. Of a collective's message the name is a group, which
+       belongs to the form, and two numbers, which stand in the header.
 Cost   One small pickle a message of no collective, of its name.
 
 Glossary
-    form      the collective that a message belongs to, its group, and its array's dtype, shape, and strides where these are not the usual
+    form      the collective that a message belongs to, its group, and its array's dtype, shape, and strides
+              where these are not the usual
     block     where the content of an array lies that is too large for the frame; 0 where it is in the frame
     note      a frame that carries any value, and belongs to no run
 """
@@ -23,7 +25,8 @@ import numpy as np
 from gpu import is_size_only
 
 CONTENT_BYTES = min(2048, select.PIPE_BUF // 2)  # arrays up to this size travel inside the frame
-# Bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block; numbers of the name
+# Bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block;
+# numbers of the name
 HEADER = Struct("IiiIIdddQqq")
 NO_RUN = -1
 FORMS = 4096  # that are remembered
@@ -45,24 +48,32 @@ def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], 
     else:
         block = put(array)
     length = HEADER.size + len(content) + len(name) + len(form)
-    header = HEADER.pack(length, run, source, len(name), len(form), departed, first_byte, wire_seconds, block, number, step)
+    header = HEADER.pack(
+        length, run, source, len(name), len(form), departed, first_byte, wire_seconds, block, number, step
+    )
     return header + content + name + form
 
 
 def header_of(data: bytes, start: int = 0) -> tuple:
-    """The header of the frame that begins there: the frame's length, its run, its source, and what `message_of` needs."""
+    """The header of the frame that begins there: the frame's length, its run, its source, and what
+    `message_of` needs."""
     return HEADER.unpack_from(data, start)
 
 
 def message_of(header: tuple, frame: bytes, array_at: Callable[..., tuple]) -> tuple:
     """The message; `array_at(source, block, dtype, shape)` finds an array that is not in the frame."""
-    length, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block, number, step = header
+    length, _, source, name_bytes, form_bytes, departed, first_byte, wire_seconds, block, number, step = (
+        header
+    )
     name_ends = length - form_bytes
     group, call, dtype, shape, strides = _form(frame[name_ends:])
     if block:
         array, release = array_at(source, block, dtype, shape)
     else:
-        array, release = np.ndarray(shape, dtype, frame, HEADER.size, strides), _nothing if strides is None else None
+        array, release = (
+            np.ndarray(shape, dtype, frame, HEADER.size, strides),
+            _nothing if strides is None else None,
+        )
     what = loads(frame[name_ends - name_bytes : name_ends]) if name_bytes else ((group, number), step)
     return what, call, departed, first_byte, wire_seconds, array, release
 
@@ -74,7 +85,9 @@ def block_of(frame: bytes) -> int:
 
 def note(source: int, value: Any) -> bytes:
     content = dumps(value, HIGHEST_PROTOCOL)
-    return HEADER.pack(HEADER.size + len(content), NO_RUN, source, len(content), 0, 0, 0, 0, 0, 0, 0) + content
+    return (
+        HEADER.pack(HEADER.size + len(content), NO_RUN, source, len(content), 0, 0, 0, 0, 0, 0, 0) + content
+    )
 
 
 def noted(frame: bytes) -> Any:
@@ -86,11 +99,19 @@ def _is_numbered(what: Any) -> bool:
     if type(what) is not tuple or len(what) != 2 or type(what[0]) is not tuple or len(what[0]) != 2:
         return False
     (group, number), step = what
-    return type(group) is str and group != "" and type(number) is type(step) is int and 0 <= number < MOST and 0 <= step < MOST
+    return (
+        type(group) is str
+        and group != ""
+        and type(number) is type(step) is int
+        and 0 <= number < MOST
+        and 0 <= step < MOST
+    )
 
 
 @lru_cache(FORMS)
-def _pickled_form(group: str | None, call: tuple | None, dtype: np.dtype, shape: tuple[int, ...], repeated: bool) -> bytes:
+def _pickled_form(
+    group: str | None, call: tuple | None, dtype: np.dtype, shape: tuple[int, ...], repeated: bool
+) -> bytes:
     """Raises TypeError for an array of Python objects."""
     if dtype.hasobject:
         raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
@@ -101,4 +122,5 @@ _form = lru_cache(FORMS)(loads)
 
 
 def _nothing() -> None:
-    """A small array needs no release: it came with its frame. It is read-only, as all lent arrays should be taken to be."""
+    """A small array needs no release: it came with its frame. It is read-only, as all lent arrays should be
+    taken to be."""

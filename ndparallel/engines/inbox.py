@@ -1,6 +1,7 @@
 """An inbox: messages from one rank to another, in the order in which they were sent.
 
-Idea   Ranks mostly ask for messages in the order in which they were sent, so the first one is looked at first.
+Idea   Ranks mostly ask for messages in the order in which they were sent, so the first one is looked at
+       first.
 Cost   Constant for the message sent first; otherwise in proportion to the unread messages of that one sender.
 """
 
@@ -20,4 +21,6 @@ def take(inbox: deque[tuple], what: Any) -> tuple | None:
 
 
 def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:
-    raise ValueError(f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}.")
+    raise ValueError(
+        f"rank {rank} has a message for or from rank {other}, but the ranks are 0 to {world_size - 1}."
+    )

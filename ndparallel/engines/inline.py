@@ -1,7 +1,8 @@
 """All ranks in one process, each on a stack of its own, one running at a time.
 
-Idea   A rank runs until it waits for a message that is not there; then the next rank that can run goes on, from where it stood. A
-       message wakes exactly the rank that waits for it, so a switch costs the same among 4 ranks and 8,192.
+Idea   A rank runs until it waits for a message that is not there; then the next rank that can run goes on,
+       from where it stood. A message wakes exactly the rank that waits for it, so a switch costs the same
+       among 4 ranks and 8,192.
 Cost   One switch of stacks (greenlet) for every wait that finds nothing.
 Limit  One core. A debugger works: `breakpoint()` in a program stops every rank.
 
@@ -48,7 +49,11 @@ class Round:
     """One task on all ranks, from start to end."""
 
     def __init__(self, world_size: int, program: Program, task: Task, greenlet: ModuleType) -> None:
-        self.program, self.task, self.arguments = program, task, pickle.dumps(task.arguments, pickle.HIGHEST_PROTOCOL)
+        self.program, self.task, self.arguments = (
+            program,
+            task,
+            pickle.dumps(task.arguments, pickle.HIGHEST_PROTOCOL),
+        )
         self.main = greenlet.getcurrent()
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
@@ -63,11 +68,13 @@ class Round:
 
     def _run(self) -> list[RankResult]:
         try:
-            for seat in self.seats.values():  # started from here and not by one another: a stack starts as deep as its starter
+            # started from here and not by one another: a stack starts as deep as its starter
+            for seat in self.seats.values():
                 seat.stack.switch(seat)
             while self.ready:
                 self.ready.popleft().switch()
-            if self.failures:  # the others have run on, as they would in processes of their own: the lowest rank is reported
+            # the others have run on, as they would in processes of their own: the lowest rank is reported
+            if self.failures:
                 raise self.failures[min(self.failures)].error()
             if len(self.results) < len(self.seats):
                 raise DeadlockError(self._explain())
@@ -76,7 +83,8 @@ class Round:
             self._unwind()
 
     def _run_rank(self, seat: "Seat") -> None:
-        task = self.task._replace(arguments=pickle.loads(self.arguments))  # its own, as in a process of its own
+        # its own, as in a process of its own
+        task = self.task._replace(arguments=pickle.loads(self.arguments))
         try:
             self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
         except (Exception, SystemExit) as error:
@@ -84,10 +92,13 @@ class Round:
 
     def _explain(self) -> str:
         waits_for = {seat.rank: seat.awaits[0] for seat in self.seats.values() if seat.awaits}
-        return report([self.seats[rank].explain() for rank in deadlocked(waits_for, self.results.__contains__)])
+        return report(
+            [self.seats[rank].explain() for rank in deadlocked(waits_for, self.results.__contains__)]
+        )
 
     def _unwind(self) -> None:
-        """Leave the stacks that an error left standing, by way of their `finally`s; those that have ended do not notice."""
+        """Leave the stacks that an error left standing, by way of their `finally`s; those that have ended do
+        not notice."""
         self.ready.clear()
         for seat in self.seats.values():
             seat.stack.throw()
@@ -98,13 +109,25 @@ class Round:
 class Seat:
     """One rank's transport. Slots, for thousands of these do not fit into the processor's cache otherwise."""
 
-    __slots__ = ("rank", "stack", "seats", "ready", "main", "inboxes", "doors", "awaits", "arrived", "last_size")
+    __slots__ = (
+        "rank",
+        "stack",
+        "seats",
+        "ready",
+        "main",
+        "inboxes",
+        "doors",
+        "awaits",
+        "arrived",
+        "last_size",
+    )
 
     def __init__(self, round: Round, rank: int, stack: Any) -> None:
         self.rank, self.stack = rank, stack
         self.seats, self.ready, self.main = round.seats, round.ready, round.main
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
-        self.doors: dict[int, tuple[Seat, deque[tuple]]] = {}  # by target: its seat, and its inbox for what comes from here
+        # by target: its seat, and its inbox for what comes from here
+        self.doors: dict[int, tuple[Seat, deque[tuple]]] = {}
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
         self.last_size: Any = None
@@ -152,4 +175,6 @@ def _import_greenlet() -> ModuleType:
     try:
         return importlib.import_module("greenlet")
     except ImportError:
-        raise UserError("engine 'inline' needs greenlet: pip install 'ndparallel[inline]', or choose engine='processes'.") from None
+        raise UserError(
+            "engine 'inline' needs greenlet: pip install 'ndparallel[inline]', or choose engine='processes'."
+        ) from None

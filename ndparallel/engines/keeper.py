@@ -1,15 +1,19 @@
-"""The table that rank 0 keeps of one run under mpirun: who waits for whom, who has ended or failed, and what follows from that.
+"""The table that rank 0 keeps of one run under mpirun: who waits for whom, who has ended or failed, and what
+follows from that.
 
-Idea   Ranks tell rank 0 when they wait, end or fail. The table ends the run with a verdict: all results; the failure of the lowest rank,
-       once all others have failed, ended or wait; or a deadlock.
+Idea   Ranks tell rank 0 when they wait, end or fail. The table ends the run with a verdict: all results; the
+       failure of the lowest rank, once all others have failed, ended or wait; or a deadlock.
 Cost   A walk over the ranks for each of rank 0's own looks in vain.
 
-Why a deadlock is a fact   Rank 0 suspects a circle, or a rank that waits for one that has ended, from what ranks have told; that may be
-out of date. So it asks each whether it still waits as it told. Where all say yes, each has waited from its telling to its answer, and the
-asking lies between: at that instant all of them waited, with no message on its way between them.
+Why a deadlock is a fact   Rank 0 suspects a circle, or a rank that waits for one that has ended, from what
+                           ranks have told; that may be
+out of date. So it asks each whether it still waits as it told. Where all say yes, each has waited from its
+telling to its answer, and the asking lies between: at that instant all of them waited, with no message on its
+way between them.
 
 Glossary
-    told       a rank's wait, as it told rank 0: its number, whom it waits for, how many messages it has had from there and sent to each
+    told       a rank's wait, as it told rank 0: its number, whom it waits for, how many messages it has had
+               from there and sent to each
     idle       of a rank: nothing that it waits for is on its way
     suspect    a rank that would never move again if what was told still holds
 """
@@ -48,7 +52,8 @@ class Keeper:
         self.verdict: str | None = None
 
     def hear_all(self) -> None:
-        """Between the end of rank 0's own program and the verdict; data that nobody will ask for are dropped."""
+        """Between the end of rank 0's own program and the verdict; data that nobody will ask for are
+        dropped."""
         while self.world.arrived:
             source, frame, _ = self.world.arrived.popleft()
             if frame[1] == self.run and frame[0] not in ("data", "content"):
@@ -85,7 +90,8 @@ class Keeper:
             self._reach("failure" if self.failed else "deadlock")
 
     def _suspects(self, others: set[int]) -> list[int]:
-        """After a failure, all that have neither failed nor ended, if none of them can move; else the ranks of a deadlock."""
+        """After a failure, all that have neither failed nor ended, if none of them can move; else the ranks
+        of a deadlock."""
         idle = {rank: told.source for rank, told in self.told.items() if self._is_idle(rank, told)}
         if self.failed:
             return sorted(others) if others <= idle.keys() else []

@@ -1,8 +1,10 @@
 """Run one program on many ranks and collect what each leaves behind.
 
-Idea   `launch(program, 4, hardware, *arguments)` calls `program(gpu, *arguments)` once per rank, on the engine of your choice, and
-       returns a RankResult of each: the value it returned, its events, its clock, its memory.
-Limit  `Ranks` keeps its processes between runs of the same size; a run that failed ends them, and the next one starts new ones.
+Idea   `launch(program, 4, hardware, *arguments)` calls `program(gpu, *arguments)` once per rank, on the
+       engine of your choice, and returns a RankResult of each: the value it returned, its events, its clock,
+       its memory.
+Limit  `Ranks` keeps its processes between runs of the same size; a run that failed ends them, and the next
+       one starts new ones.
 """
 
 import argparse
@@ -16,16 +18,28 @@ from ndparallel.engines.failures import DeadlockError, RankError
 from ndparallel.engines.task import Program, RankResult, Task, Underway
 from ndparallel.engines.world import default_engine, launched_rank, launched_size
 
-__all__ = ["ENGINES", "DeadlockError", "RankError", "RankResult", "Ranks", "Underway", "check_ranks", "join", "launch"]
+__all__ = [
+    "ENGINES",
+    "DeadlockError",
+    "RankError",
+    "RankResult",
+    "Ranks",
+    "Underway",
+    "check_ranks",
+    "join",
+    "launch",
+]
 
 ENGINES = ("processes", "inline", "mpi")
 
 
 class Ranks:
-    """Ranks 0 to world_size - 1, to run programs on. Use it with `with`: processes start there, and none outlives the block.
+    """Ranks 0 to world_size - 1, to run programs on. Use it with `with`: processes start there, and none
+    outlives the block.
 
-    On the engine "mpi" only rank 0 of what mpirun has started gets past here; the other processes serve it, and end with it.
-    `start_method` is multiprocessing's, for processes: "fork" on Linux and "spawn" elsewhere where it is not given.
+    On the engine "mpi" only rank 0 of what mpirun has started gets past here; the other processes serve it,
+    and end with it. `start_method` is multiprocessing's, for processes: "fork" on Linux and "spawn" elsewhere
+    where it is not given.
     """
 
     def __init__(self, world_size: int, engine: str = "processes", start_method: str | None = None) -> None:
@@ -34,17 +48,23 @@ class Ranks:
         self.engine = _make_engine(engine, world_size, start_method)
         self.underway = Underway(list)
 
-    def run(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> list[RankResult]:
-        """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of the ranks.
+    def run(
+        self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True
+    ) -> list[RankResult]:
+        """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of
+        the ranks.
 
-        Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or its process was
-        killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. Of several that fail the lowest rank is
-        told. In every case all ranks have ended then.
+        Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or
+        its process was killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. Of
+        several that fail the lowest rank is told. In every case all ranks have ended then.
         """
         return self.begin(program, hardware, *arguments, keep_events=keep_events).results()
 
-    def begin(self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True) -> Underway:
-        """Begin what `run` does, once these ranks have finished what they were given before. Only processes run ahead of `results`."""
+    def begin(
+        self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True
+    ) -> Underway:
+        """Begin what `run` does, once these ranks have finished what they were given before. Only processes
+        run ahead of `results`."""
         self.underway.settle()
         self.underway = self.engine.begin(program, Task(hardware, arguments, keep_events))
         return self.underway
@@ -61,7 +81,12 @@ class Ranks:
 
 
 def launch(
-    program: Program, world_size: int, hardware: Hardware, *arguments: Any, engine: str = "processes", keep_events: bool = True
+    program: Program,
+    world_size: int,
+    hardware: Hardware,
+    *arguments: Any,
+    engine: str = "processes",
+    keep_events: bool = True,
 ) -> list[RankResult]:
     """Run a program once on `world_size` ranks; see Ranks.run."""
     with Ranks(world_size, engine) as ranks:
@@ -69,7 +94,8 @@ def launch(
 
 
 def join(argv: Sequence[str] | None) -> None:
-    """Under mpirun, keep all but rank 0 from going on: they serve it, or end where an option names another engine."""
+    """Under mpirun, keep all but rank 0 from going on: they serve it, or end where an option names another
+    engine."""
     words = sys.argv[1:] if argv is None else argv
     if launched_size() == 1 and not any("mpi" in word for word in words):
         return
@@ -87,7 +113,8 @@ def join(argv: Sequence[str] | None) -> None:
 
 
 def check_ranks(engine: str, largest: int) -> None:
-    """Raise UserError where an engine that cannot start ranks itself has not as many as the largest strategy takes."""
+    """Raise UserError where an engine that cannot start ranks itself has not as many as the largest strategy
+    takes."""
     if engine == "mpi":
         from ndparallel.engines.mpi import check_size, world
 

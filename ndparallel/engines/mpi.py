@@ -1,9 +1,11 @@
 """One rank in each process that mpirun has started, on as many machines as it was told.
 
-Idea   Rank 0 orders the others to run a program, runs it too, and keeps the table of who waits for whom. While a rank waits, it looks for
-       data and for control messages; what it waits for it tells rank 0 once, after a few looks in vain.
+Idea   Rank 0 orders the others to run a program, runs it too, and keeps the table of who waits for whom.
+       While a rank waits, it looks for data and for control messages; what it waits for it tells rank 0 once,
+       after a few looks in vain.
 Cost   A control message for every wait that is not over at once.
-Limit  Rank 0 looks at its table only while it waits itself, or has ended. A killed process is mpirun's to report, which ends all.
+Limit  Rank 0 looks at its table only while it waits itself, or has ended. A killed process is mpirun's to
+       report, which ends all.
 
 Glossary
     keeper     rank 0's table of one run, which ends it with a verdict: all results, or an error
@@ -47,7 +49,9 @@ class MPI:
         pass
 
     def begin(self, program: Program, task: Task) -> Underway:
-        return Underway(partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL)))
+        return Underway(
+            partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+        )
 
     def _run(self, *program_and_task: Any) -> list[RankResult]:
         here = self.world
@@ -69,16 +73,20 @@ class MPI:
 
 
 def check_size(started: int, wanted: int, exactly: bool = True) -> None:
-    """Raise UserError where mpirun has not started as many processes as are wanted, or at least not so many."""
+    """Raise UserError where mpirun has not started as many processes as are wanted, or at least not so
+    many."""
     if started < wanted or (exactly and started != wanted):
-        started_words = f"mpirun has started {started} processes" if started > 1 else "this process was started alone"
+        started_words = (
+            f"mpirun has started {started} processes" if started > 1 else "this process was started alone"
+        )
         raise UserError(
-            f"{wanted} GPUs are to be simulated and {started_words}: write mpirun -n {wanted}, or name strategies "
+            f"{wanted} GPUs are to be simulated and {started_words}: write mpirun -n {wanted}, or name "
+            "strategies "
             f"and --gpus such that the largest takes {started}, or choose --engine processes or inline."
         )
 
 
-# ---------------------------------------------------------------------------------------------------- what a rank does
+# ------------------------------------------------------------------------------------------- what a rank does
 
 
 def serve_unless_first(here: World) -> None:
@@ -133,10 +141,13 @@ class Channel:
     def post(self, target: int, message: tuple) -> None:
         if not 0 <= target < self.size:
             no_such_rank(self.rank, target, self.size)
-        frame = frame_of(self.run, self.rank, message, lambda array: array.nbytes)  # which follow the frame, in place of a block
+        # which follow the frame, in place of a block
+        frame = frame_of(self.run, self.rank, message, lambda array: array.nbytes)
         follow = block_of(frame)
         self.sent[target] += 1
-        self.world.send(target, ("content" if follow else "data", self.run, frame, follow), message[5] if follow else None)
+        self.world.send(
+            target, ("content" if follow else "data", self.run, frame, follow), message[5] if follow else None
+        )
 
     def wait(self, source: int, what: Any) -> tuple:
         inbox, looks = self.inboxes[source], 0
@@ -157,8 +168,8 @@ class Channel:
         return message
 
     def take_in(self) -> bool:
-        """Sort what has come: messages into their inboxes, questions to be answered, at rank 0 what is for its table. Returns whether
-        there were messages."""
+        """Sort what has come: messages into their inboxes, questions to be answered, at rank 0 what is for
+        its table. Returns whether there were messages."""
         arrived, before = self.world.arrived, sum(self.received)
         for _ in range(len(arrived)):
             source, frame, content = arrived.popleft()
@@ -177,7 +188,9 @@ class Channel:
 
     def _take_message(self, source: int, frame: bytes, content: Any) -> None:
         self.received[source] += 1
-        message = message_of(header_of(frame), frame, lambda _, __, dtype, shape: (content.view(dtype).reshape(shape), None))
+        message = message_of(
+            header_of(frame), frame, lambda _, __, dtype, shape: (content.view(dtype).reshape(shape), None)
+        )
         self.inboxes[source].append(message)
 
     def _answer(self, number: int) -> None:

@@ -1,14 +1,17 @@
 """One process per rank.
 
-Idea   The launcher starts the ranks, hands each its task, and then only watches: results and errors come through one connection per
-       rank, the death of a process through its sentinel, and a deadlock shows in the table that all ranks share.
+Idea   The launcher starts the ranks, hands each its task, and then only watches: results and errors come
+       through one connection per rank, the death of a process through its sentinel, and a deadlock shows in
+       the table that all ranks share.
 Cost   Starting: about 1.5 ms a rank with fork, 60 ms with spawn. A deadlock is found within two ticks.
-Limit  A deadlock of some ranks is told at once, while others may still be on their way to a failure of their own, and none before the
-       launcher asks for results. Fork copies only the thread that calls it: start ranks before threads that may hold locks (a progress
-       display, say). Ranks that outnumber the cores keep to one each, so what else runs on one of them holds up all.
+Limit  A deadlock of some ranks is told at once, while others may still be on their way to a failure of their
+       own, and none before the launcher asks for results. Fork copies only the thread that calls it: start
+       ranks before threads that may hold locks (a progress display, say). Ranks that outnumber the cores keep
+       to one each, so what else runs on one of them holds up all.
 
 Glossary
-    fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python (elsewhere)
+    fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python
+                  (elsewhere)
     sentinel      becomes readable when its process ends
     crew          the processes of one engine, kept between tasks
     tick          how often the launcher looks at the table; a deadlock is what two looks find unchanged
@@ -64,7 +67,9 @@ class Processes:
 
     def _finish(self) -> list[bytes]:
         if not self.crew:
-            raise UserError("these ranks were ended before their results were asked for: ask within the `with` block.")
+            raise UserError(
+                "these ranks were ended before their results were asked for: ask within the `with` block."
+            )
         try:
             return Watch(self.crew).results()
         except BaseException:
@@ -85,12 +90,16 @@ class Crew:
         context: Any = multiprocessing.get_context(start_method)
         try:
             pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-            self.wiring = Wiring([reader for reader, _ in pipes], [writer for _, writer in pipes], SharedFile(world_size))
+            self.wiring = Wiring(
+                [reader for reader, _ in pipes], [writer for _, writer in pipes], SharedFile(world_size)
+            )
             self.table = Table(self.wiring.file)
             self._start(context)
         except OSError as error:
             self.close()
-            raise UserError(f"cannot start {world_size} processes ({error}): choose fewer ranks, or engine='inline'.") from None
+            raise UserError(
+                f"cannot start {world_size} processes ({error}): choose fewer ranks, or engine='inline'."
+            ) from None
 
     def _start(self, context: Any) -> None:
         for end in (*self.wiring.readers, *self.wiring.writers):
@@ -99,7 +108,9 @@ class Crew:
         with _interrupts_held():
             for rank in range(len(self.wiring.readers)):
                 here, there = context.Pipe()
-                process = context.Process(target=live, args=(rank, self.wiring, there, looks), name=f"rank {rank}", daemon=True)
+                process = context.Process(
+                    target=live, args=(rank, self.wiring, there, looks), name=f"rank {rank}", daemon=True
+                )
                 process.start()
                 there.close()  # or it would be open in all ranks started after this one
                 self.processes.append(process)
@@ -137,15 +148,19 @@ class Watch:
         self.done: dict[int, bytes] = {}  # their RankResults, pickled
         self.failed: dict[int, Exception] = {}
         self.patience_ends = math.inf
-        self.waits: dict[int, tuple | None] = {}  # after a failure, at the last tick: what each of the others waits for
-        self.stuck: dict[int, tuple] = {}  # at the last tick: the ranks of a deadlock, and the waits that make it one
+        # after a failure, at the last tick: what each of the others waits for
+        self.waits: dict[int, tuple | None] = {}
+        # at the last tick: the ranks of a deadlock, and the waits that make it one
+        self.stuck: dict[int, tuple] = {}
         self.asked: list[int] = []
         self.answers: dict[int, Waiting] = {}
 
     def results(self) -> list[bytes]:
-        """Wait for all ranks' results. Raises what the lowest rank that failed raised, RankError for one that was killed, or DeadlockError.
+        """Wait for all ranks' results. Raises what the lowest rank that failed raised, RankError for one that
+        was killed, or DeadlockError.
 
-        After a failure the others run on until each has failed, ended or waits: who is reported does not depend on who was first.
+        After a failure the others run on until each has failed, ended or waits: who is reported does not
+        depend on who was first.
         """
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
@@ -187,21 +202,30 @@ class Watch:
         self.patience_ends = min(self.patience_ends, time.monotonic() + PATIENCE_SECONDS)
 
     def _others_have_settled(self) -> bool:
-        """Two looks must find all others waiting for the same, with no message on its way: then none of them will move again."""
+        """Two looks must find all others waiting for the same, with no message on its way: then none of them
+        will move again."""
         others = set(self.ranks) - self.done.keys() - self.failed.keys()
         before, self.waits = self.waits, {rank: self.table.idle_wait(rank) for rank in others}
         return (self.waits == before and None not in before.values()) or time.monotonic() > self.patience_ends
 
     def _look_for_deadlock(self) -> None:
-        """Two looks must find the same waits, with no message on its way: in between, then, none of these ranks can have moved."""
+        """Two looks must find the same waits, with no message on its way: in between, then, none of these
+        ranks can have moved."""
         if self.asked:
             if all(rank in self.answers for rank in self.asked):
                 raise DeadlockError(report([self.answers[rank] for rank in self.asked]))
             return
         waits = {rank: wait for rank in self.ranks if (wait := self.table.idle_wait(rank))}
-        ranks = deadlocked({rank: source for rank, (source, _) in waits.items()}, lambda rank: self.table.state(rank) == ENDED)
+        ranks = deadlocked(
+            {rank: source for rank, (source, _) in waits.items()},
+            lambda rank: self.table.state(rank) == ENDED,
+        )
         stuck = {rank: waits[rank] for rank in ranks}
-        if stuck and stuck == self.stuck and all(written(self.crew.wiring.writers[rank].fileno(), QUESTION) for rank in ranks):
+        if (
+            stuck
+            and stuck == self.stuck
+            and all(written(self.crew.wiring.writers[rank].fileno(), QUESTION) for rank in ranks)
+        ):
             self.asked = ranks
         self.stuck = stuck
 
@@ -212,7 +236,8 @@ def _cores() -> int:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for as long as it could leave a process behind: one not yet known, or not yet ended."""
+    """Hold Ctrl-C back for as long as it could leave a process behind: one not yet known, or not yet
+    ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

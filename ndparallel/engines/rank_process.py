@@ -1,6 +1,7 @@
 """The life of one rank's process: run one task after another until the launcher ends it.
 
-Limit  Ctrl-C is the launcher's to handle. Should the launcher die, a thread that does nothing else ends this process.
+Limit  Ctrl-C is the launcher's to handle. Should the launcher die, a thread that does nothing else ends this
+       process.
 """
 
 import gc
@@ -35,7 +36,8 @@ def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
 
 
 def _keep_to_a_core(rank: int, world_size: int) -> None:
-    """Share the ranks out evenly where they outnumber the cores: the scheduler would not, as a rank that looks for messages seems busy."""
+    """Share the ranks out evenly where they outnumber the cores: the scheduler would not, as a rank that
+    looks for messages seems busy."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if cores and world_size > len(cores):
         with suppress(OSError):  # not everywhere is it allowed
@@ -50,7 +52,8 @@ def _end_with_launcher() -> None:
 
 
 def _next_task(channel: Channel, launcher: Connection) -> tuple[int, Reference, bytes]:
-    """Wait for a task, and meanwhile do what the messages need: a rank that has ended never keeps another from ending."""
+    """Wait for a task, and meanwhile do what the messages need: a rank that has ended never keeps another
+    from ending."""
     while not launcher.poll():
         channel.idle(launcher.fileno())
     return launcher.recv()
@@ -61,7 +64,9 @@ def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes | Fai
     outcome: bytes | Failure
     try:
         program = load(reference)  # first: the arguments may be of kinds that its file defines
-        outcome = pickle.dumps(run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL)
+        outcome = pickle.dumps(
+            run_rank(channel.rank, program, pickle.loads(task), channel), pickle.HIGHEST_PROTOCOL
+        )
         channel.end(failed=False)
     except BaseException as error:
         outcome = failure_of(channel.rank, error)

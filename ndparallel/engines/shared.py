@@ -1,14 +1,17 @@
-"""Memory that all rank processes share: one anonymous file, with a region for every rank and a table of who waits for whom.
+"""Memory that all rank processes share: one anonymous file, with a region for every rank and a table of who
+waits for whom.
 
-Idea   A large array is copied once, into its sender's region, and read there by its receiver, who then sets the block free. The
-       file has no name from the start, so nothing is left of it when its last process ends, in whatever way.
+Idea   A large array is copied once, into its sender's region, and read there by its receiver, who then sets
+       the block free. The file has no name from the start, so nothing is left of it when its last process
+       ends, in whatever way.
 Cost   One copy a message. Pages count as memory only once they have been written.
 Limit  A rank can have 64 GiB of unread messages.
 
 Glossary
     region   the part of the file that one rank writes its messages into
     chunk    a region is mapped in chunks, each twice as large as the one before, when they are first needed
-    block    one message in a region: a flag (is it lent to a receiver?), then the array; its size is a power of two
+    block    one message in a region: a flag (is it lent to a receiver?), then the array; its size is a power
+             of two
 """
 
 import mmap
@@ -33,7 +36,10 @@ class SharedFile:
     """A file without a name that processes inherit, by fork or by spawn."""
 
     def __init__(self, world_size: int) -> None:
-        self.table_bytes = -(-8 * world_size * (world_size + Table.COLUMNS) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self.table_bytes = (
+            -(-8 * world_size * (world_size + Table.COLUMNS) // mmap.ALLOCATIONGRANULARITY)
+            * mmap.ALLOCATIONGRANULARITY
+        )
         self.world_size = world_size
         self.descriptor = _unnamed_file()
         os.ftruncate(self.descriptor, self.table_bytes + world_size * REGION_BYTES)
@@ -60,9 +66,11 @@ def _unnamed_file() -> int:
 
 
 class Table:
-    """What every rank does, for the launcher to read: its state, whom it waits for, and how many messages passed between them.
+    """What every rank does, for the launcher to read: its state, whom it waits for, and how many messages
+    passed between them.
 
-    A row is written by its own rank alone. `received` counts the messages that have come from the rank waited for.
+    A row is written by its own rank alone. `received` counts the messages that have come from the rank waited
+    for.
     """
 
     COLUMNS = 4  # state, waits for, received, number of waits; then the messages sent to every rank
@@ -90,7 +98,8 @@ class Table:
         return self.words[rank * self.width]
 
     def idle_wait(self, rank: int) -> tuple[int, int] | None:
-        """(whom the rank waits for, the number of its wait) where it waits and nothing from there is on its way, else None."""
+        """(whom the rank waits for, the number of its wait) where it waits and nothing from there is on its
+        way, else None."""
         state, source, received, number = self.words[rank * self.width : rank * self.width + self.COLUMNS]
         if state != WAITING or self.words[source * self.width + self.COLUMNS + rank] != received:
             return None
@@ -103,7 +112,8 @@ class Region:
     def __init__(self, file: SharedFile, rank: int) -> None:
         self.file, self.start = file, file.table_bytes + rank * REGION_BYTES
         self.chunks: dict[int, memoryview] = {}
-        self.places: dict[int, tuple[memoryview, int]] = {}  # by where a block starts: its chunk, and where it is in that
+        # by where a block starts: its chunk, and where it is in that
+        self.places: dict[int, tuple[memoryview, int]] = {}
 
     def place(self, start: int) -> tuple[memoryview, int]:
         place = self.places.get(start)
@@ -118,19 +128,23 @@ class Region:
             self.chunks[chunk_start] = memoryview(self.file.map(self.start + chunk_start, chunk_start))
         return self.chunks[chunk_start], start - chunk_start
 
-    def array_at(self, start: int, dtype: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, Callable[[], None]]:
+    def array_at(
+        self, start: int, dtype: Any, shape: tuple[int, ...]
+    ) -> tuple[np.ndarray, Callable[[], None]]:
         """The array in a block, and the function that sets the block free again."""
         chunk, offset = self.place(start)
         return np.ndarray(shape, dtype, chunk, offset + HEADER_BYTES), partial(chunk.__setitem__, offset, 0)
 
 
 class Arena(Region):
-    """The owner's side of a region: it hands out blocks, and takes back those that their receivers have set free."""
+    """The owner's side of a region: it hands out blocks, and takes back those that their receivers have set
+    free."""
 
     def __init__(self, file: SharedFile, rank: int) -> None:
         super().__init__(file, rank)
         self.next = FIRST_CHUNK_BYTES
-        self.blocks: dict[int, deque[int]] = defaultdict(deque)  # by size: all blocks ever made, those lent out longest first
+        # by size: all blocks ever made, those lent out longest first
+        self.blocks: dict[int, deque[int]] = defaultdict(deque)
 
     def put(self, array: np.ndarray) -> int:
         """Copy an array into a block, and return where the block starts."""
@@ -157,6 +171,8 @@ class Arena(Region):
         if room < size:  # it does not fit into this chunk: begin the next one that it fits into
             start = max(start + room, size)
         if start + size > REGION_BYTES:
-            raise MemoryError(f"more than {REGION_BYTES >> 30} GiB of messages have been sent and not received.")
+            raise MemoryError(
+                f"more than {REGION_BYTES >> 30} GiB of messages have been sent and not received."
+            )
         self.next = start + size
         return start

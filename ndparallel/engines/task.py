@@ -1,7 +1,8 @@
 """What every rank is given, and what it gives back.
 
-Idea   A program travels to another process as (file, function name), so that lessons work under spawn too: file names like
-       1d_data_parallel.py cannot be imported. A module that is already loaded from that file is used as it is.
+Idea   A program travels to another process as (file, function name), so that lessons work under spawn too:
+       file names like 1d_data_parallel.py cannot be imported. A module that is already loaded from that file
+       is used as it is.
 Limit  A program is a function at the top level of a file; its arguments and its value can be pickled.
 """
 
@@ -29,7 +30,8 @@ class Task(NamedTuple):
 
 
 class RankResult(NamedTuple):
-    """What one rank leaves behind: its program's value, its events, the time on its latest stream, and its memory by kind."""
+    """What one rank leaves behind: its program's value, its events, the time on its latest stream, and its
+    memory by kind."""
 
     rank: int
     value: Any
@@ -40,7 +42,8 @@ class RankResult(NamedTuple):
 
 
 class Underway:
-    """A run that has been begun. `finish` waits for its end, `opened` makes the ranks' results of what that returns."""
+    """A run that has been begun. `finish` waits for its end, `opened` makes the ranks' results of what that
+    returns."""
 
     def __init__(self, finish: Callable[[], list], opened: Callable[[list], list[RankResult]] = list) -> None:
         self.finish, self.opened = finish, opened
@@ -55,7 +58,8 @@ class Underway:
                 self.outcome = [], error
 
     def results(self) -> list[RankResult]:
-        """Wait for its end, and return what the ranks leave behind. Raises what has ended it, if that was an error."""
+        """Wait for its end, and return what the ranks leave behind. Raises what has ended it, if that was an
+        error."""
         self.settle()
         outcome, error = self.outcome or ([], None)
         if error:
@@ -105,7 +109,11 @@ def load(reference: Reference) -> Program:
 def _loaded(reference: Reference) -> ModuleType | None:
     for module in (sys.modules.get(reference.module), *sys.modules.values()):
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-        if file and os.path.basename(file) == os.path.basename(reference.file) and os.path.realpath(file) == reference.file:
+        if (
+            file
+            and os.path.basename(file) == os.path.basename(reference.file)
+            and os.path.realpath(file) == reference.file
+        ):
             return module
     return None
 

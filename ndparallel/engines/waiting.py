@@ -1,7 +1,8 @@
 """Who waits for whom, and when that is a deadlock.
 
-Idea   A rank waits for one other rank at a time, so the waits form chains. A chain that runs into itself, or to a rank that has
-       ended, will never move: that is a deadlock, and a fact, not a guess made after a while.
+Idea   A rank waits for one other rank at a time, so the waits form chains. A chain that runs into itself, or
+       to a rank that has ended, will never move: that is a deadlock, and a fact, not a guess made after a
+       while.
 Cost   One walk over the ranks that wait.
 """
 
@@ -21,7 +22,8 @@ MOST_NAMED = 8  # ranks of a circle, or unread messages of a rank, that a report
 
 
 class Waiting(NamedTuple):
-    """One rank that waits, in words: `what` for from `source`, at `place` in its program, while `unread` messages lie there."""
+    """One rank that waits, in words: `what` for from `source`, at `place` in its program, while `unread`
+    messages lie there."""
 
     rank: int
     source: int
@@ -31,9 +33,11 @@ class Waiting(NamedTuple):
 
 
 def deadlocked(waits_for: Mapping[int, int], has_ended: Callable[[int], bool]) -> list[int]:
-    """Find ranks that will wait for ever: a circle from its lowest rank on, or one that waits for a rank that has ended.
+    """Find ranks that will wait for ever: a circle from its lowest rank on, or one that waits for a rank that
+    has ended.
 
-    `waits_for` holds the waits to which no message is on its way. Returns an empty list where every chain can still move.
+    `waits_for` holds the waits to which no message is on its way. Returns an empty list where every chain can
+    still move.
     """
     harmless: set[int] = set()
     for start in sorted(waits_for):
@@ -63,7 +67,9 @@ def report(waits: list[Waiting]) -> str:
     ended = waits[-1].source not in {wait.rank for wait in waits}
     links = [f"waits for {wait.what} from rank {wait.source} ({wait.place})" for wait in waits]
     if len(links) > MOST_NAMED:
-        links[MOST_NAMED - 1 : -1] = [f"waits ... and so on through {len(links) - MOST_NAMED} more ranks, the last of which"]
+        links[MOST_NAMED - 1 : -1] = [
+            f"waits ... and so on through {len(links) - MOST_NAMED} more ranks, the last of which"
+        ]
     chain = f"rank {waits[0].rank} " + ", which ".join(links) + (", which has ended" if ended else "")
     return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])
 

@@ -1,13 +1,15 @@
 """All the processes that mpirun has started, and the frames between them.
 
-Idea   Every process runs the same script, but only rank 0 goes through it: it parses, runs strategies and prints. The others serve: they
-       take part in what rank 0 runs, and end when it ends. Whether this is such a world is read from the launcher's environment.
-Cost   A small array is one message, a larger one two, and its buffer travels as it is. Whoever waits looks again and again, and
-       lets others have the core in between.
+Idea   Every process runs the same script, but only rank 0 goes through it: it parses, runs strategies and
+       prints. The others serve: they take part in what rank 0 runs, and end when it ends. Whether this is
+       such a world is read from the launcher's environment.
+Cost   A small array is one message, a larger one two, and its buffer travels as it is. Whoever waits looks
+       again and again, and lets others have the core in between.
 Limit  Nothing is printed by other ranks than 0 unless a rank program prints.
 
 Glossary
-    frame     a pickled tuple, whose first element says what it is; a message is one that holds a frame of frame.py
+    frame     a pickled tuple, whose first element says what it is; a message is one that holds a frame of
+              frame.py
     content   the buffer of an array that is too large for its frame; it follows it
     serve     wait for rank 0's orders, and carry them out
 """
@@ -26,7 +28,11 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 
-SIZES = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK"}
+SIZES = {
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+    "PMI_SIZE": "PMI_RANK",
+    "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK",
+}
 FRAME, CONTENT = 1, 2  # tags
 EAGER_LOOKS = 50  # before going to sleep for a moment, which then grows
 SLEEP_SECONDS, LONGEST_SLEEP_SECONDS = 50e-6, 2e-3
@@ -35,7 +41,8 @@ FAREWELL_SECONDS = 10  # that ranks which work on are given to notice that all i
 
 
 def launched_size() -> int:
-    """How many processes the launcher says it has started: Open MPI, MPICH (and its kin), MVAPICH; 1 where none says so."""
+    """How many processes the launcher says it has started: Open MPI, MPICH (and its kin), MVAPICH; 1 where
+    none says so."""
     return next((int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdecimal()), 1)
 
 
@@ -53,7 +60,9 @@ def world() -> "World":
     try:
         MPI = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
-        raise UserError(f"engine 'mpi' needs mpi4py and an MPI ({error}): pip install 'ndparallel[mpi]'.") from None
+        raise UserError(
+            f"engine 'mpi' needs mpi4py and an MPI ({error}): pip install 'ndparallel[mpi]'."
+        ) from None
     return World(MPI)
 
 
@@ -61,7 +70,8 @@ class World:
     def __init__(self, MPI: Any) -> None:
         self.MPI, self.comm = MPI, MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.leaving: list[tuple] = []  # (request, what it sends, which must not be altered before it is done)
+        # (request, what it sends, which must not be altered before it is done)
+        self.leaving: list[tuple] = []
         self.arrived: deque[tuple] = deque()  # (source, frame, content)
         self.looks, self.run = 0, 0
         self.absent: set[int] = set()  # ranks that have not come back from the last run
@@ -105,7 +115,9 @@ class World:
         if self.looks < EAGER_LOOKS:
             os.sched_yield()
         else:
-            time.sleep(min(SLEEP_SECONDS * 2 ** ((self.looks - EAGER_LOOKS) // EAGER_LOOKS), LONGEST_SLEEP_SECONDS))
+            time.sleep(
+                min(SLEEP_SECONDS * 2 ** ((self.looks - EAGER_LOOKS) // EAGER_LOOKS), LONGEST_SLEEP_SECONDS)
+            )
 
     # ---- the life of a rank
 
@@ -116,7 +128,9 @@ class World:
             self.send(target, ("abandon", self.run))
         while self.absent and time.monotonic() < deadline:
             self.look()
-            self.absent -= {source for source, frame, _ in self.arrived if frame[0] in BACK and frame[1] == self.run}
+            self.absent -= {
+                source for source, frame, _ in self.arrived if frame[0] in BACK and frame[1] == self.run
+            }
         if self.absent:
             sys.stdout.flush()
             self.comm.Abort(1)

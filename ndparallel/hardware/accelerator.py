@@ -1,18 +1,22 @@
-"""GPUs that exist: presets from data sheets, files of one's own, and a physical price for a matrix multiplication.
+"""GPUs that exist: presets from data sheets, files of one's own, and a physical price for a matrix
+multiplication.
 
-Idea   A data sheet gives peaks. A matmul reaches a fraction of the peak, the share that the best one was measured to reach, times how
-       well its tiles fill the multiprocessors, and never more than the board's power sustains; all else is bound by the bytes that it
-       reads and writes. Links and memory deliver a fraction of their nominal bandwidth too. `presets.toml` holds the data
-       sheets' numbers, with their sources.
+Idea   A data sheet gives peaks. A matmul reaches a fraction of the peak, the share that the best one was
+       measured to reach, times how well its tiles fill the multiprocessors, and never more than the board's
+       power sustains; all else is bound by the bytes that it reads and writes. Links and memory deliver a
+       fraction of their nominal bandwidth too. `presets.toml` holds the data sheets' numbers, with their
+       sources.
 Cost   matmul: flops / (peak * min(matmul_fraction, power / (joules_per_flop * peak)) * tile fill).
        others: bytes / (nominal bandwidth * MEMORY_FRACTION).
 Limit  One tile for all matmuls, unless a file gives a measured curve; caches are not modelled.
 
-The type of number. Hardware prices the dtype that an operation asks for. The lessons' arrays are float32, so on these GPUs they multiply
-as TF32: half the rate of bf16, for twice the bytes. All seconds are twice those of a bf16 run, and their ratios are the same.
+The type of number. Hardware prices the dtype that an operation asks for. The lessons' arrays are float32, so
+on these GPUs they multiply as TF32: half the rate of bf16, for twice the bytes. All seconds are twice those
+of a bf16 run, and their ratios are the same.
 
 Glossary
-    SM          streaming multiprocessor: one of about a hundred processors of a GPU; each computes one tile of a matmul at a time
+    SM          streaming multiprocessor: one of about a hundred processors of a GPU; each computes one tile
+                of a matmul at a time
     tile        the block of the result that one SM computes
     wave        one tile on every SM; the last wave is rarely full, which is "wave quantisation"
     dtype       type of number: float32 (fp32), tf32, bfloat16 (bf16), float16 (fp16), float8 (fp8)
@@ -34,11 +38,15 @@ from ndparallel.base.quantities import parse_quantity
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.hardware.pocket import POCKET
 
-MEMORY_FRACTION = 0.75  # of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
-INSIDE_FRACTION = 0.8  # NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100, 40.1 of 50 on B200): src/graph/topo.h
+# of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
+MEMORY_FRACTION = 0.75
+# NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100, 40.1 of 50 on B200): src/graph/topo.h
+INSIDE_FRACTION = 0.8
 ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and between switches
-KERNEL_OVERHEAD_SECONDS = 5e-6  # from the end of one kernel to the start of the next, ramps included: fitted with it
-LATENCY_INSIDE_SECONDS = 8e-6  # one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+# from the end of one kernel to the start of the next, ramps included: fitted with it
+KERNEL_OVERHEAD_SECONDS = 5e-6
+# one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+LATENCY_INSIDE_SECONDS = 8e-6
 LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
 
 DTYPES = {
@@ -58,17 +66,21 @@ IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no da
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator(Hardware):
-    """A real GPU in its node. The inherited rates are what is achieved; `peak_flops_per_second`, by dtype, is the data sheet's."""
+    """A real GPU in its node. The inherited rates are what is achieved; `peak_flops_per_second`, by dtype, is
+    the data sheet's."""
 
     peak_flops_per_second: Mapping[str, float] = field(hash=False)
     matmul_fraction: float
     multiprocessors: int
-    attention_fractions: Mapping[str, float] = field(default_factory=dict, hash=False)  # by kind of operation: "flash2 forward"
-    efficiency: Curve = ()  # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
+    # by kind of operation: "flash2 forward"
+    attention_fractions: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
+    efficiency: Curve = ()
     description: str = ""
 
     def rate(self, operation: Operation):
-        """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles use of the SMs."""
+        """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles
+        use of the SMs."""
         achieved = self.peak(operation.dtype) * self.matmul_fraction
         if operation.kind in self.attention_fractions:
             return min(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
@@ -77,7 +89,9 @@ class Accelerator(Hardware):
         if self.efficiency:
             return achieved * along(self.efficiency, operation.flops)
         m, n, k = operation.shape
-        return achieved * tile_fill(operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k))
+        return achieved * tile_fill(
+            operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k)
+        )
 
     def peak(self, dtype: str) -> float:
         """FLOP/s on the data sheet. Raises UserError for a dtype that this GPU cannot multiply."""
@@ -85,15 +99,18 @@ class Accelerator(Hardware):
         if name is None:
             raise unknown("dtype", dtype, DTYPES)
         if name not in self.peak_flops_per_second:
-            raise UserError(f"{self.name} does not multiply {dtype}: it has {', '.join(self.peak_flops_per_second)}.")
+            raise UserError(
+                f"{self.name} does not multiply {dtype}: it has {', '.join(self.peak_flops_per_second)}."
+            )
         return self.peak_flops_per_second[name]
 
 
-# ------------------------------------------------------------------------------------------------------ finding hardware
+# ------------------------------------------------------------------------------------------- finding hardware
 
 
 def find_hardware(name_or_path: str) -> Hardware:
-    """The preset of that name, or what a JSON or TOML file describes. Raises UserError for an unknown name or a wrong file."""
+    """The preset of that name, or what a JSON or TOML file describes. Raises UserError for an unknown name or
+    a wrong file."""
     if Path(name_or_path).suffix in (".json", ".toml"):
         return read_hardware(Path(name_or_path))
     name = name_or_path.lower()
@@ -124,7 +141,8 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def read_hardware(path: Path) -> Accelerator:
-    """Hardware from a file: the keys of a preset, and `based_on = "h100"` to name only what differs from one."""
+    """Hardware from a file: the keys of a preset, and `based_on = "h100"` to name only what differs from
+    one."""
     try:
         text = path.read_text("utf-8")
         table = json.loads(text) if path.suffix == ".json" else read_toml(text)
@@ -165,7 +183,8 @@ KEYS = ("peak", *FRACTIONS, *COUNTS, *(key for key in QUANTITIES if key not in O
 
 
 def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
-    """Build hardware from a data sheet's numbers. Raises UserError naming every unknown or missing key, and a wrong value."""
+    """Build hardware from a data sheet's numbers. Raises UserError naming every unknown or missing key, and a
+    wrong value."""
     value = {key: _value(name, key, given) for key, given in _complete(name, table).items()}
     limited = sustained_fraction(value)
     return Accelerator(
@@ -199,20 +218,30 @@ def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     base = table.get("based_on", "")
     if base and str(base) not in data_sheets():
         raise unknown("hardware", str(base), data_sheets())
-    whole = {**OPTIONAL, **data_sheets().get(str(base), {}), **{key: value for key, value in table.items() if key != "based_on"}}
+    whole = {
+        **OPTIONAL,
+        **data_sheets().get(str(base), {}),
+        **{key: value for key, value in table.items() if key != "based_on"},
+    }
     for key in whole:
         if key not in KEYS:
             raise unknown(f"key of hardware {name!r}:", key, KEYS)
     missing = [key for key in KEYS if key not in whole]
     if missing:
-        raise UserError(f"hardware {name!r} lacks {', '.join(missing)}; based_on = \"h100\" would take them from a preset.")
+        raise UserError(
+            f'hardware {name!r} lacks {", ".join(missing)}; based_on = "h100" would take them from a preset.'
+        )
     return whole
 
 
 def _value(name: str, key: str, given: Any):
     subject = f"hardware {name!r}: {key}"
     if key in QUANTITIES:
-        return None if given is None else _positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
+        return (
+            None
+            if given is None
+            else _positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
+        )
     if key in COUNTS:
         return _count(subject, given)
     if key in FRACTIONS:
@@ -223,7 +252,9 @@ def _value(name: str, key: str, given: Any):
         return checked_curve(subject, given)
     if key == "attention":
         if not isinstance(given, Mapping):
-            raise UserError(f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, not {given!r}.')
+            raise UserError(
+                f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, not {given!r}.'
+            )
         return {kind: _number(f"{subject}.{kind}", value, 1) for kind, value in given.items()}
     return _peaks(subject, given) if key == "peak" else str(given)
 
@@ -234,7 +265,10 @@ def _peaks(subject: str, given: Any) -> dict[str, float]:
     for dtype in given:
         if dtype not in DTYPES.values():
             raise unknown(f"dtype of {subject}:", dtype, dict.fromkeys(DTYPES.values()))
-    peaks = {dtype: _positive(f"{subject}.{dtype}", parse_quantity(rate, "FLOP/s", f"{subject}.{dtype}")) for dtype, rate in given.items()}
+    peaks = {
+        dtype: _positive(f"{subject}.{dtype}", parse_quantity(rate, "FLOP/s", f"{subject}.{dtype}"))
+        for dtype, rate in given.items()
+    }
     return {"tf32": peaks["bf16"] / 2, **peaks}
 
 
@@ -251,6 +285,13 @@ def _count(subject: str, given: Any) -> int:
 
 
 def _number(subject: str, given: Any, most: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= most or given == math.inf:
-        raise UserError(f"{subject} must be a number above 0{f' and up to {most}' * (most < math.inf)}, not {given!r}.")
+    if (
+        isinstance(given, bool)
+        or not isinstance(given, int | float)
+        or not 0 < given <= most
+        or given == math.inf
+    ):
+        raise UserError(
+            f"{subject} must be a number above 0{f' and up to {most}' * (most < math.inf)}, not {given!r}."
+        )
     return float(given)

@@ -1,15 +1,16 @@
-"""What if a GPU is slow, a link has lost lanes, or no kernel takes as long as the one before? Disturbances, exact and repeatable.
+"""What if a GPU is slow, a link has lost lanes, or no kernel takes as long as the one before? Disturbances,
+exact and repeatable.
 
-Idea   A disturbance belongs to the hardware: a factor on what one GPU computes, on the bandwidth of one link, or on each kernel. Nothing
-       else changes, so what a strategy loses is what it makes the others wait.
+Idea   A disturbance belongs to the hardware: a factor on what one GPU computes, on the bandwidth of one link,
+       or on each kernel. Nothing else changes, so what a strategy loses is what it makes the others wait.
 Cost   One multiplication a kernel.
-Limit  The single GPU that all are held against is not disturbed. Collectives choose their algorithm knowing of a slow link, and not of a
-       slow GPU; a link on which no message goes slows nobody.
+Limit  The single GPU that all are held against is not disturbed. Collectives choose their algorithm knowing
+       of a slow link, and not of a slow GPU; a link on which no message goes slows nobody.
 
 Glossary
     factor   how many times as long it takes: 2 is half the speed
-    jitter   each kernel's time multiplied by a lognormal factor of mean 1, so that the work on average stays the same; PERCENT is its
-             standard deviation
+    jitter   each kernel's time multiplied by a lognormal factor of mean 1, so that the work on average stays
+             the same; PERCENT is its standard deviation
 """
 
 import argparse
@@ -30,7 +31,8 @@ MOST_JITTER_PERCENT = 1000.0
 
 @dataclass(frozen=True)
 class Disturbances:
-    """`slow_gpus` are (rank, factor), `slow_links` (rank, rank, factor); `jitter` is the relative standard deviation of a kernel's time."""
+    """`slow_gpus` are (rank, factor), `slow_links` (rank, rank, factor); `jitter` is the relative standard
+    deviation of a kernel's time."""
 
     slow_gpus: tuple[tuple[int, float], ...] = ()
     slow_links: tuple[tuple[int, int, float], ...] = ()
@@ -43,36 +45,50 @@ class Disturbances:
     @property
     def ranks(self) -> dict[int, str]:
         """The GPUs that are named, and the option that names each."""
-        links = {rank: f"--slow-link {a}-{b}:{factor:g}" for a, b, factor in self.slow_links for rank in (a, b)}
+        links = {
+            rank: f"--slow-link {a}-{b}:{factor:g}" for a, b, factor in self.slow_links for rank in (a, b)
+        }
         return links | {rank: f"--slow-gpu {rank}:{factor:g}" for rank, factor in self.slow_gpus}
 
     # ---- what gpu.py and the lockstep clocks ask
 
     def slowdown(self, rank: int) -> Callable[[str], float] | None:
-        """A function that gives, for every next kernel on a stream of this GPU, by what factor it is slower; None where none is."""
+        """A function that gives, for every next kernel on a stream of this GPU, by what factor it is slower;
+        None where none is."""
         slow = math.prod(factor for slow_rank, factor in self.slow_gpus if slow_rank == rank)
         if not self.jitter:
             return None if slow == 1 else lambda stream: slow
         streams: dict[str, Iterator[float]] = {}
-        return lambda stream: slow * next(streams.get(stream) or streams.setdefault(stream, self._factors(rank, stream)))
+        return lambda stream: (
+            slow * next(streams.get(stream) or streams.setdefault(stream, self._factors(rank, stream)))
+        )
 
     def _factors(self, rank: int, stream: str) -> Iterator[float]:
-        """The factors of a stream's kernels in their order: each is given by seed, rank, stream and its number alone."""
+        """The factors of a stream's kernels in their order: each is given by seed, rank, stream and its
+        number alone."""
         variance = math.log1p(self.jitter**2)
         generator = np.random.default_rng([self.seed, rank, *stream.encode()])
         while True:
             logarithms = generator.normal(-variance / 2, math.sqrt(variance), DRAWN_AT_ONCE)
-            yield from np.exp(logarithms).round(9).tolist()  # exp's last digit is not the same on all machines
+            # exp's last digit is not the same on all machines
+            yield from np.exp(logarithms).round(9).tolist()
 
     def link(self, a: int, b: int, link: Link) -> Link:
         factor = float(self.link_factor(np.array(a), np.array(b)))
-        return link if factor == 1 else replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor)
+        return (
+            link
+            if factor == 1
+            else replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor)
+        )
 
     def link_factor(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """By what factor the bandwidth between ranks `a` and `b` is divided, either way; takes arrays of ranks."""
+        """By what factor the bandwidth between ranks `a` and `b` is divided, either way; takes arrays of
+        ranks."""
         factors = np.ones(np.broadcast_shapes(np.shape(a), np.shape(b)))
         for one, other, factor in self.slow_links:
-            factors = np.where(((a == one) & (b == other)) | ((a == other) & (b == one)), factors * factor, factors)
+            factors = np.where(
+                ((a == one) & (b == other)) | ((a == other) & (b == one)), factors * factor, factors
+            )
         return factors
 
     def slows_a_link_among(self, ranks: Sequence[int]) -> bool:
@@ -84,15 +100,23 @@ class Disturbances:
     def __str__(self) -> str:
         gpus = [f"GPU {rank} {factor:g}x slower" for rank, factor in self.slow_gpus]
         links = [f"link {a}-{b} {factor:g}x slower" for a, b, factor in self.slow_links]
-        return listed([*gpus, *links, *([f"{100 * self.jitter:g}% jitter of every kernel"] if self.jitter else [])])
+        return listed(
+            [*gpus, *links, *([f"{100 * self.jitter:g}% jitter of every kernel"] if self.jitter else [])]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         gpus = [{"gpu": rank, "factor": factor} for rank, factor in self.slow_gpus]
         links = [{"gpus": [a, b], "factor": factor} for a, b, factor in self.slow_links]
-        return {"slow_gpus": gpus, "slow_links": links, "jitter_percent": 100 * self.jitter, "seed": self.seed}
+        return {
+            "slow_gpus": gpus,
+            "slow_links": links,
+            "jitter_percent": 100 * self.jitter,
+            "seed": self.seed,
+        }
 
     def check(self, gpus: int) -> None:
-        """Raise UserError where a GPU is named that none of the strategies has; `gpus` is how many the largest has."""
+        """Raise UserError where a GPU is named that none of the strategies has; `gpus` is how many the
+        largest has."""
         for rank, option in self.ranks.items():
             if rank >= gpus:
                 have = f"GPUs 0 to {gpus - 1}" if gpus > 1 else "GPU 0 alone"
@@ -103,21 +127,42 @@ def undisturbed(hardware: Hardware) -> Hardware:
     return replace(hardware, disturbances=None) if hardware.disturbances else hardware
 
 
-# ------------------------------------------------------------------------------------------------------- the options
+# ------------------------------------------------------------------------------------------------ the options
 
 
 def add_disturbance_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument_group("what if").add_argument
-    option("--slow-gpu", action="append", default=[], metavar="RANK:FACTOR", help="this GPU takes so many times as long to compute")
-    option("--slow-link", action="append", default=[], metavar="A-B:FACTOR", help="the link between two GPUs has 1/FACTOR of its bandwidth")
-    option("--jitter", type=float, default=0.0, metavar="PERCENT", help="of every kernel's time: lognormal, drawn from --seed")
+    option(
+        "--slow-gpu",
+        action="append",
+        default=[],
+        metavar="RANK:FACTOR",
+        help="this GPU takes so many times as long to compute",
+    )
+    option(
+        "--slow-link",
+        action="append",
+        default=[],
+        metavar="A-B:FACTOR",
+        help="the link between two GPUs has 1/FACTOR of its bandwidth",
+    )
+    option(
+        "--jitter",
+        type=float,
+        default=0.0,
+        metavar="PERCENT",
+        help="of every kernel's time: lognormal, drawn from --seed",
+    )
 
 
 def disturbances_from(arguments: argparse.Namespace) -> Disturbances | None:
-    """What the options ask for, None where they ask for nothing. Raises UserError for what is no disturbance."""
+    """What the options ask for, None where they ask for nothing. Raises UserError for what is no
+    disturbance."""
     if not 0 <= arguments.jitter <= MOST_JITTER_PERCENT:
         given, most = (f"{percent:g}" for percent in (arguments.jitter, MOST_JITTER_PERCENT))
-        raise UserError(f"--jitter {given} is no percentage of a kernel's time: give 0 to {most}, as in --jitter 5.")
+        raise UserError(
+            f"--jitter {given} is no percentage of a kernel's time: give 0 to {most}, as in --jitter 5."
+        )
     found = Disturbances(
         tuple(slow_gpu(text) for text in arguments.slow_gpu),
         tuple(slow_link(text) for text in arguments.slow_link),
@@ -131,7 +176,10 @@ def slow_gpu(text: str) -> tuple[int, float]:
     """Read RANK:FACTOR."""
     rank, _, factor = text.partition(":")
     if not rank.isdecimal():
-        raise UserError(f"--slow-gpu {text}: write RANK:FACTOR, as in --slow-gpu 2:1.5 for a GPU 2 that takes 1.5 times as long.")
+        raise UserError(
+            f"--slow-gpu {text}: write RANK:FACTOR, as in --slow-gpu 2:1.5 for a GPU 2 that takes 1.5 times "
+            "as long."
+        )
     return int(rank), factor_from("--slow-gpu", text, factor)
 
 
@@ -140,7 +188,10 @@ def slow_link(text: str) -> tuple[int, int, float]:
     ends, _, factor = text.partition(":")
     a, _, b = ends.partition("-")
     if not (a.isdecimal() and b.isdecimal()):
-        raise UserError(f"--slow-link {text}: write A-B:FACTOR, as in --slow-link 0-1:4 for a quarter of the bandwidth of that link.")
+        raise UserError(
+            f"--slow-link {text}: write A-B:FACTOR, as in --slow-link 0-1:4 for a quarter of the bandwidth "
+            "of that link."
+        )
     if int(a) == int(b):
         raise UserError(f"--slow-link {text}: a GPU has no link to itself; name two GPUs.")
     return int(a), int(b), factor_from("--slow-link", text, factor)
@@ -152,5 +203,8 @@ def factor_from(option: str, text: str, factor: str) -> float:
     except ValueError:
         value = math.nan
     if not 1 <= value < math.inf:
-        raise UserError(f"{option} {text}: the factor says how many times as long it takes, a number from 1 on; 2 is half the speed.")
+        raise UserError(
+            f"{option} {text}: the factor says how many times as long it takes, a number from 1 on; 2 is "
+            "half the speed."
+        )
     return value

@@ -1,13 +1,16 @@
-"""What share of a GPU's best rate a matrix multiplication reaches: by its tiles, or along a curve that was measured.
+"""What share of a GPU's best rate a matrix multiplication reaches: by its tiles, or along a curve that was
+measured.
 
-Idea   A multiprocessor computes one tile of the result at a time, so a result that is no whole number of tiles, or whose tiles are no whole
-       number of waves, leaves some of them idle. Who has measured their own GPU gives a few points instead: FLOPs and share of the peak.
+Idea   A multiprocessor computes one tile of the result at a time, so a result that is no whole number of
+       tiles, or whose tiles are no whole number of waves, leaves some of them idle. Who has measured their
+       own GPU gives a few points instead: FLOPs and share of the peak.
 Limit  One tile size; a curve knows a matmul by its FLOPs alone.
 
 Glossary
     tile       the block of the result that one multiprocessor computes
     wave       one tile on every multiprocessor
-    curve      pairs (FLOPs, share), the FLOPs rising; between them the share is a straight line over the FLOPs' logarithm
+    curve      pairs (FLOPs, share), the FLOPs rising; between them the share is a straight line over the
+               FLOPs' logarithm
 """
 
 from typing import Any
@@ -16,14 +19,18 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 
-TILE = (128, 256)  # rows and columns: the largest tile of CUTLASS's default kernels, from the A100 to the B200 (cutlass/media/docs)
+# rows and columns: the largest tile of CUTLASS's default kernels, from the A100 to the B200
+# (cutlass/media/docs)
+TILE = (128, 256)
 Curve = tuple[tuple[float, float], ...]
 
 
 def tile_fill(shape: tuple, multiprocessors: int, batch=1):
-    """Share of the SMs' work that is asked for when `batch` results (m, n) are cut into tiles, the better way round; takes arrays too.
+    """Share of the SMs' work that is asked for when `batch` results (m, n) are cut into tiles, the better way
+    round; takes arrays too.
 
-    A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its tiles is lost.
+    A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its
+    tiles is lost.
     """
     m, n, _ = shape
     one_way, other_way = _fill(m, n, multiprocessors, batch), _fill(n, m, multiprocessors, batch)
@@ -31,7 +38,8 @@ def tile_fill(shape: tuple, multiprocessors: int, batch=1):
 
 
 def _fill(m, n, multiprocessors: int, batch):
-    """In Python's own operators, which are quicker for numbers and do arrays as well; -(-a // b) rounds a / b up."""
+    """In Python's own operators, which are quicker for numbers and do arrays as well; -(-a // b) rounds a / b
+    up."""
     tiles = batch * -(-m // TILE[0]) * -(-n // TILE[1])
     whole_waves = -(-tiles // multiprocessors) * multiprocessors
     used = whole_waves - (tiles < multiprocessors) * (multiprocessors - tiles)
@@ -45,12 +53,17 @@ def along(curve: Curve, flops):
 
 
 def checked_curve(subject: str, given: Any) -> Curve:
-    """A curve as it stands in a file. Raises UserError for anything but pairs of rising FLOPs and shares above 0 and up to 1."""
+    """A curve as it stands in a file. Raises UserError for anything but pairs of rising FLOPs and shares
+    above 0 and up to 1."""
     try:
         curve = tuple((float(flops), float(share)) for flops, share in given)
     except (TypeError, ValueError):
-        raise UserError(f"{subject} must be pairs of FLOPs and a share of the peak, as in [[1e9, 0.3], [1e12, 0.7]].") from None
+        raise UserError(
+            f"{subject} must be pairs of FLOPs and a share of the peak, as in [[1e9, 0.3], [1e12, 0.7]]."
+        ) from None
     rising = all(before[0] < after[0] for before, after in zip(curve, curve[1:]))
     if not (rising and all(0 < flops < float("inf") and 0 < share <= 1 for flops, share in curve)):
-        raise UserError(f"{subject}: FLOPs must rise from pair to pair, and shares be above 0 and up to 1, not {given}.")
+        raise UserError(
+            f"{subject}: FLOPs must rise from pair to pair, and shares be above 0 and up to 1, not {given}."
+        )
     return curve

@@ -1,4 +1,5 @@
-"""Flags of Megatron-Core that change time or memory and that the planner does not model, each with what it assumes instead."""
+"""Flags of Megatron-Core that change time or memory and that the planner does not model, each with what it
+assumes instead."""
 
 ONE_STEP = "the step is one of the full batch"
 ON_GPU = "all of it is counted on the GPU"
@@ -53,7 +54,9 @@ BEYOND = {
     "--decoder-last-pipeline-num-layers": SPREAD,
     "--account-for-embedding-in-pipeline-split": SPREAD,
     "--account-for-loss-in-pipeline-split": SPREAD,
-    "--microbatch-group-size-per-virtual-pipeline-stage": "microbatches go round in groups of as many as pipeline ranks",
+    "--microbatch-group-size-per-virtual-pipeline-stage": (
+        "microbatches go round in groups of as many as pipeline ranks"
+    ),
     "--use-tp-pp-dp-mapping": ORDER,
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
 }

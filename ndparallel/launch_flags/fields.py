@@ -1,7 +1,7 @@
 """Which field of a model, a job or a plan is which flag of Megatron-Core, and which key of torchtitan.
 
-Idea   What is one number in both is one row: the same rows write a launch line and read one. What is a choice of words has a row for each
-       word. `ndparallel flags` prints the tables.
+Idea   What is one number in both is one row: the same rows write a launch line and read one. What is a choice
+       of words has a row for each word. `ndparallel flags` prints the tables.
 Limit  Megatron's flags alone are read; torchtitan's keys are only written.
 
 Glossary
@@ -43,22 +43,38 @@ DEGREES = {  # of a plan
 CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 LAYOUT = "--pipeline-model-parallel-layout"
 REPLICAS = "--num-distributed-optimizer-instances"
-FSDP = "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor --data-parallel-sharding-strategy"
+FSDP = (
+    "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor "
+    "--data-parallel-sharding-strategy"
+)
 
 # a choice of words: {its value: flags}; "" where the framework does so by itself
 ACTIVATIONS = {"swiglu": "--swiglu", "gelu": ""}
 NORMS = {"rmsnorm": "--normalization RMSNorm", "layernorm": "--normalization LayerNorm"}
-POSITIONS = {"rotary": "--position-embedding-type rope", "learned": "--position-embedding-type learned_absolute"}
-BIASES = {(): "--disable-bias-linear", ("qkv",): "--disable-bias-linear --add-qkv-bias", ("qkv", "output", "mlp"): ""}
+POSITIONS = {
+    "rotary": "--position-embedding-type rope",
+    "learned": "--position-embedding-type learned_absolute",
+}
+BIASES = {
+    (): "--disable-bias-linear",
+    ("qkv",): "--disable-bias-linear --add-qkv-bias",
+    ("qkv", "output", "mlp"): "",
+}
 DTYPES = {"bf16": "--bf16", "fp8": "--bf16 --fp8-format hybrid"}
-ATTENTION = {"cudnn": "--attention-backend fused", "flash2": "--attention-backend flash", "unfused": "--attention-backend unfused"}
+ATTENTION = {
+    "cudnn": "--attention-backend fused",
+    "flash2": "--attention-backend flash",
+    "unfused": "--attention-backend unfused",
+}
 RECOMPUTE = {
     "none": "",
     "selective": "--recompute-granularity selective",
     "full": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
 }
-RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recompute-num-layers"  # of the layers of a stage
-MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")  # that both name, and selective recomputation can run again
+# of the layers of a stage
+RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recompute-num-layers"
+# that both name, and selective recomputation can run again
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
 ZERO = {0: "", 1: "--use-distributed-optimizer", 2: f"{FSDP} optim_grads", 3: f"{FSDP} optim_grads_params"}
 
 TITAN_DEGREES = {

@@ -1,6 +1,7 @@
 """The names that a framework's release has, frozen: every flag and key that is emitted is held against them.
 
-Idea   A flag that a release does not know stops a launch on a thousand GPUs. So the names of one release are kept beside the code.
+Idea   A flag that a release does not know stops a launch on a thousand GPUs. So the names of one release are
+       kept beside the code.
 Limit  Names, and how many values a flag takes: not their meaning. Another release may have renamed some.
 """
 
@@ -15,7 +16,8 @@ VALUES = "flags by their number of values"
 
 @cache
 def frozen(framework: str) -> dict[str, Any]:
-    """All that is kept of "megatron" or "torchtitan": the framework's name, version, source, and its names."""
+    """All that is kept of "megatron" or "torchtitan": the framework's name, version, source, and its
+    names."""
     return json.loads((resources.files("ndparallel.launch_flags") / f"{framework}.json").read_text("utf-8"))
 
 
@@ -26,5 +28,6 @@ def release(framework: str) -> str:
 
 @cache
 def megatron_flags() -> Mapping[str, str]:
-    """Every flag of Megatron-Core's pretrain_gpt.py, with the values that it takes: "none", "one" or "some"."""
+    """Every flag of Megatron-Core's pretrain_gpt.py, with the values that it takes: "none", "one" or
+    "some"."""
     return {flag: values for values, flags in frozen("megatron")[VALUES].items() for flag in flags}

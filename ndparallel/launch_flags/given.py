@@ -1,4 +1,5 @@
-"""The flags of a command line, checked against Megatron-Core's names, with a note of what was used, defaulted and left out.
+"""The flags of a command line, checked against Megatron-Core's names, with a note of what was used, defaulted
+and left out.
 
 Idea   Who asks for a flag says what Megatron does without it; so what was assumed is known at the end.
 """
@@ -18,7 +19,8 @@ SYNONYMS = {"--encoder-seq-length": "--seq-length", "--encoder-num-layers": "--n
 
 @dataclass
 class Given:
-    """Flags with their values; `used` are those that were asked for, `defaults` what Megatron does about those that are missing."""
+    """Flags with their values; `used` are those that were asked for, `defaults` what Megatron does about
+    those that are missing."""
 
     flags: Mapping[str, list[str]]
     strange: Sequence[str] = ()
@@ -63,7 +65,8 @@ class Given:
         return meanings[word]
 
     def one_of(self, meanings: Mapping[str, Meaning], default: Meaning) -> Meaning:
-        """What the one flag of these means that is there. Raises UserError for two that contradict one another."""
+        """What the one flag of these means that is there. Raises UserError for two that contradict one
+        another."""
         there = [flag for flag in meanings if self.has(flag)]
         if len({meanings[flag] for flag in there}) > 1:
             raise UserError(f"{' and '.join(there)} contradict one another: keep one.")
@@ -78,7 +81,8 @@ class Given:
 
 
 def given(words: Sequence[str]) -> Given:
-    """Sort a command's words by its flags. Raises UserError for a flag with the wrong number of values, or two that differ."""
+    """Sort a command's words by its flags. Raises UserError for a flag with the wrong number of values, or
+    two that differ."""
     flags: dict[str, list[str]] = {}
     strange: dict[str, None] = {}
     for flag, values in pairs(words):
@@ -90,7 +94,9 @@ def given(words: Sequence[str]) -> Given:
         refuse_wrong_count(flag, values)
         flag = SYNONYMS.get(flag, flag)
         if flags.get(flag, values) != values:
-            raise UserError(f"{flag} is given twice, as {shown(flags[flag])} and as {shown(values)}: keep one.")
+            raise UserError(
+                f"{flag} is given twice, as {shown(flags[flag])} and as {shown(values)}: keep one."
+            )
         flags[flag] = values
     return Given(flags, tuple(strange))
 
@@ -108,7 +114,8 @@ def pairs(words: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def unset_variables(flag: str, values: list[str]) -> list[str]:
-    """Variables that the script does not set and that stand behind the flag's own values: more flags, which nobody here knows."""
+    """Variables that the script does not set and that stand behind the flag's own values: more flags, which
+    nobody here knows."""
     own = {"none": 0, "one": 1, "some": len(values)}[megatron_flags()[flag]]
     return [value for value in values[own:] if value.startswith("$")]
 

@@ -1,8 +1,9 @@
 """`--emit megatron`: the launch line of Megatron-Core for a job and a plan.
 
-Idea   Every field of the model, the job and the plan is a flag, or it is refused: a launch line of another plan than the one that was
-       priced is worse than none.
-Limit  What no plan knows (data, tokenizer, learning rate, checkpoints) is passed on from the script's own arguments.
+Idea   Every field of the model, the job and the plan is a flag, or it is refused: a launch line of another
+       plan than the one that was priced is worse than none.
+Limit  What no plan knows (data, tokenizer, learning rate, checkpoints) is passed on from the script's own
+       arguments.
 
 Glossary: see fields.py.
 """
@@ -22,7 +23,17 @@ from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
 from ndparallel.planner.step.workload import layers_by_stage
 
 FREE = (  # of a software stack: what flags choose
-    *("name", "attention", "dropout", "accumulates", "gradient_bytes", "deduplicates", "sequence_parallel", "selective", "cp_gathers"),
+    *(
+        "name",
+        "attention",
+        "dropout",
+        "accumulates",
+        "gradient_bytes",
+        "deduplicates",
+        "sequence_parallel",
+        "selective",
+        "cp_gathers",
+    ),
     *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
 )
 PADDED_TO = 128  # --make-vocab-size-divisible-by, times tp
@@ -30,23 +41,41 @@ ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
 
 
 def emit_megatron(job: Job, plan: Plan) -> str:
-    """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags cannot express."""
+    """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags
+    cannot express."""
     check(job, plan)
-    flags = [*model_flags(job.shape), *plan_flags(job, plan), *job_flags(job, plan), *overlap_flags(job, plan)]
+    flags = [
+        *model_flags(job.shape),
+        *plan_flags(job, plan),
+        *job_flags(job, plan),
+        *overlap_flags(job, plan),
+    ]
     lines = [f"  {flag} \\" for flag in flags if flag]
     return "\n".join([*header(job, plan), *environment(plan), *launcher(job, plan), *lines, '  "$@"', ""])
 
 
 def header(job: Job, plan: Plan) -> Iterator[str]:
     yield "#!/bin/bash"
-    yield f"# {job.shape.name} on {count(int(plan.gpus), 'GPU')} ({job.hardware.name}), as planned by ndparallel."
+    yield (
+        f"# {job.shape.name} on {count(int(plan.gpus), 'GPU')} ({job.hardware.name}), as planned by "
+        "ndparallel."
+    )
     number = int(plan.microbatches(job))
-    yield f"# Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. Flags of {release('megatron')}."
+    yield (
+        f"# Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. "
+        f"Flags of {release('megatron')}."
+    )
     padded = math.ceil(job.shape.vocab / (PADDED_TO * plan.tp)) * PADDED_TO * plan.tp
     if padded != job.shape.vocab:
-        yield f"# It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts {job.shape.vocab}."
+        yield (
+            f"# It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts "
+            f"{job.shape.vocab}."
+        )
     if job.routing_imbalance > 1:
-        yield f"# Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag says."
+        yield (
+            f"# Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no "
+            "flag says."
+        )
     yield f"# What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
 
@@ -68,11 +97,13 @@ def nodes_of(job: Job, plan: Plan) -> str:
     each = min(job.hardware.gpus_per_node, int(plan.gpus))
     if plan.gpus % each:
         near = max(1, round(plan.gpus / each)) * each
-        raise UserError(f"{plan.gpus} GPUs do not fill nodes of {each}, and torchrun starts as many on each; take {near}.")
+        raise UserError(
+            f"{plan.gpus} GPUs do not fill nodes of {each}, and torchrun starts as many on each; take {near}."
+        )
     return f"--nnodes {plan.gpus // each} --nproc-per-node {each}"
 
 
-# ------------------------------------------------------------------------------------------------------------ the model
+# -------------------------------------------------------------------------------------------------- the model
 
 
 def model_flags(shape: ModelShape) -> Iterator[str]:
@@ -92,7 +123,11 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
 
 def attention_flags(shape: ModelShape) -> Iterator[str]:
     yield f"--kv-channels {shape.head_dim}"
-    yield f"--group-query-attention --num-query-groups {shape.kv_heads}" if shape.kv_heads != shape.heads else ""
+    yield (
+        f"--group-query-attention --num-query-groups {shape.kv_heads}"
+        if shape.kv_heads != shape.heads
+        else ""
+    )
     yield "--qk-layernorm" if shape.qk_norm else ""
 
 
@@ -111,7 +146,11 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
         return
     yield from numbers(some, fields.EXPERT_SIZES)
     yield f"--moe-layer-freq {runs_of(shape)}" if some.dense_layers else ""
-    yield f"--moe-shared-expert-intermediate-size {some.shared_experts * some.shared_ffn}" if some.shared_experts else ""
+    yield (
+        f"--moe-shared-expert-intermediate-size {some.shared_experts * some.shared_ffn}"
+        if some.shared_experts
+        else ""
+    )
     yield "--moe-shared-expert-gate" if some.shared_gate else ""
     yield "--moe-router-score-function sigmoid --moe-router-enable-expert-bias" if some.router_bias else ""
     yield "--moe-grouped-gemm"
@@ -124,7 +163,7 @@ def runs_of(shape: ModelShape) -> str:
     return f'"({"+".join(f"[{kinds[a]}]*{b - a}" for a, b in zip(starts, [*starts[1:], shape.layers]))})"'
 
 
-# ------------------------------------------------------------------------------------------------------------ the plan
+# --------------------------------------------------------------------------------------------------- the plan
 
 
 def plan_flags(job: Job, plan: Plan) -> Iterator[str]:
@@ -133,7 +172,9 @@ def plan_flags(job: Job, plan: Plan) -> Iterator[str]:
     yield from pipeline_flags(job, plan)
     if plan.tp > 1 and job.shape.experts:
         if not plan.sequence_parallel:
-            raise cannot(f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel")
+            raise cannot(
+                f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
+            )
         yield "--expert-tensor-parallel-size 1"
     yield "--sequence-parallel" if plan.sequence_parallel and plan.tp > 1 else ""
     yield from recompute_flags(job.stack, plan)
@@ -144,10 +185,16 @@ def plan_flags(job: Job, plan: Plan) -> Iterator[str]:
 
 def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
     some = plan.recompute == "full" and plan.recompute_layers
-    yield f"{fields.RECOMPUTE_SOME} {plan.recompute_layers}" if some else chosen("recompute", plan.recompute, fields.RECOMPUTE)
+    yield (
+        f"{fields.RECOMPUTE_SOME} {plan.recompute_layers}"
+        if some
+        else chosen("recompute", plan.recompute, fields.RECOMPUTE)
+    )
     if plan.recompute == "selective" and stack.selective != MEGATRON_CORE.selective:
         if "half" in stack.selective:
-            raise cannot("recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}")
+            raise cannot(
+                "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
+            )
         yield f"--recompute-modules {' '.join(stack.selective)}"
 
 
@@ -157,7 +204,9 @@ def pipeline_flags(job: Job, plan: Plan) -> Iterator[str]:
     if plan.schedule not in ("1f1b", "interleaved"):
         raise cannot(f"the schedule {plan.schedule}", "it has 1f1b, and interleaved with several chunks")
     if plan.chunks > 1 and plan.pp == 2 and not job.stack.pp_overlap:
-        raise cannot("several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap")
+        raise cannot(
+            "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
+        )
     if job.shape.layers % plan.stages:
         yield f"{fields.LAYOUT} {layout_of(job.shape.layers, plan.stages)}"
     else:
@@ -170,13 +219,16 @@ def layout_of(layers: int, stages: int) -> str:
     return f'"E{"|".join(runs)}L"'
 
 
-# ------------------------------------------------------------------------------------------------------------ the job
+# ---------------------------------------------------------------------------------------------------- the job
 
 
 def job_flags(job: Job, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     if job.shape.position == "learned" and job.shape.positions < job.sequence:
-        raise cannot(f"a sequence of {job.sequence} with {job.shape.positions} learned positions", "shorten the sequence")
+        raise cannot(
+            f"a sequence of {job.sequence} with {job.shape.positions} learned positions",
+            "shorten the sequence",
+        )
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
     if job.half:
         raise cannot("an optimizer that keeps everything in 16 bits")
@@ -190,7 +242,11 @@ def job_flags(job: Job, plan: Plan) -> Iterator[str]:
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
         flexible = job.stack.deduplicates and plan.ep > 1  # DeepEP, which asks for probabilities in float32
-        yield "--moe-token-dispatcher-type flex --moe-router-dtype fp32" if flexible else "--moe-token-dispatcher-type alltoall"
+        yield (
+            "--moe-token-dispatcher-type flex --moe-router-dtype fp32"
+            if flexible
+            else "--moe-token-dispatcher-type alltoall"
+        )
 
 
 def overlap_flags(job: Job, plan: Plan) -> Iterator[str]:
@@ -201,7 +257,9 @@ def overlap_flags(job: Job, plan: Plan) -> Iterator[str]:
         raise cannot("tensor parallelism without any overlap", "add tp to --overlap")
     if stack.tp_overlap == "all" and plan.tp > 1:
         if not plan.sequence_parallel:
-            raise cannot("tp in chunks beside matmuls without sequence parallelism", "add --sequence-parallel")
+            raise cannot(
+                "tp in chunks beside matmuls without sequence parallelism", "add --sequence-parallel"
+            )
         yield "--tp-comm-overlap"
     if not stack.cp_overlap and plan.cp > 1:
         raise cannot("context parallelism without overlap", "add cp to --overlap")
@@ -214,10 +272,13 @@ def refuse_other_software(stack: Stack) -> None:
     """Raise UserError for software whose kernels are not those of the present Megatron-Core."""
     if replace(MEGATRON_CORE, **{name: getattr(stack, name) for name in FREE}) != stack:
         names = f"{MEGATRON_CORE.name} or {NEMO.name}"
-        raise UserError(f"the plan is for {stack.name}, which is other software than {release('megatron')}: take --software {names}.")
+        raise UserError(
+            f"the plan is for {stack.name}, which is other software than {release('megatron')}: take "
+            f"--software {names}."
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------ helpers
+# ---------------------------------------------------------------------------------------------------- helpers
 
 
 def numbers(thing: object, flags: dict[str, str]) -> Iterator[str]:

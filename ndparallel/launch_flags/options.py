@@ -21,7 +21,8 @@ BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may b
 
 
 def described(arguments: argparse.Namespace) -> Reading:
-    """The job and the plan that the options describe, or the command line that they name. Raises UserError for both at once."""
+    """The job and the plan that the options describe, or the command line that they name. Raises UserError
+    for both at once."""
     found = from_file(arguments) if arguments.from_megatron else Reading(*job_and_plan(arguments), ())
     if arguments.emit == "torchtitan" and not arguments.software:
         stack = replace(find_stack("torchtitan"), cp_gathers=found.job.stack.cp_gathers)
@@ -49,7 +50,10 @@ def refuse_other_options(arguments: argparse.Namespace) -> None:
     for name, default in vars(parser.parse_args([])).items():
         if getattr(arguments, name) not in (None, default) and name not in BESIDE_A_FILE:
             option = name.replace("_", "-")
-            raise UserError(f"--{option} is the business of {arguments.from_megatron} here: change it there, or leave --from-megatron out.")
+            raise UserError(
+                f"--{option} is the business of {arguments.from_megatron} here: change it there, or leave "
+                "--from-megatron out."
+            )
 
 
 def text_of(path: Path) -> str:
@@ -69,10 +73,13 @@ def text_of(path: Path) -> str:
 
 
 def launch(framework: str | None, found: Answer) -> dict[str, str]:
-    """The framework's launch script or recipe as "launch"; nothing where none is asked for. A plan that does not fit says so beside it."""
+    """The framework's launch script or recipe as "launch"; nothing where none is asked for. A plan that does
+    not fit says so beside it."""
     if not framework:
         return {}
     text = EMITTERS[framework](found.job, found.plan)
     if found.missing_bytes > 0:
-        print(f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr)
+        print(
+            f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr
+        )
     return {"launch": text}

@@ -1,8 +1,10 @@
 """A command line of Megatron-Core as the model, the job and the plan that it trains.
 
-Idea   The rows that write a launch line read one (fields.py). A flag that is missing means what Megatron means without it, and this is
-       said; so is a flag that changes time or memory in a way that the planner does not model, and one that Megatron does not have.
-Limit  pretrain_gpt.py's models. The vocabulary is often a file's, and the number of GPUs the scheduler's: both can be given beside.
+Idea   The rows that write a launch line read one (fields.py). A flag that is missing means what Megatron
+       means without it, and this is said; so is a flag that changes time or memory in a way that the planner
+       does not model, and one that Megatron does not have.
+Limit  pretrain_gpt.py's models. The vocabulary is often a file's, and the number of GPUs the scheduler's:
+       both can be given beside.
 
 Glossary
     reading   the job, the plan, and what is to be told about how they were found
@@ -40,10 +42,14 @@ class Reading:
     notes: tuple[str, ...]
 
 
-def read_megatron(text: str, hardware: Hardware, *, gpus: int | None = None, vocab: int | None = None) -> Reading:
-    """Read a shell script or a bare command line. `gpus` and `vocab` stand in for what it does not say, or overrule it.
+def read_megatron(
+    text: str, hardware: Hardware, *, gpus: int | None = None, vocab: int | None = None
+) -> Reading:
+    """Read a shell script or a bare command line. `gpus` and `vocab` stand in for what it does not say, or
+    overrule it.
 
-    Raises UserError, one sentence, for what is no such command line, contradicts itself, or cannot be trained.
+    Raises UserError, one sentence, for what is no such command line, contradicts itself, or cannot be
+    trained.
     """
     script = read_script(text)
     launcher, words = command_of(script)
@@ -59,14 +65,18 @@ def read_megatron(text: str, hardware: Hardware, *, gpus: int | None = None, voc
 
 
 def command_of(script: Script) -> tuple[list[str], list[str]]:
-    """The launcher's words and the program's, of the command that has most of Megatron's flags; commands that are flags alone count as one.
+    """The launcher's words and the program's, of the command that has most of Megatron's flags; commands that
+    are flags alone count as one.
 
     Raises UserError where none has any.
     """
     bare = [word for words in script.commands if words[0].startswith("--") for word in words]
     best = max([bare, *script.commands], key=known_flags)
     if not known_flags(best):
-        raise UserError(f"there is no command line of {release('megatron')} in it: none of its words is a flag of pretrain_gpt.py.")
+        raise UserError(
+            f"there is no command line of {release('megatron')} in it: none of its words is a flag of "
+            "pretrain_gpt.py."
+        )
     program = next((place for place, word in enumerate(best) if word.endswith(".py")), -1)
     return best[: program + 1], best[program + 1 :]
 
@@ -77,30 +87,49 @@ def known_flags(words: list[str]) -> int:
 
 def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
     """What the launcher starts. Raises UserError where the file does not say."""
-    launched = {word.partition("=")[0]: word.partition("=")[2] or after for word, after in zip(words, [*words[1:], ""])}
+    launched = {
+        word.partition("=")[0]: word.partition("=")[2] or after
+        for word, after in zip(words, [*words[1:], ""])
+    }
     each = next((launched[name] for name in PER_NODE if name in launched), "")
     nodes = next((launched[name] for name in NODES if name in launched), "1")
     if each.isdecimal() and nodes.isdecimal() and len(each + nodes) < 12:
         return int(each) * int(nodes)
     if (known := " ".join(variables.get("WORLD_SIZE", []))).isdecimal() and len(known) < 12:
         return int(known)
-    raise UserError("how many GPUs? The file does not say it in numbers (--nnodes, --nproc-per-node): add --gpus.")
+    raise UserError(
+        "how many GPUs? The file does not say it in numbers (--nnodes, --nproc-per-node): add --gpus."
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ the job
+# ---------------------------------------------------------------------------------------------------- the job
 
 
 def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) -> Job:
     each_step = plan.dp * plan.micro_batch
-    batch = flags.number("--global-batch-size", each_step, f"{each_step} (one microbatch on each data-parallel rank)")
+    batch = flags.number(
+        "--global-batch-size", each_step, f"{each_step} (one microbatch on each data-parallel rank)"
+    )
     flags.one_of({"--bf16": "bf16", "--fp16": "fp16"}, "bf16")
     flags.one_of({"--fp8-format": "fp8", "--fp4-format": "fp4"}, "none")
     if not flags.has("--bf16") and not flags.has("--fp16"):
         flags.assume("--bf16", "float32, which is priced as bf16")
     dtype = "fp8" if flags.has("--fp8-format") else "bf16"
-    capacity = flags.fraction("--moe-expert-capacity-factor") if flags.has("--moe-expert-capacity-factor") and shape.experts else None
+    capacity = (
+        flags.fraction("--moe-expert-capacity-factor")
+        if flags.has("--moe-expert-capacity-factor") and shape.experts
+        else None
+    )
     stack = stack_from(flags, shape, plan)
-    return Job(shape, hardware, stack, flags.number("--seq-length"), batch, dtype=dtype, capacity_factor=capacity_of(capacity))
+    return Job(
+        shape,
+        hardware,
+        stack,
+        flags.number("--seq-length"),
+        batch,
+        dtype=dtype,
+        capacity_factor=capacity_of(capacity),
+    )
 
 
 def capacity_of(factor: float | None) -> float | None:
@@ -108,7 +137,9 @@ def capacity_of(factor: float | None) -> float | None:
     if factor is None or factor < 0:
         return None
     if not 0 < factor < float("inf"):
-        raise UserError(f"--moe-expert-capacity-factor {factor:g}: an expert takes something; give a number above 0.")
+        raise UserError(
+            f"--moe-expert-capacity-factor {factor:g}: an expert takes something; give a number above 0."
+        )
     return factor
 
 
@@ -159,7 +190,7 @@ def deduplicates_from(flags: Given) -> bool:
     return kind == "flex"
 
 
-# ------------------------------------------------------------------------------------------------------------ what is to be told
+# ----------------------------------------------------------------------------------------- what is to be told
 
 
 def notes(flags: Given, script: Script, job: Job, plan: Plan) -> Iterator[str]:
@@ -185,12 +216,20 @@ def beyond(flags: Given, job: Job, plan: Plan) -> Iterator[str]:
         if flag in flags.flags and " ".join(flags.flags[flag]) not in words:
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
     if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
-        yield f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on the ranks of ep."
+        yield (
+            f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on "
+            "the ranks of ep."
+        )
     if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
         yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
     if strange := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
-        yield f"--recompute-modules {' '.join(sorted(strange))[:60]} is not modelled: it can recompute {', '.join(fields.MODULES)}."
-    if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(job.shape.layers, plan.stages):
+        yield (
+            f"--recompute-modules {' '.join(sorted(strange))[:60]} is not modelled: it can recompute "
+            f"{', '.join(fields.MODULES)}."
+        )
+    if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(
+        job.shape.layers, plan.stages
+    ):
         yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
 
 

@@ -1,7 +1,7 @@
 """The model that a command line of Megatron-Core describes.
 
-Idea   Megatron's defaults are those of 2019's GPT-2: LayerNorm, GELU, learned positions, biases, dropout, a tied head. What is not given is
-       that, and is noted.
+Idea   Megatron's defaults are those of 2019's GPT-2: LayerNorm, GELU, learned positions, biases, dropout, a
+       tied head. What is not given is that, and is noted.
 Limit  Expert layers are all alike, and attention is over the whole sequence.
 """
 
@@ -16,7 +16,14 @@ from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
 
 NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
-POSITIONS = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "mrope": "rotary", "none": "rotary", "relative": "rotary"}
+POSITIONS = {
+    "learned_absolute": "learned",
+    "rope": "rotary",
+    "yarn": "rotary",
+    "mrope": "rotary",
+    "none": "rotary",
+    "relative": "rotary",
+}
 ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu"}
 TOKENIZERS = {"GPT2BPETokenizer": 50257}  # whose vocabulary has one size
 LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
@@ -37,7 +44,9 @@ def shape_from(flags: Given, vocab: int | None) -> ModelShape:
         hidden,
         heads,
         heads if latent else kv_heads_from(flags, heads),
-        latent.head_dim if latent else flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size")),
+        latent.head_dim
+        if latent
+        else flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size")),
         ffn,
         vocab_from(flags) if vocab is None else vocab,
         activation=activation,
@@ -56,7 +65,11 @@ def shape_from(flags: Given, vocab: int | None) -> ModelShape:
 
 def known_name(shape: ModelShape) -> str:
     """The preset with all these sizes, if there is one."""
-    same = (name for name in presets() if replace(shape, name=name, source=preset(name).source, notes=preset(name).notes) == preset(name))
+    same = (
+        name
+        for name in presets()
+        if replace(shape, name=name, source=preset(name).source, notes=preset(name).notes) == preset(name)
+    )
     return next(same, shape.name)
 
 
@@ -75,7 +88,10 @@ def position_from(flags: Given) -> str:
     named = flags.word("--position-embedding-type", "learned_absolute", POSITIONS)
     if flags.has("--use-rotary-position-embeddings"):
         if named == "learned" and "--position-embedding-type" in flags.flags:
-            raise UserError("--use-rotary-position-embeddings contradicts --position-embedding-type learned_absolute: keep one.")
+            raise UserError(
+                "--use-rotary-position-embeddings contradicts --position-embedding-type learned_absolute: "
+                "keep one."
+            )
         return "rotary"
     if not flags.has("--position-embedding-type"):
         flags.assume("--position-embedding-type", "learned_absolute")
@@ -84,7 +100,9 @@ def position_from(flags: Given) -> str:
 
 def ffn_from(flags: Given, hidden: int, activation: str) -> int:
     """Megatron's own widths: 4 * hidden, or with SwiGLU two thirds of it in whole 64s."""
-    return flags.number("--ffn-hidden-size", 4 * hidden if activation != "swiglu" else int(4 * hidden * 2 / 3 / 64) * 64)
+    return flags.number(
+        "--ffn-hidden-size", 4 * hidden if activation != "swiglu" else int(4 * hidden * 2 / 3 / 64) * 64
+    )
 
 
 def kv_heads_from(flags: Given, heads: int) -> int:
@@ -102,7 +120,9 @@ def vocab_from(flags: Given) -> int:
     if tokenizer in TOKENIZERS:
         flags.assume("--vocab-size", f"{tokenizer}'s {TOKENIZERS[tokenizer]}")
         return TOKENIZERS[tokenizer]
-    raise UserError("how large is the vocabulary? The tokenizer's file knows it, not the command line: add --vocab.")
+    raise UserError(
+        "how large is the vocabulary? The tokenizer's file knows it, not the command line: add --vocab."
+    )
 
 
 def biases_from(flags: Given, norm: str) -> tuple[str, ...]:
@@ -118,14 +138,20 @@ def latent_from(flags: Given) -> LatentAttention:
     flags.has("--qk-layernorm")
     flags.has("--rope-type")
     sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
-    return LatentAttention(query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes)
+    return LatentAttention(
+        query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes
+    )
 
 
 def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
     """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2."""
     if not flags.has("--num-experts") or not (number := flags.number("--num-experts")):
         return None
-    shared = flags.number("--moe-shared-expert-intermediate-size") if flags.has("--moe-shared-expert-intermediate-size") else 0
+    shared = (
+        flags.number("--moe-shared-expert-intermediate-size")
+        if flags.has("--moe-shared-expert-intermediate-size")
+        else 0
+    )
     for flag in ("--moe-grouped-gemm", "--moe-router-score-function", "--expert-tensor-parallel-size"):
         flags.has(flag)
     return Experts(
@@ -141,11 +167,18 @@ def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
 
 
 def dense_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
-    """--moe-layer-freq is N, for experts in every N-th layer from the first on, or a list of a 0 or 1 for each layer."""
+    """--moe-layer-freq is N, for experts in every N-th layer, or a list of 0 or 1 by layer."""
     text = (flags.text("--moe-layer-freq") or "1").strip("\"'")
-    kinds = [int(layer % int(text) == 0) for layer in range(layers)] if text.isdecimal() and int(text) else layer_list(text)
+    kinds = (
+        [int(layer % int(text) == 0) for layer in range(layers)]
+        if text.isdecimal() and int(text)
+        else layer_list(text)
+    )
     if len(kinds) != layers or not {*kinds} <= {0, 1}:
-        raise UserError(f"--moe-layer-freq {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer.")
+        raise UserError(
+            f"--moe-layer-freq {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each "
+            "layer."
+        )
     return tuple(layer for layer, kind in enumerate(kinds) if not kind)
 
 

@@ -1,6 +1,7 @@
 """The plan that a command line of Megatron-Core lays out.
 
-Idea   Degrees are numbers; chunks, sharding and recomputation can each be said in several ways, and two that contradict are refused.
+Idea   Degrees are numbers; chunks, sharding and recomputation can each be said in several ways, and two that
+       contradict are refused.
 Limit  Layers are spread over stages as the planner does it; another layout is read for its stages alone.
 """
 
@@ -19,10 +20,17 @@ LONGEST_LAYOUT = 20_000  # letters
 
 
 def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
-    degrees = {name: flags.number(flag) if flags.has(flag) else 1 for name, flag in fields.DEGREES.items() if name != "micro_batch"}
+    degrees = {
+        name: flags.number(flag) if flags.has(flag) else 1
+        for name, flag in fields.DEGREES.items()
+        if name != "micro_batch"
+    }
     tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
     if min(gpus, *degrees.values()) < 1 or gpus % (tp * pp * cp):
-        raise UserError(f"tp*pp*cp = {tp}*{pp}*{cp} does not divide {gpus} GPUs: change one, or say how many there are with --gpus.")
+        raise UserError(
+            f"tp*pp*cp = {tp}*{pp}*{cp} does not divide {gpus} GPUs: change one, or say how many there are "
+            "with --gpus."
+        )
     dp = gpus // (tp * pp * cp)
     chunks = chunks_from(flags, shape, pp)
     zero = zero_from(flags)
@@ -41,16 +49,22 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
 
 
 def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
-    """Chunks of a pipeline rank, by any of the three flags that give them. Raises UserError for layers that cannot be dealt out."""
+    """Chunks of a pipeline rank, by any of the three flags that give them. Raises UserError for layers that
+    cannot be dealt out."""
     ways = (fields.CHUNKS, fields.LAYOUT, "--num-layers-per-virtual-pipeline-stage")
     if len(there := [flag for flag in ways if flags.has(flag)]) > 1:
         raise UserError(f"{listed(there)} contradict one another: keep one.")
     if text := flags.text(fields.LAYOUT):
         return chunks_of(stages_of(text), pp)
-    counted = shape.layers + sum(flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss"))
+    counted = shape.layers + sum(
+        flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")
+    )
     uneven = any(flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
     if counted % pp and not uneven:
-        raise UserError(f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: {near_divisors(counted, pp)}.")
+        raise UserError(
+            f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: "
+            f"{near_divisors(counted, pp)}."
+        )
     if each := flags.number(ways[2], 0) if flags.has(ways[2]) else 0:
         if counted // pp % each:
             raise UserError(f"{ways[2]} {each} does not divide a pipeline rank's {counted // pp} layers.")
@@ -59,7 +73,8 @@ def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
 
 
 def stages_of(layout: str) -> list[int]:
-    """Layers of each stage of a --pipeline-model-parallel-layout, as in "Et*2|(t|)*3L". Raises UserError for one that is none."""
+    """Layers of each stage of a --pipeline-model-parallel-layout, as in "Et*2|(t|)*3L". Raises UserError for
+    one that is none."""
     text = layout.strip("\"'").replace(",", "")
     for repeated in (r"\(([^()]+)\)\*(\d{1,4})", r"([Etm|L])\*(\d{1,4})"):
         if sum(len(found[1]) * int(found[2]) for found in re.finditer(repeated, text)) > LONGEST_LAYOUT:
@@ -77,9 +92,13 @@ def chunks_of(stages: list[int], pp: int) -> int:
 
 
 def zero_from(flags: Given) -> int:
-    optimizer, fsdp, torch = map(flags.has, ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"))
+    optimizer, fsdp, torch = map(
+        flags.has, ("--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2")
+    )
     if torch and (fsdp or optimizer):
-        raise UserError("--use-torch-fsdp2 contradicts --use-megatron-fsdp and --use-distributed-optimizer: keep one.")
+        raise UserError(
+            "--use-torch-fsdp2 contradicts --use-megatron-fsdp and --use-distributed-optimizer: keep one."
+        )
     sharding = flags.word("--data-parallel-sharding-strategy", "optim_grads_params", SHARDING)
     flags.has("--ckpt-format")
     if torch:
@@ -90,7 +109,10 @@ def zero_from(flags: Given) -> int:
 def shards_from(flags: Given, ranks: int) -> int:
     replicas = max(1, flags.number(fields.REPLICAS, 1)) if flags.has(fields.REPLICAS) else 1
     if ranks % replicas:
-        raise UserError(f"{fields.REPLICAS} {replicas} does not divide dp*cp = {ranks}; nearest: {near_divisors(ranks, replicas)}.")
+        raise UserError(
+            f"{fields.REPLICAS} {replicas} does not divide dp*cp = {ranks}; nearest: "
+            f"{near_divisors(ranks, replicas)}."
+        )
     return 0 if replicas == 1 else ranks // replicas
 
 
@@ -98,7 +120,9 @@ def recompute_from(flags: Given) -> str:
     named = flags.word("--recompute-granularity", "none", {kind: kind for kind in fields.RECOMPUTE})
     if flags.has("--recompute-activations"):
         if named == "full":
-            raise UserError("--recompute-activations (selective) contradicts --recompute-granularity full: keep one.")
+            raise UserError(
+                "--recompute-activations (selective) contradicts --recompute-granularity full: keep one."
+            )
         return "selective"
     return named
 
@@ -110,5 +134,8 @@ def recompute_layers_from(flags: Given) -> int:
     if flags.text("--recompute-granularity") != "full":
         return 0
     if not (flags.has("--recompute-method") and layers):
-        raise UserError("--recompute-granularity full also needs --recompute-method, and a --recompute-num-layers from 1 on.")
+        raise UserError(
+            "--recompute-granularity full also needs --recompute-method, and a --recompute-num-layers from 1 "
+            "on."
+        )
     return layers if method == "block" else 0

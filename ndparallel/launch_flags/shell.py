@@ -1,9 +1,12 @@
-"""The words of a launch command in a shell script, as the shell would pass them: variables, arrays, arithmetic, comments.
+"""The words of a launch command in a shell script, as the shell would pass them: variables, arrays,
+arithmetic, comments.
 
-Idea   One pass cuts the text into statements; assignments fill a table, and the commands that have flags are expanded with it.
+Idea   One pass cuts the text into statements; assignments fill a table, and the commands that have flags are
+       expanded with it.
 Cost   Linear in the text; a script of more than 200 kB is refused.
-Limit  No shell: loops, functions and `case` are not run, and of conditions only comparisons of what the script itself sets. What is set
-       where that is not known is left out, and the reader is told. What only the environment knows ($SLURM_NNODES) stays as it is written.
+Limit  No shell: loops, functions and `case` are not run, and of conditions only comparisons of what the
+       script itself sets. What is set where that is not known is left out, and the reader is told. What only
+       the environment knows ($SLURM_NNODES) stays as it is written.
 
 Glossary
     statement   what stands between line ends or semicolons that are in no quotes and no parentheses
@@ -26,21 +29,34 @@ PIECE = re.compile(
     |(?P<end>[\n;]|&&|\|\|)|(?P<quote>["'])|(?P<plain>[^\\"'\#()\n;&|$]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
-ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare(?: -\w+)?)\s+)?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=")
-WORD = re.compile(r"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|[^\s"'\\])+""", re.DOTALL)
+ASSIGNMENT = re.compile(
+    r"(?:(?:export|local|readonly|declare(?: -\w+)?)\s+)?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)="
+)
+WORD = re.compile(
+    r"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|[^\s"'\\])+""", re.DOTALL
+)
 ARRAY = re.compile(r"\((?P<words>.*)\)\s*$", re.DOTALL)
 REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*))\"?")
 ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)")
-VARIABLE = re.compile(r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)")
+VARIABLE = re.compile(
+    r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)"
+)
 LOOPS, CLOSERS = ("for", "while", "until", "case"), ("fi", "done", "esac")
 CONDITION = re.compile(r"\s*(?:if|elif)\s")
 JOINED = re.compile(r"\\\r?\n")
-SUMS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv}
+SUMS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+}
 
 
 @dataclass
 class Script:
-    """What a script says: the words of its commands with flags, its variables word by word, and the names that it sets conditionally."""
+    """What a script says: the words of its commands with flags, its variables word by word, and the names
+    that it sets conditionally."""
 
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
@@ -48,7 +64,8 @@ class Script:
 
 
 def read_script(text: str) -> Script:
-    """Read a shell script, or a bare command line. Raises UserError for one that is too long, or never closes a quote."""
+    """Read a shell script, or a bare command line. Raises UserError for one that is too long, or never closes
+    a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
     script, blocks = Script(), list[Block]()
@@ -90,7 +107,9 @@ def follow(blocks: list[Block], statement: str, variables: Mapping[str, list[str
 
 def truth(condition: str, variables: Mapping[str, list[str]]) -> bool | None:
     """Whether tests of what the script itself sets hold."""
-    return some(every(holds(part, variables) for part in either.split("&&")) for either in condition.split("||"))
+    return some(
+        every(holds(part, variables) for part in either.split("&&")) for either in condition.split("||")
+    )
 
 
 def holds(text: str, variables: Mapping[str, list[str]]) -> bool | None:
@@ -127,7 +146,9 @@ def statements(text: str) -> Iterator[str]:
     for piece in PIECE.finditer(text):
         kind, words = piece.lastgroup, piece[0]
         if kind == "quote":
-            raise UserError(f"the quotation mark in line {text.count(chr(10), 0, piece.start()) + 1} is never closed.")
+            raise UserError(
+                f"the quotation mark in line {text.count(chr(10), 0, piece.start()) + 1} is never closed."
+            )
         depth = max(0, depth + words.count("(") - words.count(")")) if kind in ("open", "close") else depth
         if kind == "end" and depth == 0 and not (words in ("&&", "||") and CONDITION.match(statement)):
             yield from filter(None, [statement.strip()])
@@ -157,7 +178,8 @@ def assign(script: Script, statement: str, conditional: bool) -> str:
 
 
 def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
-    """The words without quotes, with variables and sums replaced; a variable that stands alone may be several words."""
+    """The words without quotes, with variables and sums replaced; a variable that stands alone may be several
+    words."""
     found: list[str] = []
     length = 0
     for word in WORD.findall(text):
@@ -185,7 +207,9 @@ def one_word(word: str, variables: Mapping[str, list[str]]) -> str:
     """Without its quotes, and with variables and sums replaced where they are not in single quotes."""
     if word.startswith("'"):
         return word[1:-1]
-    plain = re.sub(r"\\(.)|[\"']", r"\1", VARIABLE.sub(lambda found: value_of(found, variables), word), flags=re.DOTALL)
+    plain = re.sub(
+        r"\\(.)|[\"']", r"\1", VARIABLE.sub(lambda found: value_of(found, variables), word), flags=re.DOTALL
+    )
     refused_if_long(len(plain))
     return ARITHMETIC.sub(lambda found: str(sum_of(found["sum"], variables)), plain)
 
@@ -193,7 +217,13 @@ def one_word(word: str, variables: Mapping[str, list[str]]) -> str:
 def value_of(found: re.Match, variables: Mapping[str, list[str]]) -> str:
     """A variable's value, else the default that stands with it, else its name as it is written."""
     name = found["braced"] or found["plain"]
-    return " ".join(variables[name]) if name in variables else found["default"] if found["default"] is not None else found[0]
+    return (
+        " ".join(variables[name])
+        if name in variables
+        else found["default"]
+        if found["default"] is not None
+        else found[0]
+    )
 
 
 def sum_of(text: str, variables: Mapping[str, list[str]]) -> int | str:

@@ -1,7 +1,8 @@
 """`--emit torchtitan`: the recipe of torchtitan for a job and a plan.
 
-Idea   torchtitan's recipe is a Python function that returns a configuration: it starts from one of torchtitan's own, which brings data,
-       optimizer and learning rate, and sets what the plan decides. Stages are written out layer by layer, so that they are the plan's.
+Idea   torchtitan's recipe is a Python function that returns a configuration: it starts from one of
+       torchtitan's own, which brings data, optimizer and learning rate, and sets what the plan decides.
+       Stages are written out layer by layer, so that they are the plan's.
 Limit  The models that torchtitan has; a plan that it cannot run is refused. Recipes are written, not read.
 
 Glossary
@@ -23,7 +24,8 @@ from ndparallel.planner.software import TORCHTITAN
 from ndparallel.planner.step.workload import layers_by_stage
 
 STACKS = ("torchtitan", "torchtitan-compiled")
-MODELS = {  # our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept
+# our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept
+MODELS = {
     "llama-3-8b": ("llama3", "8B", "llama3_8b"),
     "llama-3-70b": ("llama3", "70B", "llama3_70b"),
     "llama-3-405b": ("llama3", "405B", "llama3_405b"),
@@ -52,9 +54,15 @@ def emit_torchtitan(job: Job, plan: Plan) -> str:
 
 def header(job: Job, plan: Plan) -> Iterator[str]:
     number = int(plan.microbatches(job))
-    yield f'"""{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name}), as planned by ndparallel, for {release("torchtitan")}.'
+    yield (
+        f'"""{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name}), as planned by ndparallel, for '
+        f"{release('torchtitan')}."
+    )
     yield ""
-    yield f"Derived: {plan.dp} data-parallel ranks, {number} microbatch{'es' * (number != 1)} in a step. Save it as plan.py; launch it with"
+    yield (
+        f"Derived: {plan.dp} data-parallel ranks, {number} microbatch{'es' * (number != 1)} in a step. Save "
+        "it as plan.py; launch it with"
+    )
     yield f"torchrun {nodes_of(job, plan)} -m torchtitan.train --module plan --config plan"
     yield '"""'
     yield ""
@@ -64,7 +72,10 @@ def imports(job: Job, plan: Plan, module: str, base: str) -> Iterator[str]:
     if job.dtype == "fp8":
         yield "from torchtitan.components.quantization import Float8LinearConverter"
     if plan.recompute != "none":
-        yield f"from torchtitan.distributed.activation_checkpoint import {fields.TITAN_RECOMPUTE[plan.recompute].partition('.')[0]}"
+        yield (
+            "from torchtitan.distributed.activation_checkpoint import "
+            f"{fields.TITAN_RECOMPUTE[plan.recompute].partition('.')[0]}"
+        )
     yield f"from torchtitan.models.{module} import model_registry"
     yield f"from torchtitan.models.{module}.config_registry import {base}"
 
@@ -73,7 +84,8 @@ def model_of(job: Job) -> tuple[str, str, str]:
     """Raises UserError for a model that torchtitan does not have, or software that it is not."""
     if job.stack.name not in STACKS:
         raise UserError(
-            f"the plan is for {job.stack.name}, which is other software than torchtitan: take --software {' or '.join(STACKS)}."
+            f"the plan is for {job.stack.name}, which is other software than torchtitan: take --software "
+            f"{' or '.join(STACKS)}."
         )
     for name, found in MODELS.items():
         if sizes(preset(name)) == sizes(job.shape):
@@ -82,7 +94,17 @@ def model_of(job: Job) -> tuple[str, str, str]:
 
 
 def sizes(shape: ModelShape) -> tuple:
-    return shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab, shape.latent, shape.experts
+    return (
+        shape.layers,
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.ffn,
+        shape.vocab,
+        shape.latent,
+        shape.experts,
+    )
 
 
 def converters(job: Job) -> str:
@@ -90,7 +112,10 @@ def converters(job: Job) -> str:
         return ""
     if job.shape.experts:
         raise cannot("one switch for experts in fp8", "choose bf16")
-    return f', converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"], model_compile_enabled={compiled(job)})]'
+    return (
+        ', converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"], '
+        f"model_compile_enabled={compiled(job)})]"
+    )
 
 
 def compiled(job: Job) -> bool:
@@ -119,7 +144,9 @@ def settings_of(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
 def refuse_details(job: Job, plan: Plan) -> None:
     """Raise UserError for what only Megatron has a switch for."""
     if plan.recompute == "full" and plan.recompute_layers:
-        raise cannot(f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective")
+        raise cannot(
+            f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"
+        )
     if plan.recompute == "selective" and job.stack.selective != TORCHTITAN.selective:
         raise cannot(f"recomputation of {', '.join(job.stack.selective)}", "leave --recompute-modules out")
     if job.capacity_factor is not None:
@@ -129,11 +156,14 @@ def refuse_details(job: Job, plan: Plan) -> None:
 
 
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Raises UserError for shards that torchtitan does not make: it shards over cp too, and optimizers never alone."""
+    """Raises UserError for shards that torchtitan does not make: it shards over cp too, and optimizers never
+    alone."""
     if plan.zero == 1:
         raise cannot("ZeRO-1", "take --zero 0, 2 or 3")
     if plan.zero == 0 and plan.cp > 1:
-        raise cannot(f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3")
+        raise cannot(
+            f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3"
+        )
     shards = (plan.shards if plan.zero == 3 and plan.shards else plan.dp * plan.cp) if plan.zero else 1
     if shards % plan.cp:
         raise cannot(f"{shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}")
@@ -152,7 +182,10 @@ def pipeline(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
         raise cannot(f"{plan.schedule} with one chunk", "take more, or 1f1b")
     yield "parallelism.pipeline_parallel_schedule", f'"{fields.TITAN_SCHEDULES[plan.schedule]}"'
     yield "parallelism.pipeline_parallel_microbatch_size", f"{plan.micro_batch}"
-    yield "parallelism.module_fqns_per_model_part", "[\n" + "".join(f"        {stage},\n" for stage in stages_of(job, plan)) + "    ]"
+    yield (
+        "parallelism.module_fqns_per_model_part",
+        "[\n" + "".join(f"        {stage},\n" for stage in stages_of(job, plan)) + "    ]",
+    )
 
 
 def stages_of(job: Job, plan: Plan) -> Iterator[str]:

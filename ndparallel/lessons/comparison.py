@@ -17,33 +17,50 @@ from ndparallel.results.run import Run
 from ndparallel.results.show import progress
 from ndparallel.training.job import Job
 
-COMMUNICATION, BUBBLE, EXTRA, WORK = "exposed communication", "bubble", "compute that more GPUs do not shorten", "the work itself"
+COMMUNICATION, BUBBLE, EXTRA, WORK = (
+    "exposed communication",
+    "bubble",
+    "compute that more GPUs do not shorten",
+    "the work itself",
+)
 Row = dict[str, Any]  # of a report, as in JSON
 NEGLIGIBLE = 0.01  # a loss below this share of the step bounds nobody
 
 
-def one_run(arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Callable[[Job], Job], hardware: Hardware) -> Run:
+def one_run(
+    arguments: argparse.Namespace, lessons: Sequence[Lesson], change: Callable[[Job], Job], hardware: Hardware
+) -> Run:
     """Run all that is asked for, with changed jobs, beside the single GPU."""
     job = change(job_from(arguments))
-    jobs = {lesson.name: change(job_from(arguments, lesson.defaults, arguments.gpus or lesson.gpus)) for lesson in lessons}
+    jobs = {
+        lesson.name: change(job_from(arguments, lesson.defaults, arguments.gpus or lesson.gpus))
+        for lesson in lessons
+    }
     entries = entries_of(lessons, jobs, arguments.gpus, arguments.strategy)
     if not arguments.strategy:
         entries = [baseline(job), *entries]
     with progress() as announce:
-        run = run_entries("compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True))
+        run = run_entries(
+            "compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True)
+        )
     notes = [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
     run.report = replace(run.report, lessons=dimensions(lessons), notes=tuple(notes))
     return run
 
 
-# ------------------------------------------------------------------------------------------------------ what is run
+# ------------------------------------------------------------------------------------------------ what is run
 
 
-def entries_of(lessons: Sequence[Lesson], jobs: dict[str, Job], gpus: int | None, names: Sequence[str]) -> list[Entry]:
-    """Every lesson's choice, or the strategies of these names, each with its lesson's job. Raises UserError where none can run."""
+def entries_of(
+    lessons: Sequence[Lesson], jobs: dict[str, Job], gpus: int | None, names: Sequence[str]
+) -> list[Entry]:
+    """Every lesson's choice, or the strategies of these names, each with its lesson's job. Raises UserError
+    where none can run."""
     owners = {strategy.name: lesson for lesson in lessons for strategy in lesson.strategies}
     every = [strategy for lesson in lessons for strategy in lesson.strategies]
-    wanted = choose(every, names) if names else [strategy for lesson in lessons for strategy in choose_of(lesson)]
+    wanted = (
+        choose(every, names) if names else [strategy for lesson in lessons for strategy in choose_of(lesson)]
+    )
     entries = []
     for strategy in wanted:
         lesson = owners[strategy.name]
@@ -58,7 +75,7 @@ def choose_of(lesson: Lesson) -> list[Strategy]:
     return choose(lesson.strategies, lesson.compare) if lesson.compare else []
 
 
-# ---------------------------------------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------------------------------- what is shown
 
 
 def dimensions(lessons: Sequence[Lesson]) -> dict[str, str]:
@@ -76,7 +93,8 @@ def contrast(run: Run) -> tuple[str, ...]:
 
 
 def closing(run: Run) -> str:
-    """What is fastest on each number of GPUs, what bounds each strategy, and which needs the least memory: one paragraph."""
+    """What is fastest on each number of GPUs, what bounds each strategy, and which needs the least memory:
+    one paragraph."""
     rows = parallel(run.report)
     return " ".join([*fastest(rows), *bounds(rows), *least_memory(rows, run.report.baseline)])
 
@@ -93,11 +111,15 @@ def fastest(rows: Sequence[Row]) -> Iterator[str]:
         if speedup <= 1:
             yield f"Nothing on {gpus} GPUs beats one GPU alone: {name} comes nearest, with {speedup:.2f}x."
         else:
-            yield f"On {gpus} GPUs {name} is fastest: {speedup:.2f}x, {first['efficiency']:.0%} of what they could give."
+            yield (
+                f"On {gpus} GPUs {name} is fastest: {speedup:.2f}x, {first['efficiency']:.0%} of what they "
+                "could give."
+            )
 
 
 def bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence that names, cause by cause, the strategies whose largest loss it is, and its share of the step."""
+    """A sentence that names, cause by cause, the strategies whose largest loss it is, and its share of the
+    step."""
     bounded: dict[str, list[str]] = {COMMUNICATION: [], BUBBLE: [], EXTRA: [], WORK: []}
     for row in rows:
         cause, share = bound(row)
@@ -116,12 +138,19 @@ def bound(row: Row) -> tuple[str, float]:
 
 def losses(row: Row) -> dict[str, float]:
     """Shares of the step by cause; with the efficiency they add up to 1."""
-    exposed, bubble = (row[key] / row["step_seconds"] for key in ("exposed_communication_seconds", "bubble_seconds"))
+    exposed, bubble = (
+        row[key] / row["step_seconds"] for key in ("exposed_communication_seconds", "bubble_seconds")
+    )
     return {COMMUNICATION: exposed, BUBBLE: bubble, EXTRA: 1 - row["efficiency"] - exposed - bubble}
 
 
 def least_memory(rows: Sequence[Row], alone: Measurement | None) -> Iterator[str]:
     if rows and alone and alone.peak_memory_bytes:
         least = min(rows, key=lambda row: row["peak_memory_bytes"]["total"])
-        bytes_here, bytes_alone = (peak["total"] for peak in (least["peak_memory_bytes"], alone.peak_memory_bytes))
-        yield f"{least['name']} needs the least memory a GPU: {si(bytes_here, 'B')}, where one GPU alone needs {si(bytes_alone, 'B')}."
+        bytes_here, bytes_alone = (
+            peak["total"] for peak in (least["peak_memory_bytes"], alone.peak_memory_bytes)
+        )
+        yield (
+            f"{least['name']} needs the least memory a GPU: {si(bytes_here, 'B')}, where one GPU alone needs "
+            f"{si(bytes_alone, 'B')}."
+        )

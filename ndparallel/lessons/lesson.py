@@ -18,10 +18,12 @@ from ndparallel.training.job import Job
 
 @dataclass(frozen=True)
 class Strategy:
-    """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and other fields.
+    """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and
+    other fields.
 
-    Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's program where it is not the
-    lesson's model that is trained. `named` is its name where that depends on the number of GPUs.
+    Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's
+    program where it is not the lesson's model that is trained. `named` is its name where that depends on the
+    number of GPUs.
     """
 
     name: str
@@ -38,15 +40,18 @@ class Strategy:
 
     def job(self, job: Job, gpus: int) -> Job:
         mesh = self.mesh(gpus)
-        changes = {name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()}
+        changes = {
+            name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()
+        }
         return job.on(mesh=mesh, **changes)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel compare` shows of this lesson;
-    `chosen` picks strategies by the lesson's own options; `hierarchy` is the strategy whose communication is told axis by axis;
-    `defaults` are the job's fields where no option says otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
+    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel
+    compare` shows of this lesson; `chosen` picks strategies by the lesson's own options; `hierarchy` is the
+    strategy whose communication is told axis by axis; `defaults` are the job's fields where no option says
+    otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
     """
 
     name: str

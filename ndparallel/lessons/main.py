@@ -1,7 +1,7 @@
 """The command line of a lesson: from its options to the table that it prints.
 
-Idea   All strategies train the same model on the same batch; the single GPU runs it first, and every strategy's loss and gradients are held
-       against its.
+Idea   All strategies train the same model on the same batch; the single GPU runs it first, and every
+       strategy's loss and gradients are held against its.
 """
 
 import argparse
@@ -25,7 +25,9 @@ from ndparallel.training.job import Job
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
-def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce) -> Run:
+def run_lesson(
+    lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce
+) -> Run:
     """Run the strategies of these names (all, after the single GPU, where none is given)."""
     if names:
         entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
@@ -36,7 +38,8 @@ def run_lesson(lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: S
 
 
 def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:
-    """One for every strategy. Raises UserError where not even one of those that the lesson contrasts can be cut to so many GPUs."""
+    """One for every strategy. Raises UserError where not even one of those that the lesson contrasts can be
+    cut to so many GPUs."""
     entries = [enter_or_explain(strategy, job, gpus) for strategy in lesson.strategies]
     needed = [entry for entry in entries if entry.strategy.name in lesson.contrast] or entries
     refusals = [entry.refusal for entry in needed if entry.refusal]
@@ -68,7 +71,8 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
     if runner.hardware.disturbances:
         runner.hardware.disturbances.check(largest)
     with runner, rare_garbage_collection():
-        reference = runner.reference(job)  # before any ranks start, which are then born with what the single GPU has drawn and derived
+        # before any ranks start, which are then born with what the single GPU has drawn and derived
+        reference = runner.reference(job)
         rows, left = zip(*runner.measured_in_turn(entries))
     results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
     return Run(make_report(name, job, runner.hardware, list(rows), reference), runner.hardware, results)
@@ -83,12 +87,21 @@ def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strateg
     return [by_name[name] for name in names] or list(strategies)
 
 
-def make_report(name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference) -> Report:
+def make_report(
+    name: str, job: Job, hardware: Hardware, rows: list[Measurement], reference: Reference
+) -> Report:
     disturbed = {"disturbances": hardware.disturbances.as_dict()} if hardware.disturbances else {}
     return Report(
         lesson=name,
-        hardware={key: getattr(hardware, key) for key in ("name", "gpus_per_node", "memory_bytes")} | disturbed,
-        model={**vars(job.model), "batch": job.batch, "dtype": job.dtype, "seed": job.seed, "steps": job.steps},
+        hardware={key: getattr(hardware, key) for key in ("name", "gpus_per_node", "memory_bytes")}
+        | disturbed,
+        model={
+            **vars(job.model),
+            "batch": job.batch,
+            "dtype": job.dtype,
+            "seed": job.seed,
+            "steps": job.steps,
+        },
         strategies=tuple(rows),
         baseline=reference.measurement,
         tolerance=TOLERANCE[job.dtype],
@@ -107,7 +120,13 @@ def parser_of(lesson: Lesson) -> Parser:
     lesson.add_options(parser)
     if lesson.sweeps:
         first = next(iter(lesson.sweeps))
-        parser.add_argument("--sweep", nargs="?", const=first, choices=lesson.sweeps, help=f"instead, a table over (default {first})")
+        parser.add_argument(
+            "--sweep",
+            nargs="?",
+            const=first,
+            choices=lesson.sweeps,
+            help=f"instead, a table over (default {first})",
+        )
     return parser
 
 
@@ -128,17 +147,28 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         lesson = replace(lesson, strategies=lesson.chosen(arguments))
     lesson = lesson.on(arguments.gpus)
     with progress() as announce:
-        run = run_lesson(lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce)
+        run = run_lesson(
+            lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce
+        )
     run.report = replace(run.report, notes=tuple(fewer_microbatches(lesson, job, arguments)))
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
 
 
 def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> Iterator[str]:
-    """Say where the lesson's usual number of microbatches does not divide the batch, and a smaller one was taken."""
+    """Say where the lesson's usual number of microbatches does not divide the batch, and a smaller one was
+    taken."""
     usual, taken = lesson.defaults.get("microbatches", 1), job.microbatches
-    asked = [strategy for strategy in lesson.strategies if not arguments.strategy or strategy.name in arguments.strategy]
-    if arguments.microbatches is None and job.batch % usual and any("microbatches" not in strategy.changes for strategy in asked):
+    asked = [
+        strategy
+        for strategy in lesson.strategies
+        if not arguments.strategy or strategy.name in arguments.strategy
+    ]
+    if (
+        arguments.microbatches is None
+        and job.batch % usual
+        and any("microbatches" not in strategy.changes for strategy in asked)
+    ):
         each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
         yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."
 
@@ -147,12 +177,17 @@ def refuse_outputs(arguments: argparse.Namespace) -> None:
     """A sweep is a table of many runs. Raises UserError where one of them is to be drawn or told."""
     for option in ("svg", "trace", "narrate"):
         if getattr(arguments, option) is not None:
-            raise UserError(f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out.")
+            raise UserError(
+                f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out."
+            )
 
 
 def refuse_choices(lesson: Lesson, arguments: argparse.Namespace) -> None:
-    """A sweep says itself who runs, and where. Raises UserError where an option says it too, instead of passing over it."""
+    """A sweep says itself who runs, and where. Raises UserError where an option says it too, instead of
+    passing over it."""
     said = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(AXES)
     for option, usual in said.items():
         if getattr(arguments, option, usual) != usual:
-            raise UserError(f"--sweep {arguments.sweep} chooses its own GPUs and strategies: leave --{option} out.")
+            raise UserError(
+                f"--sweep {arguments.sweep} chooses its own GPUs and strategies: leave --{option} out."
+            )

@@ -19,39 +19,101 @@ TIMELINES = ("auto", "all", "none")
 def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
     """Add the options; `gpus` is the default, None where each strategy comes with its own."""
     option = parser.add_argument
-    option("--gpus", type=int, default=gpus, metavar="N", help=f"how many GPUs (default {gpus or 'what each lesson takes'})")
-    option("--gpus-per-node", type=int, metavar="N", help="how many of them share a node (default: the hardware's)")
-    option("--hardware", default="pocket", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default pocket)")
-    option("--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU")
-    option("--batch", type=int, default=Job.batch, metavar="N", help=f"sequences a step, over all GPUs (default {Job.batch})")
-    option("--microbatches", type=int, metavar="M", help="in how many parts a GPU takes its share of the batch")
-    option("--steps", type=int, default=1, metavar="N", help="training steps; times are per step, the loss is the last one's (default 1)")
+    option(
+        "--gpus",
+        type=int,
+        default=gpus,
+        metavar="N",
+        help=f"how many GPUs (default {gpus or 'what each lesson takes'})",
+    )
+    option(
+        "--gpus-per-node",
+        type=int,
+        metavar="N",
+        help="how many of them share a node (default: the hardware's)",
+    )
+    option(
+        "--hardware",
+        default="pocket",
+        metavar="NAME|FILE",
+        help="a preset, or a JSON or TOML file (default pocket)",
+    )
+    option(
+        "--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU"
+    )
+    option(
+        "--batch",
+        type=int,
+        default=Job.batch,
+        metavar="N",
+        help=f"sequences a step, over all GPUs (default {Job.batch})",
+    )
+    option(
+        "--microbatches", type=int, metavar="M", help="in how many parts a GPU takes its share of the batch"
+    )
+    option(
+        "--steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="training steps; times are per step, the loss is the last one's (default 1)",
+    )
     option("--seed", type=int, default=0, metavar="N", help="of weights and batches (default 0)")
     option("--dtype", default="float32", choices=DTYPES, help="of weights and activations (default float32)")
-    option("--text", metavar="FILE", help="train on this file's bytes (default: a text that comes with the package)")
-    option("--strategy", action="append", default=[], metavar="NAME", help="only this one; may be given several times")
+    option(
+        "--text",
+        metavar="FILE",
+        help="train on this file's bytes (default: a text that comes with the package)",
+    )
+    option(
+        "--strategy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this one; may be given several times",
+    )
     add_disturbance_options(parser)
     add_run_options(parser)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--engine", default=default_engine(), choices=ENGINES, help="what runs the GPUs (default processes; under mpirun mpi)")
-    option("--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)")
+    option(
+        "--engine",
+        default=default_engine(),
+        choices=ENGINES,
+        help="what runs the GPUs (default processes; under mpirun mpi)",
+    )
+    option(
+        "--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)"
+    )
     option("--memory", action="store_true", help="add the table of memory by kind")
     option("--svg", metavar="FILE", help="draw the timelines into an SVG")
-    option("--trace", metavar="FILE", help="write a Chrome trace of one strategy: the last --strategy, or the last of those shown")
+    option(
+        "--trace",
+        metavar="FILE",
+        help="write a Chrome trace of one strategy: the last --strategy, or the last of those shown",
+    )
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--narrate", type=int, metavar="RANK", help="tell the same strategy as this GPU lived it, event by event")
+    printed.add_argument(
+        "--narrate",
+        type=int,
+        metavar="RANK",
+        help="tell the same strategy as this GPU lived it, event by event",
+    )
     printed.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
 def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None, gpus: int = 1) -> Job:
-    """The job that the options describe, on one GPU, of the `gpus` that will share it; `defaults` for what they do not say. Raises
-    UserError for impossible sizes."""
+    """The job that the options describe, on one GPU, of the `gpus` that will share it; `defaults` for what
+    they do not say. Raises UserError for impossible sizes."""
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
-    given = {key: value for key, value in vars(arguments).items() if key in Job.__dataclass_fields__ and value is not None}
+    given = {
+        key: value
+        for key, value in vars(arguments).items()
+        if key in Job.__dataclass_fields__ and value is not None
+    }
     usual = dict(defaults or {})
     if "microbatches" in usual:
         usual["microbatches"] = most_parts(arguments.batch, usual["microbatches"], gpus)
@@ -59,8 +121,8 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
 
 
 def most_parts(batch: int, most: int, ranks: int) -> int:
-    """The largest number of equal parts, up to `most`, that a batch can be cut into; if it can be, whole rounds of `ranks`, which
-    interleaved schedules need."""
+    """The largest number of equal parts, up to `most`, that a batch can be cut into; if it can be, whole
+    rounds of `ranks`, which interleaved schedules need."""
     numbers = [parts for parts in range(most, 0, -1) if batch % parts == 0]
     return next((parts for parts in numbers if parts % max(ranks, 1) == 0), numbers[0])
 

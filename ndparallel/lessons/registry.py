@@ -1,4 +1,5 @@
-"""The lessons: their file names, and how they are loaded. The one place in the package that looks up at the floor above it."""
+"""The lessons: their file names, and how they are loaded. The one place in the package that looks up at the
+floor above it."""
 
 import importlib.util
 import sys
@@ -14,12 +15,20 @@ LESSONS = ("0d_single_gpu", "1d_data_parallel", "2d_tensor_parallel", "3d_pipeli
 
 @lru_cache
 def load(name: str) -> Lesson:
-    """Load a lesson's file. Raises UserError where the lessons are not there: they are run from a checkout."""
+    """Load a lesson's file. Raises UserError where the lessons are not there: they are run from a
+    checkout."""
     path = ROOT / f"{name}.py"
     if not path.is_file():
-        raise UserError(f"{path} is not there: the lessons are files of a checkout, so install with `pip install -e .` in one.")
+        raise UserError(
+            f"{path} is not there: the lessons are files of a checkout, so install with `pip install -e .` "
+            "in one."
+        )
     running = sys.modules["__main__"]
-    if getattr(running, "__file__", None) and Path(running.__file__ or "").resolve() == path and hasattr(running, "LESSON"):
+    if (
+        getattr(running, "__file__", None)
+        and Path(running.__file__ or "").resolve() == path
+        and hasattr(running, "LESSON")
+    ):
         return running.LESSON
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader

@@ -1,6 +1,8 @@
-"""Running strategies: what each is given, the single GPU that it is held against, and the row that comes of it.
+"""Running strategies: what each is given, the single GPU that it is held against, and the row that comes of
+it.
 
-Idea   The single GPU runs first, as if it had all the memory it needs: its loss and gradients are the truth for every strategy.
+Idea   The single GPU runs first, as if it had all the memory it needs: its loss and gradients are the truth
+       for every strategy.
 
 Glossary
     strategy     a rank program, and how its job and hardware differ from the others'
@@ -29,8 +31,8 @@ from ndparallel.training.job import Job
 
 
 class Entry(NamedTuple):
-    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs. `is_baseline` is of the
-    single GPU that the others are held against, which no disturbance reaches."""
+    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs.
+    `is_baseline` is of the single GPU that the others are held against, which no disturbance reaches."""
 
     strategy: Strategy
     gpus: int
@@ -46,7 +48,8 @@ def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
 
 
 def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
-    """The single GPU, which takes the batch whole; it trains the lessons' model unless another program is given."""
+    """The single GPU, which takes the batch whole; it trains the lessons' model unless another program is
+    given."""
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
     return enter(alone, job.work, 1)._replace(is_baseline=True)
@@ -64,18 +67,26 @@ class Reference:
     def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
         """Whether it is this very run, and would have fitted into this hardware's memory."""
         peak = self.measurement.peak_memory_bytes
-        same = entry._replace(is_baseline=True) == self.entry and (entry.is_baseline or not hardware.disturbances)
+        same = entry._replace(is_baseline=True) == self.entry and (
+            entry.is_baseline or not hardware.disturbances
+        )
         return same and peak is not None and peak["total"] <= hardware.memory_bytes
 
 
 class Runner:
-    """Runs strategies one after another; ranks are kept between those of the same size, references between those of the same job.
+    """Runs strategies one after another; ranks are kept between those of the same size, references between
+    those of the same job.
 
-    A strategy that does not fit into memory is a row that says so; with `keep_going`, so is one that these sizes cannot be cut to.
+    A strategy that does not fit into memory is a row that says so; with `keep_going`, so is one that these
+    sizes cannot be cut to.
     """
 
     def __init__(
-        self, hardware: Hardware, engine: str, announce: Callable[[str], None] = lambda name: None, keep_going: bool = False
+        self,
+        hardware: Hardware,
+        engine: str,
+        announce: Callable[[str], None] = lambda name: None,
+        keep_going: bool = False,
     ) -> None:
         self.hardware, self.engine, self.announce = hardware, engine, announce
         self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
@@ -103,7 +114,9 @@ class Runner:
         self.announce(strategy.name)
         size = job.mesh.world_size
         self.most_gpus = max(self.most_gpus, size)
-        if size == 1:  # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here for all ranks
+        # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here
+        # for all ranks
+        if size == 1:
             return Underway(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
@@ -119,8 +132,12 @@ class Runner:
 
     def _refer(self, entry: Entry) -> Reference:
         assert entry.job
-        results = self.run(entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf")))
-        measurement = measure(entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0)
+        results = self.run(
+            entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf"))
+        )
+        measurement = measure(
+            entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0
+        )
         measurement = self.looked_through(measurement, entry, results, self.hardware)
         return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
 
@@ -129,7 +146,8 @@ class Runner:
         return next(self.measured_in_turn([entry]))
 
     def measured_in_turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
-        """Run one strategy after another. While the ranks compute, their reference is made, and the entry before is measured."""
+        """Run one strategy after another. While the ranks compute, their reference is made, and the entry
+        before is measured."""
         before: tuple[Entry, Underway | None] | None = None
         for entry in entries:
             underway = self._begin(entry)
@@ -147,7 +165,9 @@ class Runner:
         return underway
 
     def _hardware(self, entry: Entry) -> Hardware:
-        return replace(undisturbed(self.hardware) if entry.is_baseline else self.hardware, **entry.strategy.hardware)
+        return replace(
+            undisturbed(self.hardware) if entry.is_baseline else self.hardware, **entry.strategy.hardware
+        )
 
     def _measured(self, entry: Entry, underway: Underway | None) -> tuple[Measurement, list[RankResult]]:
         strategy, gpus, job, refusal, _ = entry
@@ -161,18 +181,26 @@ class Runner:
         except self.told_in_rows as error:
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
-        row = measure(strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement)
+        row = measure(
+            strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement
+        )
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
-            row = replace(row, undisturbed_step_seconds=max(result.end_seconds for result in as_planned) / job.steps)
+            row = replace(
+                row, undisturbed_step_seconds=max(result.end_seconds for result in as_planned) / job.steps
+            )
         return self.looked_through(row, entry, results, hardware), results
 
-    def looked_through(self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware) -> Measurement:
+    def looked_through(
+        self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware
+    ) -> Measurement:
         """The row, with where its first NaN or infinity is; to see that, it is run once more and watched."""
         trace = first_trace([result.value for result in results])
         if trace is None or entry.job is None:
             return row
-        watched = self.run(entry.strategy, entry.job.on(watch=True), replace(hardware, memory_bytes=float("inf")))
+        watched = self.run(
+            entry.strategy, entry.job.on(watch=True), replace(hardware, memory_bytes=float("inf"))
+        )
         return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
 
 

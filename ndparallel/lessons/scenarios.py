@@ -1,6 +1,8 @@
-"""What if: the same strategies on another network, another model, another batch, and whether the winner changes.
+"""What if: the same strategies on another network, another model, another batch, and whether the winner
+changes.
 
-Idea   A ranking of strategies is true for one model on one network. Each scenario changes one thing and runs everything again.
+Idea   A ranking of strategies is true for one model on one network. Each scenario changes one thing and runs
+       everything again.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +24,9 @@ class Scenario:
 
 def slower_network(hardware: Hardware) -> Hardware:
     across = hardware.across
-    return replace(hardware, across=replace(across, bandwidth_bytes_per_second=across.bandwidth_bytes_per_second / 30))
+    return replace(
+        hardware, across=replace(across, bandwidth_bytes_per_second=across.bandwidth_bytes_per_second / 30)
+    )
 
 
 def one_network(hardware: Hardware) -> Hardware:
@@ -53,7 +57,11 @@ def what_if(runs: Sequence[tuple[Scenario, Run]]) -> Sweep:
     rows = [row(scenario, run) for scenario, run in runs]
     winners = {tuple(value for key, value in row.items() if key.startswith("fastest")) for row in rows}
     changes = len(winners) - 1
-    sentence = "The winner is the same in all of them." if not changes else "What wins depends on the network, the model and the batch."
+    sentence = (
+        "The winner is the same in all of them."
+        if not changes
+        else "What wins depends on the network, the model and the batch."
+    )
     return Sweep("What if: the fastest strategy in each case", rows, sentence)
 
 
@@ -62,6 +70,9 @@ def row(scenario: Scenario, run: Run) -> dict:
     found: dict = {"what if": scenario.name}
     parallel = [measured for measured in report.strategies if measured.gpus > 1 and report.speedup(measured)]
     for gpus in sorted({measured.gpus for measured in parallel}):
-        best = max((measured for measured in parallel if measured.gpus == gpus), key=lambda measured: report.speedup(measured) or 0)
+        best = max(
+            (measured for measured in parallel if measured.gpus == gpus),
+            key=lambda measured: report.speedup(measured) or 0,
+        )
         found |= {f"fastest on {gpus}": best.name, f"speedup on {gpus}": report.speedup(best)}
     return found

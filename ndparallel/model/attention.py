@@ -1,18 +1,24 @@
-"""The core of attention, where queries meet keys: with all keys at hand, gathered from the context-parallel ranks, or block by block.
+"""The core of attention, where queries meet keys: with all keys at hand, gathered from the context-parallel
+ranks, or block by block.
 
-Idea   A core mixes the values (s, b, kv_heads, d) for the queries (s, b, heads, d) that its rank has, forward and backward. Blocks of keys
-       can be met one after another, because a softmax over two blocks is the mean of each block's, weighed by the sums of exponentials
-       (the online softmax: Milakov and Gimelshein 1805.02867). Backward needs no such care once the sum over all blocks is known:
-       p = exp(score - logsum), and dscore = p (dp - d), where d = dmixed . mixed is the sum over all keys that softmax's gradient needs.
-Cost   Query-key pairs under the causal mask: s (s + 1) / 2 for each sequence and head, divided evenly over cp, whatever the core.
-Limit  Off the diagonal a block is priced as if it read all queries and all keys, though half of one of them is masked.
+Idea   A core mixes the values (s, b, kv_heads, d) for the queries (s, b, heads, d) that its rank has, forward
+       and backward. Blocks of keys can be met one after another, because a softmax over two blocks is the
+       mean of each block's, weighed by the sums of exponentials (the online softmax: Milakov and Gimelshein
+       1805.02867). Backward needs no such care once the sum over all blocks is known: p = exp(score -
+       logsum), and dscore = p (dp - d), where d = dmixed . mixed is the sum over all keys that softmax's
+       gradient needs.
+Cost   Query-key pairs under the causal mask: s (s + 1) / 2 for each sequence and head, divided evenly over
+       cp, whatever the core.
+Limit  Off the diagonal a block is priced as if it read all queries and all keys, though half of one of them
+       is masked.
 
 Glossary
     q, k, v       queries, keys, values of the rank's own tokens, with rotary positions applied
     block         the keys and values of one rank
     diagonal      the block of the rank's own tokens, the only one that needs a mask
     logsum        logarithm of the sum of exponentials of a query's scores
-    weights       what a block's probabilities weigh in those over all blocks: exp(the block's logsum - logsum)
+    weights       what a block's probabilities weigh in those over all blocks: exp(the block's logsum -
+                  logsum)
     again         the price list of what is computed a second time under selective recomputation
 """
 
@@ -43,7 +49,9 @@ class LocalCore:
 
     @cached_property
     def bias(self) -> np.ndarray | None:
-        return functional.causal_bias(self.queries, self.cp.all_positions(self.context.config.sequence), self.context.dtype)
+        return functional.causal_bias(
+            self.queries, self.cp.all_positions(self.context.config.sequence), self.context.dtype
+        )
 
     def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
         """Let every token look at the tokens before it: (s, b, heads, d)."""
@@ -53,7 +61,15 @@ class LocalCore:
             saved.keep(probabilities=probabilities)
         return functional.attention_values(probabilities, v)
 
-    def mix_backward(self, dmixed: np.ndarray, mixed: np.ndarray, qkv: Tensors3, saved: Saved, charge: Charge, again: Charge) -> Tensors3:
+    def mix_backward(
+        self,
+        dmixed: np.ndarray,
+        mixed: np.ndarray,
+        qkv: Tensors3,
+        saved: Saved,
+        charge: Charge,
+        again: Charge,
+    ) -> Tensors3:
         """The gradients of q, k and v."""
         q, k, v = qkv
         probabilities = saved.take("probabilities") if self.keeps else self.probabilities(q, k, again)
@@ -71,7 +87,8 @@ class LocalCore:
 
 
 class GatherCore(LocalCore):
-    """The keys of all ranks are gathered, forward and again backward; their gradients are reduced and scattered."""
+    """The keys of all ranks are gathered, forward and again backward; their gradients are reduced and
+    scattered."""
 
     def mix(self, q, k, v, saved, charge):
         k, v = self.gather(k, v)
@@ -90,11 +107,14 @@ class GatherCore(LocalCore):
 
 
 class RingCore(LocalCore):
-    """Keys and values come round the ring, block by block; their gradients travel on with them, and so come home."""
+    """Keys and values come round the ring, block by block; their gradients travel on with them, and so come
+    home."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.meetings = [meeting(self.queries, self.cp.index, source, context.dtype) for source in range(self.cp.size)]
+        self.meetings = [
+            meeting(self.queries, self.cp.index, source, context.dtype) for source in range(self.cp.size)
+        ]
 
     def mix(self, q, k, v, saved, charge):
         logsums: list[tuple[Meeting, np.ndarray]] = []
@@ -109,13 +129,16 @@ class RingCore(LocalCore):
                 mixed, logsum = block, block_logsum.copy()
             else:
                 here.charge(charge, "merge")
-                functional.attention_merge(mixed[here.queries], logsum[..., here.queries, :], block, block_logsum)
+                functional.attention_merge(
+                    mixed[here.queries], logsum[..., here.queries, :], block, block_logsum
+                )
             logsums.append((here, block_logsum))
         saved.keep(**({"weights": self.weights(logsums, logsum)} if self.keeps else {"logsum": logsum}))
         return mixed
 
     def weights(self, logsums: list, logsum: np.ndarray) -> np.ndarray:
-        """What each block's probabilities weigh in the whole, (cp, b, kv_heads, group, s, 1); 0 for queries that took no part."""
+        """What each block's probabilities weigh in the whole, (cp, b, kv_heads, group, s, 1); 0 for queries
+        that took no part."""
         weights = np.zeros((self.cp.size, *logsum.shape), logsum.dtype)
         for here, block_logsum in logsums:
             weights[here.source][..., here.queries, :] = np.exp(block_logsum - logsum[..., here.queries, :])
@@ -128,7 +151,9 @@ class RingCore(LocalCore):
         dq, on_their_way = np.zeros_like(q), None
         for hop, (source, block) in enumerate(self.cp.travel(np.stack([k, v]))):
             here = self.meetings[source]
-            probabilities = here.weighed(saved, rows) if self.keeps else here.recomputed(q, block[0], rows, again)
+            probabilities = (
+                here.weighed(saved, rows) if self.keeps else here.recomputed(q, block[0], rows, again)
+            )
             dqueries, dblock = here.backward(dmixed, row_sums, probabilities, q, block, charge)
             dq[here.queries] += dqueries
             if on_their_way:
@@ -140,7 +165,8 @@ class RingCore(LocalCore):
 
 @dataclass(frozen=True)
 class Meeting:
-    """Which of a rank's queries see which keys of the rank `source`: all of them, or half of one side, and then every pair counts."""
+    """Which of a rank's queries see which keys of the rank `source`: all of them, or half of one side, and
+    then every pair counts."""
 
     source: int
     queries: slice
@@ -174,24 +200,32 @@ class Meeting:
             scores += self.bias
         return np.exp(scores, out=scores)
 
-    def backward(self, dmixed, row_sums, probabilities, q, block, charge: Charge) -> tuple[np.ndarray, np.ndarray]:
+    def backward(
+        self, dmixed, row_sums, probabilities, q, block, charge: Charge
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The gradients of the queries that took part, and of the block."""
         dblock = np.zeros_like(block)
         self.charge(charge, "values")
         dmixed, values = dmixed[self.queries], block[1, self.keys]
-        dprobabilities, dblock[1, self.keys] = functional.attention_values_backward(dmixed, probabilities, values)
+        dprobabilities, dblock[1, self.keys] = functional.attention_values_backward(
+            dmixed, probabilities, values
+        )
         self.charge(charge, "softmax")
         dprobabilities -= row_sums[..., self.queries, :]
         dprobabilities *= probabilities
         self.charge(charge, "scores")
-        dqueries, dblock[0, self.keys] = functional.attention_scores_backward(dprobabilities, q[self.queries], block[0, self.keys])
+        dqueries, dblock[0, self.keys] = functional.attention_scores_backward(
+            dprobabilities, q[self.queries], block[0, self.keys]
+        )
         return dqueries, dblock
 
 
 def meeting(positions: tuple[int, ...], index: int, source: int, dtype: str) -> Meeting:
-    """Early and late halves of zigzag parts: a rank's early queries see no late keys, and the late ones those early that are before them.
+    """Early and late halves of zigzag parts: a rank's early queries see no late keys, and the late ones those
+    early that are before them.
 
-    Of a rank to the left (source < index) all queries see the early keys; of one to the right the late queries see all keys.
+    Of a rank to the left (source < index) all queries see the early keys; of one to the right the late
+    queries see all keys.
     """
     everything, half = slice(None), len(positions) // 2
     if source == index:

@@ -1,20 +1,26 @@
-"""What a layer costs, said once: its operations, and the tensors it keeps for the backward pass, as pure functions of its sizes.
+"""What a layer costs, said once: its operations, and the tensors it keeps for the backward pass, as pure
+functions of its sizes.
 
-Idea   The executed layers look their operations up here by name, charge the clock with them and fail where an array does not have the
-       priced shape; the planner sums the very same lists. Sizes may be numbers or numpy arrays (a thousand plans at once).
+Idea   The executed layers look their operations up here by name, charge the clock with them and fail where an
+       array does not have the priced shape; the planner sums the very same lists. Sizes may be numbers or
+       numpy arrays (a thousand plans at once).
 Cost   matmul (m, k) x (k, n): 2mnk FLOPs. Attention prices the query-key pairs that the causal mask keeps.
-Limit  Bytes are what a kernel must read and write once; what it reads again because its caches are small is not counted.
+Limit  Bytes are what a kernel must read and write once; what it reads again because its caches are small is
+       not counted.
 
 Glossary
     tokens         sequence * batch, as the matmuls see them
     shard_tokens   tokens in norms and residuals: tokens / tp under sequence parallelism
-    kept_tokens    tokens of a matmul's normed input that stay until the backward pass: all, or the shard where it is gathered again
+    kept_tokens    tokens of a matmul's normed input that stay until the backward pass: all, or the shard
+                   where it is gathered again
     pairs          query-key pairs that the causal mask keeps, over batch and heads
     scores         query-key pairs that numpy holds: masked ones too
-    blocks         ring attention meets the keys in so many blocks; block_pairs are the pairs of one that is not the rank's own
+    blocks         ring attention meets the keys in so many blocks; block_pairs are the pairs of one that is
+                   not the rank's own
     routed_tokens  tokens whose experts this rank chooses: tokens / tp
     senders        ranks whose tokens come to this rank's experts: ep * tp
-    sent, received rows that a rank sends to experts, and that its own experts work on: known only when the router has spoken
+    sent, received rows that a rank sends to experts, and that its own experts work on: known only when the
+    router has spoken
     input, weight  the two halves of a backward pass: gradients of inputs (I), gradients of weights (W)
 """
 
@@ -36,7 +42,8 @@ def itemsize(dtype: str) -> int:
 
 
 def matmul(name: str, m, n, k, dtype: str = "float32", batch=1, result_bytes: int | None = None) -> Operation:
-    """Price `batch` products of (m, k) and (k, n); `result_bytes` are moved for each number of the result, by default one number's."""
+    """Price `batch` products of (m, k) and (k, n); `result_bytes` are moved for each number of the result, by
+    default one number's."""
     size = itemsize(dtype)
     moved = (m * k + k * n) * size + m * n * (size if result_bytes is None else result_bytes)
     return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * moved)
@@ -53,10 +60,20 @@ def elementwise(name: str, elements, passes: float, dtype: str = "float32", kern
     return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * itemsize(dtype), kernels)
 
 
-def attention(name: str, pairs, head_dim, tensors: int, elements, dtype: str = "float32", products: int = 1) -> Operation:
-    """Price `products` matmuls over query-key pairs that also move the scores and `tensors` arrays of `elements`."""
+def attention(
+    name: str, pairs, head_dim, tensors: int, elements, dtype: str = "float32", products: int = 1
+) -> Operation:
+    """Price `products` matmuls over query-key pairs that also move the scores and `tensors` arrays of
+    `elements`."""
     size = itemsize(dtype)
-    return Operation(name, "attention", (pairs, head_dim), dtype, 2 * products * pairs * head_dim, (pairs + tensors * elements) * size)
+    return Operation(
+        name,
+        "attention",
+        (pairs, head_dim),
+        dtype,
+        2 * products * pairs * head_dim,
+        (pairs + tensors * elements) * size,
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,7 @@ class Sizes:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
 
-# ------------------------------------------------------------------------------------------- the transformer block
+# -------------------------------------------------------------------------------------- the transformer block
 
 
 def block_forward(z: Sizes) -> list[Operation]:
@@ -103,11 +120,15 @@ def block_backward(z: Sizes) -> list[Operation]:
 
 
 def block_backward_input(z: Sizes) -> list[Operation]:
-    return (experts_backward_input(z, *balanced(z)) if z.experts else mlp_backward_input(z)) + attention_backward_input(z)
+    return (
+        experts_backward_input(z, *balanced(z)) if z.experts else mlp_backward_input(z)
+    ) + attention_backward_input(z)
 
 
 def block_backward_weight(z: Sizes) -> list[Operation]:
-    return (experts_backward_weight(z, *balanced(z)) if z.experts else mlp_backward_weight(z)) + attention_backward_weight(z)
+    return (
+        experts_backward_weight(z, *balanced(z)) if z.experts else mlp_backward_weight(z)
+    ) + attention_backward_weight(z)
 
 
 def attention_forward(z: Sizes) -> list[Operation]:
@@ -122,7 +143,8 @@ def attention_forward(z: Sizes) -> list[Operation]:
 
 
 def core_forward(z: Sizes) -> list[Operation]:
-    """Scores, softmax, values; over a ring, once for the rank's own block of keys, the diagonal, and once for each that comes round."""
+    """Scores, softmax, values; over a ring, once for the rank's own block of keys, the diagonal, and once for
+    each that comes round."""
     merge = elementwise("block merge", z.tokens * z.heads * z.head_dim, 3, z.dtype)
     block = [*meeting_forward("block ", z.block_pairs, z), merge]
     return [*meeting_forward("", diagonal_pairs(z), z), *block * (z.blocks - 1)]
@@ -142,7 +164,10 @@ def meeting_forward(prefix: str, pairs, z: Sizes) -> list[Operation]:
 
 
 def core_backward(z: Sizes) -> list[Operation]:
-    return [*meeting_backward("", diagonal_pairs(z), z), *meeting_backward("block ", z.block_pairs, z) * (z.blocks - 1)]
+    return [
+        *meeting_backward("", diagonal_pairs(z), z),
+        *meeting_backward("block ", z.block_pairs, z) * (z.blocks - 1),
+    ]
 
 
 def meeting_backward(prefix: str, pairs, z: Sizes) -> list[Operation]:
@@ -177,7 +202,11 @@ def attention_backward(z: Sizes) -> list[Operation]:
 
 
 def mlp_forward(z: Sizes) -> list[Operation]:
-    return [norm_forward("norm2", z), *gated_forward(z, z.tokens, z.ffn), elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype)]
+    return [
+        norm_forward("norm2", z),
+        *gated_forward(z, z.tokens, z.ffn),
+        elementwise("add2", z.shard_tokens * z.hidden, 3, z.dtype),
+    ]
 
 
 def gated_forward(z: Sizes, tokens, ffn) -> list[Operation]:
@@ -226,17 +255,26 @@ def norm_backward(name: str, z: Sizes) -> Operation:
 
 
 def core_recompute(z: Sizes) -> list[Operation]:
-    """What selective recomputation runs again: the probabilities. What they gave (the mixed values) was kept."""
+    """What selective recomputation runs again: the probabilities. What they gave (the mixed values) was
+    kept."""
     return [operation for operation in core_forward(z) if operation.name.endswith(("scores", "softmax"))]
 
 
 def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
-    """Elements kept from forward to backward, by tensor. `kept_tokens` says how much of a gathered input stays.
+    """Elements kept from forward to backward, by tensor. `kept_tokens` says how much of a gathered input
+    stays.
 
     Redone after Korthikanti et al. 2205.05198, section 4.1, without dropout.
     """
     heads, kv_heads = z.tokens * z.heads * z.head_dim, z.tokens * z.kv_heads * z.head_dim
-    saved = {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "q": heads, "k": kv_heads, "v": kv_heads, "mixed": heads}
+    saved = {
+        "x": z.shard_tokens * z.hidden,
+        "normed": z.kept_tokens * z.hidden,
+        "q": heads,
+        "k": kv_heads,
+        "v": kv_heads,
+        "mixed": heads,
+    }
     rows = z.tokens * z.heads
     if selective:
         return saved if z.blocks == 1 else saved | {"logsum": rows}
@@ -245,21 +283,28 @@ def attention_saved(z: Sizes, selective: bool = False) -> dict[str, int]:
 
 def mlp_saved(z: Sizes) -> dict[str, int]:
     tokens = z.tokens
-    return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "gate_up": tokens * 2 * z.ffn, "activated": tokens * z.ffn}
+    return {
+        "x": z.shard_tokens * z.hidden,
+        "normed": z.kept_tokens * z.hidden,
+        "gate_up": tokens * 2 * z.ffn,
+        "activated": tokens * z.ffn,
+    }
 
 
 def block_saved(z: Sizes, recompute: str = "none") -> Mapping[str, float]:
     """A block's tensors with recomputation none, selective (no probabilities) or full (its input only)."""
     if recompute == "full":
         return {"x": z.shard_tokens * z.hidden}
-    attention = {f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()}
+    attention = {
+        f"attention {name}": size for name, size in attention_saved(z, recompute == "selective").items()
+    }
     if not z.experts:
         return attention | {f"mlp {name}": size for name, size in mlp_saved(z).items()}
     sent, rows = balanced(z)
     return attention | {f"experts {name}": size for name, size in experts_saved(z, sent, sum(rows)).items()}
 
 
-# ------------------------------------------------------------------------------------------------ mixture of experts
+# ----------------------------------------------------------------------------------------- mixture of experts
 
 
 def router_forward(z: Sizes) -> list[Operation]:
@@ -299,12 +344,18 @@ def shared(z: Sizes) -> Sizes:
 def rows_forward(z: Sizes, sent) -> list[Operation]:
     """Copy tokens to rows that are sorted by expert, and add up what comes back."""
     tokens, dispatched = z.routed_tokens * z.hidden, sent * z.hidden
-    return [elementwise("permute", dispatched, 2, z.dtype), elementwise("combine", tokens + dispatched, 1, z.dtype)]
+    return [
+        elementwise("permute", dispatched, 2, z.dtype),
+        elementwise("combine", tokens + dispatched, 1, z.dtype),
+    ]
 
 
 def rows_backward(z: Sizes, sent) -> list[Operation]:
     tokens, dispatched = z.routed_tokens * z.hidden, sent * z.hidden
-    return [elementwise("combine", tokens + 2 * dispatched, 1, z.dtype), elementwise("permute", tokens + dispatched, 1, z.dtype)]
+    return [
+        elementwise("combine", tokens + 2 * dispatched, 1, z.dtype),
+        elementwise("permute", tokens + dispatched, 1, z.dtype),
+    ]
 
 
 def sort_rows(z: Sizes, received) -> list[Operation]:
@@ -335,7 +386,12 @@ def experts_forward(z: Sizes, sent, rows: Sequence) -> list[Operation]:
 
 
 def experts_backward_input(z: Sizes, sent, rows: Sequence) -> list[Operation]:
-    return router_backward_input(z) + rows_backward(z, sent) + both_sorts(z, rows) + each(expert_backward_input, z, rows)
+    return (
+        router_backward_input(z)
+        + rows_backward(z, sent)
+        + both_sorts(z, rows)
+        + each(expert_backward_input, z, rows)
+    )
 
 
 def experts_backward_weight(z: Sizes, sent, rows: Sequence) -> list[Operation]:
@@ -352,12 +408,14 @@ def both_sorts(z: Sizes, rows: Sequence) -> list[Operation]:
 
 
 def balanced(z: Sizes) -> tuple[int, list[float]]:
-    """Rows that a rank sends, and that each of its experts gets, where all experts are equally busy and none is full."""
+    """Rows that a rank sends, and that each of its experts gets, where all experts are equally busy and none
+    is full."""
     return z.routed_tokens * z.top_k, [z.tokens * z.top_k / z.local_experts] * z.local_experts
 
 
 def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
-    """Elements kept where a rank sends `sent` rows and its experts work on `received`; choices are integers of 4 bytes."""
+    """Elements kept where a rank sends `sent` rows and its experts work on `received`; choices are integers
+    of 4 bytes."""
     integer = 4 / np.dtype(z.dtype).itemsize
     saved = {
         "x": z.shard_tokens * z.hidden,
@@ -375,7 +433,7 @@ def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
     return saved | {name: size for name, size in mlp_saved(shared(z)).items() if name != "x"}
 
 
-# ------------------------------------------------------------------------------------- embedding, head and optimizer
+# ------------------------------------------------------------------------------ embedding, head and optimizer
 
 
 def embedding_forward(z: Sizes) -> list[Operation]:
@@ -411,7 +469,11 @@ def head_backward(z: Sizes) -> list[Operation]:
 
 
 def head_saved(z: Sizes) -> dict[str, int]:
-    return {"x": z.shard_tokens * z.hidden, "normed": z.kept_tokens * z.hidden, "probabilities": z.tokens * z.vocab}
+    return {
+        "x": z.shard_tokens * z.hidden,
+        "normed": z.kept_tokens * z.hidden,
+        "probabilities": z.tokens * z.vocab,
+    }
 
 
 def adamw(name: str, parameters, dtype: str = "float32") -> Operation:

@@ -1,8 +1,8 @@
 """Text to batches: bytes are the tokens, and every data-parallel rank draws its own part of each batch.
 
-Idea   The text is cut into windows of one sequence. Each epoch shuffles their order from the seed; a step takes the next `batch` windows
-       and rank r of dp takes every dp-th of them, from the r-th on, as torch's DistributedSampler does. So the single GPU's batch is the
-       union of the parts, whatever dp is.
+Idea   The text is cut into windows of one sequence. Each epoch shuffles their order from the seed; a step
+       takes the next `batch` windows and rank r of dp takes every dp-th of them, from the r-th on, as torch's
+       DistributedSampler does. So the single GPU's batch is the union of the parts, whatever dp is.
 """
 
 from collections.abc import Iterator
@@ -19,20 +19,27 @@ TEXT = Path(__file__).with_name("text.txt")
 
 @lru_cache(maxsize=4)
 def read_tokens(path: str | None) -> np.ndarray:
-    """The bytes of a file, or of the text that comes with the package. Raises UserError where it can't be read."""
+    """The bytes of a file, or of the text that comes with the package. Raises UserError where it can't be
+    read."""
     try:
         return np.frombuffer(Path(TEXT if path is None else path).read_bytes(), np.uint8)
     except OSError as error:
         raise UserError(f"the text {str(path)!r} cannot be read: {error.strerror or error}.") from error
 
 
-def batches(path: str | None, sequence: int, batch: int, steps: int, seed: int, dp_rank: int, dp: int) -> Iterator[np.ndarray]:
-    """Yield, for every step, this rank's windows as (sequence + 1, batch / dp): inputs and, one further on, targets."""
+def batches(
+    path: str | None, sequence: int, batch: int, steps: int, seed: int, dp_rank: int, dp: int
+) -> Iterator[np.ndarray]:
+    """Yield, for every step, this rank's windows as (sequence + 1, batch / dp): inputs and, one further on,
+    targets."""
     tokens = read_tokens(path)
     windows = (len(tokens) - 1) // sequence
     if windows < batch:
         need = batch * sequence + 1
-        raise UserError(f"the text has {len(tokens)} bytes; a batch of {batch} sequences of {sequence} needs at least {need}.")
+        raise UserError(
+            f"the text has {len(tokens)} bytes; a batch of {batch} sequences of {sequence} needs at least "
+            f"{need}."
+        )
     for step in range(steps):
         epoch, first = divmod(step, windows // batch)
         order = default_rng([seed, epoch]).permutation(windows)

@@ -1,17 +1,20 @@
 """A mixture of experts in place of the MLP: a router sends every token to the few experts that suit it best.
 
-Idea   A token passes through top_k of many small MLPs, so a model has many more parameters than a token pays for. What the router decides
-       (ndparallel/model/routing.py) is different for every token, so tokens must travel to the ranks that hold their experts
-       (ndparallel/parallel/expert.py). Under tensor parallelism each rank routes its own part of the tokens, and experts are sliced.
-Cost   top_k experts for a token, and the shared ones; four all-to-alls of the chosen rows a layer, two forward and two backward. The shared
-       experts compute while rows travel to the experts, and the experts' weight gradients while gradients travel back.
-Limit  Experts are multiplied one after another, a kernel each; the counts of rows, a few integers for each expert, are not counted as
-       memory. tp divides the tokens of a sequence that a rank has.
+Idea   A token passes through top_k of many small MLPs, so a model has many more parameters than a token pays
+       for. What the router decides (ndparallel/model/routing.py) is different for every token, so tokens must
+       travel to the ranks that hold their experts (ndparallel/parallel/expert.py). Under tensor parallelism
+       each rank routes its own part of the tokens, and experts are sliced.
+Cost   top_k experts for a token, and the shared ones; four all-to-alls of the chosen rows a layer, two
+       forward and two backward. The shared experts compute while rows travel to the experts, and the experts'
+       weight gradients while gradients travel back.
+Limit  Experts are multiplied one after another, a kernel each; the counts of rows, a few integers for each
+       expert, are not counted as memory. tp divides the tokens of a sequence that a rank has.
 
 Glossary
     rows        tokens at their experts: a token that goes to two experts is two rows
     routed      the tokens that this rank routes: its tp share
-    permute     copy tokens to rows that are sorted by expert;  combine: the weighed sum of what the experts return
+    permute     copy tokens to rows that are sorted by expert;  combine: the weighed sum of what the experts
+                return
 """
 
 from collections.abc import Callable, Iterator
@@ -27,10 +30,15 @@ from ndparallel.parallel.slices import Parameter, part
 
 
 class Experts(Gated):
-    """Router, experts, and shared experts that every token goes to; tp cuts every expert, and ep shares them out."""
+    """Router, experts, and shared experts that every token goes to; tp cuts every expert, and ep shares them
+    out."""
 
     norm, add = "norm2", "add2"
-    prices = {"forward": costs.router_forward, "recompute": costs.router_forward, "backward": costs.router_backward}
+    prices = {
+        "forward": costs.router_forward,
+        "recompute": costs.router_forward,
+        "backward": costs.router_backward,
+    }
 
     def __init__(self, block: Block) -> None:
         super().__init__(block)
@@ -45,11 +53,16 @@ class Experts(Gated):
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
-        """What the dp ranks average: all but the experts. Every tp rank finds a part of the router's gradient, that of its tokens."""
+        """What the dp ranks average: all but the experts. Every tp rank finds a part of the router's
+        gradient, that of its tokens."""
         config = context.config
         h = config.hidden
         router = (slice(0, config.experts), slice(0, h))
-        shared = gated_parameters(name, context, config.shared_experts * config.expert_ffn) if config.shared_experts else []
+        shared = (
+            gated_parameters(name, context, config.shared_experts * config.expert_ffn)
+            if config.shared_experts
+            else []
+        )
         return [
             norm_parameter(f"{name}.norm2", context),
             Parameter(f"{name}.router", (config.experts, h), router, h**-0.5, shared_by=context.tp.size),
@@ -102,27 +115,41 @@ class Experts(Gated):
         probabilities = functional.softmax(logits)[0]
         chosen = routing.top_k(rows(probabilities), self.config.top_k)
         saved.keep(routed=routed, probabilities=probabilities, chosen=chosen)
-        return self.ep.sum_over_sequence(routing.balance_counts(chosen, probabilities)) if self.config.balance_loss else None
+        return (
+            self.ep.sum_over_sequence(routing.balance_counts(chosen, probabilities))
+            if self.config.balance_loss
+            else None
+        )
 
     def route_backward(self, dgates: np.ndarray, microbatch: int, saved: Saved, charge: Charge) -> np.ndarray:
         """The gradient of the routed tokens by what the router made of them: gates, and the balance loss."""
         charge("route")
         probabilities, chosen = saved.take("probabilities"), saved.take("chosen")
-        dprobabilities = routing.gates_backward(dgates, rows(probabilities), chosen, self.config.renormalise).reshape(probabilities.shape)
+        dprobabilities = routing.gates_backward(
+            dgates, rows(probabilities), chosen, self.config.renormalise
+        ).reshape(probabilities.shape)
         if self.config.balance_loss:
             tokens = probabilities[..., 0].size * self.tp.size
-            dprobabilities += self.frequencies.pop(microbatch) * (self.config.balance_loss * self.context.loss_scale / tokens)
-        return self.linear_backward("router", functional.softmax_backward(dprobabilities, probabilities), saved, charge)
+            dprobabilities += self.frequencies.pop(microbatch) * (
+                self.config.balance_loss * self.context.loss_scale / tokens
+            )
+        return self.linear_backward(
+            "router", functional.softmax_backward(dprobabilities, probabilities), saved, charge
+        )
 
     def note(self, counted: Handle | None, microbatch: int, saved: Saved) -> None:
         """Say what became of the microbatch: who worked how much, what was dropped, the balance loss."""
         balance_loss = 0.0
         if counted:
-            loss, self.frequencies[microbatch] = routing.balance(counted.wait(), self.config.sequence, self.config.top_k)
+            loss, self.frequencies[microbatch] = routing.balance(
+                counted.wait(), self.config.sequence, self.config.top_k
+            )
             balance_loss = self.config.balance_loss * loss
         went = self.itineraries[microbatch]
         dropped = saved["chosen"].size - saved["order"].size
-        self.context.routed[self.block.name, microbatch] = Routed(tuple(went.by_expert), tuple(went.sent), dropped, balance_loss)
+        self.context.routed[self.block.name, microbatch] = Routed(
+            tuple(went.by_expert), tuple(went.sent), dropped, balance_loss
+        )
 
     # ---- from tokens to rows and back, each forward above its backward
 
@@ -148,18 +175,24 @@ class Experts(Gated):
         self.charge_rows(phase, order, routed.shape[1])("combine")
         return routing.combine(returned, self.gates(saved), order).reshape(routed.shape)
 
-    def combine_backward(self, dmixed: np.ndarray, itinerary: Itinerary, saved: Saved) -> tuple[Handle, np.ndarray]:
+    def combine_backward(
+        self, dmixed: np.ndarray, itinerary: Itinerary, saved: Saved
+    ) -> tuple[Handle, np.ndarray]:
         """Send the experts their outputs' gradients; return the gates'."""
         order = saved["order"]
         self.charge_rows("backward", order, dmixed.shape[1])("combine")
-        dreturned, dgates = routing.combine_backward(rows(dmixed), saved.take("returned"), self.gates(saved), order)
+        dreturned, dgates = routing.combine_backward(
+            rows(dmixed), saved.take("returned"), self.gates(saved), order
+        )
         return itinerary.to_experts(dreturned), dgates
 
     def gates(self, saved: Saved) -> np.ndarray:
         return routing.gates(rows(saved["probabilities"]), saved["chosen"], self.config.renormalise)
 
     def charge_rows(self, phase: str, order: np.ndarray, batch: int) -> Charge:
-        return self.block.charge(phase, costs.rows_backward if phase == "backward" else costs.rows_forward, batch, len(order))
+        return self.block.charge(
+            phase, costs.rows_backward if phase == "backward" else costs.rows_forward, batch, len(order)
+        )
 
     # ---- the shared experts: one gated MLP, as wide as all of them
 
@@ -168,7 +201,9 @@ class Experts(Gated):
             return 0.0
         gathered = self.tp.enter(normed)
         saved.keep(normed=normed if self.tp.regathers else gathered)
-        return self.linear_and_talk("down", self.activate(gathered, saved, charge), self.block.w["down"], charge, self.tp.leave)
+        return self.linear_and_talk(
+            "down", self.activate(gathered, saved, charge), self.block.w["down"], charge, self.tp.leave
+        )
 
     def shared_experts_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray | float:
         if not self.config.shared_experts:
@@ -178,18 +213,28 @@ class Experts(Gated):
 
 
 class LocalExperts(Unit):
-    """The experts of this rank, or its tp slices of them: all gates and ups in one array, all downs in another.
+    """The experts of this rank, or its tp slices of them: all gates and ups in one array, all downs in
+    another.
 
-    Their weights' gradients sum up the tokens of all ep ranks, each rank's weighed as a mean over its own: divided by ep they are the mean
-    that other ranks have of their own tokens, and are averaged over the replicas like any other.
+    Their weights' gradients sum up the tokens of all ep ranks, each rank's weighed as a mean over its own:
+    divided by ep they are the mean that other ranks have of their own tokens, and are averaged over the
+    replicas like any other.
     """
 
     def __init__(self, name: str, context: Context) -> None:
         config, tp, ep = context.config, context.tp, context.ep
         h, ffn = config.hidden, config.expert_ffn
-        mine, ffn_part, everything = part(config.experts, ep.size, ep.index), part(ffn, tp.size, tp.index), slice(0, h)
-        gate_up = Parameter(f"{name}.gate_up", (config.experts, 2, ffn, h), (mine, slice(0, 2), ffn_part, everything), h**-0.5)
-        down = Parameter(f"{name}.down", (config.experts, h, ffn), (mine, everything, ffn_part), small_deviation(context))
+        mine, ffn_part, everything = (
+            part(config.experts, ep.size, ep.index),
+            part(ffn, tp.size, tp.index),
+            slice(0, h),
+        )
+        gate_up = Parameter(
+            f"{name}.gate_up", (config.experts, 2, ffn, h), (mine, slice(0, 2), ffn_part, everything), h**-0.5
+        )
+        down = Parameter(
+            f"{name}.down", (config.experts, h, ffn), (mine, everything, ffn_part), small_deviation(context)
+        )
         super().__init__(name, context, [gate_up, down])
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -201,7 +246,11 @@ class LocalExperts(Unit):
         """Every expert on its rows (r, h)."""
         self.sort(rows, itinerary, phase)
         ffn = self.w["down"].shape[-1]
-        gate_up, activated, out = np.empty((len(rows), 2 * ffn), rows.dtype), np.empty((len(rows), ffn), rows.dtype), np.empty_like(rows)
+        gate_up, activated, out = (
+            np.empty((len(rows), 2 * ffn), rows.dtype),
+            np.empty((len(rows), ffn), rows.dtype),
+            np.empty_like(rows),
+        )
         for expert, its, charge in self.busy(itinerary, phase, costs.expert_forward):
             gate_up[its] = charge.matmul("gate_up", rows[its], self.w["gate_up"][expert].T)
             charge("swiglu")
@@ -234,7 +283,9 @@ class LocalExperts(Unit):
                 gradient /= self.context.ep.size
                 self.g[name][expert] += gradient
 
-    def busy(self, itinerary: Itinerary, phase: str, operations: Callable) -> Iterator[tuple[int, slice, Charge]]:
+    def busy(
+        self, itinerary: Itinerary, phase: str, operations: Callable
+    ) -> Iterator[tuple[int, slice, Charge]]:
         """The experts that have rows, which ones, and what they cost."""
         for expert, its in itinerary.busy_experts():
             yield expert, its, self.charge(phase, operations, 1, its.stop - its.start)

@@ -1,10 +1,12 @@
 """The mathematics of the layers in numpy: every function's backward stands below its forward.
 
-Idea   Pure functions of arrays: no GPU, no clock, no parameters. layers.py prices them and knows where the weights are.
+Idea   Pure functions of arrays: no GPU, no clock, no parameters. layers.py prices them and knows where the
+       weights are.
 Limit  Attention holds all its scores at once, as attention did before it was fused.
 
 Glossary
-    s, b, h    sequence, batch, hidden: activations are (s, b, h), so that cutting the sequence cuts contiguous memory
+    s, b, h    sequence, batch, hidden: activations are (s, b, h), so that cutting the sequence cuts
+               contiguous memory
     H, K, d    query heads, key-value heads (H is a multiple of K), size of a head
     dy, dx     gradients of the loss by an output and by an input
 """
@@ -14,7 +16,9 @@ from functools import lru_cache
 import numpy as np
 
 EPSILON = 1e-5
-FAR = 60.0  # from 0, for a score: neither its exponential nor its inverse leaves what float32 can hold, nor does a sum of many of them
+# from 0, for a score: neither its exponential nor its inverse leaves what float32 can hold, nor does a sum of
+# many of them
+FAR = 60.0
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -40,7 +44,8 @@ def _row_dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rotary(x: np.ndarray, rotations: np.ndarray) -> np.ndarray:
-    """Turn the pairs (i, i + d/2) of each head of x (s, b, heads, d) by angles that grow with the token's position."""
+    """Turn the pairs (i, i + d/2) of each head of x (s, b, heads, d) by angles that grow with the token's
+    position."""
     s, b, heads, d = x.shape
     return (x.reshape(s, b * heads, d) @ rotations).reshape(x.shape)
 
@@ -68,7 +73,8 @@ def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def causal_bias(queries: tuple[int, ...], keys: tuple[int, ...], dtype: str) -> np.ndarray:
-    """What is added to a score: 0 where the query at a position may see the key at a position, else minus infinity. (queries, keys)."""
+    """What is added to a score: 0 where the query at a position may see the key at a position, else minus
+    infinity. (queries, keys)."""
     return np.where(np.asarray(queries)[:, None] >= np.asarray(keys)[None, :], 0, -np.inf).astype(dtype)
 
 
@@ -79,9 +85,11 @@ def attention_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Turn scores (plus bias) into probabilities, in their own memory; return them and the logarithm of each row's sum of exponentials.
+    """Turn scores (plus bias) into probabilities, in their own memory; return them and the logarithm of each
+    row's sum of exponentials.
 
-    Where scores are far from 0 each row's largest is taken off first, so that no exponential is too large; elsewhere that can be saved.
+    Where scores are far from 0 each row's largest is taken off first, so that no exponential is too large;
+    elsewhere that can be saved.
     """
     is_far = not (scores.min(initial=0) > -FAR and scores.max(initial=0) < FAR)
     if bias is not None:
@@ -101,10 +109,13 @@ def attention_values(probabilities: np.ndarray, v: np.ndarray) -> np.ndarray:
     return ungrouped(mixed.reshape(*probabilities.shape[:-1], -1))
 
 
-def attention_merge(mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, block_logsum: np.ndarray) -> None:
+def attention_merge(
+    mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, block_logsum: np.ndarray
+) -> None:
     """Add, in place, what the same queries (s, b, H, d) found in another block of keys: the online softmax.
 
-    `logsum` (b, K, H/K, s, 1) is the logarithm of the sum of exponentials seen so far; each side weighs as much as its own sum.
+    `logsum` (b, K, H/K, s, 1) is the logarithm of the sum of exponentials seen so far; each side weighs as
+    much as its own sum.
     """
     total = np.logaddexp(logsum, block_logsum)
     mixed *= ungrouped(np.exp(logsum - total))
@@ -112,7 +123,9 @@ def attention_merge(mixed: np.ndarray, logsum: np.ndarray, block: np.ndarray, bl
     logsum[...] = total
 
 
-def attention_values_backward(dy: np.ndarray, probabilities: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def attention_values_backward(
+    dy: np.ndarray, probabilities: np.ndarray, v: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of the probabilities and of v."""
     dy, values = merged(grouped(dy, v.shape[2])), heads_first(v)
     dv = merged(probabilities).swapaxes(-1, -2) @ dy
@@ -126,7 +139,9 @@ def softmax_backward(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
     return dy
 
 
-def attention_scores_backward(dscores: np.ndarray, q: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def attention_scores_backward(
+    dscores: np.ndarray, q: np.ndarray, k: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of q and k."""
     scale, queries = q.shape[-1] ** -0.5, merged(dscores)
     dq = (queries @ heads_first(k)).reshape(*dscores.shape[:-1], -1)
@@ -151,7 +166,8 @@ def grouped(x: np.ndarray, kv_heads: int) -> np.ndarray:
 
 
 def merged(x: np.ndarray) -> np.ndarray:
-    """(b, K, H/K, s, n) to (b, K, H/K * s, n): one matrix for all queries of a key-value head, of which BLAS needs no copies."""
+    """(b, K, H/K, s, n) to (b, K, H/K * s, n): one matrix for all queries of a key-value head, of which BLAS
+    needs no copies."""
     b, kv_heads, group, s, n = x.shape
     return x.reshape(b, kv_heads, group * s, n)
 

@@ -1,14 +1,18 @@
-"""The units of the model: embedding, transformer block, head; each forward next to its backward, priced, and parallel over tp.
+"""The units of the model: embedding, transformer block, head; each forward next to its backward, priced, and
+parallel over tp.
 
-Idea   One implementation for every layout: the single GPU is the case where every group has one rank. Units chain: forward(x, microbatch)
-       from the tokens to the loss, backward(dy, microbatch) from None to None. A backward pass has two halves that a pipeline may part:
-       `backward_input` (I) hands the gradient on, `backward_weight` (W) adds up the weights' gradients, any time later.
+Idea   One implementation for every layout: the single GPU is the case where every group has one rank. Units
+       chain: forward(x, microbatch) from the tokens to the loss, backward(dy, microbatch) from None to None.
+       A backward pass has two halves that a pipeline may part: `backward_input` (I) hands the gradient on,
+       `backward_weight` (W) adds up the weights' gradients, any time later.
 Cost   ndparallel/model/costs.py, operation by operation.
-Limit  What is transient inside a block is not counted as memory; what waits for the backward pass is, to the byte.
+Limit  What is transient inside a block is not counted as memory; what waits for the backward pass is, to the
+       byte.
 
 Glossary
     branch     attention or MLP, with its norm before it and its residual around it
-    linear     a branch's matmul: the name of its weight (several weights side by side are one matmul) and of the input it saved
+    linear     a branch's matmul: the name of its weight (several weights side by side are one matmul) and of
+               the input it saved
 """
 
 from collections.abc import Callable
@@ -23,7 +27,8 @@ from ndparallel.parallel.slices import Parameter, part, whole
 
 
 class Branch:
-    """x + f(norm(x)): what attention and MLP have in common. `linears` maps each matmul to the name of its saved input."""
+    """x + f(norm(x)): what attention and MLP have in common. `linears` maps each matmul to the name of its
+    saved input."""
 
     norm: str
     add: str
@@ -31,7 +36,8 @@ class Branch:
     prices: dict[str, Callable]
 
     def __init__(self, block: "Block") -> None:
-        self.block: Block = proxy(block)  # weak, so that a model is set free with its last user: no circle keeps its arrays
+        # weak, so that a model is set free with its last user: no circle keeps its arrays
+        self.block: Block = proxy(block)
         self.context, self.gpu, self.tp = block.context, block.gpu, block.context.tp
 
     @staticmethod
@@ -56,7 +62,9 @@ class Branch:
         saved.keep(x=x, normed=normed if self.tp.regathers else gathered)
         return gathered
 
-    def enter_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+    def enter_backward(
+        self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge
+    ) -> np.ndarray:
         dnormed = self.linear_backward(name, dlinear, saved, charge, self.tp.enter_backward)
         charge(self.norm)
         dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w[self.norm])
@@ -76,8 +84,11 @@ class Branch:
         """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
         return charge.matmul(name, rows(x), w.T).reshape(x.shape[0], x.shape[1], -1)
 
-    def linear_and_talk(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable) -> np.ndarray:
-        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one while the next is computed."""
+    def linear_and_talk(
+        self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable
+    ) -> np.ndarray:
+        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one
+        while the next is computed."""
         if self.tp.chunks == 1 or self.tp.size == 1:
             return talk(self.linear(name, x, w, charge))
         handles = []
@@ -86,8 +97,11 @@ class Branch:
             handles.append(self.tp.reduce(partial, async_op=True))
         return np.concatenate([handle.wait() for handle in handles])
 
-    def linear_backward(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge, talk: Callable | None = None) -> np.ndarray:
-        """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks for it."""
+    def linear_backward(
+        self, name: str, dy: np.ndarray, saved: Saved, charge: Charge, talk: Callable | None = None
+    ) -> np.ndarray:
+        """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks
+        for it."""
         w = self.block.w[name]
         dx = self.linear_and_talk(name, dy, w.T, charge, talk) if talk else self.linear(name, dy, w.T, charge)
         if self.block.defers:
@@ -106,7 +120,9 @@ class Branch:
         saved = self.saved(microbatch)
         for name in self.linears:
             dy = saved.take(f"d {name}")
-            self.linear_weight(name, dy, saved, self.block.charge("weight", self.prices["backward"], dy.shape[1]))
+            self.linear_weight(
+                name, dy, saved, self.block.charge("weight", self.prices["backward"], dy.shape[1])
+            )
 
     def charge(self, phase: str, x: np.ndarray) -> Charge:
         return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
@@ -117,7 +133,11 @@ class Attention(Branch):
 
     norm, add = "norm1", "add1"
     linears = {"out": "mixed", "qkv": "normed"}
-    prices = {"forward": costs.attention_forward, "recompute": costs.attention_forward, "backward": costs.attention_backward}
+    prices = {
+        "forward": costs.attention_forward,
+        "recompute": costs.attention_forward,
+        "backward": costs.attention_backward,
+    }
 
     def __init__(self, block: "Block") -> None:
         super().__init__(block)
@@ -125,15 +145,20 @@ class Attention(Branch):
         context, d = self.context, self.context.config.head_dim
         self.rotations = functional.rotations_at(context.positions, d, context.dtype)
         queries, keys = (parameter.shape[0] // d for parameter in block.parameters[1:3])
-        self.queries, self.turned = queries, queries + keys  # heads of q, and of q and k, which alone are turned
+        # heads of q, and of q and k, which alone are turned
+        self.queries, self.turned = queries, queries + keys
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
-        """q is cut by rows (outputs), out by columns (inputs); k and v by heads, and where there are fewer of them than tp ranks, several
-        ranks hold the same one."""
+        """q is cut by rows (outputs), out by columns (inputs); k and v by heads, and where there are fewer of
+        them than tp ranks, several ranks hold the same one."""
         config, tp, i = context.config, context.tp.size, context.tp.index
         h, d = config.hidden, config.head_dim
-        q, kv, kv_shared = part(config.heads * d, tp, i), kv_rows(config.kv_heads, d, tp, i), max(1, tp // config.kv_heads)
+        q, kv, kv_shared = (
+            part(config.heads * d, tp, i),
+            kv_rows(config.kv_heads, d, tp, i),
+            max(1, tp // config.kv_heads),
+        )
         everything, deviation = slice(0, h), h**-0.5
         return [
             norm_parameter(f"{name}.norm1", context),
@@ -195,7 +220,10 @@ class Mlp(Gated):
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
-        return [norm_parameter(f"{name}.norm2", context), *gated_parameters(name, context, context.config.ffn)]
+        return [
+            norm_parameter(f"{name}.norm2", context),
+            *gated_parameters(name, context, context.config.ffn),
+        ]
 
     def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
         saved, charge = self.saved(microbatch), self.charge(phase, x)
@@ -210,7 +238,9 @@ class Block(Unit):
     """A transformer block: attention, then an MLP or experts."""
 
     def __init__(self, name: str, context: Context, feed_forward: type[Branch] = Mlp) -> None:
-        super().__init__(name, context, [*Attention.parameters(name, context), *feed_forward.parameters(name, context)])
+        super().__init__(
+            name, context, [*Attention.parameters(name, context), *feed_forward.parameters(name, context)]
+        )
         self.branches: tuple[Branch, Branch] = (Attention(self), feed_forward(self))
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -284,7 +314,9 @@ def kv_rows(kv_heads: int, head_dim: int, tp: int, index: int) -> slice:
 def table(context: Context, index: tuple[slice, ...]) -> Parameter:
     """The vectors of the vocabulary: small where they are logits' weights too."""
     config = context.config
-    return Parameter("embedding.table", (config.vocab, config.hidden), index, config.hidden**-0.5 if config.tied else 1.0)
+    return Parameter(
+        "embedding.table", (config.vocab, config.hidden), index, config.hidden**-0.5 if config.tied else 1.0
+    )
 
 
 def held(symbols: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -335,7 +367,11 @@ class Head(Unit):
         h, vocab = context.config.hidden, context.config.vocab
         self.rows = part(vocab, context.tp.size, context.tp.index)
         index = (self.rows, slice(0, h))
-        logits = table(context, index) if context.config.tied else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
+        logits = (
+            table(context, index)
+            if context.config.tied
+            else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
+        )
         super().__init__(name, context, [norm_parameter(f"{name}.norm", context), logits])
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

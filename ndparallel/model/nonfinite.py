@@ -1,8 +1,11 @@
-"""Numbers that are none: whether a run has NaN or infinity in it, and which operation of which GPU made the first.
+"""Numbers that are none: whether a run has NaN or infinity in it, and which operation of which GPU made the
+first.
 
-Idea   Whether there is one shows when a run is over, in its losses, gradients and weights. Where it began is found by running it again
-       and looking at every product, which gives the same numbers: runs that are well pay nothing.
-Limit  Looks at the results of matrix multiplications and at losses: what another operation spoils shows in the next of these.
+Idea   Whether there is one shows when a run is over, in its losses, gradients and weights. Where it began is
+       found by running it again and looking at every product, which gives the same numbers: runs that are
+       well pay nothing.
+Limit  Looks at the results of matrix multiplications and at losses: what another operation spoils shows in
+       the next of these.
 """
 
 import warnings
@@ -15,7 +18,9 @@ import numpy as np
 from gpu import GPU, si
 
 # numpy's warnings, one from every rank, would only be in the way of the one sentence that says where it began
-warnings.filterwarnings("ignore", "(overflow|invalid value|divide by zero) encountered", RuntimeWarning, r"ndparallel\.")
+warnings.filterwarnings(
+    "ignore", "(overflow|invalid value|divide by zero) encountered", RuntimeWarning, r"ndparallel\."
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +49,10 @@ class Watch:
 
 def first_trace(outcomes: Sequence[Any]) -> str | None:
     """Where a run's outcomes have a NaN or infinity, in words, or None."""
-    return next((f"in {what} on GPU {rank}" for rank, outcome in enumerate(outcomes) for what in traces(outcome)), None)
+    return next(
+        (f"in {what} on GPU {rank}" for rank, outcome in enumerate(outcomes) for what in traces(outcome)),
+        None,
+    )
 
 
 def traces(outcome: Any) -> Iterator[str]:

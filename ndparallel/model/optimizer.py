@@ -1,7 +1,9 @@
 """Optimizers over flat arrays: what they remember is memory, what they read and write is time.
 
-Idea   An optimizer works element by element, so any slice of the weights can be stepped by whoever holds that slice: ZeRO is possible.
-Cost   Memory-bound. AdamW reads weight, gradient and two moments and writes three of them: 7 arrays. SGD: 3, and remembers nothing.
+Idea   An optimizer works element by element, so any slice of the weights can be stepped by whoever holds that
+       slice: ZeRO is possible.
+Cost   Memory-bound. AdamW reads weight, gradient and two moments and writes three of them: 7 arrays. SGD: 3,
+       and remembers nothing.
 """
 
 import numpy as np
@@ -26,8 +28,13 @@ class AdamW:
             self.gpu.compute(costs.adamw("optimizer adamw", w.size, str(w.dtype)))
             mean += (1 - self.beta1) * (g - mean)
             square += (1 - self.beta2) * (g * g - square)
-            unbiased_mean, unbiased_square = mean / (1 - self.beta1**self.steps), square / (1 - self.beta2**self.steps)
-            w -= self.learning_rate * (unbiased_mean / (np.sqrt(unbiased_square) + self.epsilon) + self.weight_decay * w)
+            unbiased_mean, unbiased_square = (
+                mean / (1 - self.beta1**self.steps),
+                square / (1 - self.beta2**self.steps),
+            )
+            w -= self.learning_rate * (
+                unbiased_mean / (np.sqrt(unbiased_square) + self.epsilon) + self.weight_decay * w
+            )
 
 
 class SGD:

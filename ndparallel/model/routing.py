@@ -1,14 +1,16 @@
 """Which experts a token goes to: the mathematics of a router in numpy, every backward below its forward.
 
-Idea   A softmax over the experts, the top k of which a token goes to, weighed by their probabilities. A second loss keeps the experts
-       equally busy: for each sequence, sum over experts of f P, where f is the share of the sequence's choices that fell on the expert,
-       times the number of experts, and P its mean probability (Fedus et al. 2101.03961, section 2.2; by sequence and for top k as in
-       DeepSeek-V3, 2412.19437, section 2.1.2). It is 1 at balance; its gradient flows through P alone.
+Idea   A softmax over the experts, the top k of which a token goes to, weighed by their probabilities. A
+       second loss keeps the experts equally busy: for each sequence, sum over experts of f P, where f is the
+       share of the sequence's choices that fell on the expert, times the number of experts, and P its mean
+       probability (Fedus et al. 2101.03961, section 2.2; by sequence and for top k as in DeepSeek-V3,
+       2412.19437, section 2.1.2). It is 1 at balance; its gradient flows through P alone.
 Limit  Choices are integers and have no gradient; near a tie a rounding error may change one.
 
 Glossary
     t, E, k       tokens, experts, experts of one token
-    choice        one token's one expert: a token has k choices, and a row of the experts' matmuls belongs to a choice
+    choice        one token's one expert: a token has k choices, and a row of the experts' matmuls belongs to
+                  a choice
     chosen        (t, k): the experts of each token, the most probable first
     gates         (t, k): what each expert's output is weighed by
     order         the choices that experts take, sorted by expert and then by token; choice c is token c // k
@@ -31,7 +33,9 @@ def gates(probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> n
     return picked / picked.sum(axis=-1, keepdims=True) if renormalise else picked
 
 
-def gates_backward(dgates: np.ndarray, probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> np.ndarray:
+def gates_backward(
+    dgates: np.ndarray, probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool
+) -> np.ndarray:
     """The gradient of the probabilities (t, E)."""
     where = places(chosen, probabilities.shape[-1])
     if renormalise:
@@ -54,12 +58,14 @@ def _first_places(tokens: int, experts: int) -> np.ndarray:
 
 
 def capacity(factor: float | None, tokens: int, k: int, experts: int) -> int:
-    """Choices that one expert takes from the tokens of one rank: its even share, times the factor, rounded up."""
+    """Choices that one expert takes from the tokens of one rank: its even share, times the factor, rounded
+    up."""
     return tokens * k if factor is None else math.ceil(factor * tokens * k / experts)
 
 
 def assign(chosen: np.ndarray, experts: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """The choices that are taken, in order, and how many each expert takes (E): of those over its limit the later tokens' are dropped."""
+    """The choices that are taken, in order, and how many each expert takes (E): of those over its limit the
+    later tokens' are dropped."""
     order = np.argsort(chosen.reshape(-1), kind="stable")
     counts = np.bincount(chosen.reshape(-1), minlength=experts)
     if counts.max() > limit:
@@ -82,7 +88,9 @@ def combine(rows: np.ndarray, weights: np.ndarray, order: np.ndarray) -> np.ndar
     return np.einsum("tk,tkh->th", weights, slots(rows, order, *weights.shape))
 
 
-def combine_backward(dy: np.ndarray, rows: np.ndarray, weights: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def combine_backward(
+    dy: np.ndarray, rows: np.ndarray, weights: np.ndarray, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The gradients of the rows and of the gates."""
     dchoices = permute(dy, order, weights.shape[1])
     dweights = np.zeros_like(weights)
@@ -98,7 +106,8 @@ def slots(rows: np.ndarray, order: np.ndarray, tokens: int, k: int) -> np.ndarra
 
 
 def balance_counts(chosen: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Choices that fell on each expert, and its summed probabilities, by sequence: (2, b, E), of probabilities (s, b, E).
+    """Choices that fell on each expert, and its summed probabilities, by sequence: (2, b, E), of
+    probabilities (s, b, E).
 
     Summed over the ranks that share a sequence they are the whole sequence's.
     """

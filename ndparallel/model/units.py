@@ -1,11 +1,14 @@
 """What every unit of the model shares: its flat arrays, its saved activations, and its price list.
 
-Idea   A unit (embedding, block, head) is what FSDP gathers, what a bucket is filled by, what a pipeline stage is made of.
+Idea   A unit (embedding, block, head) is what FSDP gathers, what a bucket is filled by, what a pipeline stage
+       is made of.
 
 Glossary
-    saved      what a unit keeps of one microbatch from its forward to its backward pass, counted as activations
+    saved      what a unit keeps of one microbatch from its forward to its backward pass, counted as
+               activations
     w, g       the unit's weights and gradients by short name, views of flat arrays
-    charge     a price list from ndparallel/model/costs.py: operations are looked up by name, held against the real shapes and charged
+    charge     a price list from ndparallel/model/costs.py: operations are looked up by name, held against the
+               real shapes and charged
 """
 
 from collections.abc import Callable, Iterator
@@ -32,9 +35,10 @@ MOST_PRICE_LISTS = 4096  # that a rank keeps
 class ModelConfig:
     """A Llama-style transformer. Weights are (outputs, inputs), as in torch.
 
-    With `experts` above 0 every block has a router and that many experts of width `expert_ffn` in place of its MLP. A token goes to `top_k`
-    of them, weighed by their probabilities (which `renormalise` makes add up to 1), and to all `shared_experts`. `capacity_factor` bounds
-    what an expert takes (None: it takes all); `balance_loss` weighs the loss that keeps the experts equally busy.
+    With `experts` above 0 every block has a router and that many experts of width `expert_ffn` in place of
+    its MLP. A token goes to `top_k` of them, weighed by their probabilities (which `renormalise` makes add up
+    to 1), and to all `shared_experts`. `capacity_factor` bounds what an expert takes (None: it takes all);
+    `balance_loss` weighs the loss that keeps the experts equally busy.
     """
 
     layers: int = 8
@@ -73,7 +77,8 @@ class Routed:
 
 @dataclass
 class Context:
-    """What the units of one rank share. `loss_scale` weighs a microbatch, `targets` are its tokens to predict, (s, b)."""
+    """What the units of one rank share. `loss_scale` weighs a microbatch, `targets` are its tokens to
+    predict, (s, b)."""
 
     gpu: GPU
     config: ModelConfig
@@ -88,7 +93,8 @@ class Context:
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
     watch: Watch | None = None
     known_sizes: dict[int, Sizes] = field(default_factory=dict)
-    prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)  # the same for all units of a kind
+    # the same for all units of a kind
+    prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
@@ -98,17 +104,23 @@ class Context:
     def sizes(self, batch: int) -> Sizes:
         if batch not in self.known_sizes:
             tp, cp, shards = self.tp, self.cp, self.tp.sequence_parallel
-            sizes = local_sizes(self.config, batch, tp.size, tp.index, shards, self.dtype, cp.size, cp.variant, self.ep.size)
+            sizes = local_sizes(
+                self.config, batch, tp.size, tp.index, shards, self.dtype, cp.size, cp.variant, self.ep.size
+            )
             self.known_sizes[batch] = sizes
         return self.known_sizes[batch]
 
-    def price_list(self, operations: Callable[..., list[Operation]], batch: int, counts: tuple[int, ...]) -> dict[str, Operation]:
+    def price_list(
+        self, operations: Callable[..., list[Operation]], batch: int, counts: tuple[int, ...]
+    ) -> dict[str, Operation]:
         """Operations by name, for `batch` sequences and for counts that the sizes do not tell."""
         key = (operations, batch, counts)
         if key not in self.prices:
             if len(self.prices) == MOST_PRICE_LISTS:  # what experts' row counts make grows with the steps
                 self.prices.clear()
-            self.prices[key] = {operation.name: operation for operation in operations(self.sizes(batch), *counts)}
+            self.prices[key] = {
+                operation.name: operation for operation in operations(self.sizes(batch), *counts)
+            }
         return self.prices[key]
 
 
@@ -123,7 +135,8 @@ def local_sizes(
     variant: str = "ring",
     ep: int = 1,
 ) -> Sizes:
-    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks, and experts shared out over `ep`."""
+    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks, and experts
+    shared out over `ep`."""
     sequence, heads = config.sequence // cp, config.heads // tp
     tokens = sequence * batch
     shard = tokens if sequence_parallel == "none" else tokens // tp
@@ -132,7 +145,10 @@ def local_sizes(
         shard_tokens=shard,
         kept_tokens=shard if sequence_parallel == "sp-regather" else tokens,
         pairs=batch * heads * config.sequence * (config.sequence + 1) // (2 * cp),
-        scores=batch * heads * sequence * (sequence * (cp + 1) // 2 if variant == "ring" else config.sequence),
+        scores=batch
+        * heads
+        * sequence
+        * (sequence * (cp + 1) // 2 if variant == "ring" else config.sequence),
         hidden=config.hidden,
         heads=heads,
         kv_heads=max(1, config.kv_heads // tp),
@@ -178,9 +194,12 @@ class Saved(dict[str, np.ndarray]):
 
 
 class Charge(dict[str, str]):
-    """The price list of one pass through one unit: charge an operation by its name. What events call it is put together once."""
+    """The price list of one pass through one unit: charge an operation by its name. What events call it is
+    put together once."""
 
-    def __init__(self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: Watch | None = None) -> None:
+    def __init__(
+        self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: Watch | None = None
+    ) -> None:
         self.gpu, self.prefix, self.prices, self.watch = gpu, prefix, prices, watch
 
     def __missing__(self, name: str) -> str:
@@ -191,10 +210,13 @@ class Charge(dict[str, str]):
         self.gpu.compute(self.prices[name], self[name])
 
     def matmul(self, name: str, a: np.ndarray, b: np.ndarray, chunks: int = 1) -> np.ndarray:
-        """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of what is priced."""
+        """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of
+        what is priced."""
         operation = self.prices[name] if chunks == 1 else costs.chunk(self.prices[name], chunks)
         if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
-            raise AssertionError(f"{self[name]} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}")
+            raise AssertionError(
+                f"{self[name]} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}"
+            )
         self.gpu.compute(operation, self[name])
         product = a @ b
         if self.watch:
@@ -210,7 +232,8 @@ def rows(x: np.ndarray) -> np.ndarray:
 class Unit:
     """A piece of the model with its parameters in one flat array. Call its passes as
 
-    forward(x, microbatch) -> y;  backward(dy, microbatch) -> dx, or its halves backward_input(dy, microbatch) -> dx and, any time
+    forward(x, microbatch) -> y;  backward(dy, microbatch) -> dx, or its halves backward_input(dy, microbatch)
+                                  -> dx and, any time
     later, backward_weight(microbatch). Gradients are added to what `g` holds.
     """
 
@@ -240,14 +263,18 @@ class Unit:
         return {}
 
     def initial_weights(self, seed: int) -> np.ndarray:
-        return np.concatenate([parameter.draw(seed, self.context.dtype).reshape(-1) for parameter in self.parameters])
+        return np.concatenate(
+            [parameter.draw(seed, self.context.dtype).reshape(-1) for parameter in self.parameters]
+        )
 
     def keep(self, key: Any) -> Saved:
         if key not in self.saved:
             self.saved[key] = Saved(self.gpu)
         return self.saved[key]
 
-    def charge(self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int) -> Charge:
+    def charge(
+        self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int
+    ) -> Charge:
         """The price list for `batch` sequences, and for counts that the sizes do not tell."""
         key = (phase, operations, batch, counts)
         charge = self.charges.get(key)

@@ -1,11 +1,14 @@
-"""Context parallelism: every rank has a part of each sequence, and attention alone needs the others' keys and values.
+"""Context parallelism: every rank has a part of each sequence, and attention alone needs the others' keys and
+values.
 
-Idea   Cut the sequence in 2 cp chunks and give rank r the chunks r and 2 cp - 1 - r ("zigzag"): under the causal mask early tokens see few
-       keys and late ones many, so an early and a late chunk together are the same work on every rank. Keys and values then either go
-       round a ring, one rank's block at a time, while queries meet the block that came before (Liu et al. 2310.01889), or are gathered
-       at once, before any query starts (Llama 3, 2407.21783, section 3.3.2). ndparallel/model/attention.py has the mathematics.
-Cost   ring: cp - 1 blocks sent forward; backward cp - 1 again, and cp blocks of their gradients.   all-gather: the same bytes, less one
-       block of gradients, in one all-gather forward, and one more and a reduce-scatter backward; nothing hides them.
+Idea   Cut the sequence in 2 cp chunks and give rank r the chunks r and 2 cp - 1 - r ("zigzag"): under the
+       causal mask early tokens see few keys and late ones many, so an early and a late chunk together are the
+       same work on every rank. Keys and values then either go round a ring, one rank's block at a time, while
+       queries meet the block that came before (Liu et al. 2310.01889), or are gathered at once, before any
+       query starts (Llama 3, 2407.21783, section 3.3.2). ndparallel/model/attention.py has the mathematics.
+Cost   ring: cp - 1 blocks sent forward; backward cp - 1 again, and cp blocks of their gradients.
+       all-gather: the same bytes, less one block of gradients, in one all-gather forward, and one more and a
+       reduce-scatter backward; nothing hides them.
 Limit  2 cp divides the sequence.
 
 Glossary
@@ -30,7 +33,8 @@ VARIANTS = ("ring", "all-gather")
 
 @lru_cache(maxsize=256)
 def zigzag(sequence: int, parts: int, index: int) -> tuple[int, ...]:
-    """The positions of part `index`: its chunk counted from the start of the sequence, and the one counted from the end."""
+    """The positions of part `index`: its chunk counted from the start of the sequence, and the one counted
+    from the end."""
     if parts == 1:
         return tuple(range(sequence))
     chunk = sequence // (2 * parts)
@@ -59,10 +63,13 @@ class ContextParallel:
 
     def all_positions(self, sequence: int) -> tuple[int, ...]:
         """Where the tokens of all ranks stand, in the order in which `gather` puts them."""
-        return tuple(position for index in range(self.size) for position in zigzag(sequence, self.size, index))
+        return tuple(
+            position for index in range(self.size) for position in zigzag(sequence, self.size, index)
+        )
 
     def travel(self, own: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (rank's index, its block), own first. The next block is on its way while the caller computes with this one."""
+        """Yield (rank's index, its block), own first. The next block is on its way while the caller computes
+        with this one."""
         block = own
         for hop in range(self.size - 1):
             on_their_way = self.pass_on(block, "keys and values", hop)

@@ -1,7 +1,8 @@
-"""What can be cut by how many: the rules of tensor, context, expert and pipeline parallelism, for the lessons and for the planner.
+"""What can be cut by how many: the rules of tensor, context, expert and pipeline parallelism, for the lessons
+and for the planner.
 
-Idea   A rule says what a degree has to do, and which degrees can. The lessons' jobs and the planner's plans ask the same rules and word
-       what is broken each in their own way.
+Idea   A rule says what a degree has to do, and which degrees can. The lessons' jobs and the planner's plans
+       ask the same rules and word what is broken each in their own way.
 Limit  Memory, and how fast a plan is, are no rules.
 
 Glossary
@@ -17,7 +18,8 @@ MOST_STAGES_ABOVE_LAYERS = 2  # embedding and head may have stages of their own
 
 @dataclass(frozen=True)
 class Rule:
-    """`name` is for counting plans that break it; `what` the degree cannot do, where `holds` is false; divisors of `number` can."""
+    """`name` is for counting plans that break it; `what` the degree cannot do, where `holds` is false;
+    divisors of `number` can."""
 
     name: str
     what: str
@@ -46,7 +48,11 @@ def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
 
 def sequence_rules(tokens: int) -> list[Rule]:
     """Of tp, where it cuts sequences too."""
-    return [divides("sequence not divisible by tp", f"cut the {tokens} tokens of a sequence that a rank has", tokens)]
+    return [
+        divides(
+            "sequence not divisible by tp", f"cut the {tokens} tokens of a sequence that a rank has", tokens
+        )
+    ]
 
 
 def routed_rules(expert_ffn: int, tokens: int) -> list[Rule]:
@@ -60,7 +66,9 @@ def routed_rules(expert_ffn: int, tokens: int) -> list[Rule]:
 def context_rules(sequence: int) -> list[Rule]:
     """Of cp: every rank has an early and a late chunk of the sequence."""
     what = f"cut a sequence of {sequence}"
-    return [Rule("sequence not divisible by 2 cp", what, sequence, lambda cp: cp == 1 or sequence % (2 * cp) == 0)]
+    return [
+        Rule("sequence not divisible by 2 cp", what, sequence, lambda cp: cp == 1 or sequence % (2 * cp) == 0)
+    ]
 
 
 def expert_rules(experts: int) -> list[Rule]:

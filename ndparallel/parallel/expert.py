@@ -1,11 +1,14 @@
 """Expert parallelism: every rank holds some of the experts, and tokens travel to them and back.
 
-Idea   The ep ranks, otherwise data-parallel, share out the experts. Each sends its rows to the ranks whose experts they chose, in one
-       all-to-all with uneven pieces, and gets the experts' outputs back by the same way (Lepikhin et al. 2006.16668). Under tensor
-       parallelism every tp rank routes its own part of the tokens and holds a slice of the same experts: what reached one tp rank is handed
-       on to the others before the experts, and summed after them.
-Cost   A token crosses the ep links k times each way, forward and again backward, whatever tp is; and then the tp links.
-Limit  The rank of the most popular expert gets the most rows, computes longest, and its senders queue at its door: all wait for it.
+Idea   The ep ranks, otherwise data-parallel, share out the experts. Each sends its rows to the ranks whose
+       experts they chose, in one all-to-all with uneven pieces, and gets the experts' outputs back by the
+       same way (Lepikhin et al. 2006.16668). Under tensor parallelism every tp rank routes its own part of
+       the tokens and holds a slice of the same experts: what reached one tp rank is handed on to the others
+       before the experts, and summed after them.
+Cost   A token crosses the ep links k times each way, forward and again backward, whatever tp is; and then the
+       tp links.
+Limit  The rank of the most popular expert gets the most rows, computes longest, and its senders queue at its
+       door: all wait for it.
 
 Glossary
     row            a token on its way to one of its k experts
@@ -47,7 +50,8 @@ class ExpertParallel:
         return all_reduce(self.gpu, counts, self.sequence, async_op=True)
 
     def itinerary(self, counts: np.ndarray) -> "Itinerary":
-        """Tell the ranks how many rows are coming: `counts` (experts) of this rank's rows, by the expert they go to."""
+        """Tell the ranks how many rows are coming: `counts` (experts) of this rank's rows, by the expert they
+        go to."""
         here = np.empty((self.size, len(counts) // self.size), counts.dtype)
         all_to_all(self.gpu, here, counts.reshape(here.shape), self.group)
         everywhere = np.empty((self.tp.size, *here.shape), counts.dtype)
@@ -56,8 +60,9 @@ class ExpertParallel:
 
 
 class Itinerary:
-    """The way of one microbatch's rows. `leaving` is (ep, local experts): the rank's own rows by the expert they go to; `arriving` is
-    (tp, ep, local experts): those that come, by the rank that sends them and by expert."""
+    """The way of one microbatch's rows. `leaving` is (ep, local experts): the rank's own rows by the expert
+    they go to; `arriving` is (tp, ep, local experts): those that come, by the rank that sends them and by
+    expert."""
 
     def __init__(self, ep: ExpertParallel, leaving: np.ndarray, arriving: np.ndarray) -> None:
         self.ep, self.gpu = ep, ep.gpu
@@ -79,9 +84,12 @@ class Itinerary:
                 yield expert, slice(stop - count, stop)
 
     def to_experts(self, rows: np.ndarray) -> Handle:
-        """Send rows that are sorted by expert; wait for those that come to this rank's experts, sorted by expert too."""
+        """Send rows that are sorted by expert; wait for those that come to this rank's experts, sorted by
+        expert too."""
         arrived = np.empty((sum(self.received), rows.shape[1]), rows.dtype)
-        on_the_way = all_to_all(self.gpu, arrived, rows, self.ep.group, self.received, self.leaving, async_op=True)
+        on_the_way = all_to_all(
+            self.gpu, arrived, rows, self.ep.group, self.received, self.leaving, async_op=True
+        )
         return on_the_way.then(lambda here: self.hand_on(here)[self.order])
 
     def from_experts(self, rows: np.ndarray) -> Handle:
@@ -98,7 +106,14 @@ class Itinerary:
         if tp.size == 1:
             return here
         everywhere = np.empty((sum(self.by_tp_rank), here.shape[1]), here.dtype)
-        return all_to_all(self.gpu, everywhere, np.concatenate([here] * tp.size), tp.group, self.by_tp_rank, [len(here)] * tp.size)
+        return all_to_all(
+            self.gpu,
+            everywhere,
+            np.concatenate([here] * tp.size),
+            tp.group,
+            self.by_tp_rank,
+            [len(here)] * tp.size,
+        )
 
     def sum_up(self, everywhere: np.ndarray) -> np.ndarray:
         """Sum what the tp ranks' slices made of the rows that arrived here."""
@@ -111,6 +126,7 @@ class Itinerary:
 
 
 def by_expert_first(arriving: np.ndarray) -> np.ndarray:
-    """Where in (tp rank, ep rank, expert) order the rows stand that come one after another in (expert, tp rank, ep rank) order."""
+    """Where in (tp rank, ep rank, expert) order the rows stand that come one after another in (expert, tp
+    rank, ep rank) order."""
     experts = [*range(arriving.shape[2])] * (arriving.size // arriving.shape[2])
     return np.argsort(np.repeat(experts, arriving.reshape(-1)), kind="stable")

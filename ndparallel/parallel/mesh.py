@@ -1,10 +1,12 @@
 """The mesh: which rank stands where, and who talks to whom.
 
-Idea   World size = tp * cp * dp * pp. Ranks count through the axes from the innermost to the outermost; the innermost are neighbours, in
-       one node. Expert parallelism adds no ranks: dp is seen as ep times expert_dp, a second view of the same ranks for expert layers.
+Idea   World size = tp * cp * dp * pp. Ranks count through the axes from the innermost to the outermost; the
+       innermost are neighbours, in one node. Expert parallelism adds no ranks: dp is seen as ep times
+       expert_dp, a second view of the same ranks for expert layers.
 
 Glossary
-    axis       tp, cp, ep, dp, pp as in Megatron's order "tp-cp-ep-dp-pp", innermost first; there "dp" stands for expert_dp = dp / ep
+    axis       tp, cp, ep, dp, pp as in Megatron's order "tp-cp-ep-dp-pp", innermost first; there "dp" stands
+               for expert_dp = dp / ep
     group      the ranks that differ along one axis only
 """
 
@@ -37,8 +39,8 @@ SPANS = {
 
 @dataclass(frozen=True)
 class Mesh:
-    """Degrees of parallelism. Raises UserError for degrees below 1, an ep that does not divide dp, an order that is not one.
-    An order may leave out axes of one rank."""
+    """Degrees of parallelism. Raises UserError for degrees below 1, an ep that does not divide dp, an order
+    that is not one. An order may leave out axes of one rank."""
 
     tp: int = 1
     cp: int = 1
@@ -53,17 +55,28 @@ class Mesh:
                 raise UserError(f"{axis} is {getattr(self, axis)}; a degree of parallelism is at least 1.")
         if self.dp % self.ep:
             divisors = [size for size in range(1, self.dp + 1) if self.dp % size == 0]
-            raise UserError(f"ep={self.ep} does not divide dp={self.dp}, whose ranks the experts are spread over; ep can be {divisors}.")
+            raise UserError(
+                f"ep={self.ep} does not divide dp={self.dp}, whose ranks the experts are spread over; ep can "
+                f"be {divisors}."
+            )
         object.__setattr__(self, "order", self.whole_order())
 
     def whole_order(self) -> str:
         """The order with what it leaves out, axes of one rank, as the outermost."""
         named = self.order.split("-")
         if len(set(named)) < len(named) or not set(named) <= set(AXES):
-            raise UserError(f"the order {self.order!r} is no order of {', '.join(AXES)}; the usual one is {DEFAULT_ORDER!r}.")
+            raise UserError(
+                f"the order {self.order!r} is no order of {', '.join(AXES)}; the usual one is "
+                f"{DEFAULT_ORDER!r}."
+            )
         left_out = [axis for axis in AXES if axis not in named]
-        if missing := [f"{axis} ({getattr(self, axis)} ranks)" for axis in left_out if self.ranks_along(axis) > 1]:
-            raise UserError(f"the order {self.order!r} leaves out {listed(missing)}; only axes of one rank may be left out.")
+        if missing := [
+            f"{axis} ({getattr(self, axis)} ranks)" for axis in left_out if self.ranks_along(axis) > 1
+        ]:
+            raise UserError(
+                f"the order {self.order!r} leaves out {listed(missing)}; only axes of one rank may be left "
+                "out."
+            )
         return "-".join([*named, *left_out])
 
     def ranks_along(self, axis: str) -> int:
@@ -106,7 +119,8 @@ class Mesh:
         return np.moveaxis(grid, spanned, range(-len(spanned), 0)).reshape(-1, size)
 
     def link(self, axis: str, hardware: Hardware) -> str:
-        """Whether rings of the axis' groups stay "inside" a node, go "across" nodes at every hop, or do "both"; "none" for one rank."""
+        """Whether rings of the axis' groups stay "inside" a node, go "across" nodes at every hop, or do
+        "both"; "none" for one rank."""
         groups = self.groups(axis)
         if groups.shape[1] == 1:
             return "none"

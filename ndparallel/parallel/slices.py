@@ -1,7 +1,8 @@
 """Parameters: their names, which slice of the whole a rank holds, and the flat arrays they live in.
 
-Idea   A unit (embedding, block, head) keeps all its parameters in one flat array; named parameters are views of it. Buckets, ZeRO shards
-       and FSDP gathers are slices of flat arrays. Weights are drawn by name and then sliced, so that no layout changes them.
+Idea   A unit (embedding, block, head) keeps all its parameters in one flat array; named parameters are views
+       of it. Buckets, ZeRO shards and FSDP gathers are slices of flat arrays. Weights are drawn by name and
+       then sliced, so that no layout changes them.
 """
 
 import math
@@ -15,9 +16,11 @@ from numpy.random import default_rng  # numpy loads it late: once here, and not 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A named tensor of shape `whole`, of which this rank holds `index`. `deviation` None means that it starts as ones.
+    """A named tensor of shape `whole`, of which this rank holds `index`. `deviation` None means that it
+    starts as ones.
 
-    `shared_by` consecutive tp ranks hold the same slice and find a part of its gradient each, which they must sum.
+    `shared_by` consecutive tp ranks hold the same slice and find a part of its gradient each, which they must
+    sum.
     """
 
     name: str
@@ -52,7 +55,8 @@ def whole(*shape: int) -> tuple[slice, ...]:
 
 
 def part(size: int, parts: int, index: int) -> slice:
-    """The index-th of `parts` parts of a dimension; the first parts are one larger where it does not divide."""
+    """The index-th of `parts` parts of a dimension; the first parts are one larger where it does not
+    divide."""
     base, extra = divmod(size, parts)
     start = index * base + min(index, extra)
     return slice(start, start + base + (index < extra))

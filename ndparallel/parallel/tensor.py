@@ -1,17 +1,19 @@
 """The conjugate operators of tensor parallelism: what happens where activations enter and leave a cut matmul.
 
-Idea   Cut the first matmul by columns and the second by rows, and only their two ends talk (Shoeybi et al. 1909.08053). With sequence
-       parallelism (Korthikanti et al. 2205.05198) the same bytes also gather and scatter the sequence, so norms and residuals are cut too.
-Cost   none: an all-reduce forward where activations leave, one backward where they entered.  sp, sp-regather: an all-gather and a
-       reduce-scatter in each of their places; sp-regather gathers the inputs once more, for the weight gradients.
+Idea   Cut the first matmul by columns and the second by rows, and only their two ends talk (Shoeybi et al.
+       1909.08053). With sequence parallelism (Korthikanti et al. 2205.05198) the same bytes also gather and
+       scatter the sequence, so norms and residuals are cut too.
+Cost   none: an all-reduce forward where activations leave, one backward where they entered.  sp, sp-regather:
+       an all-gather and a reduce-scatter in each of their places; sp-regather gathers the inputs once more,
+       for the weight gradients.
 Limit  Under sequence parallelism tp must divide the sequence.
 
 Glossary
     enter      before the column-cut matmul: f of the paper (g with sequence parallelism)
     leave      after the row-cut matmul: f's conjugate
     chunks     parts of an activation; one is all-reduced while the next is still multiplied
-    shared     a parameter that several tp ranks hold, each with a part of its gradient: norms under sequence parallelism, KV heads
-               where there are fewer of them than ranks
+    shared     a parameter that several tp ranks hold, each with a part of its gradient: norms under sequence
+               parallelism, KV heads where there are fewer of them than ranks
 """
 
 from collections.abc import Iterable
@@ -65,7 +67,11 @@ class TensorParallel:
         return self.gather(dy) if self.shards else dy
 
     def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False):
-        return all_reduce(self.gpu, np.ascontiguousarray(x), self.group, op, async_op=async_op) if self.size > 1 else x
+        return (
+            all_reduce(self.gpu, np.ascontiguousarray(x), self.group, op, async_op=async_op)
+            if self.size > 1
+            else x
+        )
 
     def gather(self, x: np.ndarray) -> np.ndarray:
         """Put the shards of the sequence together."""
@@ -78,15 +84,18 @@ class TensorParallel:
         return reduce_scatter(self.gpu, shard, x, self.group)
 
     def share(self, x: np.ndarray) -> np.ndarray:
-        """This rank's part of the sequence, of an activation that all ranks have whole, or of which it has just that part."""
+        """This rank's part of the sequence, of an activation that all ranks have whole, or of which it has
+        just that part."""
         return x if self.shards else x[part(len(x), self.size, self.index)]
 
     def unshare(self, x: np.ndarray) -> np.ndarray:
-        """The activation of which this is the rank's part, as the ranks have it; backward, each of the two is the other."""
+        """The activation of which this is the rank's part, as the ranks have it; backward, each of the two is
+        the other."""
         return x if self.shards or self.size == 1 else self.gather(x)
 
     def sum_shared(self, gradients: Iterable[tuple[Parameter, np.ndarray]]) -> None:
-        """Sum the gradients of shared parameters over the ranks that share them, in one all-reduce for each number of sharers."""
+        """Sum the gradients of shared parameters over the ranks that share them, in one all-reduce for each
+        number of sharers."""
         by_sharers: dict[int, list[np.ndarray]] = {}
         for parameter, gradient in gradients:
             if parameter.shared_by > 1:

@@ -1,9 +1,11 @@
 """A pipeline schedule as data: for every rank, what it does, in order.
 
-Idea   A schedule is lists of actions, and nothing else: no clock, no queue, no GPU inside. The checker says whether the lists can run, the
-       timing says how long they take, the executor runs them with real numbers, the picture draws them.
+Idea   A schedule is lists of actions, and nothing else: no clock, no queue, no GPU inside. The checker says
+       whether the lists can run, the timing says how long they take, the executor runs them with real
+       numbers, the picture draws them.
 Cost   A list names every action of a step: 2 to 3 per stage and microbatch.
-Limit  The order on each rank is fixed before the step begins; a rank that waits does not take the next action in the meantime.
+Limit  The order on each rank is fixed before the step begins; a rank that waits does not take the next action
+       in the meantime.
 
 Glossary
     rank        one GPU of the pipeline, 0 to P-1
@@ -15,7 +17,8 @@ Glossary
     I           the gradient of the stage's input, which the stage before waits for
     W           the gradient of the stage's weights, which nobody waits for until the step ends
     loop        layout in which stage s is on rank s mod P: the microbatch goes round and round
-    v           layout in which every second chunk runs backwards through the ranks: the microbatch turns round at each end
+    v           layout in which every second chunk runs backwards through the ranks: the microbatch turns
+                round at each end
 """
 
 from collections.abc import Sequence
@@ -50,7 +53,11 @@ class Layout:
         return chunk * self.ranks + self._mirrored(rank, chunk)
 
     def stages_of(self, rank: int) -> Sequence[int]:
-        return range(rank, self.stages, self.ranks) if self.kind == "loop" else [self.stage(rank, chunk) for chunk in range(self.chunks)]
+        return (
+            range(rank, self.stages, self.ranks)
+            if self.kind == "loop"
+            else [self.stage(rank, chunk) for chunk in range(self.chunks)]
+        )
 
     def rank(self, stage: int) -> int:
         return self._mirrored(stage % self.ranks, self.chunk(stage))
@@ -64,7 +71,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A whole pipeline's step: `actions[rank]` in order; `fused[rank]` are the positions whose action runs as one with the next."""
+    """A whole pipeline's step: `actions[rank]` in order; `fused[rank]` are the positions whose action runs as
+    one with the next."""
 
     name: str
     layout: Layout
@@ -85,4 +93,8 @@ class Schedule:
         actions, pairs = self.actions[rank], set(self.fused[rank])
         if not pairs:
             return [[action] for action in actions]
-        return [actions[i : i + 2] if i in pairs else [actions[i]] for i in range(len(actions)) if i - 1 not in pairs]
+        return [
+            actions[i : i + 2] if i in pairs else [actions[i]]
+            for i in range(len(actions))
+            if i - 1 not in pairs
+        ]

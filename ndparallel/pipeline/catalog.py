@@ -22,8 +22,8 @@ from ndparallel.pipeline.work import Work
 class Recipe:
     """How one schedule is written.
 
-    program: one rank's actions; source: where the schedule was published; chunks: how many it keeps per rank, None for any number;
-    groups: whether microbatches go round in groups of P.
+    program: one rank's actions; source: where the schedule was published; chunks: how many it keeps per rank,
+    None for any number; groups: whether microbatches go round in groups of P.
     """
 
     program: Callable[[RankSide], Program]
@@ -44,9 +44,13 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "naive": Recipe(schedules.naive, "arXiv 1811.06965, figure 2b"),
     "gpipe": Recipe(schedules.gpipe, "arXiv 1811.06965, drawn as in arXiv 2104.04473, figure 3"),
-    "1f1b": Recipe(schedules.one_f_one_b, "PipeDream-Flush, arXiv 2006.09503; drawn as in arXiv 2104.04473, figure 4"),
+    "1f1b": Recipe(
+        schedules.one_f_one_b, "PipeDream-Flush, arXiv 2006.09503; drawn as in arXiv 2104.04473, figure 4"
+    ),
     "eager-1f1b": Recipe(schedules.eager_1f1b, "arXiv 2211.05322"),
-    "interleaved": Recipe(schedules.interleaved, "Megatron-LM, arXiv 2104.04473, figure 4", chunks=None, groups=True),
+    "interleaved": Recipe(
+        schedules.interleaved, "Megatron-LM, arXiv 2104.04473, figure 4", chunks=None, groups=True
+    ),
     "looped-bfs": Recipe(schedules.looped_bfs, "arXiv 2211.05953", chunks=None),
     "zb-h1": Recipe(schedules.zb_h1, "arXiv 2401.10241, figure 3"),
     "zb-h2": Recipe(schedules.zb_h2, "arXiv 2401.10241, figure 3"),
@@ -65,8 +69,8 @@ def build(
     memory_limit: float | None = None,
     released_by_input: float = 0.0,
 ) -> Schedule:
-    """Write the schedule `name`. The last three serve `searched` alone: the seconds it is searched for, the most activations that a
-    rank may hold (default: `ranks`), and the share of them that I frees.
+    """Write the schedule `name`. The last three serve `searched` alone: the seconds it is searched for, the
+    most activations that a rank may hold (default: `ranks`), and the share of them that I frees.
 
     Raise UserError, with the nearest valid choice, for what the schedule cannot do.
     """
@@ -74,7 +78,8 @@ def build(
         raise unknown("schedule", name, SCHEDULES)
     check_sizes(name, ranks, microbatches, chunks)
     if name == "searched":
-        from ndparallel.pipeline.search import search  # only where it is asked for, with the clocks that it needs
+        # only where it is asked for, with the clocks that it needs
+        from ndparallel.pipeline.search import search
 
         return search(ranks, microbatches, work or Work(), memory_limit, released_by_input)
     recipe = RECIPES[name]
@@ -82,20 +87,31 @@ def build(
 
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:
-    for what, number in (("rank", ranks), ("microbatch", microbatches), ("chunk", 1 if chunks is None else chunks)):
+    for what, number in (
+        ("rank", ranks),
+        ("microbatch", microbatches),
+        ("chunk", 1 if chunks is None else chunks),
+    ):
         if number < 1:
             raise UserError(f"a schedule needs at least 1 {what}, not {number}.")
     only = RECIPES[name].chunks if name in RECIPES else 1
     if only and chunks not in (None, only):
-        raise UserError(f"{name} keeps {count(only, 'chunk')} per rank, not {chunks}: take {only}, or interleaved with {chunks}.")
+        raise UserError(
+            f"{name} keeps {count(only, 'chunk')} per rank, not {chunks}: take {only}, or interleaved with "
+            f"{chunks}."
+        )
     if name in RECIPES and RECIPES[name].groups and microbatches % ranks:
         below = microbatches // ranks * ranks
         near = f"{below} or {below + ranks}" if below else f"{ranks}"
-        raise UserError(f"{name} sends microbatches round in groups of {ranks}, one per rank: take {near}, not {microbatches}.")
+        raise UserError(
+            f"{name} sends microbatches round in groups of {ranks}, one per rank: take {near}, not "
+            f"{microbatches}."
+        )
 
 
 def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Schedule:
-    """Where a batch is too short to fill the pipeline, a program runs past the last microbatch; what is past it is left out here."""
+    """Where a batch is too short to fill the pipeline, a program runs past the last microbatch; what is past
+    it is left out here."""
     actions, fused = [], []
     for rank in range(layout.ranks):
         side = RankSide(layout, rank, microbatches)

@@ -1,7 +1,8 @@
 """Can this schedule run, and if not, why: who waits for what.
 
-Idea   One function, `waits_for`, says what an action still needs. The checker asks it until all lists are done or all ranks wait; the
-       clock asks it before it moves time; so what is legal, what is timed and what an error says can never differ.
+Idea   One function, `waits_for`, says what an action still needs. The checker asks it until all lists are
+       done or all ranks wait; the clock asks it before it moves time; so what is legal, what is timed and
+       what an error says can never differ.
 Cost   About a microsecond for every check of an action, of which there are one or two.
 Limit  It speaks of order, not of time or memory: a legal schedule may be slow.
 
@@ -13,22 +14,30 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Sized
 
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 
-GIVES = {"F": "F", "I": "I", "B": "I", "W": "W"}  # what is done after each op: a full backward gives the gradient of the input as I does
+# what is done after each op: a full backward gives the gradient of the input as I does
+GIVES = {"F": "F", "I": "I", "B": "I", "W": "W"}
 
 
 def waits_for(action: Action, done: Container, last_stage: int) -> Action | None:
-    """The first thing that `action` needs and that is not in `done` yet, or None when it can run: why can't this run yet?
+    """The first thing that `action` needs and that is not in `done` yet, or None when it can run: why can't
+    this run yet?
 
     `done` holds (op, stage, microbatch) with op one of F, I, W; a full backward counts as I.
     """
     op, stage, microbatch = action
     if op == "F":
-        return None if stage == 0 or ("F", stage - 1, microbatch) in done else Action("F", stage - 1, microbatch)
+        return (
+            None if stage == 0 or ("F", stage - 1, microbatch) in done else Action("F", stage - 1, microbatch)
+        )
     if op == "W":
         return None if ("I", stage, microbatch) in done else Action("I", stage, microbatch)
     if ("F", stage, microbatch) not in done:
         return Action("F", stage, microbatch)
-    return None if stage == last_stage or ("I", stage + 1, microbatch) in done else Action("I", stage + 1, microbatch)
+    return (
+        None
+        if stage == last_stage or ("I", stage + 1, microbatch) in done
+        else Action("I", stage + 1, microbatch)
+    )
 
 
 def explain(schedule: Schedule) -> str | None:
@@ -49,7 +58,8 @@ def run_ranks(programs: Sequence[Iterator[Action]], done: Sized) -> list[Action 
     while len(done) > before:
         before = len(done)
         waits = [next(program, None) for program in programs]
-        waits = [next(program, None) for program in reversed(programs)][::-1]  # gradients travel from the last rank to the first
+        # gradients travel from the last rank to the first
+        waits = [next(program, None) for program in reversed(programs)][::-1]
     return waits
 
 
@@ -75,7 +85,10 @@ def _wrong_counts(schedule: Schedule) -> Iterator[str]:
         for microbatch in range(schedule.microbatches):
             ops = listed[stage, microbatch]
             if ops != "FB" and sorted(ops) not in (["B", "F"], ["F", "I", "W"]):
-                yield f"rank {schedule.layout.rank(stage)} {_count_fault(ops)} of microbatch {microbatch} on stage {stage}."
+                yield (
+                    f"rank {schedule.layout.rank(stage)} {_count_fault(ops)} of microbatch {microbatch} on "
+                    f"stage {stage}."
+                )
 
 
 def _count_fault(ops: str) -> str:
@@ -94,9 +107,14 @@ def _wrong_pairs(schedule: Schedule) -> Iterator[str]:
         last, begins = len(schedule.actions[rank]) - 1, set(positions)
         for position in positions:
             if not 0 <= position < last:
-                yield f"rank {rank} fuses position {position} with the next: a pair begins at 0 to {last - 1}."
+                yield (
+                    f"rank {rank} fuses position {position} with the next: a pair begins at 0 to {last - 1}."
+                )
             elif position + 1 in begins:
-                yield f"rank {rank} fuses positions {position} and {position + 1} each with the next: a pair is two actions, not three."
+                yield (
+                    f"rank {rank} fuses positions {position} and {position + 1} each with the next: a pair "
+                    "is two actions, not three."
+                )
 
 
 def _circles(schedule: Schedule) -> Iterator[str]:
@@ -118,7 +136,8 @@ def _program(schedule: Schedule, rank: int, done: set[tuple[str, int, int]]) -> 
 
 
 def _circle(needs: Mapping[int, Action], layout: Layout) -> str:
-    """Follow who waits for whom until a rank comes up again: where no action is missing, whoever is waited for waits too."""
+    """Follow who waits for whom until a rank comes up again: where no action is missing, whoever is waited
+    for waits too."""
     path, rank = [], min(needs)
     while rank not in path:
         path.append(rank)
@@ -126,9 +145,16 @@ def _circle(needs: Mapping[int, Action], layout: Layout) -> str:
     circle = path[path.index(rank) :]
     if len(circle) == 1:
         return f"rank {rank} waits for its own {needs[rank]}, which does not stand before in its list."
-    return f"rank {circle[0]} " + ", which ".join(_wait(needs[rank], layout) for rank in circle) + ": none of them can go on."
+    return (
+        f"rank {circle[0]} "
+        + ", which ".join(_wait(needs[rank], layout) for rank in circle)
+        + ": none of them can go on."
+    )
 
 
 def _wait(need: Action, layout: Layout) -> str:
     what = "activations" if need.op == "F" else "gradients"
-    return f"waits for the {what} of microbatch {need.microbatch} (stage {need.stage}) from rank {layout.rank(need.stage)}"
+    return (
+        f"waits for the {what} of microbatch {need.microbatch} (stage {need.stage}) from rank "
+        f"{layout.rank(need.stage)}"
+    )

@@ -1,9 +1,11 @@
 """How time moves while the lists of a schedule run.
 
-Idea   Every rank runs its list in order, each step at once when its inputs are there. That fixes all times; nothing is estimated.
+Idea   Every rank runs its list in order, each step at once when its inputs are there. That fixes all times;
+       nothing is estimated.
 Cost   A few microseconds of the computer that runs this, for every action.
-Limit  Messages do not slow compute down. Every rank has four lines, to send and to receive, forward and backward; messages on one line
-       follow one another, those on different lines do not slow one another, even where they share a cable.
+Limit  Messages do not slow compute down. Every rank has four lines, to send and to receive, forward and
+       backward; messages on one line follow one another, those on different lines do not slow one another,
+       even where they share a cable.
 
 Glossary: see `ndparallel.pipeline.actions`, and `ndparallel.pipeline.work` for latency and wire.
 """
@@ -16,7 +18,8 @@ from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.checker import GIVES, waits_for
 from ndparallel.pipeline.work import Work, seconds_of
 
-ONWARD = {"F": +1, "I": -1, "B": -1, "W": 0}  # an op's message goes to the next stage or to the one before; W sends none
+# an op's message goes to the next stage or to the one before; W sends none
+ONWARD = {"F": +1, "I": -1, "B": -1, "W": 0}
 
 
 class Line:
@@ -59,13 +62,17 @@ class Outgoing(NamedTuple):
 
 
 class Clock:
-    """The times of all ranks. `done` holds every finished action, with the first moment at which its message can come in elsewhere."""
+    """The times of all ranks. `done` holds every finished action, with the first moment at which its message
+    can come in elsewhere."""
 
     def __init__(self, layout: Layout, work: Work):
         ranks, stages = range(layout.ranks), range(layout.stages)
         self.layout, self.work, self.last_stage = layout, work, layout.stages - 1
         self.seconds = work.seconds_by_stage(layout.stages)
-        self.latency, self.wire = (seconds_of(given, (layout.ranks,) * 2, "seconds of a message") for given in (work.latency, work.wire))
+        self.latency, self.wire = (
+            seconds_of(given, (layout.ranks,) * 2, "seconds of a message")
+            for given in (work.latency, work.wire)
+        )
         self.now, self.busy = [0.0 for _ in ranks], [0.0 for _ in ranks]
         self.start: list[list[float]] = [[] for _ in ranks]
         self.end: list[list[float]] = [[] for _ in ranks]
@@ -85,7 +92,8 @@ class Clock:
             self.run(rank, step, start)
 
     def arrival(self, action: Action) -> float:
-        """Take in the message that `action` needs, which has been sent; return when it is there, 0 where there is none."""
+        """Take in the message that `action` needs, which has been sent; return when it is there, 0 where
+        there is none."""
         incoming = self._incoming[action.op][action.stage]
         if incoming is None:
             return 0.0
@@ -114,16 +122,21 @@ class Clock:
         sender, rank = self._other_rank(stage, sender_stage)
         if sender is None:
             return None
-        return Incoming(GIVES[op], sender_stage, self._lines["receive", GIVES[op], rank], self.wire[sender][rank])
+        return Incoming(
+            GIVES[op], sender_stage, self._lines["receive", GIVES[op], rank], self.wire[sender][rank]
+        )
 
     def _way_out(self, op: str, stage: int) -> Outgoing | None:
         receiver, rank = self._other_rank(stage, stage + ONWARD[op])
         if receiver is None:
             return None
-        return Outgoing(self._lines["send", GIVES[op], rank], self.latency[rank][receiver], self.wire[rank][receiver])
+        return Outgoing(
+            self._lines["send", GIVES[op], rank], self.latency[rank][receiver], self.wire[rank][receiver]
+        )
 
     def _other_rank(self, stage: int, other_stage: int) -> tuple[int | None, int]:
-        """The rank of `other_stage`, None if there is no such stage or it is on the same rank; and the rank of `stage`."""
+        """The rank of `other_stage`, None if there is no such stage or it is on the same rank; and the rank
+        of `stage`."""
         rank = self.layout.rank(stage)
         other = self.layout.rank(other_stage) if 0 <= other_stage <= self.last_stage else rank
         return (None if other == rank else other), rank

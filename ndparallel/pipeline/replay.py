@@ -1,14 +1,17 @@
-"""A schedule timed again and again: in which order steps can run is found out once, and then only seconds are added up.
+"""A schedule timed again and again: in which order steps can run is found out once, and then only seconds are
+added up.
 
-Idea   Which step comes after which does not depend on how long anything takes. So the steps of all ranks are put in one order that can
-       run, with their messages, lines and prices by number; to time them is one loop over that list.
-Cost   A sixth of a microsecond a step, twice that where messages may wait for a line: a tenth of `ndparallel.pipeline.timing`, whose
-       times it gives to the last digit (a test holds the two together).
+Idea   Which step comes after which does not depend on how long anything takes. So the steps of all ranks are
+       put in one order that can run, with their messages, lines and prices by number; to time them is one
+       loop over that list.
+Cost   A sixth of a microsecond a step, twice that where messages may wait for a line: a tenth of
+       `ndparallel.pipeline.timing`, whose times it gives to the last digit (a test holds the two together).
 Limit  It says when steps end, and no more.
 
 Glossary
-    step       what a rank does at once: an action, with at most one message before it and one after it; of a fused pair the first
-               message to come, and the last to go, are steps of their own. Steps count from 1; 0 is the beginning.
+    step       what a rank does at once: an action, with at most one message before it and one after it; of a
+               fused pair the first message to come, and the last to go, are steps of their own. Steps count
+               from 1; 0 is the beginning.
     line       one of the four lines of a rank, as in `ndparallel.pipeline.clock`
     link       from which rank to which, as one number
 """
@@ -32,14 +35,17 @@ Done = dict[tuple[str, int, int], int]  # what has been done, with the step that
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
 Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
 Departure = tuple[int, int]  # a message's line and link
-Step = tuple[int, int, int, int, int, int, int]  # its rank, its place in the list of all prices, its arrival, its departure
-Turn = tuple[int, list[tuple[int, int]]]  # a rank, and the price and the sender of each step that it does running
+# its rank, its place in the list of all prices, its arrival, its departure
+Step = tuple[int, int, int, int, int, int, int]
+# a rank, and the price and the sender of each step that it does running
+Turn = tuple[int, list[tuple[int, int]]]
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
 NOTHING_COMES, NOTHING_GOES = (0, -1, -1), (-2, -1)  # on lines, and a link, behind all others
 
 
 class Ends(NamedTuple):
-    """Seconds: when each rank starts its first and ends its last step, and when each stage's weights have all their gradients."""
+    """Seconds: when each rank starts its first and ends its last step, and when each stage's weights have all
+    their gradients."""
 
     start: list[float]
     end: list[float]
@@ -55,7 +61,8 @@ class Tariff(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """Where a run stands: the time of every rank, when lines are free, and of every step so far its end, and its message's first byte."""
+    """Where a run stands: the time of every rank, when lines are free, and of every step so far its end, and
+    its message's first byte."""
 
     now: list[float]
     lines: list[float]
@@ -96,12 +103,18 @@ class Replay:
         return order
 
     def busiest_round(self, work: Work) -> float:
-        """Seconds that as many microbatches as there are ranks take on the rank that has most to do, all that can be in pairs."""
+        """Seconds that as many microbatches as there are ranks take on the rank that has most to do, all that
+        can be in pairs."""
         layout, seconds = self.schedule.layout, work.seconds_by_stage(self.schedule.layout.stages)
-        each = [sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank)) for rank in range(layout.ranks)]
+        each = [
+            sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank))
+            for rank in range(layout.ranks)
+        ]
         for kind in self.kinds:
             if len(kind) == 2:
-                each[layout.rank(kind[0][1])] -= sum(seconds[op][stage] for op, stage in kind) - price(work, seconds, kind)
+                each[layout.rank(kind[0][1])] -= sum(seconds[op][stage] for op, stage in kind) - price(
+                    work, seconds, kind
+                )
         return layout.ranks * max(each)
 
     @cached_property
@@ -111,15 +124,24 @@ class Replay:
 
     def tariff(self, work: Work) -> Tariff:
         ranks, seconds = self.schedule.ranks, work.seconds_by_stage(self.schedule.layout.stages)
-        prices = [seconds[kind[0][0]][kind[0][1]] if len(kind) == 1 else price(work, seconds, kind) for kind in self.kinds]
-        links = (seconds_of(given, (ranks, ranks), "seconds of a message") for given in (work.latency, work.wire))
+        prices = [
+            seconds[kind[0][0]][kind[0][1]] if len(kind) == 1 else price(work, seconds, kind)
+            for kind in self.kinds
+        ]
+        links = (
+            seconds_of(given, (ranks, ranks), "seconds of a message") for given in (work.latency, work.wire)
+        )
         return Tariff(prices, *([*chain(*by_rank), 0.0] for by_rank in links))
 
     @cached_property
     def kinds(self) -> dict[Kind, int]:
         """Kinds of steps, and their places in the list of prices."""
         ranks = range(self.schedule.ranks)
-        kinds = dict.fromkeys(tuple((op, stage) for op, stage, _ in step) for rank in ranks for step in self.schedule.steps(rank))
+        kinds = dict.fromkeys(
+            tuple((op, stage) for op, stage, _ in step)
+            for rank in ranks
+            for step in self.schedule.steps(rank)
+        )
         pairs = [()] * any(len(kind) == 2 for kind in kinds)
         return {kind: place for place, kind in enumerate([*kinds, *pairs])}
 
@@ -136,7 +158,11 @@ class Replay:
                 last[rank] = place
                 complete |= {stage: place for op, stage in kind if op in "BW"}
         ranks, stages = range(self.schedule.ranks), range(self.schedule.layout.stages)
-        return [first[rank] for rank in ranks], [last[rank] for rank in ranks], [complete[stage] for stage in stages]
+        return (
+            [first[rank] for rank in ranks],
+            [last[rank] for rank in ranks],
+            [complete[stage] for stage in stages],
+        )
 
     def _program(self, rank: int, order: list[Step], done: Done) -> Iterator[Action]:
         for actions in self.schedule.steps(rank):
@@ -157,7 +183,11 @@ class Replay:
         here, there = self.schedule.layout.rank(stage), self._rank(stage - ONWARD[op], stage)
         if there == here:
             return NOTHING_COMES
-        return done[GIVES[op], stage - ONWARD[op], microbatch], 4 * here + LINES["receive", GIVES[op]], there * self.schedule.ranks + here
+        return (
+            done[GIVES[op], stage - ONWARD[op], microbatch],
+            4 * here + LINES["receive", GIVES[op]],
+            there * self.schedule.ranks + here,
+        )
 
     def _departure(self, op: str, stage: int) -> Departure:
         """The message that it sends to another rank."""
@@ -191,11 +221,15 @@ def begin_alike(few: Replay, more: Replay) -> int:
     """With how many equal steps both begin."""
     if few.kinds != more.kinds:
         return 0
-    return next((place for place, (one, other) in enumerate(zip(few.steps, more.steps)) if one != other), len(few.steps))
+    return next(
+        (place for place, (one, other) in enumerate(zip(few.steps, more.steps)) if one != other),
+        len(few.steps),
+    )
 
 
 def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: Clocks) -> None:
-    """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its line taken."""
+    """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its
+    line taken."""
     prices, latency, wire = tariff
     if min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
         run_freely(turns(replay, done, until), prices, latency[0], wire[0], clocks)

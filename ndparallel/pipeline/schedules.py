@@ -1,12 +1,15 @@
 """The published schedules, each as the few lines that its figure shows.
 
-Idea   The classic schedules are one sentence, "some forwards, then one forward and one backward by turns, then the backwards that are
-       left", and differ in how many forwards come first and in the order of the chunks. Zero-bubble schedules split the backward into I
-       and W, and put W, which nobody waits for, where a rank would wait.
+Idea   The classic schedules are one sentence, "some forwards, then one forward and one backward by turns,
+       then the backwards that are left", and differ in how many forwards come first and in the order of the
+       chunks. Zero-bubble schedules split the backward into I and W, and put W, which nobody waits for, where
+       a rank would wait.
 Cost   More microbatches in flight cost memory, more chunks cost messages.
-Limit  The orders are drawn for even stages, and W no longer than I; `search` makes an order for the times that there are.
+Limit  The orders are drawn for even stages, and W no longer than I; `search` makes an order for the times
+       that there are.
 
-Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the schedule. P ranks, V chunks, M microbatches, r the rank.
+Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the schedule. P ranks, V chunks, M
+microbatches, r the rank.
 """
 
 from collections import deque
@@ -19,10 +22,16 @@ Program = Iterator[Action]
 
 
 class RankSide:
-    """One rank's side of a schedule while it is written: hands out the next microbatch of every kind, in order."""
+    """One rank's side of a schedule while it is written: hands out the next microbatch of every kind, in
+    order."""
 
     def __init__(self, layout: Layout, rank: int, microbatches: int):
-        self.rank, self.microbatches, self.ranks, self.chunks = rank, microbatches, layout.ranks, layout.chunks
+        self.rank, self.microbatches, self.ranks, self.chunks = (
+            rank,
+            microbatches,
+            layout.ranks,
+            layout.chunks,
+        )
         self.below = layout.ranks - 1 - rank
         self.pairs: list[tuple[Action, Action]] = []
         self._stages = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
@@ -75,7 +84,8 @@ def gpipe(at: RankSide) -> Program:
 
 
 def one_f_one_b(at: RankSide) -> Program:
-    """As many forwards as there are ranks below, then by turns: a rank holds at most P - r microbatches, not M."""
+    """As many forwards as there are ranks below, then by turns: a rank holds at most P - r microbatches, not
+    M."""
     return one_chunk(at, first=at.below)
 
 
@@ -85,7 +95,8 @@ def eager_1f1b(at: RankSide) -> Program:
 
 
 def interleaved(at: RankSide) -> Program:
-    """1F1B over V chunks in a loop: P microbatches through one chunk, the same P through the next: the pipeline fills V times sooner."""
+    """1F1B over V chunks in a loop: P microbatches through one chunk, the same P through the next: the
+    pipeline fills V times sooner."""
     total = at.microbatches * at.chunks
     forwards = (at.F(k // at.ranks % at.chunks) for k in range(total))
     backwards = (at.B(at.chunks - 1 - k // at.ranks % at.chunks) for k in range(total))
@@ -100,7 +111,8 @@ def looped_bfs(at: RankSide) -> Program:
 
 
 def zero_bubble(at: RankSide, depth: int) -> Program:
-    """1F1B with B split: rank r starts `depth` times as many forwards ahead, and lets `depth` * r weight gradients wait for the end."""
+    """1F1B with B split: rank r starts `depth` times as many forwards ahead, and lets `depth` * r weight
+    gradients wait for the end."""
     first, waiting = depth * at.below, depth * at.rank
     for k in range(at.microbatches + first):
         if k < at.microbatches:
@@ -114,17 +126,20 @@ def zero_bubble(at: RankSide, depth: int) -> Program:
 
 
 def zb_h1(at: RankSide) -> Program:
-    """Zero bubble with 1F1B's memory: every rank holds P; a third of the bubble is left when F, I and W take the same time."""
+    """Zero bubble with 1F1B's memory: every rank holds P; a third of the bubble is left when F, I and W take
+    the same time."""
     return zero_bubble(at, depth=1)
 
 
 def zb_h2(at: RankSide) -> Program:
-    """Zero bubble with about twice 1F1B's memory, 2P - 1: when F, I and W take the same time, nobody waits once it has begun."""
+    """Zero bubble with about twice 1F1B's memory, 2P - 1: when F, I and W take the same time, nobody waits
+    once it has begun."""
     return zero_bubble(at, depth=2)
 
 
 def zb_v(at: RankSide) -> Program:
-    """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the first backward itself."""
+    """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the
+    first backward itself."""
     for _ in range(2 * at.below + 1):  # until the first microbatch comes back up the other side of the V
         yield at.F(0)
     for _ in range(at.rank):
@@ -145,8 +160,8 @@ def zb_v(at: RankSide) -> Program:
 
 
 def dualpipev(at: RankSide) -> Program:
-    """Two chunks in a V; in the steady part each forward runs as one with a backward of the other chunk, so that the messages between
-    experts of one hide behind the other's compute."""
+    """Two chunks in a V; in the steady part each forward runs as one with a backward of the other chunk, so
+    that the messages between experts of one hide behind the other's compute."""
     for _ in range(2 * at.below):
         yield at.F(0)
     for _ in range(at.rank + 1):
@@ -154,7 +169,8 @@ def dualpipev(at: RankSide) -> Program:
     for _ in range(at.below):  # W at once: there is nothing to run beside it yet
         yield from (at.I(1), at.W(), at.F(1))
     for turn in range(at.microbatches - 2 * at.ranks + at.rank + 1):
-        apart = turn == 0 and at.below == 0  # nothing runs on the last rank yet, and its first forward should leave soon
+        # nothing runs on the last rank yet, and its first forward should leave soon
+        apart = turn == 0 and at.below == 0
         yield from (at.F(0), at.B(1)) if apart else at.fused(at.F(0), at.B(1))
         yield from at.fused(at.F(1), at.B(0))
     for _ in range(at.below):  # no microbatch is left for the first chunk

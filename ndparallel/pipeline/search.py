@@ -1,15 +1,19 @@
-"""Search an order for the times and the memory that there are: the idea of ZB-1p and ZB-2p (arXiv 2401.10241, section 3.1).
+"""Search an order for the times and the memory that there are: the idea of ZB-1p and ZB-2p (arXiv 2401.10241,
+section 3.1).
 
-Idea   Every rank does F and I by turns, after a head start of some F. Once it is known when the next of them can begin, W fills the wait
-       until then, and W makes room where memory does not allow the next F. How long the head start is, and how late W may make what comes
-       next, are a few numbers; all their combinations are tried, and the order with the shortest span wins.
-Cost   About 50 attempts of 5 microseconds for every action: half a second for 16 ranks and 48 microbatches. Of more microbatches than four
-       rounds of the ranks only the attempts that were best with so many are made with all.
+Idea   Every rank does F and I by turns, after a head start of some F. Once it is known when the next of them
+       can begin, W fills the wait until then, and W makes room where memory does not allow the next F. How
+       long the head start is, and how late W may make what comes next, are a few numbers; all their
+       combinations are tried, and the order with the shortest span wins.
+Cost   About 50 attempts of 5 microseconds for every action: half a second for 16 ranks and 48 microbatches.
+       Of more microbatches than four rounds of the ranks only the attempts that were best with so many are
+       made with all.
 Limit  One chunk per rank, and greedy: an attempt takes no choice back, so a better order may exist.
 
 Glossary
     head start  how many F a rank does before F and I go by turns
-    span        seconds from a rank's first start to its own last end: what a step costs when steps follow one another without a stop
+    span        seconds from a rank's first start to its own last end: what a step costs when steps follow one
+                another without a stop
     held        activations kept, in those of one microbatch on one stage
 """
 
@@ -27,7 +31,8 @@ from ndparallel.pipeline.schedules import RankSide, by_turns
 from ndparallel.pipeline.timing import Timing, kept_by
 from ndparallel.pipeline.work import Work
 
-HEAD_STARTS = np.arange(1, 3.25, 0.25)  # F for every rank below: 1 is 1F1B, 2 is ZB-H2, more hides slow messages
+# F for every rank below: 1 is 1F1B, 2 is ZB-H2, more hides slow messages
+HEAD_STARTS = np.arange(1, 3.25, 0.25)
 DELAYS = (0.0, 0.5, 1.0)
 ROUNDS_TRIED = 4  # of as many microbatches as there are ranks
 FINALISTS = 8
@@ -42,43 +47,60 @@ class Memory(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """How an attempt decides: each rank's head start; the share of a W by which it may delay what comes next; and whether it may
-    delay the last microbatch's I too, which the whole step waits for."""
+    """How an attempt decides: each rank's head start; the share of a W by which it may delay what comes next;
+    and whether it may delay the last microbatch's I too, which the whole step waits for."""
 
     head_starts: tuple[int, ...]
     delay: float
     delay_last: bool
 
 
-def search(ranks: int, microbatches: int, work: Work, memory_limit: float | None = None, released_by_input: float = 0.0) -> Schedule:
-    """The best order found in which no rank holds more than `memory_limit` activations of a stage; the default is `ranks`, as in 1F1B.
+def search(
+    ranks: int,
+    microbatches: int,
+    work: Work,
+    memory_limit: float | None = None,
+    released_by_input: float = 0.0,
+) -> Schedule:
+    """The best order found in which no rank holds more than `memory_limit` activations of a stage; the
+    default is `ranks`, as in 1F1B.
 
-    released_by_input: the share of them that I frees, 0 to 1. Raise UserError for a limit or a share that cannot be.
+    released_by_input: the share of them that I frees, 0 to 1. Raise UserError for a limit or a share that
+    cannot be.
     """
     memory = Memory(ranks if memory_limit is None else memory_limit, released_by_input)
     if not memory.limit >= 1:
-        raise UserError(f"a memory limit of {memory.limit:g} activations is too low: a rank holds at least 1.")
+        raise UserError(
+            f"a memory limit of {memory.limit:g} activations is too low: a rank holds at least 1."
+        )
     if not 0 <= released_by_input <= 1:
-        raise UserError(f"the share of the activations that I frees is from 0 to 1, not {released_by_input:g}.")
+        raise UserError(
+            f"the share of the activations that I frees is from 0 to 1, not {released_by_input:g}."
+        )
     tried, few = list(policies(ranks, microbatches, memory)), ROUNDS_TRIED * ranks + microbatches % ranks
     if microbatches > few:
         tried = [policy for _, policy in attempts(ranks, few, work, memory, tried)[:FINALISTS]]
     return attempts(ranks, microbatches, work, memory, tried)[0][0].schedule
 
 
-def attempts(ranks: int, microbatches: int, work: Work, memory: Memory, tried: Iterable[Policy]) -> list[tuple[Timing, Policy]]:
+def attempts(
+    ranks: int, microbatches: int, work: Work, memory: Memory, tried: Iterable[Policy]
+) -> list[tuple[Timing, Policy]]:
     """The policies and what comes of them, the best first."""
     timings = [(attempt(ranks, microbatches, work, memory, policy), policy) for policy in tried]
     return sorted(timings, key=lambda found: (max(found[0].spans), found[0].makespan))
 
 
 def policies(ranks: int, microbatches: int, memory: Memory) -> Iterator[Policy]:
-    starts = dict.fromkeys(tuple(head_starts(ranks, microbatches, memory, per_rank)) for per_rank in HEAD_STARTS)
+    starts = dict.fromkeys(
+        tuple(head_starts(ranks, microbatches, memory, per_rank)) for per_rank in HEAD_STARTS
+    )
     return itertools.starmap(Policy, itertools.product(starts, DELAYS, (False, True)))
 
 
 def head_starts(ranks: int, microbatches: int, memory: Memory, per_rank: float) -> list[int]:
-    """`per_rank` F for every rank below, as far as memory allows; each rank stays ahead of the next, which would wait for it."""
+    """`per_rank` F for every rank below, as far as memory allows; each rank stays ahead of the next, which
+    would wait for it."""
     wanted = [int(per_rank * (ranks - 1 - rank)) for rank in range(ranks)]
     if memory.limit >= microbatches:
         return wanted
@@ -88,9 +110,13 @@ def head_starts(ranks: int, microbatches: int, memory: Memory, per_rank: float) 
 def attempt(ranks: int, microbatches: int, work: Work, memory: Memory, policy: Policy) -> Timing:
     layout = Layout("loop", ranks)
     clock = Clock(layout, work)
-    greedy = [GreedyRank(RankSide(layout, rank, microbatches), clock, memory, policy) for rank in range(ranks)]
+    greedy = [
+        GreedyRank(RankSide(layout, rank, microbatches), clock, memory, policy) for rank in range(ranks)
+    ]
     run_ranks([rank.program() for rank in greedy], clock.done)
-    schedule = Schedule("searched", layout, microbatches, [rank.actions for rank in greedy], [[] for _ in greedy])
+    schedule = Schedule(
+        "searched", layout, microbatches, [rank.actions for rank in greedy], [[] for _ in greedy]
+    )
     return Timing(schedule, clock.start, clock.end, clock.busy)
 
 

@@ -2,14 +2,17 @@
 
 Three bubble figures are in use, and people mix them up
     bubble_ratio        the idle share of all ranks' time until the last one ends: 1 - busy / (P * makespan)
-    bubble_over_ideal   what waiting adds to the time of a pipeline that never waits: makespan / (busy / P) - 1
-    span_bubble_ratio   1 - busy / span of the rank whose own span is longest: what is lost when steps follow one another without a stop
+    bubble_over_ideal   what waiting adds to the time of a pipeline that never waits: makespan / (busy / P) -
+                        1
+    span_bubble_ratio   1 - busy / span of the rank whose own span is longest: what is lost when steps follow
+                        one another without a stop
 
 Two memory figures, in activations of one microbatch in one chunk, the most that a rank keeps at any time
     held   kept from F until B or W, because W still needs them
     live   kept from F until B or I, as if I freed everything
 
-Glossary: see `ndparallel.pipeline.actions`; busy is the seconds that ranks compute, all ranks together unless said otherwise.
+Glossary: see `ndparallel.pipeline.actions`; busy is the seconds that ranks compute, all ranks together unless
+said otherwise.
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,8 @@ from ndparallel.pipeline.work import Work
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one run of `schedule`: `start[rank][position]` and `end`, by action; `busy[rank]`, in which a fused pair counts once."""
+    """Seconds of one run of `schedule`: `start[rank][position]` and `end`, by action; `busy[rank]`, in which
+    a fused pair counts once."""
 
     schedule: Schedule
     start: list[list[float]]
@@ -64,12 +68,15 @@ class Timing:
 
 
 def time_schedule(schedule: Schedule, work: Work) -> Timing:
-    """Run the lists of `schedule` with the seconds of `work`. Raise UserError, with the reason, if ranks get stuck.
+    """Run the lists of `schedule` with the seconds of `work`. Raise UserError, with the reason, if ranks get
+    stuck.
 
     Lists that run are timed as they are; whether they also do everything once, `checker.explain` says.
     """
     clock = Clock(schedule.layout, work)
-    waits = run_ranks([clock.program(rank, schedule.steps(rank)) for rank in range(schedule.ranks)], clock.done)
+    waits = run_ranks(
+        [clock.program(rank, schedule.steps(rank)) for rank in range(schedule.ranks)], clock.done
+    )
     if any(waits):
         raise UserError(f"{schedule.name} cannot run: {explain(schedule)}")
     if not sum(clock.busy):
@@ -78,11 +85,13 @@ def time_schedule(schedule: Schedule, work: Work) -> Timing:
 
 
 def peak_activations(schedule: Schedule, released_by_input: float = 0.0) -> list[float]:
-    """The most activations that each rank keeps, in those of one microbatch in one chunk, when I frees the share `released_by_input`."""
+    """The most activations that each rank keeps, in those of one microbatch in one chunk, when I frees the
+    share `released_by_input`."""
     change = kept_by(released_by_input)
     return [max(accumulate(change[action.op] for action in actions)) for actions in schedule.actions]
 
 
 def kept_by(released_by_input: float) -> dict[str, float]:
-    """By how many activations each op changes what is kept: I frees the share `released_by_input`, W the rest."""
+    """By how many activations each op changes what is kept: I frees the share `released_by_input`, W the
+    rest."""
     return {"F": 1.0, "I": -released_by_input, "W": released_by_input - 1, "B": -1.0}

@@ -1,6 +1,7 @@
 """What a schedule is timed on: the seconds of every stage and message; and how layers make stages.
 
-Idea   A schedule is an order and knows no durations; they come from here, as they come from the planner or from a measured run.
+Idea   A schedule is an order and knows no durations; they come from here, as they come from the planner or
+       from a measured run.
 Cost   Next to nothing.
 Limit  All microbatches take the same time on a stage, and all messages between two ranks are the same size.
 
@@ -26,9 +27,9 @@ from ndparallel.base.errors import UserError
 class Work:
     """Seconds of one microbatch's actions, and of its messages.
 
-    forward, backward_input, backward_weight: seconds by stage, or one number for all stages.
-    backward: the same for a full backward; None takes backward_input + backward_weight.
-    fused: seconds of a fused pair, one number or by (stage of the first action, stage of the second); where none is given,
+    forward, backward_input, backward_weight: seconds by stage, or one number for all stages. backward: the
+    same for a full backward; None takes backward_input + backward_weight. fused: seconds of a fused pair, one
+    number or by (stage of the first action, stage of the second); where none is given,
         the pair takes the sum of its two.
     latency, wire: seconds by [sending rank][receiving rank], or one number for all.
     """
@@ -42,8 +43,11 @@ class Work:
     wire: ArrayLike = 0.0
 
     @staticmethod
-    def of_whole_stages(chunks: int, forward=1.0, backward_input=1.0, backward_weight=1.0, p2p=0.0, fused: float | None = None) -> "Work":
-        """Work whose seconds are those of all of a rank's chunks together; p2p is a pure delay, the same for every chunk."""
+    def of_whole_stages(
+        chunks: int, forward=1.0, backward_input=1.0, backward_weight=1.0, p2p=0.0, fused: float | None = None
+    ) -> "Work":
+        """Work whose seconds are those of all of a rank's chunks together; p2p is a pure delay, the same for
+        every chunk."""
         times = (forward / chunks, backward_input / chunks, backward_weight / chunks)
         return Work(*times, latency=p2p, fused={} if fused is None else fused / chunks)
 
@@ -53,19 +57,29 @@ class Work:
 
     @lru_cache(maxsize=8)  # noqa: B019
     def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
-        """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a wrong count of them."""
+        """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a
+        wrong count of them."""
         given = {"F": self.forward, "I": self.backward_input, "W": self.backward_weight}
         seconds = {op: seconds_of(given[op], (stages,), f"seconds of {op}") for op in given}
         both = [inputs + weights for inputs, weights in zip(seconds["I"], seconds["W"])]
-        return seconds | {"B": both if self.backward is None else seconds_of(self.backward, (stages,), "seconds of B")}
+        return seconds | {
+            "B": both if self.backward is None else seconds_of(self.backward, (stages,), "seconds of B")
+        }
 
     def fused_seconds(self, first_stage: int, second_stage: int) -> float | None:
         return self.fused.get((first_stage, second_stage)) if isinstance(self.fused, Mapping) else self.fused
 
 
 def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
-    """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or is no time."""
-    if isinstance(given, list) and shape == (len(given),) and {*map(type, given)} == {float} and min(given) >= 0 and sum(given) < inf:
+    """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or
+    is no time."""
+    if (
+        isinstance(given, list)
+        and shape == (len(given),)
+        and {*map(type, given)} == {float}
+        and min(given) >= 0
+        and sum(given) < inf
+    ):
         return given  # what the planner gives, thousands of times
     if isinstance(given, float) and 0 <= given < inf:
         return np.full(shape, given).tolist()
@@ -80,8 +94,9 @@ def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
 def spread_layers(layers: int, stages: int, embedding_cost: float = 0.0, head_cost: float = 0.0) -> list[int]:
     """How many of `layers` each of `stages` holds, so that the slowest stage is as fast as can be.
 
-    embedding_cost, head_cost: what the first and the last stage do besides, in layers. Among equals a later stage takes one more:
-    earlier stages keep more microbatches in memory. Raise UserError if a stage would have nothing to do.
+    embedding_cost, head_cost: what the first and the last stage do besides, in layers. Among equals a later
+    stage takes one more: earlier stages keep more microbatches in memory. Raise UserError if a stage would
+    have nothing to do.
     """
     if stages < 1:
         raise UserError(f"layers need at least 1 stage, not {stages}.")

@@ -1,9 +1,10 @@
 """How sure a prediction is: the errors on measured runs that are like it, and wider where none is.
 
-Idea   A job has traits (its GPU, its software, experts, FSDP, a pipeline ...). Runs that share GPU family and software are comparable;
-       the bar is the root mean square of their errors. Every trait that no run has widens it by half.
-Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate --write-errors` wrote them; a
-       test holds the two together.
+Idea   A job has traits (its GPU, its software, experts, FSDP, a pipeline ...). Runs that share GPU family and
+       software are comparable; the bar is the root mean square of their errors. Every trait that no run has
+       widens it by half.
+Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate
+       --write-errors` wrote them; a test holds the two together.
 """
 
 import json
@@ -50,7 +51,8 @@ def traits(job: Job, plan: Plan) -> dict[str, str]:
 
 def family(gpu: str) -> str:
     """A100, H100, B200: the same chip in all its forms."""
-    chips = sorted({sheet.partition("-")[0] for sheet in data_sheets()}, key=len, reverse=True)  # gb200 before b200
+    # gb200 before b200
+    chips = sorted({sheet.partition("-")[0] for sheet in data_sheets()}, key=len, reverse=True)
     return next((chip.upper() for chip in chips if chip in gpu.lower()), gpu)
 
 
@@ -64,7 +66,10 @@ def error_bar(job: Job, plan: Plan) -> ErrorBar:
     strange = [trait for trait in mine.values() if all(trait not in run["traits"] for run in runs)]
     fraction *= WIDER ** len(strange)
     sentence = f"+- {fraction:.0%}, from {count(len(comparable), 'measured run')} {what}"
-    return ErrorBar(fraction, f"{sentence}; wider, because no measured run has {listed(strange)}." if strange else f"{sentence}.")
+    return ErrorBar(
+        fraction,
+        f"{sentence}; wider, because no measured run has {listed(strange)}." if strange else f"{sentence}.",
+    )
 
 
 def alike(mine: dict[str, str], runs: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], str]:

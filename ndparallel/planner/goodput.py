@@ -1,11 +1,14 @@
-"""Goodput: the share of a cluster's time in which training moves on, once failures, checkpoints and restarts have taken theirs.
+"""Goodput: the share of a cluster's time in which training moves on, once failures, checkpoints and restarts
+have taken theirs.
 
-Idea   Something fails, everybody restarts from the last checkpoint, and what was computed since then is lost. Checkpoints that are rarer
-       cost less time and lose more work: there is a best interval between them. Formulas say which; a simulation of failure after
-       failure, which knows no formula, says so too.
-Cost   Waste is about checkpoint / interval + (interval / 2 + restart) / MTBF, least where interval = sqrt(2 checkpoint MTBF).
-Limit  Failures are independent and equally likely at any time (exponential gaps); all GPUs stop for a checkpoint and for a failure; a
-       restart always succeeds on as many GPUs, unless it is interrupted itself.
+Idea   Something fails, everybody restarts from the last checkpoint, and what was computed since then is lost.
+       Checkpoints that are rarer cost less time and lose more work: there is a best interval between them.
+       Formulas say which; a simulation of failure after failure, which knows no formula, says so too.
+Cost   Waste is about checkpoint / interval + (interval / 2 + restart) / MTBF, least where interval = sqrt(2
+       checkpoint MTBF).
+Limit  Failures are independent and equally likely at any time (exponential gaps); all GPUs stop for a
+       checkpoint and for a failure; a restart always succeeds on as many GPUs, unless it is interrupted
+       itself.
 
 Glossary
     MTBF       mean time between failures of the cluster: of one GPU, divided by how many there are
@@ -15,8 +18,10 @@ Glossary
 
 Sources
     Young      J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974
-    Daly       J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006
-    Llama 3    The Llama 3 Herd of Models, arXiv 2407.21783, table 5: 419 unexpected interruptions in 54 days on 16,384 GPUs
+    Daly       J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS
+               22(3), 2006
+    Llama 3    The Llama 3 Herd of Models, arXiv 2407.21783, table 5: 419 unexpected interruptions in 54 days
+               on 16,384 GPUs
 """
 
 import math
@@ -47,7 +52,7 @@ class Cluster:
         return HOUR / (self.failures_per_gpu_hour * self.gpus)
 
 
-# ------------------------------------------------------------------------------------------------------------ formulas
+# --------------------------------------------------------------------------------------------------- formulas
 
 
 def young_interval(cluster: Cluster) -> float:
@@ -56,7 +61,8 @@ def young_interval(cluster: Cluster) -> float:
 
 
 def daly_interval(cluster: Cluster) -> float:
-    """The same to higher order (Daly 2006, eq. 37); the MTBF itself where a checkpoint takes more than two of them."""
+    """The same to higher order (Daly 2006, eq. 37); the MTBF itself where a checkpoint takes more than two of
+    them."""
     ratio = cluster.checkpoint_seconds / (2 * cluster.mtbf_seconds)
     if ratio >= 1:
         return cluster.mtbf_seconds
@@ -64,15 +70,19 @@ def daly_interval(cluster: Cluster) -> float:
 
 
 def expected_goodput(cluster: Cluster, interval_seconds: float) -> float:
-    """Share of the time that training keeps in the long run: interval / (M e^(R/M) (e^((interval + C)/M) - 1)) (Daly 2006, eq. 20)."""
+    """Share of the time that training keeps in the long run: interval / (M e^(R/M) (e^((interval + C)/M) -
+    1)) (Daly 2006, eq. 20)."""
     mtbf = cluster.mtbf_seconds
-    round_share, restart_share = (interval_seconds + cluster.checkpoint_seconds) / mtbf, cluster.restart_seconds / mtbf
+    round_share, restart_share = (
+        (interval_seconds + cluster.checkpoint_seconds) / mtbf,
+        cluster.restart_seconds / mtbf,
+    )
     if round_share + restart_share > 700:  # more than the largest float
         return 0.0
     return interval_seconds / mtbf / (math.exp(restart_share) * math.expm1(round_share))
 
 
-# ---------------------------------------------------------------------------------------------------------- simulation
+# ------------------------------------------------------------------------------------------------- simulation
 
 
 @dataclass
@@ -94,8 +104,11 @@ class Life:
         return self.kept / self.elapsed if self.elapsed else 1.0
 
 
-def simulate(cluster: Cluster, interval_seconds: float, work_seconds: float, seed: int | Sequence[int] = 0) -> Life:
-    """Train until so much work is kept, from failure to failure; a run that gets nowhere ends after MOST_FAILURES of them."""
+def simulate(
+    cluster: Cluster, interval_seconds: float, work_seconds: float, seed: int | Sequence[int] = 0
+) -> Life:
+    """Train until so much work is kept, from failure to failure; a run that gets nowhere ends after
+    MOST_FAILURES of them."""
     generator, life, restart = np.random.default_rng(seed), Life(), 0.0
     while life.kept < work_seconds and life.failures < MOST_FAILURES:
         until_failure = float(generator.exponential(cluster.mtbf_seconds))
@@ -110,8 +123,11 @@ def simulate(cluster: Cluster, interval_seconds: float, work_seconds: float, see
     return life
 
 
-def train(cluster: Cluster, interval_seconds: float, work_seconds: float, until_failure: float, life: Life) -> bool:
-    """Train and checkpoint until the failure, or return True where the work is done before it. Quiet rounds pass all at once."""
+def train(
+    cluster: Cluster, interval_seconds: float, work_seconds: float, until_failure: float, life: Life
+) -> bool:
+    """Train and checkpoint until the failure, or return True where the work is done before it. Quiet rounds
+    pass all at once."""
     round_seconds = interval_seconds + cluster.checkpoint_seconds
     wanted = (work_seconds - life.kept) / interval_seconds
     rounds = int(min(until_failure // round_seconds, wanted))
@@ -128,12 +144,15 @@ def train(cluster: Cluster, interval_seconds: float, work_seconds: float, until_
 def best_interval(cluster: Cluster, seed: int = 0, step_seconds: float = 0.0) -> float:
     """Seconds between checkpoints that keep most in simulated runs; all intervals meet the same failures.
 
-    Looks at intervals from a hundredth of the MTBF, or of a checkpoint, to three of them, and then again about the best.
+    Looks at intervals from a hundredth of the MTBF, or of a checkpoint, to three of them, and then again
+    about the best.
     """
     mtbf = cluster.mtbf_seconds
     low, high = min(mtbf, cluster.checkpoint_seconds) / 100, 3 * mtbf
     for _ in range(2):
-        intervals = [whole_steps(float(interval), step_seconds) for interval in np.geomspace(low, high, SEARCHED)]
+        intervals = [
+            whole_steps(float(interval), step_seconds) for interval in np.geomspace(low, high, SEARCHED)
+        ]
         kept = [long_run(cluster, interval, seed).goodput for interval in intervals]
         best = int(np.argmax(kept))
         low, high = intervals[max(best - 1, 0)], intervals[min(best + 1, SEARCHED - 1)]
@@ -149,7 +168,7 @@ def whole_steps(interval_seconds: float, step_seconds: float) -> float:
     return max(1, round(interval_seconds / step_seconds)) * step_seconds if step_seconds else interval_seconds
 
 
-# ------------------------------------------------------------------------------------------------------------ answers
+# ---------------------------------------------------------------------------------------------------- answers
 
 
 def tolerable_intervals(cluster: Cluster, share: float = 0.01) -> tuple[float, float]:
@@ -162,7 +181,8 @@ def tolerable_intervals(cluster: Cluster, share: float = 0.01) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a run of `work_days` takes: in the mean, and in 9 of 10 simulated ones. None where it would never end."""
+    """How long a run of `work_days` takes: in the mean, and in 9 of 10 simulated ones. None where it would
+    never end."""
 
     work_days: float
     days: float | None = None

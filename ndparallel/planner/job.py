@@ -1,13 +1,17 @@
 """A training job, and one way to lay it out on GPUs.
 
-Idea   The job is given: model, machine, software, batch. The plan is chosen: degrees, microbatch, schedule. What follows from both (dp, the
-       number of microbatches) is derived. Numbers of a plan may be numpy arrays: then it stands for that many plans.
-Limit  The three choices that are words (schedule, recompute, sequence parallelism) are the same for all plans of one array.
+Idea   The job is given: model, machine, software, batch. The plan is chosen: degrees, microbatch, schedule.
+       What follows from both (dp, the number of microbatches) is derived. Numbers of a plan may be numpy
+       arrays: then it stands for that many plans.
+Limit  The three choices that are words (schedule, recompute, sequence parallelism) are the same for all plans
+       of one array.
 
 Glossary
-    tp, pp, dp, ep, cp   degrees of tensor, pipeline, data, expert and context parallelism; ep divides tp * cp * dp and adds no ranks
+    tp, pp, dp, ep, cp   degrees of tensor, pipeline, data, expert and context parallelism; ep divides tp * cp
+                         * dp and adds no ranks
     chunks               parts of the model on one pipeline rank
-    zero                 what data parallelism shards: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP)
+    zero                 what data parallelism shards: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights
+                         (FSDP)
 """
 
 from dataclasses import dataclass
@@ -28,7 +32,8 @@ from ndparallel.planner.software import Stack
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and optimizer in 16 bits."""
+    """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and
+    optimizer in 16 bits."""
 
     shape: ModelShape
     hardware: Hardware
@@ -38,17 +43,24 @@ class Job:
     half: bool = False
     dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
     routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
-    capacity_factor: float | None = None  # an expert takes so many times its even share, and drops the rest; None: it takes all
+    # an expert takes so many times its even share, and drops the rest; None: it takes all
+    capacity_factor: float | None = None
     token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
 
     def __post_init__(self) -> None:
         if self.token_counts and not self.stack.executed:
-            raise UserError(f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance.")
+            raise UserError(
+                f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance."
+            )
 
     @property
     def busiest(self) -> float:
         """Rows of the busiest rank's experts, in those of the mean rank when nothing is dropped."""
-        return self.routing_imbalance if self.capacity_factor is None else min(self.routing_imbalance, self.capacity_factor)
+        return (
+            self.routing_imbalance
+            if self.capacity_factor is None
+            else min(self.routing_imbalance, self.capacity_factor)
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,9 @@ class Plan:
     chunks: Any = 1
     micro_batch: Any = 1
     zero: int = 0
-    shards: Any = 0  # with zero 3: ranks that a layer's weights are sharded over, 0 for all of dp and cp; the others are replicas (HSDP)
+    # with zero 3: ranks that a layer's weights are sharded over, 0 for all of dp and cp; the others are
+    # replicas (HSDP)
+    shards: Any = 0
     sequence_parallel: bool = False
     recompute: str = "none"
     recompute_layers: int = 0  # with full recomputation: the first so many layers of a stage, 0 for all
@@ -80,7 +94,9 @@ class Plan:
     @property
     def layout(self) -> Layout:
         """Which pipeline rank holds which stage."""
-        return Layout(RECIPES[self.schedule].layout if self.schedule in RECIPES else "loop", self.pp, self.chunks)
+        return Layout(
+            RECIPES[self.schedule].layout if self.schedule in RECIPES else "loop", self.pp, self.chunks
+        )
 
     def microbatches(self, job: Job):
         return job.global_batch // (self.dp * self.micro_batch)
@@ -90,7 +106,15 @@ class Plan:
         sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
         received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.ep)
         return Share(
-            self.micro_batch, job.sequence, self.tp, self.cp, self.ep, self.sequence_parallel, sent, received, linear_dtype=linear
+            self.micro_batch,
+            job.sequence,
+            self.tp,
+            self.cp,
+            self.ep,
+            self.sequence_parallel,
+            sent,
+            received,
+            linear_dtype=linear,
         )
 
 

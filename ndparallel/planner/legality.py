@@ -1,7 +1,8 @@
 """Which plans can be: every rule is a sentence, with the nearest values that obey it.
 
-Idea   A rule says what must divide what, or what goes with what; what a mesh can cut is asked of ndparallel/parallel/divisibility.py, as the lessons do.
-       `broken` gives all that a plan breaks, `why_not` their sentences; `check` raises the first.
+Idea   A rule says what must divide what, or what goes with what; what a mesh can cut is asked of
+       ndparallel/parallel/divisibility.py, as the lessons do. `broken` gives all that a plan breaks,
+       `why_not` their sentences; `check` raises the first.
 Limit  Memory is not a rule: a plan that does not fit is priced, and said not to fit.
 """
 
@@ -51,12 +52,14 @@ def check_model(job: Job, plan: Plan) -> None:
 
 
 def why_not(job: Job, plan: Plan) -> Iterator[str]:
-    """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let pass."""
+    """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let
+    pass."""
     return (reason.sentence for reason in broken(job, plan) if reason.rule != FOLDED)
 
 
 def is_folded(plan: Plan) -> bool:
-    """Whether ep spreads experts over tp and cp ranks too (Megatron's expert tensor parallelism of 1), which the lessons do not run."""
+    """Whether ep spreads experts over tp and cp ranks too (Megatron's expert tensor parallelism of 1), which
+    the lessons do not run."""
     return plan.dp % plan.ep > 0
 
 
@@ -85,9 +88,16 @@ def wrong_words(job: Job, plan: Plan) -> Iterator[Broken]:
     if plan.schedule not in SCHEDULES:
         yield Broken("unknown words", str(unknown("schedule", plan.schedule, SCHEDULES)))
     if plan.zero not in (0, 1, 2, 3):
-        why = f"zero is {plan.zero}; it can be 0 (nothing), 1 (optimizer), 2 (and gradients), 3 (and weights: FSDP)."
+        why = (
+            f"zero is {plan.zero}; it can be 0 (nothing), 1 (optimizer), 2 (and gradients), 3 (and weights: "
+            "FSDP)."
+        )
         yield Broken("unknown words", why)
-    if isinstance(job.hardware, Accelerator) and job.dtype == "fp8" and "fp8" not in job.hardware.peak_flops_per_second:
+    if (
+        isinstance(job.hardware, Accelerator)
+        and job.dtype == "fp8"
+        and "fp8" not in job.hardware.peak_flops_per_second
+    ):
         has = ", ".join(job.hardware.peak_flops_per_second)
         yield Broken("hardware without fp8", f"{job.hardware.name} does not multiply fp8: it has {has}.")
 
@@ -101,14 +111,20 @@ def uncut_model(job: Job, plan: Plan) -> Iterator[Broken]:
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
             near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)
-            why = f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are no multiple of; nearest: {near}."
+            why = (
+                f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are no "
+                f"multiple of; nearest: {near}."
+            )
             yield Broken(rule.name, why)
 
 
 def broken_by(name: str, degree: int, rules: list[Rule]) -> Iterator[Broken]:
     for rule in rules:
         if not rule.holds(degree):
-            yield Broken(rule.name, f"{name}={degree} cannot {rule.what}; nearest: {near_divisors(rule.number, degree)}.")
+            yield Broken(
+                rule.name,
+                f"{name}={degree} cannot {rule.what}; nearest: {near_divisors(rule.number, degree)}.",
+            )
 
 
 def uncut_experts(job: Job, plan: Plan) -> Iterator[Broken]:
@@ -116,17 +132,23 @@ def uncut_experts(job: Job, plan: Plan) -> Iterator[Broken]:
     if plan.ep == 1:
         return
     if some is None:
-        yield Broken("no experts for ep", f"{job.shape.name} has no experts for ep={plan.ep} ranks to share; ep must be 1.")
+        yield Broken(
+            "no experts for ep",
+            f"{job.shape.name} has no experts for ep={plan.ep} ranks to share; ep must be 1.",
+        )
         return
     yield from broken_by("ep", plan.ep, expert_rules(some.experts))
     if ranks % plan.ep:
         near = near_divisors(ranks, plan.ep)
         yield Broken(
             "ranks not divisible by ep",
-            f"ep={plan.ep} does not divide tp*cp*dp = {ranks}, whose ranks the experts are spread over; nearest: {near}.",
+            f"ep={plan.ep} does not divide tp*cp*dp = {ranks}, whose ranks the experts are spread over; "
+            f"nearest: {near}.",
         )
     elif plan.dp % plan.ep:
-        yield Broken(FOLDED, f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near_divisors(plan.dp, plan.ep)}.")
+        yield Broken(
+            FOLDED, f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near_divisors(plan.dp, plan.ep)}."
+        )
 
 
 def uncut_batch(job: Job, plan: Plan) -> Iterator[Broken]:
@@ -135,19 +157,26 @@ def uncut_batch(job: Job, plan: Plan) -> Iterator[Broken]:
         near = max(parts, round(job.global_batch / parts) * parts)
         yield Broken(
             "batch not divisible by dp and microbatch",
-            f"a global batch of {job.global_batch} cannot be cut into dp={plan.dp} parts of whole microbatches of {plan.micro_batch}; "
+            f"a global batch of {job.global_batch} cannot be cut into dp={plan.dp} parts of whole "
+            f"microbatches of {plan.micro_batch}; "
             f"the nearest batch that can is {near}.",
         )
     if plan.shards and (plan.dp * plan.cp) % plan.shards:
         near = near_divisors(plan.dp * plan.cp, plan.shards)
-        yield Broken("ranks not divisible by shards", f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near}.")
+        yield Broken(
+            "ranks not divisible by shards",
+            f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near}.",
+        )
 
 
 def wrong_pipeline(job: Job, plan: Plan) -> Iterator[Broken]:
     layers, made_of = job.shape.layers, f"pp={plan.pp}, chunks={plan.chunks}"
     if not can_fill(layers, plan.stages):
         most = layers + MOST_STAGES_ABOVE_LAYERS
-        yield Broken("more stages than layers", f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {most}.")
+        yield Broken(
+            "more stages than layers",
+            f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {most}.",
+        )
     elif plan.pp > 1 and plan.schedule in SCHEDULES and job.global_batch % (plan.dp * plan.micro_batch) == 0:
         name = plan.schedule if plan.schedule in RECIPES else "searched"
         try:
@@ -155,5 +184,8 @@ def wrong_pipeline(job: Job, plan: Plan) -> Iterator[Broken]:
         except UserError as reason:
             yield Broken("schedule cannot do these microbatches and chunks", str(reason))
     elif plan.pp == 1 and plan.chunks > 1:
-        why = f"chunks={plan.chunks} are parts of a pipeline rank, and pp is 1: choose chunks=1, or pp from 2 on."
+        why = (
+            f"chunks={plan.chunks} are parts of a pipeline rank, and pp is 1: choose chunks=1, or pp from 2 "
+            "on."
+        )
         yield Broken("chunks without a pipeline", why)

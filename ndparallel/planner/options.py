@@ -1,7 +1,7 @@
 """The options of `plan` and `explain`, and the job and the plan that they describe.
 
-Idea   Our names and Megatron's mean the same. What follows from the rest is derived: dp from the GPUs, the number of microbatches from the
-       batch, a schedule's chunks from the schedule.
+Idea   Our names and Megatron's mean the same. What follows from the rest is derived: dp from the GPUs, the
+       number of microbatches from the batch, a schedule's chunks from the schedule.
 """
 
 import argparse
@@ -37,55 +37,160 @@ OVERLAPS = ("tp", "dp", "pp", "cp")
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
-    job.add_argument("--model", metavar="NAME|FILE", help="a preset, or a Hugging Face config.json; or its sizes, one by one:")
+    job.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        help="a preset, or a Hugging Face config.json; or its sizes, one by one:",
+    )
     for name, (megatron, meaning) in MODEL_FLAGS.items():
         job.add_argument(f"--{name.replace('_', '-')}", megatron, type=int, metavar="N", help=meaning)
-    job.add_argument("--hardware", default="h100", metavar="NAME|FILE", help="a preset, or a JSON or TOML file (default h100)")
+    job.add_argument(
+        "--hardware",
+        default="h100",
+        metavar="NAME|FILE",
+        help="a preset, or a JSON or TOML file (default h100)",
+    )
     job.add_argument("--gpus", "--world-size", type=int, metavar="N", help="GPUs in all (needed)")
-    job.add_argument("--sequence", "--seq-length", type=int, default=4096, metavar="N", help="tokens in a sequence (default 4096)")
-    job.add_argument("--global-batch", "--global-batch-size", type=int, metavar="N", help="sequences in a step (needed)")
+    job.add_argument(
+        "--sequence",
+        "--seq-length",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="tokens in a sequence (default 4096)",
+    )
+    job.add_argument(
+        "--global-batch", "--global-batch-size", type=int, metavar="N", help="sequences in a step (needed)"
+    )
     job.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the layers' matmuls (default bf16)")
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
-    job.add_argument("--software", metavar="NAME", help=f"one of {', '.join(STACKS)} (default megatron-core; pocket on pocket)")
+    job.add_argument(
+        "--software",
+        metavar="NAME",
+        help=f"one of {', '.join(STACKS)} (default megatron-core; pocket on pocket)",
+    )
     flash = job.add_mutually_exclusive_group()
-    flash.add_argument("--flash-attention", "--use-flash-attn", action="store_true", default=None, help="fused attention")
-    flash.add_argument("--no-flash-attention", dest="flash_attention", action="store_false", help="scores go through memory")
+    flash.add_argument(
+        "--flash-attention", "--use-flash-attn", action="store_true", default=None, help="fused attention"
+    )
+    flash.add_argument(
+        "--no-flash-attention", dest="flash_attention", action="store_false", help="scores go through memory"
+    )
     ratio: dict[str, Any] = {"type": float, "metavar": "X"}
-    job.add_argument("--routing-imbalance", default=1.0, help="rows of the busiest rank's experts, in the mean's (default 1)", **ratio)
-    job.add_argument("--capacity-factor", "--moe-expert-capacity-factor", help="an expert takes X even shares, no more", **ratio)
+    job.add_argument(
+        "--routing-imbalance",
+        default=1.0,
+        help="rows of the busiest rank's experts, in the mean's (default 1)",
+        **ratio,
+    )
+    job.add_argument(
+        "--capacity-factor",
+        "--moe-expert-capacity-factor",
+        help="an expert takes X even shares, no more",
+        **ratio,
+    )
     ways = job.add_mutually_exclusive_group()
-    ways.add_argument("--context-parallel", choices=VARIANTS, default=VARIANTS[0], help="how keys and values travel (default ring)")
+    ways.add_argument(
+        "--context-parallel",
+        choices=VARIANTS,
+        default=VARIANTS[0],
+        help="how keys and values travel (default ring)",
+    )
     ways.add_argument("--cp-comm-type", choices=("p2p", "all_gather"), help=argparse.SUPPRESS)
     job.add_argument(
-        "--overlap", metavar="LIST", help=f"what hides behind compute, of {','.join(OVERLAPS)}; or none (default: the software's)"
+        "--overlap",
+        metavar="LIST",
+        help=f"what hides behind compute, of {','.join(OVERLAPS)}; or none (default: the software's)",
     )
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     plan = parser.add_argument_group("the plan")
     number: dict[str, Any] = {"type": int, "metavar": "N"}
-    plan.add_argument("--tp", "--tensor-model-parallel-size", default=1, help="tensor parallelism (default 1)", **number)
-    plan.add_argument("--pp", "--pipeline-model-parallel-size", default=1, help="pipeline ranks (default 1)", **number)
+    plan.add_argument(
+        "--tp", "--tensor-model-parallel-size", default=1, help="tensor parallelism (default 1)", **number
+    )
+    plan.add_argument(
+        "--pp", "--pipeline-model-parallel-size", default=1, help="pipeline ranks (default 1)", **number
+    )
     plan.add_argument("--dp", help="data parallelism (default: what the GPUs leave)", **number)
-    plan.add_argument("--ep", "--expert-model-parallel-size", default=1, help="expert parallelism, within tp*cp*dp (default 1)", **number)
-    plan.add_argument("--cp", "--context-parallel-size", default=1, help="context parallelism (default 1)", **number)
-    plan.add_argument("--micro-batch", "--micro-batch-size", default=1, help="sequences in a microbatch (default 1)", **number)
+    plan.add_argument(
+        "--ep",
+        "--expert-model-parallel-size",
+        default=1,
+        help="expert parallelism, within tp*cp*dp (default 1)",
+        **number,
+    )
+    plan.add_argument(
+        "--cp", "--context-parallel-size", default=1, help="context parallelism (default 1)", **number
+    )
+    plan.add_argument(
+        "--micro-batch",
+        "--micro-batch-size",
+        default=1,
+        help="sequences in a microbatch (default 1)",
+        **number,
+    )
     plan.add_argument("--chunks", help="stages of a pipeline rank (default: the schedule's)", **number)
-    plan.add_argument("--num-layers-per-virtual-pipeline-stage", dest="layers_per_stage", help="the same, by the layers of one", **number)
-    plan.add_argument("--schedule", metavar="NAME", help=f"one of {', '.join(SCHEDULES)} (default 1f1b; interleaved with chunks)")
-    plan.add_argument("--zero", type=int, default=0, metavar="0-3", help="what dp shards: optimizer, gradients, weights (3: FSDP)")
-    plan.add_argument("--use-distributed-optimizer", dest="zero", action="store_const", const=1, help="the same as --zero 1")
-    plan.add_argument("--shards", default=0, help="of --zero 3: shard over so many ranks and replicate (HSDP)", **number)
-    plan.add_argument("--sequence-parallel", action=argparse.BooleanOptionalAction, help="(default: the software's, with tp)")
     plan.add_argument(
-        "--recompute", "--recompute-granularity", choices=RECOMPUTE, default="none", help="in the backward pass (default none)"
+        "--num-layers-per-virtual-pipeline-stage",
+        dest="layers_per_stage",
+        help="the same, by the layers of one",
+        **number,
     )
     plan.add_argument(
-        "--recompute-layers", "--recompute-num-layers", default=0, help="of --recompute full: of each stage (default: all)", **number
+        "--schedule",
+        metavar="NAME",
+        help=f"one of {', '.join(SCHEDULES)} (default 1f1b; interleaved with chunks)",
     )
-    plan.add_argument("--recompute-method", choices=("block", "uniform"), default="block", help=argparse.SUPPRESS)
-    plan.add_argument("--recompute-modules", nargs="+", metavar="NAME", help=f"of --recompute selective: of {', '.join(MODULES)}")
-    plan.add_argument("--recompute-activations", dest="recompute", action="store_const", const="selective", help="--recompute selective")
+    plan.add_argument(
+        "--zero",
+        type=int,
+        default=0,
+        metavar="0-3",
+        help="what dp shards: optimizer, gradients, weights (3: FSDP)",
+    )
+    plan.add_argument(
+        "--use-distributed-optimizer", dest="zero", action="store_const", const=1, help="the same as --zero 1"
+    )
+    plan.add_argument(
+        "--shards", default=0, help="of --zero 3: shard over so many ranks and replicate (HSDP)", **number
+    )
+    plan.add_argument(
+        "--sequence-parallel",
+        action=argparse.BooleanOptionalAction,
+        help="(default: the software's, with tp)",
+    )
+    plan.add_argument(
+        "--recompute",
+        "--recompute-granularity",
+        choices=RECOMPUTE,
+        default="none",
+        help="in the backward pass (default none)",
+    )
+    plan.add_argument(
+        "--recompute-layers",
+        "--recompute-num-layers",
+        default=0,
+        help="of --recompute full: of each stage (default: all)",
+        **number,
+    )
+    plan.add_argument(
+        "--recompute-method", choices=("block", "uniform"), default="block", help=argparse.SUPPRESS
+    )
+    plan.add_argument(
+        "--recompute-modules",
+        nargs="+",
+        metavar="NAME",
+        help=f"of --recompute selective: of {', '.join(MODULES)}",
+    )
+    plan.add_argument(
+        "--recompute-activations",
+        dest="recompute",
+        action="store_const",
+        const="selective",
+        help="--recompute selective",
+    )
 
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
@@ -99,18 +204,27 @@ def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
 
 def job_from(arguments: argparse.Namespace) -> Job:
     """The job that the options describe."""
-    if missing := [f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None]:
+    if missing := [
+        f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None
+    ]:
         raise UserError(f"the job also needs {' and '.join(missing)}.")
     at_least_one(arguments, "gpus", "sequence", "global_batch")
     if arguments.software == "":
         raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
-    job = Job(shape_from(arguments), hardware, stack_from(arguments, hardware), arguments.sequence, arguments.global_batch)
+    job = Job(
+        shape_from(arguments),
+        hardware,
+        stack_from(arguments, hardware),
+        arguments.sequence,
+        arguments.global_batch,
+    )
     return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
 
 
 def check_given(arguments: argparse.Namespace) -> None:
-    """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it is given."""
+    """Raise UserError for what stands for a default where it is left out of a plan, and for nothing where it
+    is given."""
     at_least_one(arguments, "dp", "chunks", "layers_per_stage")
     if arguments.shards < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
@@ -131,7 +245,10 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
     if arguments.model:
         return find_model(arguments.model)
     if not flags:
-        raise UserError("which model? Name a preset or a config.json with --model, or give --layers, --hidden, --heads, --ffn and --vocab.")
+        raise UserError(
+            "which model? Name a preset or a config.json with --model, or give --layers, --hidden, --heads, "
+            "--ffn and --vocab."
+        )
     needed: dict[str, Any] = {name: flags.get(name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     return from_flags(**needed | flags)
 
@@ -140,11 +257,16 @@ def routing_from(arguments: argparse.Namespace, shape: ModelShape) -> dict[str, 
     """How evenly a router spreads its tokens. Raises UserError for what no router can do."""
     imbalance, capacity = arguments.routing_imbalance, arguments.capacity_factor
     if not 1 <= imbalance < float("inf"):
-        raise UserError(f"--routing-imbalance {imbalance:g}: the busiest rank has at least the mean; give a number from 1 on.")
+        raise UserError(
+            f"--routing-imbalance {imbalance:g}: the busiest rank has at least the mean; give a number from "
+            "1 on."
+        )
     if capacity is not None and not 0 < capacity < float("inf"):
         raise UserError(f"--capacity-factor {capacity:g}: an expert takes something; give a number above 0.")
     if shape.experts is None and (imbalance > 1 or capacity):
-        raise UserError(f"{shape.name} has no experts to route to: leave out --routing-imbalance and --capacity-factor.")
+        raise UserError(
+            f"{shape.name} has no experts to route to: leave out --routing-imbalance and --capacity-factor."
+        )
     return {"routing_imbalance": imbalance, "capacity_factor": capacity}
 
 
@@ -157,7 +279,10 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     if getattr(arguments, "recompute_modules", None):  # an option of the plan, which some commands have not
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
-        raise UserError("--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave it out.")
+        raise UserError(
+            "--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave "
+            "it out."
+        )
     return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
 
 
@@ -179,7 +304,9 @@ def recomputed_layers(arguments: argparse.Namespace) -> int:
     if layers < 0:
         raise UserError(f"--recompute-layers is {layers}; give 0 for all layers of a stage, or how many.")
     if arguments.recompute_method == "uniform" and layers > 1:
-        raise UserError("--recompute-method uniform keeps the input of every layer here: choose --recompute-num-layers 1.")
+        raise UserError(
+            "--recompute-method uniform keeps the input of every layer here: choose --recompute-num-layers 1."
+        )
     return 0 if arguments.recompute_method == "uniform" else layers
 
 
@@ -188,17 +315,22 @@ def overlapping(stack: Stack, words: str) -> Stack:
     wanted = {word.strip() for word in words.split(",")} - {"none", ""}
     if strange := wanted - {*OVERLAPS}:
         raise UserError(
-            f"--overlap {words}: {', '.join(sorted(strange))} cannot be overlapped; choose from {', '.join(OVERLAPS)}, or none."
+            f"--overlap {words}: {', '.join(sorted(strange))} cannot be overlapped; choose from "
+            f"{', '.join(OVERLAPS)}, or none."
         )
     tp = ("backward" if stack.tp_overlap == "none" else stack.tp_overlap) if "tp" in wanted else "none"
     dp, pp, cp = (group in wanted for group in ("dp", "pp", "cp"))
-    return replace(stack, tp_overlap=tp, dp_overlap=dp, prefetch=dp, gathers_first=dp, pp_overlap=pp, cp_overlap=cp)
+    return replace(
+        stack, tp_overlap=tp, dp_overlap=dp, prefetch=dp, gathers_first=dp, pp_overlap=pp, cp_overlap=cp
+    )
 
 
 def plan_from(arguments: argparse.Namespace, job: Job) -> Plan:
     tp, pp, cp = arguments.tp, arguments.pp, arguments.cp
     schedule, chunks = schedule_from(arguments, job, pp)
-    sequence_parallel = job.stack.sequence_parallel if arguments.sequence_parallel is None else arguments.sequence_parallel
+    sequence_parallel = (
+        job.stack.sequence_parallel if arguments.sequence_parallel is None else arguments.sequence_parallel
+    )
     plan = Plan(
         tp=tp,
         pp=pp,
@@ -218,12 +350,14 @@ def plan_from(arguments: argparse.Namespace, job: Job) -> Plan:
 
 
 def data_parallel(arguments: argparse.Namespace, others: int) -> int:
-    """What the GPUs leave for dp. Raises UserError where that is no whole number, or not what was asked for."""
+    """What the GPUs leave for dp. Raises UserError where that is no whole number, or not what was asked
+    for."""
     wanted = arguments.dp or arguments.gpus // others
     if wanted * others != arguments.gpus:
         near = max(others, round(arguments.gpus / others) * others)
         raise UserError(
-            f"tp*pp*cp = {others} and dp={max(wanted, 1)} make {others * max(wanted, 1)} GPUs, not {arguments.gpus}; "
+            f"tp*pp*cp = {others} and dp={max(wanted, 1)} make {others * max(wanted, 1)} GPUs, not "
+            f"{arguments.gpus}; "
             f"the nearest number of GPUs that these degrees can fill is {near}."
         )
     return wanted

@@ -1,6 +1,8 @@
-"""All that `ndparallel plan` answers about one plan: time and where it goes, memory, utilisation, the error to expect.
+"""All that `ndparallel plan` answers about one plan: time and where it goes, memory, utilisation, the error
+to expect.
 
-Idea   Everything follows from the step, the memory of every pipeline rank, and the definitions of MFU and HFU in flops.py.
+Idea   Everything follows from the step, the memory of every pipeline rank, and the definitions of MFU and HFU
+       in flops.py.
 
 Glossary: see `ndparallel.planner.job`.
 """
@@ -18,7 +20,20 @@ from ndparallel.planner.memory.total import KINDS, StageMemory, memory_by_rank
 from ndparallel.planner.step.step import Step, predict
 
 DAY = 86_400
-DEGREES = ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch", "schedule", "zero", "shards", "sequence_parallel", "recompute")
+DEGREES = (
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "cp",
+    "chunks",
+    "micro_batch",
+    "schedule",
+    "zero",
+    "shards",
+    "sequence_parallel",
+    "recompute",
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,9 @@ class Answer:
     def peak(self) -> float:
         """FLOP/s of the data sheet for the job's type of number; of idealized hardware, what it achieves."""
         hardware = self.job.hardware
-        return hardware.peak(self.job.dtype) if isinstance(hardware, Accelerator) else hardware.flops_per_second
+        return (
+            hardware.peak(self.job.dtype) if isinstance(hardware, Accelerator) else hardware.flops_per_second
+        )
 
     @property
     def mfu(self) -> float:

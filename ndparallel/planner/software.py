@@ -1,26 +1,32 @@
-"""Software stacks: what the kernels of a training framework fuse, overlap and keep, because a 2021 Megatron is not a 2025 one.
+"""Software stacks: what the kernels of a training framework fuse, overlap and keep, because a 2021 Megatron
+is not a 2025 one.
 
 Idea   Everything that depends on software, and not on the GPU, the model or the plan, is a field here.
 Cost   none.
 Limit  A stack stands for a framework's common settings in one year, not for every switch that it has.
 
-Where the numbers come from. Bytes that the optimizer and the loss move, and that logits keep, are counted from the arrays that the
-frameworks' code reads, writes and saves: to within a copy. `host_seconds` was fitted once, on the one measured run with experts whose
-passes are bound by launches; docs/validation.md says what that means. Compiled software launches from prepared code, and has none. What
-overlaps, and what is gathered how often, is read in the code.
+Where the numbers come from. Bytes that the optimizer and the loss move, and that logits keep, are counted
+from the arrays that the frameworks' code reads, writes and saves: to within a copy. `host_seconds` was fitted
+once, on the one measured run with experts whose passes are bound by launches; docs/validation.md says what
+that means. Compiled software launches from prepared code, and has none. What overlaps, and what is gathered
+how often, is read in the code.
 
 Glossary
-    fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in float32), "fused"
-                (hand-written ones for norms, activations, dropout), "compiled" (torch.compile: whole chains in one kernel)
-    attention   the kernel: "unfused" (scores go through memory), "flash1" (and Triton's of its time), "flash2", "cudnn" (and flash 3)
-    early stop  torch's recomputation ends when it has all that the backward pass needs: not with the block's last matrix
+    fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in
+                float32), "fused" (hand-written ones for norms, activations, dropout), "compiled"
+                (torch.compile: whole chains in one kernel)
+    attention   the kernel: "unfused" (scores go through memory), "flash1" (and Triton's of its time),
+                "flash2", "cudnn" (and flash 3)
+    early stop  torch's recomputation ends when it has all that the backward pass needs: not with the block's
+                last matrix
 """
 
 from dataclasses import dataclass, replace
 
 from ndparallel.base.errors import unknown
 
-MODULES = {  # what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
+# what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
+MODULES = {
     "core_attn": "attention's scores, softmax and values",
     "layernorm": "the norms of both halves of a layer",
     "moe_act": "the experts' activation",
@@ -41,16 +47,21 @@ class Stack:
     dropout: bool = False
     accumulates: bool = True  # weight gradients are added to one that stays, in float32, by the matmul itself
     gradient_bytes: int = 4  # of a gradient as it is kept and reduced
-    tp_overlap: str = "backward"  # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
-    tp_by_matrix: bool = False  # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself
+    # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
+    tp_overlap: str = "backward"
+    # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself
+    tp_by_matrix: bool = False
     sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
     dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
     prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
     reshards: bool = True  # FSDP: weights are forgotten after the forward pass, and gathered again
-    gathers_first: bool = True  # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
+    # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
+    gathers_first: bool = True
     cp_overlap: bool = True  # keys and values go round beside attention
-    cp_gathers: bool = False  # keys and values are gathered before attention instead of going round (Llama 3, 2407.21783, 3.3.2)
-    pp_overlap: bool = True  # messages between stages beside compute; else a rank stands still while it sends and receives
+    # keys and values are gathered before attention instead of going round (Llama 3, 2407.21783, 3.3.2)
+    cp_gathers: bool = False
+    # messages between stages beside compute; else a rank stands still while it sends and receives
+    pp_overlap: bool = True
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
     early_stop: bool = False
@@ -59,17 +70,20 @@ class Stack:
     logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
     optimizer_bytes: int = 36  # moved for each parameter of the rank's share
-    deduplicates: bool = False  # a token crosses to a node once, however many of its experts are there (DeepEP)
+    # a token crosses to a node once, however many of its experts are there (DeepEP)
+    deduplicates: bool = False
     dtype: str = "bfloat16"
     executed: bool = False  # the lessons' own layers, whose lists are ndparallel/model/costs.py's
     grid: bool = False  # of those: the loop of 4d_combined.py
-    regathers: bool = False  # of those: sequence parallelism keeps shards of the matmuls' inputs and gathers them again
+    # of those: sequence parallelism keeps shards of the matmuls' inputs and gathers them again
+    regathers: bool = False
     tp_chunks: int = 1  # of those: parts of an activation, one all-reduced while the next is multiplied
     bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
     unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
     host_seconds: float = 0.0  # of the CPU to launch one kernel: a pass takes no less than its launches
     grouped_experts: bool = False  # one kernel multiplies all experts of a rank, and not one each
-    early_gates: bool = False  # experts' activations are weighed, and not their outputs, which then need not be kept
+    # experts' activations are weighed, and not their outputs, which then need not be kept
+    early_gates: bool = False
 
     @property
     def flash(self) -> bool:
@@ -92,11 +106,17 @@ MEGATRON_2021 = Stack(
     host_seconds=33e-6,
 )
 MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
-# NVIDIA/TransformerEngine, pull request 1468: gates go to the experts' MLP, so that the large input of unpermutation is not kept
-MEGATRON_CORE = Stack("megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6, early_gates=True)
+# NVIDIA/TransformerEngine, pull request 1468: gates go to the experts' MLP, so that the large input of
+# unpermutation is not kept
+MEGATRON_CORE = Stack(
+    "megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6, early_gates=True
+)
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
-DEEPSPEED_2021 = replace(MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4)
-# Experts in one kernel: MegaBlocks' in LLM Foundry (2211.15841), torch._grouped_mm in torchtitan (torchtitan/models/moe.py); Hugging Face's
+DEEPSPEED_2021 = replace(
+    MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4
+)
+# Experts in one kernel: MegaBlocks' in LLM Foundry (2211.15841), torch._grouped_mm in torchtitan
+# (torchtitan/models/moe.py); Hugging Face's
 # layers multiply one after another
 FSDP_2023 = Stack(
     "fsdp-2023",
@@ -108,17 +128,46 @@ FSDP_2023 = Stack(
     host_seconds=33e-6,
     grouped_experts=True,
 )
-TORCHTITAN = replace(FSDP_2023, logits_kept=16, name="torchtitan", fusion="eager", attention="flash2", early_stop=True, selective=("half",))
+TORCHTITAN = replace(
+    FSDP_2023,
+    logits_kept=16,
+    name="torchtitan",
+    fusion="eager",
+    attention="flash2",
+    early_stop=True,
+    selective=("half",),
+)
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled", host_seconds=0.0)
-# PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself (torch/distributed/tensor/parallel/style.py), so models that
-# name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge, kempnerforge/distributed/
+# PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself
+# (torch/distributed/tensor/parallel/style.py), so models that
+# name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge,
+# kempnerforge/distributed/
 # tensor_parallel.py); torchtitan's PrepareModuleInput saves three.
-PYTORCH = replace(TORCHTITAN, name="pytorch", parallel_loss=False, sequence_parallel=False, tp_by_matrix=True, grouped_experts=False)
-PYTORCH_COMPILED = replace(PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16, host_seconds=0.0)
-# Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped weights are gathered at the end
+PYTORCH = replace(
+    TORCHTITAN,
+    name="pytorch",
+    parallel_loss=False,
+    sequence_parallel=False,
+    tp_by_matrix=True,
+    grouped_experts=False,
+)
+PYTORCH_COMPILED = replace(
+    PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16, host_seconds=0.0
+)
+# Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
+# weights are gathered at the end
 # of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
 DEEPSPEED = replace(PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False)
-POCKET = Stack("pocket", "fused", "unfused", gathers_first=False, dtype="float32", executed=True, grid=True, bucket_bytes=0.1e6)
+POCKET = Stack(
+    "pocket",
+    "fused",
+    "unfused",
+    gathers_first=False,
+    dtype="float32",
+    executed=True,
+    grid=True,
+    bucket_bytes=0.1e6,
+)
 _MEGATRON = (MEGATRON_2021, MEGATRON_2022, MEGATRON_CORE, NEMO, DEEPSPEED_2021)
 _TORCH = (FSDP_2023, TORCHTITAN, TORCHTITAN_COMPILED, PYTORCH, PYTORCH_COMPILED, DEEPSPEED, POCKET)
 STACKS = {stack.name: stack for stack in _MEGATRON + _TORCH}

@@ -1,11 +1,13 @@
-"""Who talks how often, how much, over which link: the communication hierarchy, counted from a run's own events.
+"""Who talks how often, how much, over which link: the communication hierarchy, counted from a run's own
+events.
 
-Idea   Every stream but compute belongs to one axis of the mesh. What it sends and what the compute stream waits for it says how that axis
-       loads the network, and how much of it is hidden.
+Idea   Every stream but compute belongs to one axis of the mesh. What it sends and what the compute stream
+       waits for it says how that axis loads the network, and how much of it is hidden.
 Limit  An axis' figures are means over the GPUs; links are those that its messages really took.
 
 Glossary
-    call           a collective, or a message that belongs to none: between pipeline stages, or round the ring of CP
+    call           a collective, or a message that belongs to none: between pipeline stages, or round the ring
+                   of CP
     hidden         share of an axis' communication time that no GPU waited for
 """
 
@@ -32,7 +34,8 @@ def axis_of(stream: str) -> str:
 
 
 def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> list[dict[str, Any]]:
-    """One row for each axis that talked, the most frequent first: figures of one step, as means over the GPUs."""
+    """One row for each axis that talked, the most frequent first: figures of one step, as means over the
+    GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
     hardware = undisturbed(hardware)  # a slow link is no third kind of link
     events = [[Event._make(event) for event in run.events if event[KIND] in TALK] for run in runs]
@@ -43,7 +46,8 @@ def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> li
 
 @dataclass
 class Talk:
-    """What all GPUs said along one axis: calls, bytes sent, seconds under way, seconds of those that were waited for."""
+    """What all GPUs said along one axis: calls, bytes sent, seconds under way, seconds of those that were
+    waited for."""
 
     axis: str
     calls: int = 0
@@ -62,14 +66,20 @@ class Talk:
 
     def add(self, events: Sequence[Event], hardware: Hardware) -> None:
         mine = [event for event in events if event.kind != WAIT and axis_of(event.stream) == self.axis]
-        waits = union((event.start, event.end) for event in events if event.kind == WAIT and axis_of(event.peer) == self.axis)
+        waits = union(
+            (event.start, event.end)
+            for event in events
+            if event.kind == WAIT and axis_of(event.peer) == self.axis
+        )
         spans = union((event.start, event.end) for event in mine)
         sends = [event for event in mine if event.kind == SEND]
         self.calls += calls_in(mine)
         self.bytes_sent += sum(event.bytes for event in sends)
         self.busy_seconds += length(spans)
         self.exposed_seconds += length(spans) - length(minus(spans, waits))
-        self.links |= {hardware.link(*ends) for ends in {(event.rank, event.peer) for event in sends if event.bytes}}
+        self.links |= {
+            hardware.link(*ends) for ends in {(event.rank, event.peer) for event in sends if event.bytes}
+        }
 
     def row(self, runs: int, step_seconds: float, hardware: Hardware) -> dict[str, Any]:
         inside = hardware.inside in self.links
@@ -86,7 +96,10 @@ class Talk:
 
 def calls_in(events: Iterable[Event]) -> int:
     """Collectives, and messages that belong to none."""
-    return sum(event.kind == COLLECTIVE or (event.kind == SEND and not is_of_collective(event.what)) for event in events)
+    return sum(
+        event.kind == COLLECTIVE or (event.kind == SEND and not is_of_collective(event.what))
+        for event in events
+    )
 
 
 def is_of_collective(what: Any) -> bool:
@@ -94,4 +107,3 @@ def is_of_collective(what: Any) -> bool:
         case ((str(), int()), _):
             return True
     return False
-

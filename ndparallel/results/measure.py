@@ -1,14 +1,18 @@
 """From a run's events to its numbers: where the time of every GPU went, what it sent, what it held.
 
-Idea   On each GPU every second of a step is compute, or communication that compute waits for, or bubble: nothing else, nothing twice.
+Idea   On each GPU every second of a step is compute, or communication that compute waits for, or bubble:
+       nothing else, nothing twice.
 Cost   One pass over the events and a sort of the intervals.
-Limit  Streams of one GPU do not slow one another on a link that they share; `link_demand` says how much that flatters a run.
+Limit  Streams of one GPU do not slow one another on a link that they share; `link_demand` says how much that
+       flatters a run.
 
 Glossary
     exposed   communication that the compute stream waits for
     hidden    communication under way while the compute stream does something else
-    bubble    a GPU's compute stream with nothing to do and nothing to wait for, the tail until the step's end included
-    demand    bytes a second that one GPU's simultaneous sends ask of a link, each as if it had the link for itself
+    bubble    a GPU's compute stream with nothing to do and nothing to wait for, the tail until the step's end
+              included
+    demand    bytes a second that one GPU's simultaneous sends ask of a link, each as if it had the link for
+              itself
 """
 
 from collections import defaultdict
@@ -22,12 +26,15 @@ from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
 from ndparallel.drawing.history import RankRun
 
 Interval = tuple[float, float]
-STREAM, KIND, START, END, BYTES, PEER = map(Event._fields.index, ("stream", "kind", "start", "end", "bytes", "peer"))
+STREAM, KIND, START, END, BYTES, PEER = map(
+    Event._fields.index, ("stream", "kind", "start", "end", "bytes", "peer")
+)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One strategy in numbers. Times are seconds of one step; all but `step_seconds` and the maxima are means over the GPUs."""
+    """One strategy in numbers. Times are seconds of one step; all but `step_seconds` and the maxima are means
+    over the GPUs."""
 
     name: str
     gpus: int
@@ -38,9 +45,11 @@ class Measurement:
     bubble_seconds: float | None = None
     bytes_sent_per_gpu: float | None = None
     bytes_sent_max: float | None = None
-    peak_memory_bytes: dict[str, float] | None = None  # "total" and by kind, on the fullest GPU when it was fullest
+    # "total" and by kind, on the fullest GPU when it was fullest
+    peak_memory_bytes: dict[str, float] | None = None
     loss: float | None = None
-    max_gradient_difference: float | None = None  # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
+    # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
+    max_gradient_difference: float | None = None
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
     not_finite: str | None = None  # where the first NaN or infinity is
@@ -71,7 +80,10 @@ class LinkDemand(NamedTuple):
 
     def __str__(self) -> str:
         asked, has = si(self.asked_bytes_per_second, "B/s"), si(self.bandwidth_bytes_per_second, "B/s")
-        return f"GPU {self.rank} asks {asked} of a link of {has} ({self.streams} sends at once, first at {si(self.seconds, 's')})"
+        return (
+            f"GPU {self.rank} asks {asked} of a link of {has} ({self.streams} sends at once, first at "
+            f"{si(self.seconds, 's')})"
+        )
 
 
 def measure(
@@ -110,7 +122,7 @@ def failed(name: str, gpus: int, error: Any) -> Measurement:
     return Measurement(name, gpus, error=str(error))
 
 
-# ------------------------------------------------------------------------------------------------ where the time went
+# ---------------------------------------------------------------------------------------- where the time went
 
 
 def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
@@ -173,7 +185,7 @@ def mean(values: Iterable[float]) -> float:
     return fsum(values) / len(values)
 
 
-# ------------------------------------------------------------------------------------------------- bytes and memory
+# ------------------------------------------------------------------------------------------- bytes and memory
 
 
 def bytes_sent(events: Iterable[tuple]) -> float:
@@ -190,13 +202,15 @@ def peak_memory(runs: Sequence[RankRun]) -> dict[str, float]:
     return {"total": sum(fullest.values()), **fullest}
 
 
-# --------------------------------------------------------------------------------------------------- the stated limit
+# ------------------------------------------------------------------------------------------- the stated limit
 
 
 def overload(runs: Sequence[RankRun], hardware: Hardware) -> LinkDemand | None:
     """The greatest demand that exceeds its link, or None: what the clock's stated limit hides in this run."""
     demands = (demand for run in runs for demand in link_demands(run, hardware))
-    return max((demand for demand in demands if demand.streams > 1), key=lambda demand: demand.streams, default=None)
+    return max(
+        (demand for demand in demands if demand.streams > 1), key=lambda demand: demand.streams, default=None
+    )
 
 
 def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
@@ -208,7 +222,10 @@ def link_demands(run: RankRun, hardware: Hardware) -> list[LinkDemand]:
     on_link: dict[Link, list[Interval]] = defaultdict(list)
     for peer, intervals in to_peer.items():
         on_link[hardware.link(run.rank, peer)] += intervals
-    return [LinkDemand(run.rank, *most_at_once(intervals), link.bandwidth_bytes_per_second) for link, intervals in on_link.items()]
+    return [
+        LinkDemand(run.rank, *most_at_once(intervals), link.bandwidth_bytes_per_second)
+        for link, intervals in on_link.items()
+    ]
 
 
 def most_at_once(intervals: Iterable[Interval]) -> tuple[int, float]:
@@ -218,7 +235,8 @@ def most_at_once(intervals: Iterable[Interval]) -> tuple[int, float]:
         return min(len(ordered), 1), ordered[0][0] if ordered else 0.0
     edges = []
     for start, end in ordered:
-        moment = 1e-9 * (end - start)  # clocks of different streams round differently: touching is not overlapping
+        # clocks of different streams round differently: touching is not overlapping
+        moment = 1e-9 * (end - start)
         edges += [(start + moment, 1), (end - moment, -1)]
     now, most = 0, (0, 0.0)
     for seconds, change in sorted(edges):

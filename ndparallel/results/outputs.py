@@ -1,7 +1,9 @@
-"""What else a run can leave behind: its timelines as an SVG, one strategy as a Chrome trace, one rank's run as a story.
+"""What else a run can leave behind: its timelines as an SVG, one strategy as a Chrome trace, one rank's run
+as a story.
 
 Idea   A run is drawn only after it is over, from its events, so that asking for a picture changes no number.
-Limit  A trace and a story are of one strategy: the last that --strategy names, or the last of the lesson's contrast.
+Limit  A trace and a story are of one strategy: the last that --strategy names, or the last of the lesson's
+       contrast.
 
 Glossary
     drawn    the strategies whose timelines are shown
@@ -37,7 +39,9 @@ def told(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> st
     """The one strategy to trace or to narrate. Raises UserError where it has not run."""
     wanted = arguments.strategy or [name for name in contrast if name in run.results] or list(run.results)
     if wanted[-1] not in run:
-        raise UserError(f"{wanted[-1]} has no events to tell of, because it did not run: choose another with --strategy.")
+        raise UserError(
+            f"{wanted[-1]} has no events to tell of, because it did not run: choose another with --strategy."
+        )
     return wanted[-1]
 
 
@@ -56,7 +60,10 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
 
         name = told(run, contrast, arguments)
         write_atomically(arguments.trace, trace_json(run.results[name]))
-        yield f"{arguments.trace} has {name} on {count(run[name].gpus, 'GPU')}: open it with ui.perfetto.dev, or offline with vizviewer."
+        yield (
+            f"{arguments.trace} has {name} on {count(run[name].gpus, 'GPU')}: open it with ui.perfetto.dev, "
+            "or offline with vizviewer."
+        )
 
 
 def story(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
@@ -69,7 +76,10 @@ def story(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> l
     results = run.results[name]
     if not 0 <= arguments.narrate < len(results):
         raise UserError(f"{name} ran on {gpus_of(results)}: there is no GPU {arguments.narrate} to tell of.")
-    return [f"{name}, {count(len(results), 'GPU')}.", *narrate(results[arguments.narrate], max(result.end_seconds for result in results))]
+    return [
+        f"{name}, {count(len(results), 'GPU')}.",
+        *narrate(results[arguments.narrate], max(result.end_seconds for result in results)),
+    ]
 
 
 def gpus_of(results: Sequence[RankResult]) -> str:

@@ -1,14 +1,15 @@
 """A lesson's numbers as a table for people and as JSON for programs, and what there is to notice in them.
 
 Idea   One row a strategy, measured against one GPU that does the same work: speedup = its step / this step.
-Limit  What could not be measured is "-" in the table and null in JSON; a number that is not finite never passes for one.
+Limit  What could not be measured is "-" in the table and null in JSON; a number that is not finite never
+       passes for one.
 
 Glossary
     baseline     the single GPU's measurement
     efficiency   speedup / GPUs
     lesson       where a strategy comes from, as 1D; named where a table has strategies of several lessons
-    =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are from them; NaN where a
-                 loss, gradient or weight is not finite
+    =0D          "=" where loss and gradients are the single GPU's within the tolerance, else how far they are
+                 from them; NaN where a loss, gradient or weight is not finite
 """
 
 import json
@@ -25,18 +26,43 @@ from gpu import MEMORY_KINDS, si
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.results.measure import Measurement
 
-COLUMNS = ("strategy", "GPUs", "step", "speedup", "efficiency", "exposed", "bubble", "sent", "memory", "loss", "=0D")
+COLUMNS = (
+    "strategy",
+    "GPUs",
+    "step",
+    "speedup",
+    "efficiency",
+    "exposed",
+    "bubble",
+    "sent",
+    "memory",
+    "loss",
+    "=0D",
+)
 FEW = 2  # strategies slower than one GPU that are told of one by one
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
-SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # heads for where there is little room
-JSON_SECONDS = ("compute_seconds", "exposed_communication_seconds", "hidden_communication_seconds", "bubble_seconds")
-JSON_REST = ("bytes_sent_per_gpu", "bytes_sent_max", "peak_memory_bytes", "loss", "max_gradient_difference", "error")
+# heads for where there is little room
+SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}
+JSON_SECONDS = (
+    "compute_seconds",
+    "exposed_communication_seconds",
+    "hidden_communication_seconds",
+    "bubble_seconds",
+)
+JSON_REST = (
+    "bytes_sent_per_gpu",
+    "bytes_sent_max",
+    "peak_memory_bytes",
+    "loss",
+    "max_gradient_difference",
+    "error",
+)
 
 
 @dataclass(frozen=True)
 class Report:
-    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in float64. `notes` are what
-    is to be said before the numbers' own remarks."""
+    """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in
+    float64. `notes` are what is to be said before the numbers' own remarks."""
 
     lesson: str
     hardware: dict[str, Any]
@@ -58,8 +84,8 @@ class Report:
         return None if speedup is None else speedup / row.gpus
 
     def difference(self, row: Measurement) -> float | None:
-        """The larger of the relative differences of loss and of gradients from the single GPU's; None where nothing was compared, NaN
-        where there is a number that is not finite."""
+        """The larger of the relative differences of loss and of gradients from the single GPU's; None where
+        nothing was compared, NaN where there is a number that is not finite."""
         if row.not_finite:
             return math.nan
         baseline = row.baseline or self.baseline
@@ -70,8 +96,12 @@ class Report:
         return loss if math.isnan(loss) else max(row.max_gradient_difference, loss)
 
     def equal(self) -> bool:
-        """Whether everything that was compared is what one GPU computes; a difference that is not a number is not equal."""
-        return all(difference is None or difference <= self.tolerance for difference in map(self.difference, self.strategies))
+        """Whether everything that was compared is what one GPU computes; a difference that is not a number is
+        not equal."""
+        return all(
+            difference is None or difference <= self.tolerance
+            for difference in map(self.difference, self.strategies)
+        )
 
     # ---- for programs
 
@@ -84,9 +114,17 @@ class Report:
         return json.dumps(self.as_dict(), indent=2, allow_nan=False)
 
     def _strategy(self, row: Measurement) -> dict[str, Any]:
-        times = {"step_seconds": row.step_seconds, "speedup": self.speedup(row), "efficiency": self.efficiency(row)}
+        times = {
+            "step_seconds": row.step_seconds,
+            "speedup": self.speedup(row),
+            "efficiency": self.efficiency(row),
+        }
         rest = {key: getattr(row, key) for key in JSON_SECONDS + JSON_REST}
-        disturbed = {"undisturbed_step_seconds": row.undisturbed_step_seconds} if "disturbances" in self.hardware else {}
+        disturbed = (
+            {"undisturbed_step_seconds": row.undisturbed_step_seconds}
+            if "disturbances" in self.hardware
+            else {}
+        )
         strange = {"not_finite": row.not_finite} if row.not_finite else {}
         return {"name": row.name, "gpus": row.gpus} | times | rest | disturbed | strange
 
@@ -125,7 +163,10 @@ class Report:
     def memory_table(self, width: int = WIDTH) -> Table:
         """Peak memory by kind, on the fullest GPU when it was fullest."""
         peaks = [(self.label(row), row.peak_memory_bytes or {}) for row in self.strategies]
-        rows = [(name, *(quantity(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS))) for name, peak in peaks]
+        rows = [
+            (name, *(quantity(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS)))
+            for name, peak in peaks
+        ]
         return quiet_table(("strategy", "peak memory", *MEMORY_KINDS), rows, width)
 
     def remarks(self) -> list[str]:
@@ -140,23 +181,38 @@ class Report:
             if row.error:
                 names.setdefault(row.error, []).append(row.name)
         for error, alike in names.items():
-            yield f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: {error.removesuffix('.')}."
+            yield (
+                f"{listed(alike)} {'has' if len(alike) == 1 else 'have'} no numbers: "
+                f"{error.removesuffix('.')}."
+            )
             if self.baseline and self.baseline.name in alike:
                 need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
-                yield f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
+                yield (
+                    f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
+                )
 
     def _slower(self) -> Iterator[str]:
-        """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most to."""
-        slower = [row for row in self.strategies if row.gpus > 1 and float(f"{self.speedup(row) or 1:.2f}") < 1]  # as the table has it
+        """What is slower than one GPU, and where its time goes: a few one by one, many by what they lose most
+        to."""
+        # as the table has it
+        slower = [
+            row for row in self.strategies if row.gpus > 1 and float(f"{self.speedup(row) or 1:.2f}") < 1
+        ]
         if len(slower) <= FEW:
             for row in slower:
-                yield f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({self.speedup(row):.2f}x): {where_time_goes(row)}."
+                yield (
+                    f"{row.name} is slower on {row.gpus} GPUs than one GPU alone ({self.speedup(row):.2f}x): "
+                    f"{where_time_goes(row)}."
+                )
             return
         losers: dict[str, list[str]] = {}
         for row in slower:
             losers.setdefault(self._largest_loss(row), []).append(row.name)
         names = listed([f"{row.name} ({self.speedup(row):.2f}x)" for row in slower])
-        clauses = "; ".join(f"{loss} for {listed(alike) if len(losers) > 1 else 'all of them'}" for loss, alike in losers.items())
+        clauses = "; ".join(
+            f"{loss} for {listed(alike) if len(losers) > 1 else 'all of them'}"
+            for loss, alike in losers.items()
+        )
         yield f"Slower than one GPU alone are {names}. What costs most is {clauses}."
 
     def _largest_loss(self, row: Measurement) -> str:
@@ -170,15 +226,23 @@ class Report:
         if row.not_finite:
             yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
         elif difference is not None and not difference <= self.tolerance:
-            yield f"{row.name} does not compute what one GPU computes: it differs by {difference:.1e}, and {self.tolerance:.0e} is allowed."
+            yield (
+                f"{row.name} does not compute what one GPU computes: it differs by {difference:.1e}, and "
+                f"{self.tolerance:.0e} is allowed."
+            )
         if row.overload:
-            yield f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is longer."
+            yield (
+                f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is "
+                "longer."
+            )
 
     def _repr_html_(self) -> str:
         from html import escape  # only where a notebook asks for it
 
         head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows())
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows()
+        )
         notes = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
@@ -190,7 +254,10 @@ def parts_of(row: Measurement) -> dict[str, float]:
 
 
 def where_time_goes(row: Measurement) -> str:
-    return ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items()) + f" of {quantity(row.step_seconds, 's')}"
+    return (
+        ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items())
+        + f" of {quantity(row.step_seconds, 's')}"
+    )
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -205,9 +272,12 @@ def cell_style(column: str, cell: str) -> str:
 
 
 def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
-    """A rich table with one rule under its head: the first column to the left and folded where it must be, the numbers to the right."""
+    """A rich table with one rule under its head: the first column to the left and folded where it must be,
+    the numbers to the right."""
     heads, gap = layout(columns, rows, width)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
+    )
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
     table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
@@ -217,10 +287,16 @@ def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: in
 
 
 def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
-    """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little as need be."""
+    """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little
+    as need be."""
     short = [SHORT.get(column, column) for column in columns]
     longest = max(len(cells[0]) for cells in (columns, *rows))
-    for heads, gap, need in ((columns, 2, longest), (columns, 1, longest), (short, 1, longest), (columns, 1, FOLDED)):
+    for heads, gap, need in (
+        (columns, 2, longest),
+        (columns, 1, longest),
+        (short, 1, longest),
+        (columns, 1, FOLDED),
+    ):
         if room(heads, gap, rows, width) >= need:
             return heads, gap
     return short, 1

@@ -38,8 +38,8 @@ def show(
     notice: Callable[[Run], str],
     talker: str | None = None,
 ) -> None:
-    """Write and print a run as the options ask: files, tables, who talks how much in the strategy `talker`, the timelines of the
-    strategies in `contrast`, what there is to notice."""
+    """Write and print a run as the options ask: files, tables, who talks how much in the strategy `talker`,
+    the timelines of the strategies in `contrast`, what there is to notice."""
     told, written = story(run, contrast, arguments), list(write_files(run, contrast, arguments))
     if arguments.json:
         print(run.report.json())
@@ -56,14 +56,18 @@ def show(
             print("", *lines, sep="\n")
 
 
-def parts(run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int) -> Iterator[RenderableType]:
+def parts(
+    run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int
+) -> Iterator[RenderableType]:
     """What is printed under the headline, each after an empty line."""
     yield run.report.table(width)
     if arguments.memory:
         yield run.report.memory_table(width)
     yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
-        yield from talk([name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1], run, width)
+        yield from talk(
+            [name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1], run, width
+        )
     shown = drawn(run, contrast, arguments)
     if shown and arguments.timeline != "none":
         yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
@@ -80,7 +84,11 @@ def damage(run: Run, width: int) -> Iterator[RenderableType]:
     disturbances = run.hardware.disturbances
     rows = damages(run.report.strategies)
     if rows:
-        yield prose(f"What it costs: {disturbances}. The single GPU that speedups are against is not disturbed.", width, "What it costs:")
+        yield prose(
+            f"What it costs: {disturbances}. The single GPU that speedups are against is not disturbed.",
+            width,
+            "What it costs:",
+        )
         yield table_of(rows, width)
     if words := " ".join(sentences(rows, disturbances, run.results)):
         yield prose(words, width)
@@ -89,7 +97,10 @@ def damage(run: Run, width: int) -> Iterator[RenderableType]:
 def headline(run: Run) -> str:
     hardware, model = run.report.hardware, run.report.model
     where = f"on {hardware['name']} ({count(hardware['gpus_per_node'], 'GPU')} a node)".replace(" ", NO_BREAK)
-    return f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, {model['dtype']}, {where}"
+    return (
+        f"{model['layers']} layers, hidden {model['hidden']}, batch {model['batch']} x {model['sequence']}, "
+        f"{model['dtype']}, {where}"
+    )
 
 
 def prose(words: str, width: int, bold: str = "") -> Text:
@@ -103,7 +114,10 @@ def talk(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]
     """Who talks how often, how much, over which link, in each of these strategies."""
     for name in names:
         rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
-        yield prose(f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs", width)
+        yield prose(
+            f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs",
+            width,
+        )
         yield table_of(rows, width)
 
 
@@ -113,7 +127,7 @@ def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:
     return quiet_table([heading(key) for key in rows[0]], cells, width)
 
 
-# ---------------------------------------------------------------------------------------------------------------- sweeps
+# ----------------------------------------------------------------------------------------------------- sweeps
 
 UNITS = {"_seconds": "s", "_bytes": "B"}
 NO_VALUE = {"capacity_factor": "none"}  # where it is a choice, and not a number that is missing
@@ -139,7 +153,8 @@ def heading(key: str) -> str:
 
 
 def cell(key: str, value: float | str | None) -> str:
-    """A value as its key says: seconds and bytes with prefixes, shares in percent, calls with one decimal, other floats as factors."""
+    """A value as its key says: seconds and bytes with prefixes, shares in percent, calls with one decimal,
+    other floats as factors."""
     if value is None or isinstance(value, str):
         return value or NO_VALUE.get(key, "-")
     for suffix, unit in UNITS.items():

@@ -11,7 +11,8 @@ from ndparallel.results.measure import Measurement
 
 
 def damages(strategies: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """One row for each strategy that was disturbed, the one that suffers most first. `takes` is how many times as long it takes."""
+    """One row for each strategy that was disturbed, the one that suffers most first. `takes` is how many
+    times as long it takes."""
     rows = [
         {
             "strategy": row.name,
@@ -25,13 +26,23 @@ def damages(strategies: Sequence[Measurement]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["takes"])
 
 
-def sentences(rows: Sequence[dict[str, Any]], disturbances: Disturbances, results: dict[str, list[RankResult]]) -> Iterator[str]:
+def sentences(
+    rows: Sequence[dict[str, Any]], disturbances: Disturbances, results: dict[str, list[RankResult]]
+) -> Iterator[str]:
     """Who suffers most and least, and what slows nobody."""
     if len(rows) > 1:
         (most, least), (first, *_, last) = ((f"{row['takes']:.2f}x" for row in (rows[0], rows[-1])), rows)
         alike = f"All take {most} as long."
-        yield alike if most == least else f"{first['strategy']} suffers most ({most}), {last['strategy']} least ({least})."
-    unused = [f"{a}-{b}" for a, b, _ in disturbances.slow_links if not any(is_used(runs, a, b) for runs in results.values())]
+        yield (
+            alike
+            if most == least
+            else f"{first['strategy']} suffers most ({most}), {last['strategy']} least ({least})."
+        )
+    unused = [
+        f"{a}-{b}"
+        for a, b, _ in disturbances.slow_links
+        if not any(is_used(runs, a, b) for runs in results.values())
+    ]
     if unused:
         yield f"No message goes over link {listed(unused)}, so that it slows nobody."
 
@@ -39,4 +50,9 @@ def sentences(rows: Sequence[dict[str, Any]], disturbances: Disturbances, result
 def is_used(runs: Sequence[RankResult], a: int, b: int) -> bool:
     """Whether one of these two GPUs has sent the other anything."""
     pairs = ((a, b), (b, a))
-    return any(event[2] == SEND and (event[0], event[8]) in pairs for run in runs if run.rank in (a, b) for event in run.events)
+    return any(
+        event[2] == SEND and (event[0], event[8]) in pairs
+        for run in runs
+        if run.rank in (a, b)
+        for event in run.events
+    )

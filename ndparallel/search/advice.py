@@ -1,10 +1,13 @@
-"""The rules of thumb that circulate, walked for one job with the numbers at every branch, beside the best plan that search finds.
+"""The rules of thumb that circulate, walked for one job with the numbers at every branch, beside the best
+plan that search finds.
 
-Idea   "Fits on one GPU: DP. Under 10 billion parameters: DP or FSDP. 10 to 100: FSDP, or TP and PP. Above: all three, TP within the node,
-       then PP, then DP; EP for experts, sequence or context parallelism for long sequences, 4 to 8 microbatches for every pipeline rank,
-       virtual stages from PP 4 on; TP where a layer does not fit." Followed to the letter, they make a plan, and it has a price.
+Idea   "Fits on one GPU: DP. Under 10 billion parameters: DP or FSDP. 10 to 100: FSDP, or TP and PP. Above:
+       all three, TP within the node, then PP, then DP; EP for experts, sequence or context parallelism for
+       long sequences, 4 to 8 microbatches for every pipeline rank, virtual stages from PP 4 on; TP where a
+       layer does not fit." Followed to the letter, they make a plan, and it has a price.
 Cost   that of a search.
-Limit  Folklore has many tellings; this one is stated here, and where it leaves two ways open, both are walked and the faster one is taken.
+Limit  Folklore has many tellings; this one is stated here, and where it leaves two ways open, both are walked
+       and the faster one is taken.
 """
 
 from concurrent.futures import Executor
@@ -23,7 +26,8 @@ from ndparallel.search.search import Found, search
 
 SMALL, LARGE = 10e9, 100e9  # parameters
 STATE_BYTES = 18  # of a parameter in mixed precision: weight and gradient, master weight and two moments
-LONG_SEQUENCE, SHARE_OF_SEQUENCE = 32_768, 8_192  # tokens: from where on context parallelism, and how many each rank should have
+# tokens: from where on context parallelism, and how many each rank should have
+LONG_SEQUENCE, SHARE_OF_SEQUENCE = 32_768, 8_192
 MICROBATCHES = (4, 8)  # for every pipeline rank
 VIRTUAL_FROM = 4  # pipeline ranks
 
@@ -39,7 +43,8 @@ class Branch:
 
 @dataclass(frozen=True)
 class Advice:
-    """The branches that were walked, the plans that they end in and that are legal and fit, fastest first, and the best by search."""
+    """The branches that were walked, the plans that they end in and that are legal and fit, fastest first,
+    and the best by search."""
 
     branches: list[Branch]
     ways: list[Answer]
@@ -93,12 +98,24 @@ class Walk:
         if cut:
             return [self.three_dimensions()]
         if self.parameters < SMALL:
-            self.ask("under 10 billion parameters?", "yes: FSDP, sharded data parallelism", parameters=self.parameters)
+            self.ask(
+                "under 10 billion parameters?",
+                "yes: FSDP, sharded data parallelism",
+                parameters=self.parameters,
+            )
             return [self.data_parallel(zero=3)]
         if self.parameters < LARGE:
-            self.ask(f"10 to 100 billion parameters? {billions:.4g}", "yes: FSDP, or TP and PP", parameters=self.parameters)
+            self.ask(
+                f"10 to 100 billion parameters? {billions:.4g}",
+                "yes: FSDP, or TP and PP",
+                parameters=self.parameters,
+            )
             return [self.data_parallel(zero=3), self.three_dimensions()]
-        self.ask(f"over 100 billion parameters? {billions:.4g}", "yes: 3D, TP and PP and DP", parameters=self.parameters)
+        self.ask(
+            f"over 100 billion parameters? {billions:.4g}",
+            "yes: 3D, TP and PP and DP",
+            parameters=self.parameters,
+        )
         return [self.three_dimensions()]
 
     # ---- questions
@@ -107,7 +124,12 @@ class Walk:
         need, has = float(peak_memory(self.job, Plan(dp=self.gpus)).total), self.job.hardware.memory_bytes
         yes = need <= has
         follows = "yes: DP" if yes else "no: states have to be cut"
-        self.ask(f"fits on one GPU? {si(need, 'B')} of {si(has, 'B')}", follows, needed_bytes=need, memory_bytes=has)
+        self.ask(
+            f"fits on one GPU? {si(need, 'B')} of {si(has, 'B')}",
+            follows,
+            needed_bytes=need,
+            memory_bytes=has,
+        )
         return yes
 
     def largest_layer_fits(self) -> bool:
@@ -115,16 +137,27 @@ class Walk:
         elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in [*kinds, "embedding"])
         need, has = elements * STATE_BYTES, self.job.hardware.memory_bytes
         follows = "yes: TP is not forced" if need <= has else "no: TP has to cut it"
-        self.ask(f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}", follows, needed_bytes=need, memory_bytes=has)
+        self.ask(
+            f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}",
+            follows,
+            needed_bytes=need,
+            memory_bytes=has,
+        )
         return need <= has
 
     # ---- the ways
 
     def data_parallel(self, zero: int) -> Plan:
         """DP or FSDP over all GPUs; where there are more of them than sequences, TP takes the rest."""
-        tp = next((tp for tp in divisors(self.gpus) if self.job.global_batch % (self.gpus // tp) == 0), self.gpus)
+        tp = next(
+            (tp for tp in divisors(self.gpus) if self.job.global_batch % (self.gpus // tp) == 0), self.gpus
+        )
         if tp > 1:
-            self.ask("a sequence for every GPU?", f"no: TP{tp}, so that {self.gpus // tp} share the batch", sequences=self.job.global_batch)
+            self.ask(
+                "a sequence for every GPU?",
+                f"no: TP{tp}, so that {self.gpus // tp} share the batch",
+                sequences=self.job.global_batch,
+            )
         plan = Plan(tp=tp, dp=self.gpus // tp, zero=zero, sequence_parallel=self.cuts_sequences(tp))
         return self.with_experts(self.filled(plan))
 
@@ -141,15 +174,32 @@ class Walk:
     def within_node(self) -> int:
         """As much TP as a node has GPUs, and the model heads for."""
         legal = [tp for tp in divisors(gcd(self.node, self.gpus)) if not any(broken(self.job, Plan(tp=tp)))]
-        self.ask(f"TP within the node? {self.node} GPUs a node", f"TP{legal[-1]}", gpus_per_node=self.node, tp=legal[-1])
+        self.ask(
+            f"TP within the node? {self.node} GPUs a node",
+            f"TP{legal[-1]}",
+            gpus_per_node=self.node,
+            tp=legal[-1],
+        )
         return legal[-1]
 
     def context(self, tp: int) -> int:
         long = self.job.sequence >= LONG_SEQUENCE
         wanted = self.job.sequence // SHARE_OF_SEQUENCE if long else 1
-        legal = [cp for cp in divisors(self.gpus // tp) if cp <= wanted and not any(broken(self.job, Plan(tp=tp, cp=cp)))]
-        follows = f"yes: CP{legal[-1]}" if long else "no: sequence parallelism with TP will do" if self.cuts_sequences(tp) else "no"
-        self.ask(f"long sequences? {self.job.sequence} tokens", follows, sequence=self.job.sequence, cp=legal[-1])
+        legal = [
+            cp
+            for cp in divisors(self.gpus // tp)
+            if cp <= wanted and not any(broken(self.job, Plan(tp=tp, cp=cp)))
+        ]
+        follows = (
+            f"yes: CP{legal[-1]}"
+            if long
+            else "no: sequence parallelism with TP will do"
+            if self.cuts_sequences(tp)
+            else "no"
+        )
+        self.ask(
+            f"long sequences? {self.job.sequence} tokens", follows, sequence=self.job.sequence, cp=legal[-1]
+        )
         return legal[-1]
 
     def deep_enough(self, plan: Plan) -> Plan:
@@ -160,7 +210,12 @@ class Walk:
                 deep = replace(plan, pp=pp, dp=rest // pp, recompute=recompute)
                 if not any(broken(self.job, deep)) and fits(self.job, deep):
                     again = "" if recompute == "none" else f", with {recompute} recomputation"
-                    self.ask("how much PP until it fits?", f"PP{pp}, and DP{deep.dp} is what is left{again}", pp=pp, dp=deep.dp)
+                    self.ask(
+                        "how much PP until it fits?",
+                        f"PP{pp}, and DP{deep.dp} is what is left{again}",
+                        pp=pp,
+                        dp=deep.dp,
+                    )
                     return deep
         self.ask("how much PP until it fits?", "no pipeline is long enough", pp=rest)
         return replace(plan, pp=rest)
@@ -184,8 +239,12 @@ class Walk:
         sizes = [size for size in divisors(share) if self.holds(replace(plan, micro_batch=size))] or [1]
         size = min(sizes, key=lambda size: (distance(share // size, low, high), -size))
         number = share // size
-        follows = f"{number} microbatches of {size}" + ("" if low <= number <= high else ", as near as batch and memory allow")
-        self.ask(f"4 to 8 microbatches for each of PP{plan.pp}?", follows, microbatches=number, micro_batch=size)
+        follows = f"{number} microbatches of {size}" + (
+            "" if low <= number <= high else ", as near as batch and memory allow"
+        )
+        self.ask(
+            f"4 to 8 microbatches for each of PP{plan.pp}?", follows, microbatches=number, micro_batch=size
+        )
         return replace(plan, micro_batch=size)
 
     def virtual(self, plan: Plan) -> Plan:
@@ -194,8 +253,15 @@ class Walk:
         chunks = next((chunks for chunks in divisors(self.job.shape.layers // plan.pp) if chunks > 1), 2)
         folded = replace(plan, chunks=chunks, schedule="interleaved")
         able = self.holds(folded)
-        follows = f"{chunks} chunks, interleaved" if able else "not with these microbatches, layers or memory: 1F1B"
-        self.ask(f"virtual stages from PP{VIRTUAL_FROM} on? PP{plan.pp}", follows, pp=plan.pp, chunks=chunks if able else 1)
+        follows = (
+            f"{chunks} chunks, interleaved" if able else "not with these microbatches, layers or memory: 1F1B"
+        )
+        self.ask(
+            f"virtual stages from PP{VIRTUAL_FROM} on? PP{plan.pp}",
+            follows,
+            pp=plan.pp,
+            chunks=chunks if able else 1,
+        )
         return folded if able else plan
 
     def filled(self, plan: Plan) -> Plan:
@@ -205,7 +271,11 @@ class Walk:
             some = [replace(plan, micro_batch=size, recompute=recompute) for size in divisors(share)]
             if able := [one for one in some if self.holds(one)]:
                 again = "" if recompute == "none" else f", with {recompute} recomputation"
-                self.ask("largest microbatch that fits?", f"{able[-1].micro_batch}{again}", micro_batch=able[-1].micro_batch)
+                self.ask(
+                    "largest microbatch that fits?",
+                    f"{able[-1].micro_batch}{again}",
+                    micro_batch=able[-1].micro_batch,
+                )
                 return able[-1]
         self.ask("largest microbatch that fits?", "none", micro_batch=0)
         return plan

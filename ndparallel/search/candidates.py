@@ -1,7 +1,7 @@
 """Every legal plan with its bytes and its least seconds, in arrays.
 
-Idea   Layouts and words make rows, whose columns are computed once; schedule and chunks make groups, which are priced one after the other.
-       A group is pruned by memory before it is priced.
+Idea   Layouts and words make rows, whose columns are computed once; schedule and chunks make groups, which
+       are priced one after the other. A group is pruned by memory before it is priced.
 Cost   some million plans a second.
 Limit  Of a schedule that is searched for, memory is what the search may use.
 
@@ -31,7 +31,8 @@ LACKS = (1, 4, 16, 64, 256)  # GiB: the groups in which plans that do not fit ar
 
 @dataclass
 class Candidates:
-    """Plans that fit: `families` of rows, and for every plan its row, its group and the least seconds of its step."""
+    """Plans that fit: `families` of rows, and for every plan its row, its group and the least seconds of its
+    step."""
 
     families: list[Plan]
     starts: np.ndarray  # of each family's rows
@@ -65,7 +66,9 @@ class Part:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-def candidates(job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor: Executor | None = None) -> Candidates:
+def candidates(
+    job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor: Executor | None = None
+) -> Candidates:
     """Enumerate, prune and price. An executor prices pipelines of different lengths beside one another."""
     rejected: Counter[str] = Counter()
     table = layouts(job, gpus, fixed, rejected)
@@ -73,7 +76,8 @@ def candidates(job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor:
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(table[:, DEGREES.index("pp")]).tolist() if every else []
     work: Callable = partial(priced, job, every, fixed, memory_bytes)
-    shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)  # columns are computed once for a share
+    # columns are computed once for a share
+    shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
     for part in executor.map(work, shares) if executor else map(work, shares):
         add(found, part)
     found.rejected = +found.rejected  # without what was counted as 0
@@ -89,7 +93,11 @@ def add(found: Candidates, part: Part) -> None:
     found.group = np.concatenate([found.group, np.repeat(np.arange(first, first + len(sizes)), sizes)])
     found.rows, found.seconds, found.memory_bytes = (
         np.concatenate([before, *more])
-        for before, more in ((found.rows, part.rows), (found.seconds, part.seconds), (found.memory_bytes, part.memory_bytes))
+        for before, more in (
+            (found.rows, part.rows),
+            (found.seconds, part.seconds),
+            (found.memory_bytes, part.memory_bytes),
+        )
     )
 
 
@@ -97,7 +105,9 @@ def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengt
     """All plans whose pipelines have one of these lengths."""
     mine = [np.flatnonzero(np.isin(family.pp, lengths)) for family in every]
     rows = np.concatenate([start + some for start, some in zip(starts_of(every), mine)])
-    columns = joined([columns_of(job, narrowed(family, some)) for family, some in zip(every, mine) if len(some)])
+    columns = joined(
+        [columns_of(job, narrowed(family, some)) for family, some in zip(every, mine) if len(some)]
+    )
     depths = np.concatenate([family.pp[some] for family, some in zip(every, mine)])
     part = Part()
     for pp in lengths:
@@ -117,7 +127,9 @@ def by_depth(job: Job, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]
     return found
 
 
-def price_depth(part: Part, plans: Pipelines, rows: np.ndarray, names: list[str], memory_bytes: float) -> None:
+def price_depth(
+    part: Part, plans: Pipelines, rows: np.ndarray, names: list[str], memory_bytes: float
+) -> None:
     """Plans of every schedule that cuts the model alike: pruned by memory, and what is left priced."""
     fits = {}
     for name in names:

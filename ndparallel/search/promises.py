@@ -1,7 +1,8 @@
 """Which plans are timed exactly, in which order, and how sure their best is the best of all.
 
-Idea   Time the plan that promises most, learn from it how far the bound was off for its schedule, and go on until no plan that is left
-       promises more than what was found, or the effort is spent. The bounds of what is left say how much faster the best could still be.
+Idea   Time the plan that promises most, learn from it how far the bound was off for its schedule, and go on
+       until no plan that is left promises more than what was found, or the effort is spent. The bounds of
+       what is left say how much faster the best could still be.
 Cost   the effort; a schedule that is searched for takes a tenth of a second and more.
 Limit  Which plans are timed follows from their bounds and steps alone, not from how long anything takes here.
 
@@ -52,29 +53,41 @@ class Promises:
         number = np.array([SCHEDULES.index(name) for name in self.names], dtype=np.int8)[found.group]
         effort = max(effort, float(self.cost.min()))  # for one plan at least
         affordable = self.cost <= effort
-        self.places = np.concatenate([cheapest(found, affordable & (number == one)) for one in range(len(SCHEDULES))])
-        self.bound, self.group, self.cost = found.seconds[self.places], found.group[self.places], self.cost[self.places]
+        self.places = np.concatenate(
+            [cheapest(found, affordable & (number == one)) for one in range(len(SCHEDULES))]
+        )
+        self.bound, self.group, self.cost = (
+            found.seconds[self.places],
+            found.group[self.places],
+            self.cost[self.places],
+        )
         self.searched = np.isin(self.names, [*AUTOMATIC])[self.group]
         self.microbatches = found.microbatches(job)[self.places]
         self.listed: set[tuple[int, int]] = set()  # groups and microbatches whose lists are written already
         self.factors: dict[int, float] = {}
         self.open = np.ones(len(self.places), dtype=bool)
         self.effort = float(effort)
-        self.searches = effort / (1 if self.searched.all() else 2)  # of it for schedules that are searched for
-        self.small = effort / TOGETHER  # the dearest plan that is timed when the effort is spent, and too few plans are timed
+        # of it for schedules that are searched for
+        self.searches = effort / (1 if self.searched.all() else 2)
+        # the dearest plan that is timed when the effort is spent, and too few plans are timed
+        self.small = effort / TOGETHER
 
     def promised(self, hungry: bool) -> np.ndarray:
-        """Seconds that each plan promises; a schedule whose depth was never timed promises what it did elsewhere at its best."""
+        """Seconds that each plan promises; a schedule whose depth was never timed promises what it did
+        elsewhere at its best."""
         by_name: dict[str, float] = {}
         for group, factor in self.factors.items():
             by_name[self.names[group]] = min(factor, by_name.get(self.names[group], factor))
-        factors = np.array([self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)])
+        factors = np.array(
+            [self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)]
+        )
         left = max(self.effort, self.small) if hungry else self.effort
         affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
 
     def batch(self, enough: float, hungry: bool) -> np.ndarray:
-        """The next plans to time, of those that promise less than `enough` seconds. Dear ones go one by one; the `hungry` overspend."""
+        """The next plans to time, of those that promise less than `enough` seconds. Dear ones go one by one;
+        the `hungry` overspend."""
         promised = self.promised(hungry)
         best = np.argsort(promised, kind="stable")[:TOGETHER]
         best = best[promised[best] < enough]
@@ -87,7 +100,8 @@ class Promises:
         self.factors[int(self.group[place])] = seconds / self.bound[place]
 
     def spend(self, place: int) -> None:
-        """A list of actions is written once, which costs most of its timing; schedules that are searched for are so each time."""
+        """A list of actions is written once, which costs most of its timing; schedules that are searched for
+        are so each time."""
         self.effort -= self.cost[place]
         if self.searched[place]:
             self.searches -= self.cost[place]
@@ -107,9 +121,11 @@ def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:
 
 
 def costs(job: Job, found: Candidates) -> np.ndarray:
-    """Actions that exact timing goes through: some rounds of the pipeline, or a searched schedule's many attempts."""
+    """Actions that exact timing goes through: some rounds of the pipeline, or a searched schedule's many
+    attempts."""
     searched, chunks, lengths = (
-        np.array(column) for column in zip(*((name in AUTOMATIC, chunks, pp) for name, chunks, pp in found.groups))
+        np.array(column)
+        for column in zip(*((name in AUTOMATIC, chunks, pp) for name, chunks, pp in found.groups))
     )
     most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
     each = lengths * np.where(searched, ATTEMPTS, chunks * PASSES)
@@ -133,7 +149,11 @@ class Steps:
     """Exact steps, each timed once; in pipelines ZeRO-2 takes the time of ZeRO-1."""
 
     def __init__(self, job: Job, executor: Executor | None):
-        self.work, self.map, self.known = partial(predict, job), executor.map if executor else map, dict[Plan, Step]()
+        self.work, self.map, self.known = (
+            partial(predict, job),
+            executor.map if executor else map,
+            dict[Plan, Step](),
+        )
 
     def of(self, plans: Sequence[Plan]) -> list[Timed]:
         twins = [replace(plan, zero=1) if plan.zero == 2 and plan.pp > 1 else plan for plan in plans]

@@ -1,7 +1,9 @@
-"""The best plan on ever more GPUs: weak scaling, whose batch grows with them, and strong scaling, whose batch stays.
+"""The best plan on ever more GPUs: weak scaling, whose batch grows with them, and strong scaling, whose batch
+stays.
 
-Idea   Each size is searched by itself, as each would be run. Efficiency is the throughput of a GPU, in that of the smallest size that fits.
-       Beside it stand the ranges of a table that circulates, with its degrees on this job.
+Idea   Each size is searched by itself, as each would be run. Efficiency is the throughput of a GPU, in that
+       of the smallest size that fits. Beside it stand the ranges of a table that circulates, with its degrees
+       on this job.
 Cost   a search for every size and way.
 Limit  The table says neither model nor hardware, and its efficiencies are of weak scaling.
 
@@ -46,7 +48,8 @@ USUAL = {
 
 @dataclass(frozen=True)
 class Point:
-    """One size: the best plan, or why there is none; the table's degrees on the same job, where they can be."""
+    """One size: the best plan, or why there is none; the table's degrees on the same job, where they can
+    be."""
 
     gpus: int
     global_batch: int
@@ -65,7 +68,8 @@ Curves = dict[str, list[Point]]
 
 
 def scale(job: Job, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor | None = None) -> Curves:
-    """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling keeps its share of a GPU."""
+    """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling
+    keeps its share of a GPU."""
     known: dict[tuple[int, int], Point] = {}
 
     def point(size: int, batch: int) -> Point:
@@ -79,19 +83,28 @@ def scale(job: Job, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor 
 
 def point_of(job: Job, gpus: int, executor: Executor | None) -> Point:
     try:
-        return Point(gpus, job.global_batch, search(job, gpus, top=1, effort=EFFORT, executor=executor).best, "", usual_plan(job, gpus))
+        return Point(
+            gpus,
+            job.global_batch,
+            search(job, gpus, top=1, effort=EFFORT, executor=executor).best,
+            "",
+            usual_plan(job, gpus),
+        )
     except UserError as reason:
         return Point(gpus, job.global_batch, None, str(reason), None)
 
 
 def usual_plan(job: Job, gpus: int) -> Answer | None:
-    """The table's degrees with the distributed optimizer, and as little recomputation as fits; None where they cannot be."""
+    """The table's degrees with the distributed optimizer, and as little recomputation as fits; None where
+    they cannot be."""
     if gpus not in USUAL:
         return None
     row = USUAL[gpus]
     sequence_parallel = job.stack.sequence_parallel and row.tp > 1
     for recompute in ("none", "selective", "full"):
-        plan = Plan(tp=row.tp, pp=row.pp, dp=row.dp, zero=1, sequence_parallel=sequence_parallel, recompute=recompute)
+        plan = Plan(
+            tp=row.tp, pp=row.pp, dp=row.dp, zero=1, sequence_parallel=sequence_parallel, recompute=recompute
+        )
         if not any(broken(job, plan)) and fits(job, plan):
             return answer(job, plan)
     return None

@@ -1,4 +1,5 @@
-"""Scaling as a picture: bars of efficiency and of MFU for every size, and frames where the usual table has its ranges.
+"""Scaling as a picture: bars of efficiency and of MFU for every size, and frames where the usual table has
+its ranges.
 
 Idea   Two panels under one another, with the same columns; weak and strong scaling side by side in each.
 Limit  What does not fit has no bar, and says so.
@@ -27,7 +28,9 @@ def body(title: str, curves: Curves) -> Iterator[str]:
     top = TITLE_HEIGHT + 18
     yield from panel("efficiency", top, curves, efficiencies(curves), lambda row: row.efficiency)
     top += PANEL + GAP
-    mfus = {way: [point.best.mfu if point.best else None for point in points] for way, points in curves.items()}
+    mfus = {
+        way: [point.best.mfu if point.best else None for point in points] for way, points in curves.items()
+    }
     yield from panel("MFU", top, curves, mfus, lambda row: row.mfu)
     yield from legend(PAINTS, top + PANEL + 34, WORDS)
     yield f'<path class="frame" d="M{number(LEFT + 560)} {number(top + PANEL + 39)}h12v12h-12z"/>'
@@ -38,7 +41,9 @@ def efficiencies(curves: Curves) -> dict[str, list[float | None]]:
     return {way: [point.efficiency(base_of(points)) for point in points] for way, points in curves.items()}
 
 
-def panel(name: str, top: float, curves: Curves, values: dict[str, list[float | None]], usual: Callable) -> Iterator[str]:
+def panel(
+    name: str, top: float, curves: Curves, values: dict[str, list[float | None]], usual: Callable
+) -> Iterator[str]:
     """One quantity: grid, bars, ranges, and the sizes under them."""
     highest = max([1.0, *(value for column in values.values() for value in column if value)])
 
@@ -64,11 +69,17 @@ def bars(middle: float, y: Callable[[float], float], values: dict[str, float | N
         if value is None:
             yield text(left + BAR / 2, y(0) - 6, "none", "small middle")
             continue
-        yield f'<rect class="nd-{way}" x="{number(left)}" y="{number(y(value))}" width="{BAR}" height="{number(y(0) - y(value))}"/>'
+        yield (
+            f'<rect class="nd-{way}" x="{number(left)}" y="{number(y(value))}" width="{BAR}" '
+            f'height="{number(y(0) - y(value))}"/>'
+        )
         yield text(left + BAR / 2, y(0) - 6, f"{value:.0%}", f"digit middle {INKS[way]}")
 
 
 def usual_range(middle: float, low: float, high: float) -> str:
     """A frame as wide as both bars and a little wider."""
     half = BAR + 8
-    return f'<path class="frame" d="M{number(middle - half)} {number(high)}h{2 * half}V{number(low)}h-{2 * half}z"/>'
+    return (
+        f'<path class="frame" d="M{number(middle - half)} '
+        f'{number(high)}h{2 * half}V{number(low)}h-{2 * half}z"/>'
+    )

@@ -1,10 +1,10 @@
 """The fastest legal plan: all are priced, the most promising are timed by their schedules.
 
-Idea   Enumerate (space.py), prune by memory and price (candidates.py), time what promises most (promises.py), and say what is known of the
-       rest. A price is a bound from below of a plan's step (planner/price.py).
+Idea   Enumerate (space.py), prune by memory and price (candidates.py), time what promises most (promises.py),
+       and say what is known of the rest. A price is a bound from below of a plan's step (planner/price.py).
 Cost   pricing, some million plans a second; timing, a second or two.
-Limit  A bound may lie up to 3 % too high: it lets a collective slow what it runs beside, TP's own messages too, which the exact step does
-       not; and layers with and without experts may alternate.
+Limit  A bound may lie up to 3 % too high: it lets a collective slow what it runs beside, TP's own messages
+       too, which the exact step does not; and layers with and without experts may alternate.
 
 Glossary
     gap       share of the best step by which a plan that was not timed could be faster, at the most
@@ -29,7 +29,8 @@ MOST_GPUS, MOST = 2**20, 2**30
 
 @dataclass(frozen=True)
 class Found:
-    """The best plans of a job on so many GPUs, best first; how many were legal, fit and were timed; why others were rejected."""
+    """The best plans of a job on so many GPUs, best first; how many were legal, fit and were timed; why
+    others were rejected."""
 
     job: Job
     gpus: int
@@ -59,20 +60,27 @@ def search(
 ) -> Found:
     """Find the best plans for `gpus` GPUs.
 
-    fixed: parts of the plan that are given, as {"tp": 8}; max_memory: bytes that a GPU may hold (default: what it has); also: plans that
-    are timed whatever they promise; executor: any of concurrent.futures, to price and to time in several processes. The answer is the
-    same with and without one. Raise UserError where no plan is legal, or none fits.
+    fixed: parts of the plan that are given, as {"tp": 8}; max_memory: bytes that a GPU may hold (default:
+    what it has); also: plans that are timed whatever they promise; executor: any of concurrent.futures, to
+    price and to time in several processes. The answer is the same with and without one. Raise UserError where
+    no plan is legal, or none fits.
     """
     check_job(job, gpus)
-    fixed, memory_bytes = checked(fixed or {}), job.hardware.memory_bytes if max_memory is None else max_memory
+    fixed, memory_bytes = (
+        checked(fixed or {}),
+        job.hardware.memory_bytes if max_memory is None else max_memory,
+    )
     found = candidates(job, gpus, fixed, memory_bytes, executor)
     if not found.legal:
         raise nothing_left(job, gpus, fixed, found.rejected)
     if not len(found.seconds):
         raise UserError(none_fits(job, gpus, found))
-    given = [plan for plan in also if not any(broken(job, plan)) and peak_memory(job, plan).total <= memory_bytes]
+    given = [
+        plan for plan in also if not any(broken(job, plan)) and peak_memory(job, plan).total <= memory_bytes
+    ]
     timed, gap = time_best(job, found, top, effort, given, executor)
-    ranked = sorted(timed, key=lambda one: one.seconds)  # timed in the order of memory where bounds are equal, and so sorted
+    # timed in the order of memory where bounds are equal, and so sorted
+    ranked = sorted(timed, key=lambda one: one.seconds)
     answers = [Answer(job, one.plan, one.step, memory_by_rank(job, one.plan)) for one in ranked[:top]]
     return Found(job, gpus, ranked, found.rejected, found.legal, len(found.seconds), len(timed), gap, answers)
 
@@ -80,15 +88,29 @@ def search(
 def check_job(job: Job, gpus: int) -> None:
     """Raise UserError for a job that no plan can be for."""
     if job.stack.executed:
-        raise UserError(f"software {job.stack.name} is the lessons' own; to choose a plan, name a real framework with --software.")
+        raise UserError(
+            f"software {job.stack.name} is the lessons' own; to choose a plan, name a real framework with "
+            "--software."
+        )
     for reason in (*below_one(job, Plan()), *wrong_words(job, Plan())):
         raise UserError(reason.sentence)
-    for name, number, most in (("gpus", gpus, MOST_GPUS), ("global_batch", job.global_batch, MOST), ("sequence", job.sequence, MOST)):
+    for name, number, most in (
+        ("gpus", gpus, MOST_GPUS),
+        ("global_batch", job.global_batch, MOST),
+        ("sequence", job.sequence, MOST),
+    ):
         if not 1 <= number <= most:
             raise UserError(f"{name} is {number}; a search takes from 1 to {most:,}.")
 
 
 def none_fits(job: Job, gpus: int, found: Candidates) -> str:
-    lacks = [(count, reason.removeprefix("does not fit: lacks ")) for reason, count in found.rejected.items() if "GiB" in reason]
+    lacks = [
+        (count, reason.removeprefix("does not fit: lacks "))
+        for reason, count in found.rejected.items()
+        if "GiB" in reason
+    ]
     words = "; ".join(f"{count:,} lack{'s' * (count == 1)} {much}" for count, much in lacks)
-    return f"none of {found.legal:,} legal plans of {job.shape.name} fits on {gpus} GPUs ({job.hardware.name}): {words}. Take more GPUs."
+    return (
+        f"none of {found.legal:,} legal plans of {job.shape.name} fits on {gpus} GPUs ({job.hardware.name}): "
+        f"{words}. Take more GPUs."
+    )

@@ -1,11 +1,13 @@
 """Every legal plan of a job on so many GPUs, and why the others are none.
 
-Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatches divide what a data-parallel rank has. What they break
-       is asked of the rules that `ndparallel plan` itself obeys. Then every word (recompute, zero, sequence parallelism) with every
-       layout, then every schedule with every number of chunks.
+Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatches divide what a
+       data-parallel rank has. What they break is asked of the rules that `ndparallel plan` itself obeys. Then
+       every word (recompute, zero, sequence parallelism) with every layout, then every schedule with every
+       number of chunks.
 Cost   some microseconds for every layout.
-Limit  Left out is what only has another name: ZeRO over one rank, schedules without a pipeline, one chunk of interleaved (eager 1F1B) and
-       of breadth-first (GPipe), and sharding over fewer ranks than there are (HSDP).
+Limit  Left out is what only has another name: ZeRO over one rank, schedules without a pipeline, one chunk of
+       interleaved (eager 1F1B) and of breadth-first (GPipe), and sharding over fewer ranks than there are
+       (HSDP).
 
 Glossary
     layout   degrees and the size of a microbatch
@@ -30,7 +32,12 @@ from ndparallel.planner.legality import SCHEDULES, broken
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.search.bounds.columns import DEGREES
 
-WORDS = {"recompute": RECOMPUTE, "zero": (0, 1, 2, 3), "sequence_parallel": (False, True), "schedule": SCHEDULES}
+WORDS = {
+    "recompute": RECOMPUTE,
+    "zero": (0, 1, 2, 3),
+    "sequence_parallel": (False, True),
+    "schedule": SCHEDULES,
+}
 FIXABLE = (*DEGREES, "chunks", *WORDS)
 Fixed = Mapping[str, Any]
 
@@ -43,7 +50,11 @@ def layouts(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> np.nda
         if reason:
             rejected[reason.rule] += 1
         else:
-            rows += [(tp, pp, dp, ep, cp, size) for ep in experts_over(job, dp, fixed) for size in microbatches(job, dp, fixed)]
+            rows += [
+                (tp, pp, dp, ep, cp, size)
+                for ep in experts_over(job, dp, fixed)
+                for size in microbatches(job, dp, fixed)
+            ]
     return np.array(rows, dtype=np.int64).reshape(-1, len(DEGREES))
 
 
@@ -65,7 +76,11 @@ def choices(fixed: Fixed, name: str) -> tuple:
 
 def experts_over(job: Job, dp: int, fixed: Fixed) -> list[int]:
     experts = job.shape.experts
-    return some([ep for ep in divisors(dp) if experts is None or experts.experts % ep == 0] if experts else [1], fixed, "ep")
+    return some(
+        [ep for ep in divisors(dp) if experts is None or experts.experts % ep == 0] if experts else [1],
+        fixed,
+        "ep",
+    )
 
 
 def microbatches(job: Job, dp: int, fixed: Fixed) -> list[int]:
@@ -106,7 +121,7 @@ def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:
     return microbatches % pp == 0 if grouped else np.ones(len(microbatches), dtype=bool)
 
 
-# -------------------------------------------------------------------------------------------------------- what is fixed
+# ---------------------------------------------------------------------------------------------- what is fixed
 
 
 def checked(fixed: Fixed) -> Fixed:
@@ -127,7 +142,9 @@ def parsed(words: str) -> tuple[str, Any]:
     name, equals, value = (part.strip() for part in words.partition("="))
     name = name.replace("-", "_")
     if not equals or not value:
-        raise UserError(f"{words!r} fixes nothing; write a part of the plan and its value, as in tp=8 or schedule=1f1b.")
+        raise UserError(
+            f"{words!r} fixes nothing; write a part of the plan and its value, as in tp=8 or schedule=1f1b."
+        )
     if name not in FIXABLE:
         raise unknown("part of a plan", name, FIXABLE)
     if name in ("recompute", "schedule"):
@@ -145,8 +162,12 @@ def nothing_left(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> U
         without = {other: value for other, value in fixed.items() if other != name}
         table, wanted = layouts(job, gpus, without, Counter()), choices(fixed, name)[0]
         if len(table):
-            legal = sorted(set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted))[:3]
-            return UserError(f"no plan on {gpus} GPUs has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}.")
+            legal = sorted(
+                set(table[:, DEGREES.index(name)].tolist()), key=lambda value: abs(value - wanted)
+            )[:3]
+            return UserError(
+                f"no plan on {gpus} GPUs has {name}={wanted}; nearest: {', '.join(map(str, sorted(legal)))}."
+            )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
     return UserError(f"no plan on {gpus} GPUs is legal{asked}: {why or 'these do not go together'}.")

@@ -37,7 +37,9 @@ def with_words_last(table: Table) -> Table:
 
 def layout(plan: Plan) -> list[str]:
     """The plan in words, without what it does not use."""
-    degrees = " x ".join(f"{name.upper()}{value}" for name in ("tp", "cp", "pp", "dp") if (value := getattr(plan, name)) > 1)
+    degrees = " x ".join(
+        f"{name.upper()}{value}" for name in ("tp", "cp", "pp", "dp") if (value := getattr(plan, name)) > 1
+    )
     words = [
         degrees or "one GPU",
         f"EP{plan.ep}" * (plan.ep > 1),
@@ -51,11 +53,17 @@ def layout(plan: Plan) -> list[str]:
 
 
 def besides(job: Job, plan: Plan) -> list[str]:
-    """What else is not as usual: modules that run again, uneven routing, keys and values that are gathered."""
-    modules = job.stack.selective if plan.recompute == "selective" and job.stack.selective != find_stack(job.stack.name).selective else ()
+    """What else is not as usual: modules that run again, uneven routing, keys and values that are
+    gathered."""
+    modules = (
+        job.stack.selective
+        if plan.recompute == "selective" and job.stack.selective != find_stack(job.stack.name).selective
+        else ()
+    )
+    imbalance = job.routing_imbalance
     words = {
         f"recomputing {' and '.join(modules)}": modules,
-        f"the busiest rank's experts with {job.routing_imbalance:g} times the mean's rows": job.routing_imbalance > 1,
+        f"the busiest rank's experts with {imbalance:g} times the mean's rows": imbalance > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
         "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
     }
@@ -76,7 +84,13 @@ def words_of(plan: Plan) -> str:
 
 def cells(found: Answer) -> tuple[str, ...]:
     kind, share = bound(found)
-    return words_of(found.plan), si(found.seconds, "s"), f"{found.mfu:.1%}", si(float(found.fullest.total), "B"), f"{kind} {share:.0%}"
+    return (
+        words_of(found.plan),
+        si(found.seconds, "s"),
+        f"{found.mfu:.1%}",
+        si(float(found.fullest.total), "B"),
+        f"{kind} {share:.0%}",
+    )
 
 
 def ranking(answers: Sequence[Answer], width: int, what: str = "plan") -> Table:
@@ -92,10 +106,16 @@ def rejected(found: Found, width: int) -> Table:
 
 def certainty(found: Found) -> str:
     """How many plans there were, and how sure it is that the first is the fastest."""
-    counted = f"{found.legal:,} legal plans, of which {found.fit:,} fit; all of these priced, {count(found.timed, 'plan')} timed."
+    counted = (
+        f"{found.legal:,} legal plans, of which {found.fit:,} fit; all of these priced, "
+        f"{count(found.timed, 'plan')} timed."
+    )
     if found.gap < 0.0005:
         return f"{counted} No other plan can be faster."
-    return f"{counted} By its price no plan that was not timed can be more than {found.gap:.1%} faster than the first."
+    return (
+        f"{counted} By its price no plan that was not timed can be more than {found.gap:.1%} faster than the "
+        "first."
+    )
 
 
 def room(found: Found) -> str:
@@ -103,13 +123,18 @@ def room(found: Found) -> str:
     left = 1 - max(memory.total for memory in found.best.memory) / found.job.hardware.memory_bytes
     if left >= TIGHT:
         return ""
-    return f" It leaves {left:.1%} of the memory, and memory is predicted to some per cent: leave more with --max-memory."
+    return (
+        f" It leaves {left:.1%} of the memory, and memory is predicted to some per cent: leave more with "
+        "--max-memory."
+    )
 
 
 def as_json(found: Found, tokens: float) -> dict[str, Any]:
     """In JSON's types, with the stable keys."""
     return {
-        "plans": [answer.as_dict() | {"days": answer.days(tokens), "tokens": tokens} for answer in found.answers],
+        "plans": [
+            answer.as_dict() | {"days": answer.days(tokens), "tokens": tokens} for answer in found.answers
+        ],
         "rejected": dict(found.rejected),
         "legal": found.legal,
         "fit": found.fit,
@@ -126,25 +151,40 @@ def as_csv(answers: Iterable[Answer]) -> str:
     for answer in answers:
         values = answer.as_dict()
         writer.writerow(
-            [*(values["plan"][name] for name in DEGREES), *(values[name] for name in FIGURES), answer.fullest.total, *bound(answer)]
+            [
+                *(values["plan"][name] for name in DEGREES),
+                *(values[name] for name in FIGURES),
+                answer.fullest.total,
+                *bound(answer),
+            ]
         )
     return text.getvalue()
 
 
-# -------------------------------------------------------------------------------------------------------------- printed
+# ---------------------------------------------------------------------------------------------------- printed
 
 
 def show_search(found: Found, changed: dict[str, Answer]) -> None:
     console, width = plain_console()
     job, title = found.job, found.job.shape.name
     billions = job.shape.parameters().total / 1e9
-    words = f"{billions:.4g} billion parameters on {count(found.gpus, 'GPU')} ({job.hardware.name}), {job.dtype}, {job.stack.name}."
-    console.print(prose(f"{title}  {words} Batch {job.global_batch} x {job.sequence}.", width, bold=title), end="\n\n")
+    words = (
+        f"{billions:.4g} billion parameters on {count(found.gpus, 'GPU')} ({job.hardware.name}), "
+        f"{job.dtype}, {job.stack.name}."
+    )
+    console.print(
+        prose(f"{title}  {words} Batch {job.global_batch} x {job.sequence}.", width, bold=title), end="\n\n"
+    )
     for table in (ranking(found.answers, width), rejected(found, width)):
         console.print(table)
         console.print()
     console.print(prose(certainty(found), width))
-    console.print(prose(f"The first takes {si(found.best.seconds, 's')} {found.best.error_bar.sentence}{room(found)}", width))
+    console.print(
+        prose(
+            f"The first takes {si(found.best.seconds, 's')} {found.best.error_bar.sentence}{room(found)}",
+            width,
+        )
+    )
     show_changes(console, found.best, changed)
 
 
@@ -156,7 +196,11 @@ def show_changes(console: Console, before: Answer, changed: dict[str, Answer]) -
             (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", words_of(now.plan))
             for change, now in changed.items()
         ]
-        console.print(with_words_last(quiet_table(("what if", "step", "change", "plan"), rows, min(console.width, WIDTH))))
+        console.print(
+            with_words_last(
+                quiet_table(("what if", "step", "change", "plan"), rows, min(console.width, WIDTH))
+            )
+        )
 
 
 def what_if_json(changed: dict[str, Answer]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What if one thing were different: a faster network, a longer sequence, another GPU?
 
-Idea   A change names a field of the hardware, the job or the model, and what becomes of it: bandwidth_across*2, sequence=32768,
-       memory/2, software=nemo. Everything else stays.
+Idea   A change names a field of the hardware, the job or the model, and what becomes of it:
+       bandwidth_across*2, sequence=32768, memory/2, software=nemo. Everything else stays.
 Limit  Hardware figures are those of the data sheet; what is achieved of them stays the same share.
 """
 
@@ -13,7 +13,13 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quantities import parse_quantity
-from ndparallel.hardware.accelerator import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION, Accelerator, find_hardware
+from ndparallel.hardware.accelerator import (
+    ACROSS_FRACTION,
+    INSIDE_FRACTION,
+    MEMORY_FRACTION,
+    Accelerator,
+    find_hardware,
+)
 from ndparallel.planner.job import Job
 from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.software import find_stack
@@ -63,9 +69,13 @@ def new_value(name: str, field: Field, operator: str, words: str, before: float)
         number = as_number(name, words)
         value = {"=": number, "*": before * number, "/": before / number}[operator]
     if not value < MOST:
-        raise UserError(f"--what-if {name}{operator}{words} makes {value:g} of {before:g}, which is no size any more.")
+        raise UserError(
+            f"--what-if {name}{operator}{words} makes {value:g} of {before:g}, which is no size any more."
+        )
     if not field.quantity and value != int(value):
-        raise UserError(f"--what-if {name}{operator}{words} makes {value:g} of {before:g}; it must be a whole number.")
+        raise UserError(
+            f"--what-if {name}{operator}{words} makes {value:g} of {before:g}; it must be a whole number."
+        )
     return value if field.quantity else int(value)
 
 
@@ -98,11 +108,13 @@ WORDS: dict[str, Callable[[Job, str], Job]] = {
 }
 
 
-# -------------------------------------------------------------------------------------------------------------- numbers
+# ---------------------------------------------------------------------------------------------------- numbers
 
 
 def of_job(name: str) -> Field:
-    return Field(lambda at: getattr(at.job, name), lambda at, value: replace(at, job=replace(at.job, **{name: value})))
+    return Field(
+        lambda at: getattr(at.job, name), lambda at, value: replace(at, job=replace(at.job, **{name: value}))
+    )
 
 
 def of_model(name: str) -> Field:
@@ -114,7 +126,11 @@ def of_model(name: str) -> Field:
 
 
 def of_hardware(name: str, quantity: str | None, share: float = 1.0) -> Field:
-    return Field(lambda at: getattr(at.job.hardware, name) / share, lambda at, value: on(at, {name: value * share}), quantity)
+    return Field(
+        lambda at: getattr(at.job.hardware, name) / share,
+        lambda at, value: on(at, {name: value * share}),
+        quantity,
+    )
 
 
 def of_link(which: str, name: str, quantity: str, share: float = 1.0) -> Field:
@@ -134,19 +150,27 @@ def with_peak(at: Cluster, value: float) -> Cluster:
     hardware, times = at.job.hardware, value / bf16(at)
     changes: dict[str, Any] = {"flops_per_second": hardware.flops_per_second * times}
     if isinstance(hardware, Accelerator):
-        changes["peak_flops_per_second"] = {dtype: rate * times for dtype, rate in hardware.peak_flops_per_second.items()}
+        changes["peak_flops_per_second"] = {
+            dtype: rate * times for dtype, rate in hardware.peak_flops_per_second.items()
+        }
     return on(at, changes)
 
 
 def bf16(at: Cluster) -> float:
-    return at.job.hardware.peak("bf16") if isinstance(at.job.hardware, Accelerator) else at.job.hardware.flops_per_second
+    return (
+        at.job.hardware.peak("bf16")
+        if isinstance(at.job.hardware, Accelerator)
+        else at.job.hardware.flops_per_second
+    )
 
 
 FIELDS: dict[str, Field] = {
     "gpus": Field(lambda at: at.gpus, lambda at, value: replace(at, gpus=value)),
     "sequence": of_job("sequence"),
     "global_batch": of_job("global_batch"),
-    **{name: of_model(name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")},
+    **{
+        name: of_model(name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+    },
     "peak": Field(bf16, with_peak, "FLOP/s"),
     "memory": of_hardware("memory_bytes", "bytes"),
     "memory_bandwidth": of_hardware("memory_bandwidth_bytes_per_second", "bytes per second", MEMORY_FRACTION),

@@ -1,11 +1,13 @@
-"""Who holds what of the weights, gradients and optimizer state: from DDP, where everybody holds all, to ZeRO-3 (FSDP).
+"""Who holds what of the weights, gradients and optimizer state: from DDP, where everybody holds all, to
+ZeRO-3 (FSDP).
 
-Idea   A bucket is a run of whole units, at least so many bytes. Each class below holds less than the one above it, as the stages of ZeRO do
-       (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every bucket.
-Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights before the backward pass
-       once more: 3 (N-1)/N n.
-       Where a group has several members in each of several nodes, they talk in two levels: inside the nodes, and across on all rails
-       at once (ndparallel/collective/algorithms.py); elsewhere in a ring.
+Idea   A bucket is a run of whole units, at least so many bytes. Each class below holds less than the one
+       above it, as the stages of ZeRO do (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every
+       bucket.
+Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights
+       before the backward pass once more: 3 (N-1)/N n. Where a group has several members in each of several
+       nodes, they talk in two levels: inside the nodes, and across on all rails at once
+       (ndparallel/collective/algorithms.py); elsewhere in a ring.
 Limit  A bucket holds whole units: one smaller than a unit is that unit.
 
 Glossary
@@ -62,7 +64,10 @@ class Bucket:
         start = 0
         for unit in self.units:
             stop = start + unit.size
-            unit.attach(None if weights is None else weights[start:stop], None if gradients is None else gradients[start:stop])
+            unit.attach(
+                None if weights is None else weights[start:stop],
+                None if gradients is None else gradients[start:stop],
+            )
             start = stop
 
     @property
@@ -96,10 +101,14 @@ class Bucket:
 
     def sum_shared(self) -> None:
         """Sum over tp what its ranks share, before anything is averaged over dp."""
-        self.units[0].context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
+        self.units[0].context.tp.sum_shared(
+            pair for unit in self.units for pair in unit.parameter_gradients()
+        )
 
     def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
-        return all_reduce(self.gpu, self.gradients, self.group, "average", algorithm or self.algorithm, async_op)
+        return all_reduce(
+            self.gpu, self.gradients, self.group, "average", algorithm or self.algorithm, async_op
+        )
 
 
 class ShardedOptimizer(Bucket):
@@ -113,19 +122,25 @@ class ShardedOptimizer(Bucket):
         self.gradients[:] = 0
 
     def reduce_scatter(self, async_op: bool = False):
-        return reduce_scatter(self.gpu, self.owned_gradients, self.gradients, self.group, "average", self.algorithm, async_op)
+        return reduce_scatter(
+            self.gpu, self.owned_gradients, self.gradients, self.group, "average", self.algorithm, async_op
+        )
 
     def all_gather(self, async_op: bool = False):
         return all_gather(self.gpu, self.weights, self.owned_weights, self.group, self.algorithm, async_op)
 
 
 class ShardedGradients(ShardedOptimizer):
-    """ZeRO-2: whole gradients only while a bucket is being filled and reduced; then they are added to the shard."""
+    """ZeRO-2: whole gradients only while a bucket is being filled and reduced; then they are added to the
+    shard."""
 
     staged: np.ndarray | None
 
     def allocate(self) -> None:
-        self.weights, self.gradient_shard = self.zeros("weights", self.size), self.zeros("gradients", self.shard.stop - self.shard.start)
+        self.weights, self.gradient_shard = (
+            self.zeros("weights", self.size),
+            self.zeros("gradients", self.shard.stop - self.shard.start),
+        )
         self.weights[:] = self.initial_weights()
         self.staged = None
         self.attach(self.weights)
@@ -155,7 +170,8 @@ class ShardedGradients(ShardedOptimizer):
         return handle if async_op else handle.wait()
 
     def average(self, whole: np.ndarray) -> Handle:
-        """Start to average whole gradients over the group; the handle's wait returns this rank's shard of them."""
+        """Start to average whole gradients over the group; the handle's wait returns this rank's shard of
+        them."""
         piece = np.empty_like(self.gradient_shard)
         return reduce_scatter(self.gpu, piece, whole, self.group, "average", self.algorithm, async_op=True)
 
@@ -180,7 +196,9 @@ class FullyShardedUnit(ShardedGradients):
         """Make the weights whole, unless they are, or are about to be."""
         if self.gathered is None:
             whole = self.zeros("buffers", self.size)
-            self.gathered = all_gather(self.gpu, whole, self.weight_shard, self.group, self.algorithm, async_op=True).then(self.attach)
+            self.gathered = all_gather(
+                self.gpu, whole, self.weight_shard, self.group, self.algorithm, async_op=True
+            ).then(self.attach)
             self.weights = whole
         return self.gathered if async_op else self.gathered.wait()
 
@@ -195,13 +213,19 @@ def usual_algorithm(group: Group, hardware: Hardware) -> str:
 
 
 class BucketPair:
-    """A bucket of units that have experts inside. Fewer ranks hold the same experts than the same everything else, so the experts are a
-    bucket of their own, over another group; it goes wherever the first one goes."""
+    """A bucket of units that have experts inside. Fewer ranks hold the same experts than the same everything
+    else, so the experts are a bucket of their own, over another group; it goes wherever the first one
+    goes."""
 
     def __init__(self, outer: Bucket, experts: Bucket) -> None:
         self.parts: list[Any] = [outer, experts]
         self.units = outer.units
-        self.filled_by, self.forward, self.backward, self.sum_shared = outer.filled_by, outer.forward, outer.backward, outer.sum_shared
+        self.filled_by, self.forward, self.backward, self.sum_shared = (
+            outer.filled_by,
+            outer.forward,
+            outer.backward,
+            outer.sum_shared,
+        )
 
     def both(self, verb: str, *arguments: Any, async_op: bool = False):
         """Start a verb on both, then wait, unless the caller does."""
@@ -247,7 +271,8 @@ def make_bucket(
 
 
 def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
-    """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills them; the last run first."""
+    """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills
+    them; the last run first."""
     runs: list[list[Unit]] = [[]]
     held = 0
     for unit in reversed(units):

@@ -1,6 +1,7 @@
 """The comparison with the single GPU: does a parallel run compute the same?
 
-Idea   Every rank reports flat slices of named parameters; each is held against the same slice of the single GPU's whole tensor.
+Idea   Every rank reports flat slices of named parameters; each is held against the same slice of the single
+       GPU's whole tensor.
 Limit  Only the first step's gradients are compared: after it, weights differ by rounding already.
 
 Glossary
@@ -20,7 +21,9 @@ Tensors = dict[str, np.ndarray]
 
 def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
     """The tensors of a run in which one rank holds all, by name."""
-    return {name: view for holding in holdings for name, view in views(holding.parameters, holding.array).items()}
+    return {
+        name: view for holding in holdings for name, view in views(holding.parameters, holding.array).items()
+    }
 
 
 def gradient_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
@@ -42,7 +45,8 @@ def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float
 
 
 def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
-    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice, those elements)."""
+    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice,
+    those elements)."""
     start, stop, base = holding.start, holding.start + holding.array.size, 0
     for parameter in holding.parameters:
         first, last = max(start, base), min(stop, base + parameter.size)
@@ -51,7 +55,9 @@ def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
         base += parameter.size
 
 
-def difference(parameter: Parameter, elements: slice, array: np.ndarray, whole: np.ndarray, scale: float) -> float:
+def difference(
+    parameter: Parameter, elements: slice, array: np.ndarray, whole: np.ndarray, scale: float
+) -> float:
     """Of these elements of a rank's slice from the same of the whole tensor, whose largest is `scale`."""
     distances = array - whole[parameter.index].reshape(-1)[elements]
     distance = float(np.abs(distances, out=distances).max())

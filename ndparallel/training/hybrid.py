@@ -1,9 +1,11 @@
-"""HSDP: FSDP inside every node, and a copy of the whole model in each node (hybrid sharding, as in Zhao et al. 2304.11277, section 3.2).
+"""HSDP: FSDP inside every node, and a copy of the whole model in each node (hybrid sharding, as in Zhao et
+al. 2304.11277, section 3.2).
 
-Idea   Weights are gathered, and gradients reduced and scattered, over the fast links inside a node. Only what a rank then holds of the
-       gradients goes across, in one all-reduce with the ranks of the other nodes that hold the same shard.
-Cost   Across nodes each rank sends 2 (m-1)/m of its shard of the gradients, n / g, and no weights; FSDP over all g m GPUs sends
-       3 (m-1)/m of n / g.
+Idea   Weights are gathered, and gradients reduced and scattered, over the fast links inside a node. Only what
+       a rank then holds of the gradients goes across, in one all-reduce with the ranks of the other nodes
+       that hold the same shard.
+Cost   Across nodes each rank sends 2 (m-1)/m of its shard of the gradients, n / g, and no weights; FSDP over
+       all g m GPUs sends 3 (m-1)/m of n / g.
 Limit  Weights, gradients and optimizer are divided by the GPUs of a node, not by all GPUs.
 
 Glossary
@@ -24,14 +26,16 @@ from ndparallel.training.buckets import FullyShardedUnit
 
 
 class HybridShardedUnit(FullyShardedUnit):
-    """Sharded over the ranks of its node. Raises UserError where nodes hold unequal numbers of the group's ranks."""
+    """Sharded over the ranks of its node. Raises UserError where nodes hold unequal numbers of the group's
+    ranks."""
 
     def __init__(self, gpu: GPU, units: list[Unit], group: Group, seed: int) -> None:
         shard, self.copies = node_and_rail(group, gpu)
         super().__init__(gpu, units, shard, seed)
 
     def average(self, whole: np.ndarray) -> Handle:
-        """Inside the node, then across: the all-reduce starts by itself where the reduce-scatter ends, on a stream of its own."""
+        """Inside the node, then across: the all-reduce starts by itself where the reduce-scatter ends, on a
+        stream of its own."""
         piece = np.empty_like(self.gradient_shard)
         with self.gpu.on(self.group.name) as line:
             start = line.now
@@ -43,11 +47,14 @@ class HybridShardedUnit(FullyShardedUnit):
 
 def node_and_rail(group: Group, gpu: GPU) -> tuple[Group, Group]:
     """The group's ranks in this rank's node, and those that have its place in every node."""
-    nodes = [tuple(group.ranks[member] for member in node) for node in nodes_of(group, gpu.hardware.gpus_per_node)]
+    nodes = [
+        tuple(group.ranks[member] for member in node) for node in nodes_of(group, gpu.hardware.gpus_per_node)
+    ]
     sizes = [len(node) for node in nodes]
     if len(set(sizes)) > 1:
         raise UserError(
-            f"HSDP keeps one copy of the model in each node, and these {group.size} GPUs stand {listed([*map(str, sizes)])} in a node: "
+            f"HSDP keeps one copy of the model in each node, and these {group.size} GPUs stand "
+            f"{listed([*map(str, sizes)])} in a node: "
             f"choose a number of GPUs that nodes of {gpu.hardware.gpus_per_node} divide."
         )
     rails = list(zip(*nodes))

@@ -7,7 +7,14 @@ from ndparallel.base.words import count
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.model.units import RECOMPUTE, ModelConfig
 from ndparallel.parallel.context import VARIANTS
-from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, context_rules, divides, expert_rules, routed_rules, tensor_rules
+from ndparallel.parallel.divisibility import (
+    MOST_STAGES_ABOVE_LAYERS,
+    context_rules,
+    divides,
+    expert_rules,
+    routed_rules,
+    tensor_rules,
+)
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.pipeline_stages import schedule_of
 
@@ -22,7 +29,8 @@ WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learni
 
 @dataclass(frozen=True)
 class Job:
-    """Train this model on this text. `batch` is the global one, in sequences; a step takes it in `microbatches` parts."""
+    """Train this model on this text. `batch` is the global one, in sequences; a step takes it in
+    `microbatches` parts."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     mesh: Mesh = field(default_factory=Mesh)
@@ -56,10 +64,16 @@ class Job:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         most = self.model.layers + MOST_STAGES_ABOVE_LAYERS
         if self.stage_chunks is not None and not 1 <= self.stage_chunks <= most:
-            raise UserError(f"a GPU cannot hold {self.stage_chunks} stages of {self.model.layers} layers; choose 1 to {most} chunks.")
+            raise UserError(
+                f"a GPU cannot hold {self.stage_chunks} stages of {self.model.layers} layers; choose 1 to "
+                f"{most} chunks."
+            )
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
-                raise UserError(f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: all together).")
+                raise UserError(
+                    f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: "
+                    "all together)."
+                )
         check_tensor_parallel(self)
         check_context_parallel(self)
         check_experts(self)
@@ -73,7 +87,8 @@ class Job:
 
     @property
     def work(self) -> "Job":
-        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and forgets nothing."""
+        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and
+        forgets nothing."""
         return Job(**{name: getattr(self, name) for name in WORK})
 
     def on(self, **changes) -> "Job":
@@ -92,7 +107,8 @@ def check_batch(job: Job) -> None:
             fewer = max(m for m in range(1, min(job.microbatches, share + 1)) if share % m == 0)
             hint += f"; the nearest number of microbatches is {fewer}"
         raise UserError(
-            f"a batch of {count(job.batch, 'sequence')} cannot be cut into {ranks}{count(job.microbatches, 'microbatch', 'es')}; {hint}."
+            f"a batch of {count(job.batch, 'sequence')} cannot be cut into "
+            f"{ranks}{count(job.microbatches, 'microbatch', 'es')}; {hint}."
         )
 
 
@@ -107,25 +123,42 @@ def check_tensor_parallel(job: Job) -> None:
         legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
         raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
     if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
-        raise UserError("chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence parallelism.")
+        raise UserError(
+            "chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence "
+            "parallelism."
+        )
     if model.sequence % job.chunks:
-        near = ", ".join(str(chunks) for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0)
-        raise UserError(f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into {near}.")
+        near = ", ".join(
+            str(chunks) for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0
+        )
+        raise UserError(
+            f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into "
+            f"{near}."
+        )
 
 
 def check_context_parallel(job: Job) -> None:
-    """Raise UserError where the ranks of a sequence cannot have an early and a late chunk each, and cut them further over tp."""
+    """Raise UserError where the ranks of a sequence cannot have an early and a late chunk each, and cut them
+    further over tp."""
     cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
     if job.context_parallel not in VARIANTS:
         raise unknown("context_parallel", job.context_parallel, VARIANTS)
     (rule,) = context_rules(sequence)
     if not rule.holds(cp):
         near = [degree for degree in range(1, sequence) if rule.holds(degree)]
-        raise UserError(f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} chunks; cp can be {', '.join(map(str, near))}.")
+        raise UserError(
+            f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} chunks; cp can be "
+            f"{', '.join(map(str, near))}."
+        )
     if job.sequence_parallel != "none" and sequence // cp % tp:
-        raise UserError(f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has.")
+        raise UserError(
+            f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has."
+        )
     if sequence // cp % job.chunks:
-        raise UserError(f"the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has cannot be cut into {job.chunks} chunks.")
+        raise UserError(
+            f"the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has cannot be cut into "
+            f"{job.chunks} chunks."
+        )
 
 
 def check_experts(job: Job) -> None:
@@ -133,12 +166,20 @@ def check_experts(job: Job) -> None:
     model, mesh = job.model, job.mesh
     if model.experts == 0:
         if mesh.ep > 1:
-            raise UserError(f"ep={mesh.ep} shares out experts, and this model has none: choose ep=1 or a model with experts.")
+            raise UserError(
+                f"ep={mesh.ep} shares out experts, and this model has none: choose ep=1 or a model with "
+                "experts."
+            )
         return
     if not 1 <= model.top_k <= model.experts:
-        raise UserError(f"a token cannot go to {model.top_k} of {model.experts} experts; top_k can be 1 to {model.experts}.")
+        raise UserError(
+            f"a token cannot go to {model.top_k} of {model.experts} experts; top_k can be 1 to "
+            f"{model.experts}."
+        )
     if model.capacity_factor is not None and not model.capacity_factor > 0:
-        raise UserError(f"the capacity factor is {model.capacity_factor}; it must be above 0, or None for no limit.")
+        raise UserError(
+            f"the capacity factor is {model.capacity_factor}; it must be above 0, or None for no limit."
+        )
     for rule in expert_rules(model.experts):
         if not rule.holds(mesh.ep):
             near = [degree for degree in range(1, model.experts + 1) if rule.holds(degree)]

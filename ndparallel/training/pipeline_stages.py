@@ -1,12 +1,16 @@
-"""The executor's nouns: the stages that a rank holds, what comes in for an action, what it computes, what goes out.
+"""The executor's nouns: the stages that a rank holds, what comes in for an action, what it computes, what
+goes out.
 
-Idea   A schedule is a list of actions. A rank program runs any of them with three verbs: receive, run, send. What W computes is really
-       computed later, and activations are kept just as long as the schedule keeps them.
+Idea   A schedule is a list of actions. A rank program runs any of them with three verbs: receive, run, send.
+       What W computes is really computed later, and activations are kept just as long as the schedule keeps
+       them.
 Limit  The order is the schedule's: a rank that waits does not take the next action in the meantime.
 
 Glossary
-    streams    four for every rank, so that the two messages of a fused pair leave together: send and receive, forward and backward
-    what       ("F", stage, microbatch) names activations for a stage, ("B", stage, microbatch) gradients for a stage
+    streams    four for every rank, so that the two messages of a fused pair leave together: send and receive,
+               forward and backward
+    what       ("F", stage, microbatch) names activations for a stage, ("B", stage, microbatch) gradients for
+               a stage
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +37,8 @@ def schedule_of(name: str, ranks: int, microbatches: int, chunks: int | None) ->
 
 @dataclass
 class Stages:
-    """The stages on one rank of the pipeline group, by number, and the messages between them and the others'."""
+    """The stages on one rank of the pipeline group, by number, and the messages between them and the
+    others'."""
 
     gpu: GPU
     group: Group
@@ -51,7 +56,8 @@ class Stages:
         return iter(self.schedule.steps(self.rank))
 
     def receive(self, action: Action) -> Any:
-        """The input of an action: activations from the stage before, gradients from the stage behind, nothing for W."""
+        """The input of an action: activations from the stage before, gradients from the stage behind, nothing
+        for W."""
         if action.op == "F" and action.stage == 0:
             return self.tokens[action.microbatch]
         if action.op == "W" or (action.op != "F" and action.stage == self.schedule.layout.stages - 1):
@@ -63,7 +69,9 @@ class Stages:
         source = action.stage - 1 if action.op == "F" else action.stage + 1
         return self.gpu.irecv(self.rank_of(source), what, stream=f"pp receive {direction}").wait()
 
-    def run(self, action: Action, x: Any, after: Callable[[Action, Unit], None] = lambda action, unit: None) -> Any:
+    def run(
+        self, action: Action, x: Any, after: Callable[[Action, Unit], None] = lambda action, unit: None
+    ) -> Any:
         """Compute an action through all units of its stage, and call `after` with each unit that is done."""
         units = self.units[action.stage]
         for unit in units if action.op == "F" else reversed(units):

@@ -1,7 +1,8 @@
 """One rank's share of a training run: its units, its buckets, its data, and what it will report.
 
-Idea   A lesson's loops are about order: what is computed, what is sent, who waits. A replica holds the rest: it draws the batches, keeps
-       the losses, and copies, off the clock, the gradients that are compared with the single GPU's.
+Idea   A lesson's loops are about order: what is computed, what is sent, who waits. A replica holds the rest:
+       it draws the batches, keeps the losses, and copies, off the clock, the gradients that are compared with
+       the single GPU's.
 """
 
 import math
@@ -41,8 +42,9 @@ class Holding:
 
 @dataclass
 class Outcome:
-    """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights after the last, and of each
-    step what its experts did, by layer and microbatch; `origin` is where it saw the first NaN or infinity, if it was to watch."""
+    """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights
+    after the last, and of each step what its experts did, by layer and microbatch; `origin` is where it saw
+    the first NaN or infinity, if it was to watch."""
 
     losses: list[float] = field(default_factory=list)
     routed: list[dict[tuple[str, int], Routed]] = field(default_factory=list)
@@ -52,17 +54,24 @@ class Outcome:
 
 
 class Replica:
-    """The model on one rank, in buckets of the given class and of at least `bucket_mb` (default: one bucket for all)."""
+    """The model on one rank, in buckets of the given class and of at least `bucket_mb` (default: one bucket
+    for all)."""
 
-    def __init__(self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf) -> None:
+    def __init__(
+        self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf
+    ) -> None:
         self.gpu, self.job, self.outcome = gpu, job, Outcome()
         self.context = self.make_context()
         self.stages = self.make_stages()
         self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
         if job.model.tied and issubclass(bucket, ShardedOptimizer):
-            raise UserError("tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP.")
+            raise UserError(
+                "tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP."
+            )
         groups = averaging_groups(job.mesh, gpu.rank)
-        self.buckets = [make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)]
+        self.buckets = [
+            make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)
+        ]
         self.on_their_way: dict[Bucket | BucketPair, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
         sizes = [part.owned_weights.size for part in self.parts]
@@ -74,7 +83,9 @@ class Replica:
         cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
         ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
         watch = Watch(gpu) if job.watch else None
-        return Context(gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch)
+        return Context(
+            gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch
+        )
 
     def make_stages(self) -> Stages:
         """The stages on this rank; without a pipeline, the whole model is the one stage."""
@@ -86,13 +97,19 @@ class Replica:
 
     def runs(self, minimum_bytes: float) -> list[list[Unit]]:
         """The units of each bucket, the last first; a bucket stays within a stage."""
-        return [run for stage in sorted(self.stages.units, reverse=True) for run in wrap(self.stages.units[stage], minimum_bytes)]
+        return [
+            run
+            for stage in sorted(self.stages.units, reverse=True)
+            for run in wrap(self.stages.units[stage], minimum_bytes)
+        ]
 
     def steps(self) -> Iterator[range]:
         """Draw every step's batch, clear the gradients and yield the microbatches' numbers."""
         job = self.job
         index = self.job.mesh.coordinates(self.gpu.rank)["dp"]
-        for windows in data.batches(job.text, job.model.sequence, job.batch, job.steps, job.seed, index, job.mesh.dp):
+        for windows in data.batches(
+            job.text, job.model.sequence, job.batch, job.steps, job.seed, index, job.mesh.dp
+        ):
             positions = list(self.context.positions)
             self.tokens = self.stages.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
             self.context.targets = dict(enumerate(np.split(windows[1:][positions], job.microbatches, axis=1)))
@@ -157,7 +174,9 @@ class Replica:
             self.sum_tied()
         if not self.outcome.gradients:
             self.outcome.gradients = [self.holding(part, part.owned_gradients) for part in self.parts]
-        self.optimizer.step([part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts])
+        self.optimizer.step(
+            [part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts]
+        )
 
     def holding(self, bucket: Bucket, array: np.ndarray) -> Holding:
         parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
@@ -165,6 +184,7 @@ class Replica:
 
 
 def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:
-    """The ranks that average their gradients, and those that average their experts': all that hold the same."""
+    """The ranks that average their gradients, and those that average their experts': all that hold the
+    same."""
     axes = ("dp_cp", "expert_dp_cp") if mesh.cp > 1 else ("dp", "expert_dp")
     return mesh.group(axes[0], rank), mesh.group(axes[1], rank)

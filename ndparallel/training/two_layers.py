@@ -1,7 +1,7 @@
 """The smallest model worth cutting: two matrices and a nonlinearity, y = relu(x A) B, held against a target.
 
-Idea   Lessons cut it by hand. Every piece of mathematics is priced as it is computed, so a cut that computes less takes less time; who
-       sends what is left to the lesson.
+Idea   Lessons cut it by hand. Every piece of mathematics is priced as it is computed, so a cut that computes
+       less takes less time; who sends what is left to the lesson.
 Cost   3 * 2 * tokens * hidden * ffn * 2 FLOPs for forward and backward.
 
 Glossary
@@ -80,7 +80,9 @@ class TwoLayers:
 class Slice:
     """A rank's slice of one matrix, and its gradient."""
 
-    def __init__(self, gpu: GPU, job: Job, name: str, whole: tuple[int, int], index: tuple[slice, slice]) -> None:
+    def __init__(
+        self, gpu: GPU, job: Job, name: str, whole: tuple[int, int], index: tuple[slice, slice]
+    ) -> None:
         self.parameter = Parameter(name, whole, index, whole[0] ** -0.5)
         self.weight = self.parameter.draw(job.seed, job.dtype)
         self.gradient = np.zeros_like(self.weight)

@@ -1,31 +1,38 @@
 """Measured training runs that others published, read as jobs and plans.
 
-Idea   A file lists runs in one format, each with its source. What a run does not state is filled by a rule, the same for all.
+Idea   A file lists runs in one format, each with its source. What a run does not state is filled by a rule,
+       the same for all.
 Limit  What the format cannot say: offloading, ranks that differ. What cannot be expressed says why.
 
 The rules for what is not stated
-    GPU                   by its name (hardware/presets.toml, other_gpus.toml); an unknown one by its data sheet, else as the preset whose
-                          peak is nearest
+    GPU                   by its name (hardware/presets.toml, other_gpus.toml); an unknown one by its data
+                          sheet, else as the preset whose peak is nearest
     framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights
     attention             the software's; fused or not where the run says so
     model                 the preset of its name; else as GPT where the MLP has no gate, as Llama where it has
     vocabulary            32,000, SentencePiece's usual size
     what tp does not cut  heads, MLP and vocabulary are padded; Megatron's vocabulary to 128 for each tp rank
     dp                    what the GPUs leave
-    sequence parallelism  used with tensor parallelism by Megatron-Core, NeMo and torchtitan; a number above 1 without tensor
-                          parallelism is Ulysses', and taken as context parallelism
+    sequence parallelism  used with tensor parallelism by Megatron-Core, NeMo and torchtitan; a number above 1
+                          without tensor parallelism is Ulysses', and taken as context parallelism
     ZeRO                  3 where the framework is one that shards weights, else 0
-    experts               whole, on ep ranks; with ep=1 and tp above 1, or where etp says so, cut by tp, and taken as spread over tp too
+    experts               whole, on ep ranks; with ep=1 and tp above 1, or where etp says so, cut by tp, and
+                          taken as spread over tp too
     microbatch            what the stated number of microbatches leaves; else 1 sequence
     chunks                the schedule's own; where it is interleaved, one layer to a chunk
-    recompute             none; a number of layers is a stage's; modules that are not known here cost nothing; offloading is free
-    schedule              1F1B, interleaved with several chunks; where its microbatches do not come out in groups, looped breadth-first
-    precision             16 bits. fp8 where it is named, and for shorter types. TF32 and fp32: the same bytes as 16 bits on a machine
-                          whose memory and links are half as large and fast, at that type's peak
+    recompute             none; a number of layers is a stage's; modules that are not known here cost nothing;
+                          offloading is free
+    schedule              1F1B, interleaved with several chunks; where its microbatches do not come out in
+                          groups, looped breadth-first
+    precision             16 bits. fp8 where it is named, and for shorter types. TF32 and fp32: the same bytes
+                          as 16 bits on a machine whose memory and links are half as large and fast, at that
+                          type's peak
     weights in 16 bits    where the precision says "pure", or on PyTorch without FSDP (one data-parallel rank)
     head width            hidden / heads; 128 in a mixture of experts
-    model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal) for each token
-    seconds               of a step, or from tokens/s, samples/s, TFLOP/s or MFU, the first of them that is stated
+    model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
+                          for each token
+    seconds               of a step, or from tokens/s, samples/s, TFLOP/s or MFU, the first of them that is
+                          stated
 """
 
 import json
@@ -74,8 +81,9 @@ PRICED = (  # rules that are broken by what was run all the same: an uneven cut 
 
 @dataclass(frozen=True)
 class Case:
-    """One measured run; `measured_seconds` of a step, or of one layer's passes (`part`); memory in bytes; None where there is nothing
-    to compare. `widened` is how many times the bytes are that were priced: 2 in TF32 and float32."""
+    """One measured run; `measured_seconds` of a step, or of one layer's passes (`part`); memory in bytes;
+    None where there is nothing to compare. `widened` is how many times the bytes are that were priced: 2 in
+    TF32 and float32."""
 
     name: str
     job: Job
@@ -100,7 +108,9 @@ def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
         raise UserError(f"{file} is not JSON: {error}.") from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         example = "ndparallel/validation/measured_runs.json"
-        raise UserError(f"{file} must hold a list of runs, each a table of keys and values, as {example} does.")
+        raise UserError(
+            f"{file} must hold a list of runs, each a table of keys and values, as {example} does."
+        )
     return cases
 
 
@@ -119,11 +129,14 @@ def express(run: Mapping[str, Any]) -> Case:
     seconds, part = measured_seconds(run["measured"], job, plan)
     job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
     source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
-    return Case(str(run.get("id", "?")), job, plan, seconds, measured_bytes(run["measured"]), part, source, widened)
+    return Case(
+        str(run.get("id", "?")), job, plan, seconds, measured_bytes(run["measured"]), part, source, widened
+    )
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The run with all its tables and its numbers as numbers; software, parallelism and what was measured may be left out."""
+    """The run with all its tables and its numbers as numbers; software, parallelism and what was measured may
+    be left out."""
     run = {**dict.fromkeys(TABLES), **tidy(run)}
     run["software"] = {"framework": run["software"]} if isinstance(run["software"], str) else run["software"]
     for table in TABLES:
@@ -157,7 +170,7 @@ def refuse_impossible(job: Job, plan: Plan) -> None:
             raise UserError(reason.sentence)
 
 
-# --------------------------------------------------------------------------------------------------------------- software
+# --------------------------------------------------------------------------------------------------- software
 
 
 def stack_of(run: Mapping[str, Any]) -> Stack:
@@ -167,10 +180,14 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
     modules = modules_of(run.get("recompute"))
-    return replace(stack, attention=attention_kernel(stack.attention, flash, year_in(words)), selective=modules or stack.selective)
+    return replace(
+        stack,
+        attention=attention_kernel(stack.attention, flash, year_in(words)),
+        selective=modules or stack.selective,
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------- the plan
+# --------------------------------------------------------------------------------------------------- the plan
 
 
 def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
@@ -182,12 +199,19 @@ def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
         degrees["cp"] *= int(number_in(ulysses))
     others = degrees["tp"] * degrees["pp"] * degrees["cp"]
     if gpus and gpus % others:
-        raise UserError(f"tp*pp*cp = {others} does not divide the run's {gpus} GPUs: dp would be no whole number.")
+        raise UserError(
+            f"tp*pp*cp = {others} does not divide the run's {gpus} GPUs: dp would be no whole number."
+        )
     return degrees | ({"dp": gpus // others} if gpus else {})
 
 
-def plan_of(run: Mapping[str, Any], degrees: dict[str, int], shape: ModelShape, stack: Stack, gpus_per_node: int) -> Plan:
-    parallel, zero = run["parallel"], zero_stage(run["parallel"].get("zero"), str(run["software"].get("framework")).lower())
+def plan_of(
+    run: Mapping[str, Any], degrees: dict[str, int], shape: ModelShape, stack: Stack, gpus_per_node: int
+) -> Plan:
+    parallel, zero = (
+        run["parallel"],
+        zero_stage(run["parallel"].get("zero"), str(run["software"].get("framework")).lower()),
+    )
     schedule, chunks = schedule_of(run, degrees["pp"], shape.layers)
     stated = parallel.get("sp")
     recompute, layers = recompute_of(run.get("recompute"), -(-shape.layers // (degrees["pp"] * chunks)))
@@ -206,7 +230,8 @@ def plan_of(run: Mapping[str, Any], degrees: dict[str, int], shape: ModelShape, 
 
 
 def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], shape: ModelShape) -> int:
-    """Ranks that the experts are spread over; those that tp cuts are as many bytes on each rank as if tp spread them too."""
+    """Ranks that the experts are spread over; those that tp cuts are as many bytes on each rank as if tp
+    spread them too."""
     if not shape.experts:
         return 1
     cut = int(number_in(parallel.get("etp"))) or (degrees["tp"] if degrees["ep"] == 1 else 1)
@@ -216,7 +241,10 @@ def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], s
 
 def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]:
     """Our name of the schedule, and the chunks of a pipeline rank."""
-    stated, chunks = schedule_named(run["parallel"].get("schedule")), int(number_in(run["parallel"].get("vp")))
+    stated, chunks = (
+        schedule_named(run["parallel"].get("schedule")),
+        int(number_in(run["parallel"].get("vp"))),
+    )
     if pp == 1:
         return "1f1b", 1
     name = "interleaved" if stated in (None, "1f1b") and chunks > 1 else stated or "1f1b"
@@ -226,13 +254,15 @@ def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]
 
 
 def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
-    """One layer to a chunk, embedding and head counted; where that makes one chunk there is nothing to interleave."""
+    """One layer to a chunk, embedding and head counted; where that makes one chunk there is nothing to
+    interleave."""
     chunks = (layers + 2) // pp
     return (name, chunks) if chunks > 1 else ("1f1b", 1)
 
 
 def in_groups(job: Job, plan: Plan) -> Plan:
-    """Interleaved goes round in groups of pp microbatches; of other numbers breadth-first makes the most alike schedule."""
+    """Interleaved goes round in groups of pp microbatches; of other numbers breadth-first makes the most
+    alike schedule."""
     uneven = plan.schedule == "interleaved" and plan.microbatches(job) % plan.pp
     return replace(plan, schedule="looped-bfs") if uneven else plan
 
@@ -245,7 +275,16 @@ def micro_batch(batch: Mapping[str, Any], dp: int) -> int:
 
 
 def microbatches_of(batch: Mapping[str, Any]) -> int:
-    return int(next((number_in(batch[key]) for key in ("microbatches", "gradient_accumulation") if number_in(batch.get(key))), 0))
+    return int(
+        next(
+            (
+                number_in(batch[key])
+                for key in ("microbatches", "gradient_accumulation")
+                if number_in(batch.get(key))
+            ),
+            0,
+        )
+    )
 
 
 def global_batch(batch: Mapping[str, Any], plan: Plan) -> int:

@@ -1,7 +1,8 @@
 """The GPU of a measured run: what the run states of it, and what its name stands for.
 
-Idea   A run names a GPU and gives its data sheet. What it does not give is a preset's, or that of a GPU in other_gpus.toml. A name that is
-       in neither takes the preset whose peak is nearest, with its own data sheet, and as large a part of its peak.
+Idea   A run names a GPU and gives its data sheet. What it does not give is a preset's, or that of a GPU in
+       other_gpus.toml. A name that is in neither takes the preset whose peak is nearest, with its own data
+       sheet, and as large a part of its peak.
 Limit  An unknown GPU without a peak and a memory bandwidth says so: nothing follows from a name alone.
 """
 
@@ -28,15 +29,23 @@ PEAK = "peak_bf16_tflops"
 
 
 def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
-    """The GPU of that name with the run's own figures. Raises UserError for one that is unknown and whose data sheet is not given."""
+    """The GPU of that name with the run's own figures. Raises UserError for one that is unknown and whose
+    data sheet is not given."""
     name, given = str(hardware.get("gpu") or "unnamed GPU"), stated_figures(hardware)
     table = known_gpu(name) or like_nearest(name, given)
-    return accelerator(name, with_peak(table, given.pop("peak", table["peak"]["bf16"])) | given | power_limit(name))
+    return accelerator(
+        name, with_peak(table, given.pop("peak", table["peak"]["bf16"])) | given | power_limit(name)
+    )
 
 
 def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run states, in our names and units; a null, a zero or a word that is no number states nothing."""
-    given = {ours: number_in(hardware.get(key)) * unit for key, (ours, unit) in STATED.items() if number_in(hardware.get(key))}
+    """What a run states, in our names and units; a null, a zero or a word that is no number states
+    nothing."""
+    given = {
+        ours: number_in(hardware.get(key)) * unit
+        for key, (ours, unit) in STATED.items()
+        if number_in(hardware.get(key))
+    }
     if "gpus_per_node" in given:
         given["gpus_per_node"] = int(given["gpus_per_node"])
     return given | ({"peak": number_in(hardware[PEAK]) * 1e12} if number_in(hardware.get(PEAK)) else {})
@@ -55,7 +64,7 @@ def power_limit(name: str) -> dict[str, float]:
     return {"power_limit": float(watts[1])} if watts else {}
 
 
-# -------------------------------------------------------------------------------------------------------- what is known
+# ---------------------------------------------------------------------------------------------- what is known
 
 
 @cache
@@ -65,23 +74,32 @@ def other_gpus() -> dict[str, dict[str, Any]]:
 
 def known_gpu(name: str) -> dict[str, Any] | None:
     """The preset that a name stands for, with what the GPU's own data sheet says otherwise."""
-    found = [entry for entry in other_gpus().values() if all(has_word(word, name.lower()) for word in entry["words"])]
+    found = [
+        entry
+        for entry in other_gpus().values()
+        if all(has_word(word, name.lower()) for word in entry["words"])
+    ]
     if not found:
         return None
     entry = {key: value for key, value in found[-1].items() if key not in ("words", "based_on", "peak")}
-    table = preset(found[-1]["based_on"]) | {key: value * UNITS[key] if key in UNITS else value for key, value in entry.items()}
+    table = preset(found[-1]["based_on"]) | {
+        key: value * UNITS[key] if key in UNITS else value for key, value in entry.items()
+    }
     return with_peak(table, found[-1]["peak"] * 1e12) if "peak" in found[-1] else table
 
 
 def has_word(word: str, name: str) -> bool:
-    """Whether a name has that word, not within a longer one: a10 in 8xA10-24GB, and neither in A100 nor in A10G."""
+    """Whether a name has that word, not within a longer one: a10 in 8xA10-24GB, and neither in A100 nor in
+    A10G."""
     return re.search(rf"(?<![a-wyz0-9]){word}(?![0-9])(?![a-z](?![a-z]))", name) is not None
 
 
 def preset(name: str) -> dict[str, Any]:
     """A preset whose peaks are numbers."""
     table = data_sheets()[name]
-    return table | {"peak": {dtype: parse_quantity(rate, "FLOP/s", dtype) for dtype, rate in table["peak"].items()}}
+    return table | {
+        "peak": {dtype: parse_quantity(rate, "FLOP/s", dtype) for dtype, rate in table["peak"].items()}
+    }
 
 
 def with_peak(table: Mapping[str, Any], peak: float) -> dict[str, Any]:
@@ -95,7 +113,8 @@ def like_nearest(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The preset with the nearest peak, its power in proportion, for a GPU that gives its own data sheet."""
     if missing := [key for key in ("peak", "memory", "memory_bandwidth") if key not in given]:
         raise UserError(
-            f"no preset knows the GPU {name!r}, and the run does not give its {' and '.join(missing).replace('_', ' ')}; "
+            f"no preset knows the GPU {name!r}, and the run does not give its "
+            f"{' and '.join(missing).replace('_', ' ')}; "
             f"known are {', '.join(other_gpus())}."
         )
     tables = [preset(sheet) for sheet in data_sheets()]

@@ -1,8 +1,9 @@
 """What a source measured: seconds of a step or of a layer, and bytes, from whichever figures it prints.
 
-Idea   Sources print seconds, tokens or samples a second, TFLOP/s or MFU: each gives the seconds of a step. The first of them that is
-       stated counts.
-Limit  Printed MFUs have many definitions; it is taken as ours (flops.py), of the peak of the run's own type of number.
+Idea   Sources print seconds, tokens or samples a second, TFLOP/s or MFU: each gives the seconds of a step.
+       The first of them that is stated counts.
+Limit  Printed MFUs have many definitions; it is taken as ours (flops.py), of the peak of the run's own type
+       of number.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ from ndparallel.validation.hardware import number_in
 
 
 def measured_seconds(measured: Mapping[str, Any], job: Job, plan: Plan) -> tuple[float | None, str]:
-    """Seconds that the source gives or that follow from its figures, and what they are of; None where it gives none."""
+    """Seconds that the source gives or that follow from its figures, and what they are of; None where it
+    gives none."""
     given = {key: number_in(value) for key, value in measured.items() if number_in(value)}
     if layer := seconds_of_layer(given):
         return layer
@@ -27,7 +29,9 @@ def measured_seconds(measured: Mapping[str, Any], job: Job, plan: Plan) -> tuple
         "samples_per_s": lambda value: job.global_batch / value,
         "tflops_per_gpu": lambda value: model_flops(job) / (plan.gpus * value * 1e12),
         "model_tflops_per_gpu": lambda value: model_flops(job) / (plan.gpus * value * 1e12),
-        "tflops_per_gpu_hw": lambda value: (model_flops(job) + recomputed_flops(job, plan)) / (plan.gpus * value * 1e12),
+        "tflops_per_gpu_hw": lambda value: (
+            (model_flops(job) + recomputed_flops(job, plan)) / (plan.gpus * value * 1e12)
+        ),
         "mfu_pct": lambda value: model_flops(job) / (plan.gpus * value / 100 * peak_of(job)),
     }
     return next((way(given[key]) for key, way in ways.items() if key in given), None), "step"
@@ -50,4 +54,6 @@ def seconds_of_layer(given: Mapping[str, float]) -> tuple[float, str] | None:
 
 def measured_bytes(measured: Mapping[str, Any]) -> float | None:
     units = {"memory_gb": 1e9, "memory_gib": 2**30}
-    return next((number_in(measured[key]) * unit for key, unit in units.items() if number_in(measured.get(key))), None)
+    return next(
+        (number_in(measured[key]) * unit for key, unit in units.items() if number_in(measured.get(key))), None
+    )

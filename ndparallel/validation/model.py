@@ -1,8 +1,11 @@
-"""The model of a measured run, as a shape: its sizes in the usual spellings, and what is not stated from a preset or a rule.
+"""The model of a measured run, as a shape: its sizes in the usual spellings, and what is not stated from a
+preset or a rule.
 
-Idea   A model with a preset's name, and nothing stated that the preset has otherwise but depth and vocabulary, is that preset. Others are
-       GPT (where activations are not gated) or Llama in everything that is not stated. cases.py says the rules.
-Limit  What tensor parallelism does not divide is padded to what it does, heads and widths alike; nobody publishes who did otherwise.
+Idea   A model with a preset's name, and nothing stated that the preset has otherwise but depth and
+       vocabulary, is that preset. Others are GPT (where activations are not gated) or Llama in everything
+       that is not stated. cases.py says the rules.
+Limit  What tensor parallelism does not divide is padded to what it does, heads and widths alike; nobody
+       publishes who did otherwise.
 """
 
 import re
@@ -35,7 +38,8 @@ MORE_SPELLINGS = {
     "kv_heads": ("num_query_groups",),
 }
 LATENT = ("kv_rank", "nope_dim", "rope_dim", "value_dim")
-ACTIVATIONS = (("geglu", "geglu"), ("relu", "relu"), ("gelu", "gelu"), ("swi?g?lu|silu|swish", "swiglu"))  # the first that is in it
+# the first that is in it
+ACTIVATIONS = (("geglu", "geglu"), ("relu", "relu"), ("gelu", "gelu"), ("swi?g?lu|silu|swish", "swiglu"))
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,15 @@ class Stated:
         value = self.get(field)
         value = getattr(self.known, field) if value is None and self.known else value
         if value is None and otherwise is None:
-            raise UserError(f"the run does not give its model's {field}, and no preset is called {self.name!r}.")
+            raise UserError(
+                f"the run does not give its model's {field}, and no preset is called {self.name!r}."
+            )
         value = otherwise if value is None else value
-        return value if isinstance(value, str | bool) and isinstance(otherwise, str | bool) else checked_size(value, field)
+        return (
+            value
+            if isinstance(value, str | bool) and isinstance(otherwise, str | bool)
+            else checked_size(value, field)
+        )
 
     def count(self, field: str) -> int | None:
         """A number that may be 0, or not stated."""
@@ -77,7 +87,8 @@ class Stated:
 
 
 def plain(name: str) -> str:
-    """A model's name without hyphens, what is in brackets, and what makes no other shape: llama3.1-8b is llama-3-8b."""
+    """A model's name without hyphens, what is in brackets, and what makes no other shape: llama3.1-8b is
+    llama-3-8b."""
     name = re.sub(r"\(.*\)|[-_ ]|instruct|base|meta", "", name.lower())
     return re.sub(r"llama3\.1", "llama3", name)
 
@@ -96,7 +107,14 @@ def known_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape | None:
     layers = stated.size("layers")
     experts = experts_of(stated, layers)
     positions = max(known.positions, run["batch"]["sequence"]) if known.positions else 0
-    return replace(known, name=stated.name, layers=layers, vocab=vocabulary(run, stated), experts=experts, positions=positions)
+    return replace(
+        known,
+        name=stated.name,
+        layers=layers,
+        vocab=vocabulary(run, stated),
+        experts=experts,
+        positions=positions,
+    )
 
 
 def usual_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape:
@@ -111,7 +129,9 @@ def usual_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape:
         "hidden": hidden,
         "heads": heads,
         "kv_heads": heads if latent else stated.size("kv_heads", heads),
-        "head_dim": latent.head_dim if latent else stated.size("head_dim", MOE_HEAD if experts else max(1, hidden // heads)),
+        "head_dim": latent.head_dim
+        if latent
+        else stated.size("head_dim", MOE_HEAD if experts else max(1, hidden // heads)),
         "ffn": stated.size("ffn", usual_ffn(hidden, gpt)),
         "vocab": vocabulary(run, stated),
         "activation": activation,
@@ -165,7 +185,9 @@ def experts_of(stated: Stated, layers: int) -> Experts | None:
         ffn=ffn or known.ffn,
         shared_experts=shared,
         shared_ffn=(stated.count("shared_ffn") or known.shared_ffn or ffn or known.ffn) if shared else 0,
-        dense_layers=tuple(layer for layer in dense_layers(stated, layers, known.dense_layers) if layer < layers),
+        dense_layers=tuple(
+            layer for layer in dense_layers(stated, layers, known.dense_layers) if layer < layers
+        ),
     )
 
 
@@ -182,13 +204,20 @@ def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[i
     return tuple(layer for layer in range(layers) if layer < (first or 0) or (layer + 1) % (every or 1))
 
 
-# --------------------------------------------------------------------------------------------------- what tp does not divide
+# ------------------------------------------------------------------------------------ what tp does not divide
 
 
 def cut_by(tp: int, megatron: bool, shape: ModelShape) -> ModelShape:
-    """The shape padded to what tp divides: heads, KV heads that ranks do not share, the MLP, the vocabulary."""
+    """The shape padded to what tp divides: heads, KV heads that ranks do not share, the MLP, the
+    vocabulary."""
     heads = padded(shape.heads, tp)
-    kv_heads = heads if shape.kv_heads == shape.heads else shape.kv_heads if tp % shape.kv_heads == 0 else padded(shape.kv_heads, tp)
+    kv_heads = (
+        heads
+        if shape.kv_heads == shape.heads
+        else shape.kv_heads
+        if tp % shape.kv_heads == 0
+        else padded(shape.kv_heads, tp)
+    )
     kv_heads = kv_heads if heads % kv_heads == 0 else heads
     vocab = padded(shape.vocab, tp * MEGATRON_VOCABULARY if megatron else tp)
     return replace(shape, heads=heads, kv_heads=kv_heads, ffn=padded(shape.ffn, tp), vocab=vocab)

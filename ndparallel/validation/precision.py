@@ -1,7 +1,7 @@
 """The numbers that a measured run computes with: 16 bits, 8, or 32.
 
-Idea   The planner's bytes are those of 16 bits. A run in TF32 or float32 has all of them twice: it takes as long as one in 16 bits on a
-       machine with half of each bandwidth, at that type's peak.
+Idea   The planner's bytes are those of 16 bits. A run in TF32 or float32 has all of them twice: it takes as
+       long as one in 16 bits on a machine with half of each bandwidth, at that type's peak.
 Limit  Kernels in float32 are as good as those in 16 bits.
 """
 
@@ -21,17 +21,29 @@ SINGLE_LOGITS = 4  # logits and their gradient; in numbers of 2 bytes
 def half_of(stated: Any, stack: Stack, plan: Plan) -> bool:
     """Whether weights and optimizer are in the numbers of the matmuls."""
     precision = str(stated or "").lower()
-    alone = stack.name.startswith("pytorch") and plan.dp == 1 and "mixed" not in precision and "amp" not in precision
+    alone = (
+        stack.name.startswith("pytorch")
+        and plan.dp == 1
+        and "mixed" not in precision
+        and "amp" not in precision
+    )
     return "pure" in precision or alone or number_of_bits(precision) >= SINGLE_BITS
 
 
 def in_four_bytes(job: Job, dtype: str) -> Job:
-    """The same job with numbers of 4 bytes, told in numbers of 2: memory and links are half of what they are. Flash attention takes only
-    numbers of 16 bits and less (github.com/Dao-AILab/flash-attention, README)."""
+    """The same job with numbers of 4 bytes, told in numbers of 2: memory and links are half of what they are.
+    Flash attention takes only numbers of 16 bits and less (github.com/Dao-AILab/flash-attention, README)."""
     assert isinstance(job.hardware, Accelerator)
     gpu = job.hardware
-    peak = gpu.peak_flops_per_second[dtype] if dtype in gpu.peak_flops_per_second else gpu.peak_flops_per_second["bf16"] / 16
-    links = {side: replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2) for side, link in links_of(gpu).items()}
+    peak = (
+        gpu.peak_flops_per_second[dtype]
+        if dtype in gpu.peak_flops_per_second
+        else gpu.peak_flops_per_second["bf16"] / 16
+    )
+    links = {
+        side: replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
+        for side, link in links_of(gpu).items()
+    }
     hardware = replace(
         gpu,
         flops_per_second=gpu.flops_per_second * peak / gpu.peak_flops_per_second["bf16"],
@@ -40,7 +52,9 @@ def in_four_bytes(job: Job, dtype: str) -> Job:
         memory_bytes=gpu.memory_bytes / 2,
         **links,
     )
-    stack = replace(job.stack, optimizer_bytes=SINGLE_OPTIMIZER_BYTES, logits_kept=SINGLE_LOGITS, attention="unfused")
+    stack = replace(
+        job.stack, optimizer_bytes=SINGLE_OPTIMIZER_BYTES, logits_kept=SINGLE_LOGITS, attention="unfused"
+    )
     return replace(job, hardware=hardware, stack=stack)
 
 

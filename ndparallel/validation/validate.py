@@ -1,6 +1,7 @@
 """Predictions held against measured runs: the error of every case, and the contrasts inside pairs.
 
-Idea   A constant TFLOP/s for each GPU already comes within 7 % on some tables. Pairs that differ in one thing show skill.
+Idea   A constant TFLOP/s for each GPU already comes within 7 % on some tables. Pairs that differ in one thing
+       show skill.
 Limit  Where a run does not say something, a rule says it for all runs (see cases.py), and the case is marked.
 """
 
@@ -28,7 +29,8 @@ PAIRS = (  # runs that differ in one thing
 
 @dataclass(frozen=True)
 class Result:
-    """One case: what was measured and what is predicted; errors are signed fractions, None where there is nothing to compare."""
+    """One case: what was measured and what is predicted; errors are signed fractions, None where there is
+    nothing to compare."""
 
     name: str
     measured_seconds: float | None = None
@@ -71,10 +73,20 @@ def result_of(run: Mapping[str, Any]) -> Result:
     name = str(run.get("id", "?"))
     try:
         case = express(run)
-        predicted = (float(predicted_seconds(case)), float(peak_memory(case.job, case.plan).total) * case.widened)
+        predicted = (
+            float(predicted_seconds(case)),
+            float(peak_memory(case.job, case.plan).total) * case.widened,
+        )
     except UserError as error:
         return Result(name, missed=str(error))
-    return Result(name, case.measured_seconds, predicted[0], case.measured_bytes, predicted[1], tuple(as_list(run.get("unknown"))))
+    return Result(
+        name,
+        case.measured_seconds,
+        predicted[0],
+        case.measured_bytes,
+        predicted[1],
+        tuple(as_list(run.get("unknown"))),
+    )
 
 
 def as_list(unknown: Any) -> list[str]:
@@ -86,14 +98,22 @@ def predicted_seconds(case: Case) -> float:
     if not case.one_layer:
         return predict(case.job, case.plan).seconds
     job = replace(case.job, hardware=slowest(case.job.hardware, case.plan.gpus))
-    layer = Pricing(job, case.plan).unit("experts" if job.shape.has_experts(job.shape.layers - 1) else "dense")
-    return {"layer": layer.total, "layer forward": layer.forward, "layer backward": layer.backward}[case.part].total
+    layer = Pricing(job, case.plan).unit(
+        "experts" if job.shape.has_experts(job.shape.layers - 1) else "dense"
+    )
+    return {"layer": layer.total, "layer forward": layer.forward, "layer backward": layer.backward}[
+        case.part
+    ].total
 
 
 def summary(results: list[Result]) -> dict[str, Any]:
     """What `validate --json` prints; a case that was missed counts with an error of 100 %, one that has no
     seconds not at all."""
-    steps = [1.0 if result.missed else abs(result.step_error or 0.0) for result in results if result.missed or result.measured_seconds]
+    steps = [
+        1.0 if result.missed else abs(result.step_error or 0.0)
+        for result in results
+        if result.missed or result.measured_seconds
+    ]
     memory = [abs(result.memory_error) for result in results if result.memory_error is not None]
     return {
         "cases": [result.as_json() for result in results],
@@ -109,7 +129,11 @@ def contrasts(results: list[Result]) -> list[dict[str, Any]]:
     measured = {result.name: result.measured_seconds for result in results if result.measured_seconds}
     predicted = {result.name: result.predicted_seconds for result in results if result.predicted_seconds}
     return [
-        {"pair": [a, b], "measured_ratio": measured[a] / measured[b], "predicted_ratio": predicted[a] / predicted[b]}
+        {
+            "pair": [a, b],
+            "measured_ratio": measured[a] / measured[b],
+            "predicted_ratio": predicted[a] / predicted[b],
+        }
         for a, b in PAIRS
         if {a, b} <= predicted.keys()
     ]

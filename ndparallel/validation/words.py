@@ -1,6 +1,8 @@
-"""The words of measured runs: frameworks, precisions, recomputation, schedules, ZeRO, in all their usual spellings.
+"""The words of measured runs: frameworks, precisions, recomputation, schedules, ZeRO, in all their usual
+spellings.
 
-Idea   Sources write the same thing in many ways. Each function reads one field and says what it is in our names.
+Idea   Sources write the same thing in many ways. Each function reads one field and says what it is in our
+       names.
 Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py.
 """
 
@@ -9,8 +11,12 @@ from typing import Any
 
 from ndparallel.planner.software import MODULES
 
-TENSOR_PARALLEL = "megatron|neox|colossal|metaseq|mindspeed|intern|megascale|nanotron|alpa|oneflow|paddle|bmtrain|galvatron|axonn|vescale"
-SHARDED = "torchtitan|foundry|composer|maxtext|fsdp"  # frameworks that shard weights, where nobody says otherwise
+TENSOR_PARALLEL = (
+    "megatron|neox|colossal|metaseq|mindspeed|intern|megascale|nanotron|"
+    "alpa|oneflow|paddle|bmtrain|galvatron|axonn|vescale"
+)
+# frameworks that shard weights, where nobody says otherwise
+SHARDED = "torchtitan|foundry|composer|maxtext|fsdp"
 FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: until then, and later
     ("nemo", "nemo"),
     (r"megatron.?core|mcore|core[ _][rv]?\d|in.house|llm\.c", "megatron-core"),
@@ -19,10 +25,15 @@ FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: 
     ("foundry|composer|mosaic|fairscale", "fsdp-2023"),
     ("titan", "torchtitan"),
     ("jax|maxtext|xla|t5x|levanter|easylm|praxis|pax", "torchtitan-compiled"),
-    ("torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo|fsdp|ddp", "pytorch"),
+    (
+        "torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo|fsdp|ddp",
+        "pytorch",
+    ),
 )
 FIRST_FLASH2 = 2023  # arXiv:2307.08691
-RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "attention": "core_attn"} | {module: module for module in MODULES}
+RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "attention": "core_attn"} | {
+    module: module for module in MODULES
+}
 NOTHING = r"(none|no|not|off|false|null|without|w/o|n/a|unknown|disabled|0)\b|$"
 WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|yes|true|\bon\b|%|^\d"
 SCHEDULES = (  # the first that is in the schedule's name without its hyphens and spaces
@@ -47,10 +58,15 @@ def year_in(framework: str) -> int | None:
 
 
 def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
-    """The software that stands for a framework; one that nobody knows is Megatron-Core, or PyTorch where weights are sharded."""
+    """The software that stands for a framework; one that nobody knows is Megatron-Core, or PyTorch where
+    weights are sharded."""
     for pattern, name in FRAMEWORKS:
         if re.search(pattern, framework):
-            return name if isinstance(name, str) else name[min(last for last in name if last >= assumed_year(framework, flash))]
+            return (
+                name
+                if isinstance(name, str)
+                else name[min(last for last in name if last >= assumed_year(framework, flash))]
+            )
     return "pytorch" if shards else "megatron-core"
 
 
@@ -70,7 +86,8 @@ def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
 
 
 def number_of_bits(precision: Any) -> int:
-    """8, 16, 19 (TF32) or 32: of the numbers that the layers' matrices are multiplied in; the shortest that is named."""
+    """8, 16, 19 (TF32) or 32: of the numbers that the layers' matrices are multiplied in; the shortest that
+    is named."""
     words = str(precision or "").lower()
     if re.search(r"fp8|float8|e4m3|fp4|int8", words):
         return 8
@@ -94,7 +111,8 @@ def zero_stage(stated: Any, framework: str) -> int:
 
 
 def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
-    """Ranks that weights are sharded over where they are replicated besides (HSDP): stated, or a node; 0 for all."""
+    """Ranks that weights are sharded over where they are replicated besides (HSDP): stated, or a node; 0 for
+    all."""
     stated = next((parallel[key] for key in ("shards", "dp_shard", "hsdp_shard") if parallel.get(key)), 0)
     words = str(parallel.get("zero")).lower()
     if stated or not re.search("hsdp|hybrid", words):
@@ -108,7 +126,7 @@ def schedule_named(stated: str | None) -> str | None:
     return next((name for pattern, name in SCHEDULES if re.search(pattern, words)), None)
 
 
-# ---------------------------------------------------------------------------------------------------------- recomputation
+# ---------------------------------------------------------------------------------------------- recomputation
 
 
 def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
@@ -145,5 +163,7 @@ def words_of(stated: Any) -> str:
     if isinstance(stated, bool) or stated is None:
         return "full" if stated else "none"
     if isinstance(stated, dict):
-        return ", ".join(f"{key} {value}" if key != "granularity" else str(value) for key, value in stated.items()).lower()
+        return ", ".join(
+            f"{key} {value}" if key != "granularity" else str(value) for key, value in stated.items()
+        ).lower()
     return (", ".join(map(str, stated)) if isinstance(stated, list | tuple) else str(stated)).strip().lower()

@@ -1,9 +1,12 @@
-"""Seconds of a collective on the links that its group really runs on, with the algorithm that NCCL would choose.
+"""Seconds of a collective on the links that its group really runs on, with the algorithm that NCCL would
+choose.
 
-Idea   A group of p ranks, `stride` apart, has some members in every node. A ring crosses each node's border over as many rails as it has
-       members there, so its bandwidth is the smaller of the link inside and of all those rails. Small sums take a tree instead, as NCCL
-       compares them (src/graph/tuning.cc: for an all_reduce ring and tree by latency + bytes / bandwidth, for the others a ring).
-Cost   ring all_gather and reduce_scatter: START + hops' latency + (p-1)/p * n / bandwidth; all_reduce twice that without START.
+Idea   A group of p ranks, `stride` apart, has some members in every node. A ring crosses each node's border
+       over as many rails as it has members there, so its bandwidth is the smaller of the link inside and of
+       all those rails. Small sums take a tree instead, as NCCL compares them (src/graph/tuning.cc: for an
+       all_reduce ring and tree by latency + bytes / bandwidth, for the others a ring).
+Cost   ring all_gather and reduce_scatter: START + hops' latency + (p-1)/p * n / bandwidth; all_reduce twice
+       that without START.
 Limit  Groups do not slow one another: every member has a rail of its own. All arguments may be numpy arrays.
 
 Glossary
@@ -21,15 +24,18 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.planner.layers.numbers import either, larger, smaller
 
-START_SECONDS = 23e-6  # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+# NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
+START_SECONDS = 23e-6
 
-# How much slower a GPU computes while a collective is under way, which takes multiprocessors, memory bandwidth and power from it: the mean
+# How much slower a GPU computes while a collective is under way, which takes multiprocessors, memory
+# bandwidth and power from it: the mean
 # over A100, H100, MI210 and MI250 in Lee et al., arXiv:2507.03114 (their largest is 0.40)
 SLOWDOWN = 0.189
 
 
 def lost_to(collective, compute):
-    """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which less than that gets done."""
+    """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which
+    less than that gets done."""
     return SLOWDOWN * smaller(collective / (1 + SLOWDOWN), compute)
 
 
@@ -61,7 +67,9 @@ class GroupLinks:
     def hops_seconds(self):
         """Latency once round the ring."""
         across = self.nodes - 1
-        return (self.ranks - 1 - across) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
+        return (
+            self.ranks - 1 - across
+        ) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
 
     @cached_property
     def tree_seconds(self):
@@ -95,21 +103,32 @@ def _all_to_all(nbytes, links: GroupLinks):
     each, hardware = nbytes / links.ranks, links.hardware
     inside = each * (links.per_node - 1) / hardware.inside.bandwidth_bytes_per_second
     across = each * (links.ranks - links.per_node) / hardware.across.bandwidth_bytes_per_second
-    return larger(inside, across) + either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
+    return larger(inside, across) + either(
+        links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds
+    )
 
 
-_BY_NAME = {"all_gather": _all_gather, "reduce_scatter": _all_gather, "all_reduce": _all_reduce, "all_to_all": _all_to_all}
+_BY_NAME = {
+    "all_gather": _all_gather,
+    "reduce_scatter": _all_gather,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+}
 
 
 def distinct_nodes(nodes, choices):
-    """Of the other nodes, how many a token meets that chooses `choices` ranks at random: it crosses to each node once (DeepEP)."""
+    """Of the other nodes, how many a token meets that chooses `choices` ranks at random: it crosses to each
+    node once (DeepEP)."""
     return (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
 
 
 def dispatch_seconds(nbytes, choices, links: GroupLinks):
-    """Seconds of an all_to_all whose rows, `choices` copies of each, cross to a node once and are copied on inside it."""
+    """Seconds of an all_to_all whose rows, `choices` copies of each, cross to a node once and are copied on
+    inside it."""
     hardware = links.hardware
-    across = nbytes / choices * distinct_nodes(links.nodes, choices) / hardware.across.bandwidth_bytes_per_second
+    across = (
+        nbytes / choices * distinct_nodes(links.nodes, choices) / hardware.across.bandwidth_bytes_per_second
+    )
     inside = nbytes * (links.per_node - 1) / links.per_node / hardware.inside.bandwidth_bytes_per_second
     latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
     return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

@@ -1,6 +1,8 @@
-"""The lists of one layer, written out: attention, the MLP, and the two ends of the model; expert_lists.py has the mixture of experts.
+"""The lists of one layer, written out: attention, the MLP, and the two ends of the model; expert_lists.py has
+the mixture of experts.
 
-Idea   Forward and backward of each half stand next to each other, its collectives where the software has them.
+Idea   Forward and backward of each half stand next to each other, its collectives where the software has
+       them.
 Limit  As layer_parts.py.
 
 Glossary: see `ndparallel.planner.layers.operations`.
@@ -30,16 +32,28 @@ class LayerLists(ExpertLists):
         """The four lists; `recompute` is none, selective or full."""
         last = self.experts_forward() if experts else self.mlp_forward()
         first = self.attention_forward()
-        backward = [*(self.experts_backward() if experts else self.mlp_backward()), *self.attention_backward()]
+        backward = [
+            *(self.experts_backward() if experts else self.mlp_backward()),
+            *self.attention_backward(),
+        ]
         second = self.experts_weights() if experts else self.weights(self.shape.mlp(self.shape.ffn))
-        lists = first + last, self.again(first, last, recompute), backward, self.weights(self.shape.attention()) + second
+        lists = (
+            first + last,
+            self.again(first, last, recompute),
+            backward,
+            self.weights(self.shape.attention()) + second,
+        )
         return Layer(*map(with_casts, lists)) if self.share.linear_dtype == "float8" else Layer(*lists)
 
     def again(self, first: list, last: list, recompute: str) -> list:
         """What runs again before the backward pass."""
         if recompute == "full":
             return first + (last[: _last_matmul(last)] if self.stack.early_stop else last)
-        return [item for module in self.stack.selective * (recompute == "selective") for item in self.module(module, first, last)]
+        return [
+            item
+            for module in self.stack.selective * (recompute == "selective")
+            for item in self.module(module, first, last)
+        ]
 
     def module(self, name: str, first: list, last: list) -> list:
         """What one module of selective recomputation runs again; nothing where the layer has none."""
@@ -47,12 +61,20 @@ class LayerLists(ExpertLists):
         if name == "moe_act":
             return [self.expert_activation(False)] if experts else []
         if name == "mla_up_proj":
-            ups = [item for item in first if isinstance(item, Operation) and item.name in ("query_up forward", "kv_up forward")]
+            ups = [
+                item
+                for item in first
+                if isinstance(item, Operation) and item.name in ("query_up forward", "kv_up forward")
+            ]
             return [*ups, *self.rotary(False)] if ups else []
         if name in ("mlp", "moe"):
             return last[1:-1] if experts == (name == "moe") else []
         norms = [self.norm(False), self.norm(False)]
-        return {"core_attn": self.core_forward, "layernorm": lambda: norms, "half": lambda: half_of_matrices(first + last)}[name]()
+        return {
+            "core_attn": self.core_forward,
+            "layernorm": lambda: norms,
+            "half": lambda: half_of_matrices(first + last),
+        }[name]()
 
     # ---- attention
 
@@ -60,14 +82,24 @@ class LayerLists(ExpertLists):
         *into, out = self.shape.attention()
         products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
         core = self.keys_and_values(self.core_forward(), False)
-        return [self.norm(False), *self.gather(products[-1], QKV), *products, *self.rotary(False), *core, result] + [
+        return [
+            self.norm(False),
+            *self.gather(products[-1], QKV),
+            *products,
+            *self.rotary(False),
+            *core,
+            result,
+        ] + [
             *self.sum_parts(result),
             self.residual(False),
         ]
 
     def attention_backward(self) -> list:
         *into, out = self.shape.attention()
-        back, products = self.product(out, "dgrad"), [self.product(matrix, "dgrad") for matrix in reversed(into)]
+        back, products = (
+            self.product(out, "dgrad"),
+            [self.product(matrix, "dgrad") for matrix in reversed(into)],
+        )
         core = self.keys_and_values(self.core_backward(), True)
         return [self.residual(True), *self.gather(back), back, *core, *self.rotary(True)] + [
             *self.gather_again(products[0]),
@@ -79,12 +111,15 @@ class LayerLists(ExpertLists):
     def rotary(self, backward: bool) -> list[Operation]:
         if self.shape.position != "rotary":
             return []
-        elements = self.share.rows * (self.shape.heads + self.shape.kv_heads) / self.share.tp * self.shape.head_dim
+        elements = (
+            self.share.rows * (self.shape.heads + self.shape.kv_heads) / self.share.tp * self.shape.head_dim
+        )
         return [elementwise("rotary", elements, self.passes("rotary", backward))]
 
     def keys_and_values(self, core: list[Operation], backward: bool) -> list:
-        """The core of attention, with the keys and values of the cp ranks: they go round a ring beside it, their gradients too
-        (Liu et al. 2310.01889), or are gathered before it, and their gradients scattered behind it (Llama 3, 2407.21783, 3.3.2)."""
+        """The core of attention, with the keys and values of the cp ranks: they go round a ring beside it,
+        their gradients too (Liu et al. 2310.01889), or are gathered before it, and their gradients scattered
+        behind it (Llama 3, 2407.21783, 3.3.2)."""
         kv = 2 * self.shape.kv_heads / self.share.tp * self.shape.head_dim
         size = self.share.micro_batch * self.share.sequence * kv * HALF
         if self.stack.cp_gathers:
@@ -109,7 +144,9 @@ class LayerLists(ExpertLists):
             elementwise("softmax", scores, 2),
             *self.score_dropout(),
             unmasked("values", "pv", self.shape.value_dim),
-            elementwise("heads to rows", self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim, 2),
+            elementwise(
+                "heads to rows", self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim, 2
+            ),
         ]
 
     def core_backward(self) -> list[Operation]:
@@ -123,26 +160,40 @@ class LayerLists(ExpertLists):
             elementwise("softmax", self.scores, 3),
             unmasked("queries", "pv", self.shape.head_dim),
             unmasked("keys", "pv", self.shape.head_dim),
-            elementwise("rows to heads", self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim, 4),
+            elementwise(
+                "rows to heads", self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim, 4
+            ),
         ]
 
     def flash(self, direction: str, query_products: int, value_products: int, times: int) -> Operation:
-        """One fused kernel: (pairs x head_dim) products of queries and keys, and of probabilities and values."""
+        """One fused kernel: (pairs x head_dim) products of queries and keys, and of probabilities and
+        values."""
         heads, kv_heads = self.shape.heads / self.share.tp, self.shape.kv_heads / self.share.tp
-        flops = 2.0 * self.pairs * (query_products * self.shape.head_dim + value_products * self.shape.value_dim)
+        flops = (
+            2.0 * self.pairs * (query_products * self.shape.head_dim + value_products * self.shape.value_dim)
+        )
         arrays = times * self.share.rows * (heads + kv_heads) * (self.shape.head_dim + self.shape.value_dim)
         kind = f"{self.stack.attention} {direction}"
         return Operation("attention", kind, (self.pairs,), self.share.dtype, flops, arrays * HALF, times)
 
     @property
     def scores(self):
-        return self.share.micro_batch * self.shape.heads / self.share.tp * self.share.sequence * self.share.sequence / self.share.cp
+        return (
+            self.share.micro_batch
+            * self.shape.heads
+            / self.share.tp
+            * self.share.sequence
+            * self.share.sequence
+            / self.share.cp
+        )
 
     def unmasked(self, name: str, side: str, width: int) -> Operation:
         """A product over all pairs: into scores (qk), or from them (pv)."""
         length, mine = self.share.sequence, self.share.sequence / self.share.cp
         n, k = (length, width) if side == "qk" else (width, length)
-        return matmul(name, mine, n, k, self.share.dtype, self.share.micro_batch * self.shape.heads / self.share.tp)
+        return matmul(
+            name, mine, n, k, self.share.dtype, self.share.micro_batch * self.shape.heads / self.share.tp
+        )
 
     def score_dropout(self) -> list[Operation]:
         return [elementwise("score dropout", self.scores, SCORE_DROPOUT)] if self.stack.dropout else []
@@ -152,13 +203,28 @@ class LayerLists(ExpertLists):
     def mlp_forward(self) -> list:
         up, down = (self.product(matrix, "forward") for matrix in self.shape.mlp(self.shape.ffn))
         middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, False)
-        return [self.norm(False), *self.gather(up, 1 + self.shape.gated), up, middle, down, *self.sum_parts(down), self.residual(False)]
+        return [
+            self.norm(False),
+            *self.gather(up, 1 + self.shape.gated),
+            up,
+            middle,
+            down,
+            *self.sum_parts(down),
+            self.residual(False),
+        ]
 
     def mlp_backward(self) -> list:
         up, down = self.shape.mlp(self.shape.ffn)
         down_back, up_back = self.product(down, "dgrad"), self.product(up, "dgrad")
         middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, True)
-        return [self.residual(True), *self.gather(down_back), down_back, middle, *self.gather_again(up_back), up_back] + [
+        return [
+            self.residual(True),
+            *self.gather(down_back),
+            down_back,
+            middle,
+            *self.gather_again(up_back),
+            up_back,
+        ] + [
             *self.sum_parts(self.product(up, "wgrad"), True, 1 + self.shape.gated),
             self.norm(True),
         ]
@@ -174,8 +240,14 @@ class LayerLists(ExpertLists):
         logits = Linear("logits", self.shape.hidden, self.shape.vocab, False, "columns")
         forward, back, weight = (self.product(logits, side) for side in ("forward", "dgrad", "wgrad"))
         elements = self.share.rows * self.shape.vocab
-        loss = elementwise("loss", elements / self.share.tp if self.stack.parallel_loss else elements, self.stack.logit_bytes / 2 / HALF)
-        whole = [] if self.stack.parallel_loss else [Exchange("tp logits", "all_gather", "tp", elements * HALF)]
+        loss = elementwise(
+            "loss",
+            elements / self.share.tp if self.stack.parallel_loss else elements,
+            self.stack.logit_bytes / 2 / HALF,
+        )
+        whole = (
+            [] if self.stack.parallel_loss else [Exchange("tp logits", "all_gather", "tp", elements * HALF)]
+        )
         return (
             [self.norm(False), *self.gather(forward), forward, *whole, loss],
             [loss, back, *self.sum_parts(weight, True), self.norm(True)],
@@ -184,7 +256,8 @@ class LayerLists(ExpertLists):
 
 
 def with_casts(items: list) -> list:
-    """Before a matmul in fp8 its activations, or their gradients, are cast: read in 16 bits, written in 8, as they are and transposed."""
+    """Before a matmul in fp8 its activations, or their gradients, are cast: read in 16 bits, written in 8, as
+    they are and transposed."""
     result = []
     for item in items:
         if isinstance(item, Operation) and item.dtype == "float8" and not item.name.endswith("wgrad"):
@@ -194,14 +267,19 @@ def with_casts(items: list) -> list:
 
 
 def _last_matmul(items: list) -> int:
-    return max(place for place, item in enumerate(items) if isinstance(item, Operation) and item.kind == "matmul")
+    return max(
+        place for place, item in enumerate(items) if isinstance(item, Operation) and item.kind == "matmul"
+    )
 
 
 def half_of_matrices(items: list) -> list:
-    """torchtitan's selective recomputation: every second matmul runs again, everything small too, attention never (2410.06511)."""
+    """torchtitan's selective recomputation: every second matmul runs again, everything small too, attention
+    never (2410.06511)."""
     small = [item for item in items if isinstance(item, Operation) and item.kind == "elementwise"]
     matmuls = [item for item in items if isinstance(item, Operation) and item.kind == "matmul"]
-    return small + [item._replace(flops=item.flops / 2, bytes=item.bytes / 2, shape=_half(item.shape)) for item in matmuls]
+    return small + [
+        item._replace(flops=item.flops / 2, bytes=item.bytes / 2, shape=_half(item.shape)) for item in matmuls
+    ]
 
 
 def _half(shape: tuple) -> tuple:

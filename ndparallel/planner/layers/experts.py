@@ -1,7 +1,8 @@
-"""The lists of a mixture of experts: the router, rows on their way, the experts' matrices, the experts that serve every token.
+"""The lists of a mixture of experts: the router, rows on their way, the experts' matrices, the experts that
+serve every token.
 
-Idea   Forward and backward stand next to each other. Experts are whole, on ep ranks; tp ranks route their own shard of the rows. The
-       lists are those of the busiest rank: all others wait for it at each all-to-all.
+Idea   Forward and backward stand next to each other. Experts are whole, on ep ranks; tp ranks route their own
+       shard of the rows. The lists are those of the busiest rank: all others wait for it at each all-to-all.
 Limit  As many rows for each of a rank's experts; routing is the same in every layer.
 
 Glossary
@@ -35,18 +36,39 @@ class ExpertLists(LayerParts):
 
     def experts_forward(self) -> list:
         experts = self.moe
-        routers = [self.product(matrix, "forward", self.share.shard) for matrix in experts.router(self.shape.hidden)]
-        inner = [self.grouped("up", "forward"), self.expert_activation(False), self.grouped("down", "forward")]
-        return [self.norm(False), *routers, *self.routing(), self.to_experts("dispatch"), *inner, self.to_experts("combine")] + [
+        routers = [
+            self.product(matrix, "forward", self.share.shard) for matrix in experts.router(self.shape.hidden)
+        ]
+        inner = [
+            self.grouped("up", "forward"),
+            self.expert_activation(False),
+            self.grouped("down", "forward"),
+        ]
+        return [
+            self.norm(False),
+            *routers,
+            *self.routing(),
+            self.to_experts("dispatch"),
+            *inner,
+            self.to_experts("combine"),
+        ] + [
             *self.shared(False),
             self.residual(False),
         ]
 
     def experts_backward(self) -> list:
         experts = self.moe
-        routers = [self.product(matrix, "dgrad", self.share.shard) for matrix in experts.router(self.shape.hidden)]
+        routers = [
+            self.product(matrix, "dgrad", self.share.shard) for matrix in experts.router(self.shape.hidden)
+        ]
         inner = [self.grouped("down", "dgrad"), self.expert_activation(True), self.grouped("up", "dgrad")]
-        return [self.residual(True), *self.shared(True), self.to_experts("combine"), *inner, self.to_experts("dispatch")] + [
+        return [
+            self.residual(True),
+            *self.shared(True),
+            self.to_experts("combine"),
+            *inner,
+            self.to_experts("dispatch"),
+        ] + [
             *self.routing(),
             *routers,
             self.norm(True),
@@ -56,24 +78,43 @@ class ExpertLists(LayerParts):
         return self.activation(self.received * self.moe.ffn, backward)
 
     def experts_weights(self) -> list:
-        return [self.grouped("up", "wgrad"), self.grouped("down", "wgrad"), *self.weights(self.shared_matrices())]
+        return [
+            self.grouped("up", "wgrad"),
+            self.grouped("down", "wgrad"),
+            *self.weights(self.shared_matrices()),
+        ]
 
     def routing(self) -> list[Operation]:
-        """Permute rows by expert, and back: read and write each row twice where it is sent, and where it arrives."""
-        return [elementwise("permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES)]
+        """Permute rows by expert, and back: read and write each row twice where it is sent, and where it
+        arrives."""
+        return [
+            elementwise("permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES)
+        ]
 
     def to_experts(self, name: str) -> Exchange:
         """The rows of the busiest rank, at whose door all others wait."""
-        size, choices = self.received * self.shape.hidden * HALF, self.moe.top_k if self.stack.deduplicates else 0
+        size, choices = (
+            self.received * self.shape.hidden * HALF,
+            self.moe.top_k if self.stack.deduplicates else 0,
+        )
         return Exchange(f"ep {name}", "all_to_all", "ep", size, choices=choices)
 
     def grouped(self, which: str, side: str) -> Operation:
-        """One matrix of all the rank's experts: as many products as there are experts on the rank, and as many launches, or one."""
+        """One matrix of all the rank's experts: as many products as there are experts on the rank, and as
+        many launches, or one."""
         experts = self.moe.experts / self.share.ep
         up, down = self.shape.mlp(self.moe.ffn)
         matrix, rows = up if which == "up" else down, self.received / experts
         m, n, k = matmul_shape(side, rows, matrix.inputs, matrix.outputs)
-        one = matmul(f"experts {matrix.name} {side}", m, n, k, self.share.linear_dtype, experts, side == "wgrad" and self.stack.accumulates)
+        one = matmul(
+            f"experts {matrix.name} {side}",
+            m,
+            n,
+            k,
+            self.share.linear_dtype,
+            experts,
+            side == "wgrad" and self.stack.accumulates,
+        )
         return one._replace(kernels=1 if self.stack.grouped_experts else experts)
 
     def shared_matrices(self):
@@ -83,4 +124,7 @@ class ExpertLists(LayerParts):
     def shared(self, backward: bool) -> list:
         """The experts that serve every row, cut by tp like an MLP."""
         matrices = self.shared_matrices()
-        return [self.product(matrix, "dgrad" if backward else "forward") for matrix in (reversed(matrices) if backward else matrices)]
+        return [
+            self.product(matrix, "dgrad" if backward else "forward")
+            for matrix in (reversed(matrices) if backward else matrices)
+        ]

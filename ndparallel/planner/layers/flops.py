@@ -1,9 +1,11 @@
 """FLOPs of a step, by the definitions that MFU and HFU rest on.
 
-Idea   Model FLOPs are what the mathematics needs, whatever the software does: 6 for each parameter that multiplies and each token, and
-       6 * layers * heads * (query width + value width) * sequence / 2 for attention under the causal mask. MFU divides them by what the
-       peaks of all GPUs could do in the step (Chowdhery et al. 2204.02311, appendix B, who count no mask). HFU adds what is computed twice.
-Limit  Published MFUs differ by up to 2x: some count the masked half of attention, the embedding, or recomputation.
+Idea   Model FLOPs are what the mathematics needs, whatever the software does: 6 for each parameter that
+       multiplies and each token, and 6 * layers * heads * (query width + value width) * sequence / 2 for
+       attention under the causal mask. MFU divides them by what the peaks of all GPUs could do in the step
+       (Chowdhery et al. 2204.02311, appendix B, who count no mask). HFU adds what is computed twice.
+Limit  Published MFUs differ by up to 2x: some count the masked half of attention, the embedding, or
+       recomputation.
 """
 
 from dataclasses import replace
@@ -14,7 +16,10 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.step.workload import kinds_by_stage
 
 DEFINITIONS = {
-    "mfu": "model FLOPs (6 per parameter that multiplies and token, causal half of attention, no recomputation) / (peak * GPUs * step)",
+    "mfu": (
+        "model FLOPs (6 per parameter that multiplies and token, causal half of attention, no recomputation) "
+        "/ (peak * GPUs * step)"
+    ),
     "hfu": "the same with recomputation counted as often as it is done",
 }
 
@@ -30,9 +35,15 @@ def model_flops(job: Job) -> float:
 def recomputed_flops(job: Job, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
-    kinds = [kind for stage in kinds_by_stage(job.shape, plan.stages, plan.recompute_layers) for kind in stage]
+    kinds = [
+        kind for stage in kinds_by_stage(job.shape, plan.stages, plan.recompute_layers) for kind in stage
+    ]
     layers = {experts: kinds.count("experts" if experts else "dense") for experts in (False, True)}
-    again = sum(count * flops(lists.layer(experts, plan.recompute).recompute) for experts, count in layers.items() if count)
+    again = sum(
+        count * flops(lists.layer(experts, plan.recompute).recompute)
+        for experts, count in layers.items()
+        if count
+    )
     return float(again * plan.tp * plan.cp * plan.dp * plan.microbatches(job))
 
 

@@ -1,4 +1,5 @@
-"""numpy's choices between two values, ten times as quick where they are plain numbers: one plan takes numbers, thousands take arrays."""
+"""numpy's choices between two values, ten times as quick where they are plain numbers: one plan takes
+numbers, thousands take arrays."""
 
 from typing import Any
 

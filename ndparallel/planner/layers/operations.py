@@ -1,16 +1,20 @@
-"""What one rank does in one layer: its operations and its collectives in program order, for real models and real software.
+"""What one rank does in one layer: its operations and its collectives in program order, for real models and
+real software.
 
-Idea   A layer is a list of matmuls, attention, kernels bound by memory, and collectives. The list is a pure function of the model's shape,
-       the rank's share and the software; sizes may be numpy arrays, so that one list prices a thousand plans.
-Cost   matmul (m, k) x (k, n): 2mnk FLOPs. Flash attention: 2 products over the pairs that the mask keeps, 5 in the backward pass; unfused
-       attention multiplies the masked pairs too and moves every score through memory several times.
+Idea   A layer is a list of matmuls, attention, kernels bound by memory, and collectives. The list is a pure
+       function of the model's shape, the rank's share and the software; sizes may be numpy arrays, so that
+       one list prices a thousand plans.
+Cost   matmul (m, k) x (k, n): 2mnk FLOPs. Flash attention: 2 products over the pairs that the mask keeps, 5
+       in the backward pass; unfused attention multiplies the masked pairs too and moves every score through
+       memory several times.
 Limit  Kernels move each array once from and to memory; caches are not modelled.
 
 Glossary
     rows        tokens of one microbatch that the rank multiplies: sequence * microbatch / cp
     shard       rows that the rank normalizes: rows / tp under sequence parallelism, else all rows
     pass        one array read or written once
-    column, row how tensor parallelism cuts a matrix; before a column one the shards are gathered, after a row one parts are summed
+    column, row how tensor parallelism cuts a matrix; before a column one the shards are gathered, after a row
+    one parts are summed
     dgrad       the product that gives the gradient of a matrix's input; wgrad gives that of its weights
 """
 
@@ -25,16 +29,40 @@ HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
 # Passes over its array that each kernel makes, (forward, backward), by the stack's fusion.
 PASSES: dict[str, dict[str, tuple[float, float]]] = {
-    "fused": {"norm": (2, 5), "residual": (3, 3), "dropout": (0.5, 1.5), "rotary": (2, 2), "gated": (3, 5), "plain": (2, 4)},
-    "eager": {"norm": (12, 20), "residual": (3, 3), "dropout": (2.5, 2.5), "rotary": (10, 10), "gated": (5, 8), "plain": (2, 4)},
-    "compiled": {"norm": (2, 4), "residual": (2, 2), "dropout": (0.5, 1), "rotary": (2, 2), "gated": (3, 5), "plain": (2, 3)},
+    "fused": {
+        "norm": (2, 5),
+        "residual": (3, 3),
+        "dropout": (0.5, 1.5),
+        "rotary": (2, 2),
+        "gated": (3, 5),
+        "plain": (2, 4),
+    },
+    "eager": {
+        "norm": (12, 20),
+        "residual": (3, 3),
+        "dropout": (2.5, 2.5),
+        "rotary": (10, 10),
+        "gated": (5, 8),
+        "plain": (2, 4),
+    },
+    "compiled": {
+        "norm": (2, 4),
+        "residual": (2, 2),
+        "dropout": (0.5, 1),
+        "rotary": (2, 2),
+        "gated": (3, 5),
+        "plain": (2, 3),
+    },
 }
 SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one byte
-ROUTING_LAUNCHES = 60  # kernels of one pass through a mixture of experts beside its matrices: counted, roughly, in Megatron-Core's router
+# kernels of one pass through a mixture of experts beside its matrices: counted, roughly, in Megatron-Core's
+# router
+ROUTING_LAUNCHES = 60
 
 
 class Exchange(NamedTuple):
-    """A collective of a group (tp, cp, ep) on `bytes` in all, beside an operation that hides it, whole or but for one of `chunks`."""
+    """A collective of a group (tp, cp, ep) on `bytes` in all, beside an operation that hides it, whole or but
+    for one of `chunks`."""
 
     name: str
     collective: str
@@ -75,7 +103,8 @@ class Share:
     ep: Any = 1
     sequence_parallel: bool = False
     sent: Any = 1.0  # rows that go to experts, in those that the router chose
-    received: Any = 1.0  # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
+    # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
+    received: Any = 1.0
     linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
     dtype: str = "bfloat16"
 
@@ -98,7 +127,8 @@ class Layer(NamedTuple):
 
 
 def matmul(name: str, m, n, k, dtype: str = "bfloat16", batch=1, accumulate: bool = False) -> Operation:
-    """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes its result in float32."""
+    """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes its result in
+    float32."""
     return costs.matmul(name, m, n, k, dtype, batch, 2 * SINGLE if accumulate else HALF)
 
 

@@ -1,7 +1,8 @@
-"""The pieces that lists of layers are made of: norms, residuals, matrices, and what tensor parallelism says between them.
+"""The pieces that lists of layers are made of: norms, residuals, matrices, and what tensor parallelism says
+between them.
 
-Idea   Attention, MLP and experts are written with these words (layer_lists.py, expert_lists.py); what the software fuses and overlaps is
-       decided here.
+Idea   Attention, MLP and experts are written with these words (layer_lists.py, expert_lists.py); what the
+       software fuses and overlaps is decided here.
 Limit  Biases and norms' weights are not priced.
 
 Glossary: see `ndparallel.planner.layers.operations`.
@@ -35,7 +36,9 @@ class LayerParts:
     def residual(self, backward: bool) -> Operation:
         """Dropout, and the sum with what bypassed the half."""
         dropout = self.passes("dropout", backward) if self.stack.dropout else 0
-        return elementwise("residual", self.share.shard * self.shape.hidden, self.passes("residual", backward) + dropout)
+        return elementwise(
+            "residual", self.share.shard * self.shape.hidden, self.passes("residual", backward) + dropout
+        )
 
     def activation(self, elements, backward: bool) -> Operation:
         kind = "gated" if self.shape.gated else "plain"
@@ -48,7 +51,9 @@ class LayerParts:
         outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
         m, n, k = matmul_shape(side, rows, inputs, outputs)
         dtype = self.share.dtype if matrix.name in KEEP_DTYPE else self.share.linear_dtype
-        return matmul(f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates)
+        return matmul(
+            f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates
+        )
 
     def weights(self, matrices) -> list:
         return [self.product(matrix, "wgrad") for matrix in matrices]
@@ -56,16 +61,21 @@ class LayerParts:
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
     def gather(self, beside: Operation, matrices: int = 1) -> list[Exchange]:
-        """Before a column matrix, or several side by side: without sequence parallelism every rank has all rows already."""
+        """Before a column matrix, or several side by side: without sequence parallelism every rank has all
+        rows already."""
         if not self.share.sequence_parallel:
             return []
-        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] * (matrices if self.stack.tp_by_matrix else 1)
+        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] * (
+            matrices if self.stack.tp_by_matrix else 1
+        )
 
     def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[Exchange]:
         """After a row matrix, and after the dgrad of column matrices."""
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
         whole = backward and self.stack.tp_overlap != "none"
-        one = self.exchange(collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp)
+        one = self.exchange(
+            collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp
+        )
         return [one] * (matrices if self.stack.tp_by_matrix else 1)
 
     def gather_again(self, beside: Operation) -> list[Exchange]:
@@ -75,7 +85,14 @@ class LayerParts:
 
     def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> Exchange:
         size = self.share.rows * self.shape.hidden * HALF
-        return Exchange(f"tp {collective}", collective, "tp", size, beside if hidden else None, self.share.tp if chunks is None else chunks)
+        return Exchange(
+            f"tp {collective}",
+            collective,
+            "tp",
+            size,
+            beside if hidden else None,
+            self.share.tp if chunks is None else chunks,
+        )
 
 
 def matmul_shape(side: str, rows, inputs, outputs) -> tuple:

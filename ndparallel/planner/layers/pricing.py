@@ -1,6 +1,7 @@
 """Seconds of one layer's passes on one machine: its list, priced, with the communication that nothing hides.
 
-Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when the matmul ends.
+Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when
+       the matmul ends.
 Limit  All GPUs are alike: one number stands for them.
 
 Glossary
@@ -87,7 +88,8 @@ class Pricing:
         return start + self.whole(exchange)
 
     def exposed(self, exchange: Exchange):
-        """What is left of a collective beside its operation: at least one of its chunks, or what it slows the operation by."""
+        """What is left of a collective beside its operation: at least one of its chunks, or what it slows the
+        operation by."""
         if exchange.beside is None:
             return self.whole(exchange)
         whole, beside = self.whole(exchange._replace(beside=None)), self.seconds(exchange.beside)

@@ -1,13 +1,15 @@
 """The clocks of an executed run's GPUs: arrays over all ranks, or over those of one pipeline rank.
 
-Idea   The machine on which `ndparallel.planner.step.streams` runs executed lists: operations at the hardware's price, collectives step by step
-       on the clocks of all groups at once, with the links that each group really has.
+Idea   The machine on which `ndparallel.planner.step.streams` runs executed lists: operations at the
+       hardware's price, collectives step by step on the clocks of all groups at once, with the links that
+       each group really has.
 Cost   A vector operation for every step of a collective.
 Limit  Of shards that are not equal all owners have the largest.
 
 Glossary
     members    the ranks that the arrays stand for, in their order
-    shift      every rank hands something to its right neighbour in the group, and takes as much from its left: no collective
+    shift      every rank hands something to its right neighbour in the group, and takes as much from its
+               left: no collective
 """
 
 from dataclasses import dataclass, field
@@ -54,8 +56,8 @@ class Cluster:
         return self.prices[operation]
 
     def arrival(self, exchange: Exchange, start: Any) -> Any:
-        """When each member ends a collective that it starts at its time of `start`. An all-to-all's bytes may be an array, (members, p):
-        what each sends to each of its group."""
+        """When each member ends a collective that it starts at its time of `start`. An all-to-all's bytes may
+        be an array, (members, p): what each sends to each of its group."""
         start = np.broadcast_to(start, self.members.shape)
         if exchange.collective == "shift":
             return self.passed_on(exchange, start)
@@ -83,7 +85,9 @@ class Cluster:
     def links(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Latency and bandwidth from each of these ranks to the one at its side."""
         links = [self.hardware.link(int(a), int(b)) for a, b in zip(source, target)]
-        return np.array([link.latency_seconds for link in links]), np.array([link.bandwidth_bytes_per_second for link in links])
+        return np.array([link.latency_seconds for link in links]), np.array(
+            [link.bandwidth_bytes_per_second for link in links]
+        )
 
     def alike_groups(self, exchange: Exchange) -> list[tuple[str, np.ndarray]]:
         """(algorithm, ranks of groups that lie on the nodes in one way), (groups, ranks)."""
@@ -91,7 +95,9 @@ class Cluster:
         if key not in self.known:
             lying: dict[tuple, list[np.ndarray]] = {}
             for ranks in self.groups(exchange.group):
-                lying.setdefault((self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)), []).append(ranks)
+                lying.setdefault((self.algorithm(exchange, ranks), *self.place_on_nodes(ranks)), []).append(
+                    ranks
+                )
             self.known[key] = [(how[0], np.array(ranks)) for how, ranks in lying.items()]
         return self.known[key]
 
@@ -99,7 +105,8 @@ class Cluster:
         return np.unique(ranks // self.hardware.gpus_per_node, return_inverse=True)[1]
 
     def algorithm(self, exchange: Exchange, ranks: np.ndarray) -> str:
-        """What the lessons take: buckets of data parallelism go in two levels where their links allow it, all else round a ring."""
+        """What the lessons take: buckets of data parallelism go in two levels where their links allow it, all
+        else round a ring."""
         if "dp" not in exchange.group:
             return RING[exchange.collective]
         return usual_algorithm(Group(exchange.group, tuple(map(int, ranks))), self.hardware)

@@ -1,7 +1,10 @@
-"""Attention's core as ndparallel/model/attention.py executes it: all keys at hand, gathered, or block by block round a ring.
+"""Attention's core as ndparallel/model/attention.py executes it: all keys at hand, gathered, or block by
+block round a ring.
 
-Idea   The operations of ndparallel/model/costs.py, parted into meetings of queries with one block of keys, between which the next block travels.
-Cost   cp shifts of a block's keys and values forward; backward as many, and those of their gradients beside them.
+Idea   The operations of ndparallel/model/costs.py, parted into meetings of queries with one block of keys,
+       between which the next block travels.
+Cost   cp shifts of a block's keys and values forward; backward as many, and those of their gradients beside
+       them.
 Limit  As ndparallel/model/costs.py: a block off the diagonal has half the pairs.
 
 Glossary
@@ -40,8 +43,17 @@ class Core:
     def backward(self) -> list[Item]:
         if self.cp > 1 and not self.gathers:
             return self.ring_backward()
-        scattered = [Exchange("cp scatter", "reduce_scatter", "cp", self.cp * self.block_bytes)] if self.cp > 1 else []
-        return [*self.gather(), *self.again(costs.core_recompute(self.z)), *costs.core_backward(self.z), *scattered]
+        scattered = (
+            [Exchange("cp scatter", "reduce_scatter", "cp", self.cp * self.block_bytes)]
+            if self.cp > 1
+            else []
+        )
+        return [
+            *self.gather(),
+            *self.again(costs.core_recompute(self.z)),
+            *costs.core_backward(self.z),
+            *scattered,
+        ]
 
     def gather(self) -> list[Item]:
         return [Exchange("cp gather", "all_gather", "cp", self.cp * self.block_bytes)] if self.cp > 1 else []

@@ -1,10 +1,11 @@
-"""The lessons' blocks with experts, as lists: the branch of ndparallel/model/experts.py, for experts that are equally busy.
+"""The lessons' blocks with experts, as lists: the branch of ndparallel/model/experts.py, for experts that are
+equally busy.
 
-Idea   Rows travel to experts and back while shared experts compute and weights' gradients are added up; between two collectives of ep
-       stand those by which tp ranks hand rows on to one another.
+Idea   Rows travel to experts and back while shared experts compute and weights' gradients are added up;
+       between two collectives of ep stand those by which tp ranks hand rows on to one another.
 Cost   as `ndparallel.planner.step.streams`.
-Limit  Every rank sends `rows` rows to every expert: what a router in balance does, or one whose experts are all full. For others see
-       `ndparallel.planner.lesson_runs.routing`.
+Limit  Every rank sends `rows` rows to every expert: what a router in balance does, or one whose experts are
+       all full. For others see `ndparallel.planner.lesson_runs.routing`.
 
 Glossary
     rows       that one rank sends to one expert
@@ -90,8 +91,23 @@ class ExecutedExperts(ExecutedLists):
         routed = self.hold(*(kept[name] for name in ("routed", "probabilities", "chosen")))
         worked = self.hold(*(kept[name] for name in ("rows", "expert gate_up", "expert activated")))
         return [
-            *(norm, *self.hold(kept["x"]), router, route, *routed, *map(Start, balance), *self.hold(kept["order"])),
-            *(*self.itinerary(), permute, Start(come), *self.shared_forward(shared), Wait(come), *self.hand_on()),
+            *(
+                norm,
+                *self.hold(kept["x"]),
+                router,
+                route,
+                *routed,
+                *map(Start, balance),
+                *self.hold(kept["order"]),
+            ),
+            *(
+                *self.itinerary(),
+                permute,
+                Start(come),
+                *self.shared_forward(shared),
+                Wait(come),
+                *self.hand_on(),
+            ),
             *(*rows, *worked, *self.sort(), *self.sum_up(), go, *self.hold(kept["returned"]), combine),
             *(*map(Wait, balance), add, *self.unshare()),
         ]
@@ -103,11 +119,35 @@ class ExecutedExperts(ExecutedLists):
         come, go = self.leg("to experts"), self.leg("from experts")
         rows = [*self.sort(), *self.kept_of("expert gate_up"), *self.busy(costs.expert_backward_input)]
         asked = self.hold(self.received * z.hidden, self.received * 2 * z.expert_ffn)
-        router_weight = self.hold(z.routed_tokens * z.experts) if deferred else self.weight("router", kept["routed"])
+        router_weight = (
+            self.hold(z.routed_tokens * z.experts) if deferred else self.weight("router", kept["routed"])
+        )
         return [
-            *(combine, *self.kept_of("returned"), Start(come), *self.shared_backward(shared, deferred), Wait(come), *self.hand_on()),
-            *(*rows, *asked, *self.sort(), *self.sum_up(), Start(go), *([] if deferred else self.rows_weight())),
-            *(route, *self.kept_of("probabilities", "chosen"), router, *router_weight, Wait(go), *self.kept_of("order"), permute),
+            *(
+                combine,
+                *self.kept_of("returned"),
+                Start(come),
+                *self.shared_backward(shared, deferred),
+                Wait(come),
+                *self.hand_on(),
+            ),
+            *(
+                *rows,
+                *asked,
+                *self.sort(),
+                *self.sum_up(),
+                Start(go),
+                *([] if deferred else self.rows_weight()),
+            ),
+            *(
+                route,
+                *self.kept_of("probabilities", "chosen"),
+                router,
+                *router_weight,
+                Wait(go),
+                *self.kept_of("order"),
+                permute,
+            ),
             *(*self.unshare(), norm, *self.kept_of("x"), add),
         ]
 
@@ -115,8 +155,14 @@ class ExecutedExperts(ExecutedLists):
         z, kept = self.z, self.second_kept
         router = [*self.free(z.routed_tokens * z.experts), *self.weight("router", kept["routed"])]
         shared = costs.shared(z)
-        down = [*self.free(z.tokens * z.hidden), *self.weight("down", kept["activated"])] if z.shared_ffn else []
-        gate_up = [*self.free(z.tokens * 2 * shared.ffn), *self.weight("gate_up", kept["normed"])] if z.shared_ffn else []
+        down = (
+            [*self.free(z.tokens * z.hidden), *self.weight("down", kept["activated"])] if z.shared_ffn else []
+        )
+        gate_up = (
+            [*self.free(z.tokens * 2 * shared.ffn), *self.weight("gate_up", kept["normed"])]
+            if z.shared_ffn
+            else []
+        )
         return [*router, *down, *gate_up, *self.rows_weight()]
 
     def rows_weight(self) -> list[Item]:
@@ -124,7 +170,11 @@ class ExecutedExperts(ExecutedLists):
         kept = self.second_kept
         both = self.busy(costs.expert_backward_weight)
         return [
-            *(*self.kept_of("expert activated", "rows"), *self.free(self.received * self.z.hidden), *both[0::2]),
+            *(
+                *self.kept_of("expert activated", "rows"),
+                *self.free(self.received * self.z.hidden),
+                *both[0::2],
+            ),
             *(*self.free(kept["expert gate_up"]), *both[1::2]),
         ]
 

@@ -1,14 +1,18 @@
-"""The loop of 4d_combined.py on the planner's streams: what every GPU of a grid does in a step, action by action.
+"""The loop of 4d_combined.py on the planner's streams: what every GPU of a grid does in a step, action by
+action.
 
-Idea   A schedule's actions run on the GPUs of every pipeline rank, whose clocks are arrays. Before an action FSDP gathers its stage's
-       weights; behind it the gradients of what is complete begin their way. The verbs and their order are the lesson's.
+Idea   A schedule's actions run on the GPUs of every pipeline rank, whose clocks are arrays. Before an action
+       FSDP gathers its stage's weights; behind it the gradients of what is complete begin their way. The
+       verbs and their order are the lesson's.
 Cost   As many vector operations as one GPU of every pipeline rank does operations.
-Limit  Executed runs only: thousands of GPUs are timed by their schedule's actions alone (ndparallel.planner.step.step).
+Limit  Executed runs only: thousands of GPUs are timed by their schedule's actions alone
+       (ndparallel.planner.step.step).
 
 Glossary
     bucket     a run of units whose gradients travel together
     door       when a pipeline rank's incoming line is free
-    message    what an action hands to the next stage: when it left, when it begins to arrive, how long it takes
+    message    what an action hands to the next stage: when it left, when it begins to arrive, how long it
+               takes
 """
 
 from collections.abc import Iterator
@@ -40,7 +44,8 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
 
 
 def slowest_gpu(grid: list[Streams]) -> tuple[Seconds, int, int]:
-    """What the GPU that is done last spent its step on; its pipeline rank, and the one that works longest of those it works with."""
+    """What the GPU that is done last spent its step on; its pipeline rank, and the one that works longest of
+    those it works with."""
     last = max(range(len(grid)), key=lambda rank: float(np.max(grid[rank].now)))
     place = int(np.argmax(grid[last].now))
     spent = [spent_at(streams, place) for streams in grid]
@@ -52,7 +57,12 @@ def slowest_gpu(grid: list[Streams]) -> tuple[Seconds, int, int]:
 
 def spent_at(streams: Streams, place: int) -> Seconds:
     """By one GPU of a rank."""
-    return Seconds({kind: float(np.broadcast_to(seconds, np.shape(streams.now))[place]) for kind, seconds in streams.spent.items()})
+    return Seconds(
+        {
+            kind: float(np.broadcast_to(seconds, np.shape(streams.now))[place])
+            for kind, seconds in streams.spent.items()
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,9 @@ class GridRank:
     @cached_property
     def buckets(self) -> dict[int, list[Bucket]]:
         """Of each stage, the last first; the last stage first."""
-        return {stage: self.work.buckets(stage) for stage in reversed(self.work.plan.layout.stages_of(self.rank))}
+        return {
+            stage: self.work.buckets(stage) for stage in reversed(self.work.plan.layout.stages_of(self.rank))
+        }
 
     def step(self) -> Iterator[Action]:
         """The lesson's loop; while it waits for another rank, yield what for."""
@@ -139,12 +151,14 @@ class GridRank:
             self.synchronise(action, self.buckets[stage][number])
 
     def in_order(self, action: Action) -> list[tuple[int, list[str]]]:
-        """The buckets of a stage by number, with the kinds of their units, as an action passes through them."""
+        """The buckets of a stage by number, with the kinds of their units, as an action passes through
+        them."""
         runs = list(enumerate(self.work.runs(action.stage)))
         return runs[::-1] if action.op == "F" else runs
 
     def items(self, action: Action, kind: str, layers: Iterator[int]) -> list[Item]:
-        """A unit's list; a block's is that of its layer and microbatch where a run's token counts are known."""
+        """A unit's list; a block's is that of its layer and microbatch where a run's token counts are
+        known."""
         op, known = action.op, self.work.known_items
         if self.work.job.token_counts and kind == "block":
             return self.work.routed_block(op, next(layers), action.microbatch, self.machine)
@@ -153,7 +167,8 @@ class GridRank:
         return known[op, kind]
 
     def synchronise(self, action: Action, bucket: Bucket) -> None:
-        """FSDP forgets its weights. DDP and ZeRO-1 sum gradients that are complete, ZeRO-2 and FSDP those of every microbatch."""
+        """FSDP forgets its weights. DDP and ZeRO-1 sum gradients that are complete, ZeRO-2 and FSDP those of
+        every microbatch."""
         zero = self.work.plan.zero
         if zero == 3 and action.op != "W":
             self.gathered.discard(id(bucket))
@@ -176,7 +191,8 @@ class GridRank:
                 self.streams.memory.hold("buffers", -bucket.whole_bytes[1])
 
     def end(self) -> None:
-        """After the last action: the gradients that still travel, the optimizer, the weights that it has stepped."""
+        """After the last action: the gradients that still travel, the optimizer, the weights that it has
+        stepped."""
         for bucket in list(self.on_their_way.values()):
             self.wait_for_gradients(bucket)
         self.streams.run(self.work.optimizer(self.rank), "optimizer")
@@ -196,7 +212,9 @@ class GridRank:
         rank = self.rank_of(target)
         if rank is None:
             return None
-        latency, bandwidth = self.machine.links(self.machine.members, self.machine.members + (rank - self.rank) * len(self.machine.members))
+        latency, bandwidth = self.machine.links(
+            self.machine.members, self.machine.members + (rank - self.rank) * len(self.machine.members)
+        )
         wire = self.work.message_bytes / bandwidth
         start = np.maximum(self.lines.get(("send", GIVES[op]), 0.0), self.streams.now)
         self.lines["send", GIVES[op]] = start + wire

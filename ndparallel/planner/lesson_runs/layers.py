@@ -1,10 +1,11 @@
 """The lessons' own model, as lists: what its layers charge, say and keep, in program order.
 
-Idea   ndparallel/model/costs.py says what an executed layer computes and keeps. Here collectives and memory stand between those operations, where
-       ndparallel/model/layers.py, attention.py and experts.py have them; so the planner can predict an executed cluster to the last digit
-       (tests/test_rung3.py).
+Idea   ndparallel/model/costs.py says what an executed layer computes and keeps. Here collectives and memory
+       stand between those operations, where ndparallel/model/layers.py, attention.py and experts.py have
+       them; so the planner can predict an executed cluster to the last digit (tests/test_rung3.py).
 Cost   as `ndparallel.planner.step.streams`.
-Limit  Llama-style blocks, all microbatches alike; experts in balance, but for `ndparallel.planner.lesson_runs.routing`.
+Limit  Llama-style blocks, all microbatches alike; experts in balance, but for
+       `ndparallel.planner.lesson_runs.routing`.
 
 Glossary
     woven      operations with what happens after each of them
@@ -79,8 +80,11 @@ class ExecutedLists:
     def gather_again(self) -> list[Item]:
         return self.talk("all_gather") if self.sequence_parallel == "sp-regather" else []
 
-    def woven(self, operations: Iterable[Operation], after: Mapping[str, Sequence[Item]], summed: str = "") -> list[Item]:
-        """The operations, each followed by its entry in `after`; the matmul `summed` by a sum over tp, in chunks where asked for."""
+    def woven(
+        self, operations: Iterable[Operation], after: Mapping[str, Sequence[Item]], summed: str = ""
+    ) -> list[Item]:
+        """The operations, each followed by its entry in `after`; the matmul `summed` by a sum over tp, in
+        chunks where asked for."""
         items: list[Item] = []
         for operation in operations:
             items += self.summed(operation) if operation.name == summed else [operation]
@@ -99,7 +103,10 @@ class ExecutedLists:
 
     @cached_property
     def kept(self) -> Mapping[str, Mapping[str, float]]:
-        return {"attention": costs.attention_saved(self.z, self.recompute == "selective"), "second": self.second_kept}
+        return {
+            "attention": costs.attention_saved(self.z, self.recompute == "selective"),
+            "second": self.second_kept,
+        }
 
     @property
     def second_kept(self) -> Mapping[str, float]:
@@ -113,7 +120,11 @@ class ExecutedLists:
         return [*self.pass_forward(), *self.free(*kept), *self.hold(self.kept["attention"]["x"])]
 
     def block_backward(self, deferred: bool = False) -> list[Item]:
-        again = [*self.free(self.kept["attention"]["x"]), *self.pass_forward()] if self.recompute == "full" else []
+        again = (
+            [*self.free(self.kept["attention"]["x"]), *self.pass_forward()]
+            if self.recompute == "full"
+            else []
+        )
         return [*again, *self.second_backward(deferred), *self.attention_backward(deferred)]
 
     def block_weight(self) -> list[Item]:
@@ -137,7 +148,10 @@ class ExecutedLists:
         kept, z = self.kept["attention"], self.z
         before, after = around(costs.attention_backward_input(z), costs.core_backward(z))
         out = self.hold(z.tokens * z.hidden) if deferred else self.weight("out", kept["mixed"])
-        core = [*self.free(*(size for name, size in kept.items() if name not in ("x", "normed", "mixed"))), *self.core.backward()]
+        core = [
+            *self.free(*(size for name, size in kept.items() if name not in ("x", "normed", "mixed"))),
+            *self.core.backward(),
+        ]
         qkv = self.hold(z.tokens * z.qkv) if deferred else self.weight("qkv", kept["normed"])
         into = self.woven(after, {"qkv": qkv, "norm1": self.free(kept["x"])}, summed="qkv")
         return [*self.leave_backward(), *self.woven(before, {}), *out, *core, *into]
@@ -149,14 +163,22 @@ class ExecutedLists:
 
     def second_forward(self) -> list[Item]:
         kept = self.kept["second"]
-        after = {"norm2": [*self.enter(), *self.hold(kept["x"], kept["normed"])], "swiglu": self.hold(kept["gate_up"], kept["activated"])}
+        after = {
+            "norm2": [*self.enter(), *self.hold(kept["x"], kept["normed"])],
+            "swiglu": self.hold(kept["gate_up"], kept["activated"]),
+        }
         return self.woven(costs.mlp_forward(self.z), after, summed="down")
 
     def second_backward(self, deferred: bool) -> list[Item]:
         kept, z = self.kept["second"], self.z
         down = self.hold(z.tokens * z.hidden) if deferred else self.weight("down", kept["activated"])
         gate_up = self.hold(kept["gate_up"]) if deferred else self.weight("gate_up", kept["normed"])
-        after = {"down": down, "swiglu": self.free(kept["gate_up"]), "gate_up": gate_up, "norm2": self.free(kept["x"])}
+        after = {
+            "down": down,
+            "swiglu": self.free(kept["gate_up"]),
+            "gate_up": gate_up,
+            "norm2": self.free(kept["x"]),
+        }
         return [*self.leave_backward(), *self.woven(costs.mlp_backward_input(z), after, summed="gate_up")]
 
     def second_weight(self) -> list[Item]:
@@ -184,14 +206,22 @@ class ExecutedLists:
     def embedding_backward(self, deferred: bool = False) -> list[Item]:
         if deferred:
             return self.hold(self.z.shard_tokens * self.z.hidden)
-        return [*self.leave_backward(), Hold(ACTIVATIONS, -BYTE * self.z.tokens), *costs.embedding_backward_weight(self.z)]
+        return [
+            *self.leave_backward(),
+            Hold(ACTIVATIONS, -BYTE * self.z.tokens),
+            *costs.embedding_backward_weight(self.z),
+        ]
 
     def embedding_weight(self) -> list[Item]:
         return [*self.free(self.z.shard_tokens * self.z.hidden), *self.embedding_backward()]
 
     def head_forward(self) -> list[Item]:
-        per_token = self.talk("all_reduce", self.z.tokens)  # the largest logit, the target's, and the sum of exponentials
-        after = {"norm": self.enter(), "cross_entropy": [*per_token * 3, *self.hold(*costs.head_saved(self.z).values())]}
+        # the largest logit, the target's, and the sum of exponentials
+        per_token = self.talk("all_reduce", self.z.tokens)
+        after = {
+            "norm": self.enter(),
+            "cross_entropy": [*per_token * 3, *self.hold(*costs.head_saved(self.z).values())],
+        }
         return self.woven(costs.head_forward(self.z), after)
 
     def head_backward(self, deferred: bool = False) -> list[Item]:
@@ -201,7 +231,10 @@ class ExecutedLists:
         return [*self.free(kept["probabilities"]), *self.woven(costs.head_backward_input(z), after)]
 
     def head_weight(self) -> list[Item]:
-        return [*self.free(self.z.tokens * self.z.vocab), *self.weight("logits", costs.head_saved(self.z)["normed"])]
+        return [
+            *self.free(self.z.tokens * self.z.vocab),
+            *self.weight("logits", costs.head_saved(self.z)["normed"]),
+        ]
 
 
 def around(whole: list[Operation], part: list[Operation]) -> tuple[list[Operation], list[Operation]]:

@@ -8,24 +8,43 @@ from ndparallel.planner.job import Job, Plan
 def check_executed(job: Job, plan: Plan) -> None:
     """Raise UserError for what the lessons' own runs do not do."""
     if job.shape.tied_embeddings and plan.pp > 1:
-        raise UserError("tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1.")
+        raise UserError(
+            "tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1."
+        )
     if plan.recompute_layers or job.stack.selective != ("core_attn",):
-        raise UserError("the lessons recompute all layers or none, and selectively attention's core: choose so.")
+        raise UserError(
+            "the lessons recompute all layers or none, and selectively attention's core: choose so."
+        )
     if job.routing_imbalance > 1:
-        raise UserError("the lessons' routers decide for themselves: leave out --routing-imbalance, or name other --software.")
+        raise UserError(
+            "the lessons' routers decide for themselves: leave out --routing-imbalance, or name other "
+            "--software."
+        )
     if job.token_counts and not (job.stack.grid and job.shape.experts):
-        raise UserError("token counts are those of experts in the lessons' grid: leave them out, or take the pocket stack as it is.")
+        raise UserError(
+            "token counts are those of experts in the lessons' grid: leave them out, or take the pocket "
+            "stack as it is."
+        )
     if plan.shards:
-        raise UserError("the lessons' grid shards over all of dp: leave out --shards, or name other --software.")
+        raise UserError(
+            "the lessons' grid shards over all of dp: leave out --shards, or name other --software."
+        )
 
 
 def config_of(job: Job) -> ModelConfig:
     """The lessons' model of this shape."""
     shape, some = job.shape, job.shape.experts
     sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn, shape.vocab)
-    config = ModelConfig(*sizes, sequence=job.sequence, tied=shape.tied_embeddings, capacity_factor=job.capacity_factor)
+    config = ModelConfig(
+        *sizes, sequence=job.sequence, tied=shape.tied_embeddings, capacity_factor=job.capacity_factor
+    )
     if some is None:
         return config
     if some.dense_layers or some.shared_gate or some.shared_ffn not in (0, some.ffn):
-        raise UserError("the lessons' model has experts in every layer, and shared ones as wide as the others: name other --software.")
-    return config.on(experts=some.experts, top_k=some.top_k, expert_ffn=some.ffn, shared_experts=some.shared_experts)
+        raise UserError(
+            "the lessons' model has experts in every layer, and shared ones as wide as the others: name "
+            "other --software."
+        )
+    return config.on(
+        experts=some.experts, top_k=some.top_k, expert_ffn=some.ffn, shared_experts=some.shared_experts
+    )

@@ -1,7 +1,9 @@
-"""The lessons' blocks with experts, as lists, for a router whose choices are known: every rank sends and gets rows of its own.
+"""The lessons' blocks with experts, as lists, for a router whose choices are known: every rank sends and gets
+rows of its own.
 
-Idea   The lists are those of `ndparallel.planner.lesson_runs.experts`; what is a number there is an array over the machine's members here. An
-       operation is priced for all of them at once, and an all-to-all with uneven pieces runs on all their clocks.
+Idea   The lists are those of `ndparallel.planner.lesson_runs.experts`; what is a number there is an array
+       over the machine's members here. An operation is priced for all of them at once, and an all-to-all with
+       uneven pieces runs on all their clocks.
 Cost   A vector operation for every item of a list, and lists of their own for every layer and microbatch.
 
 Glossary
@@ -26,7 +28,8 @@ from ndparallel.planner.step.streams import Item
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Who sends how many rows to whom, in one layer for one microbatch. The counterpart of ndparallel.parallel.expert.Itinerary."""
+    """Who sends how many rows to whom, in one layer for one microbatch. The counterpart of
+    ndparallel.parallel.expert.Itinerary."""
 
     mesh: Mesh
     members: np.ndarray
@@ -115,4 +118,6 @@ def where(rows: Any, operation: Operation) -> Operation:
 
 def routed(lists: ExecutedExperts, routes: Routes) -> RoutedExperts:
     """The same lists for rows that go these ways."""
-    return RoutedExperts(**{field.name: getattr(lists, field.name) for field in fields(ExecutedExperts)}, routes=routes)
+    return RoutedExperts(
+        **{field.name: getattr(lists, field.name) for field in fields(ExecutedExperts)}, routes=routes
+    )

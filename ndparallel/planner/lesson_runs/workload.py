@@ -1,9 +1,10 @@
 """What each pipeline rank of an executed run of the lessons has to do: the workload of the "pocket" stack.
 
-Idea   The same questions as `ndparallel.planner.step.workload` answers for real frameworks, answered from the lists of executed layers. Buckets,
-       units and what the ranks share are cut as ndparallel/training/buckets.py and ndparallel/model/layers.py cut them.
-Limit  As ndparallel.planner.lesson_runs.layers; links that differ within a tp group delay the ranks of a pipeline stage by different times, of
-       which the longest is taken.
+Idea   The same questions as `ndparallel.planner.step.workload` answers for real frameworks, answered from the
+       lists of executed layers. Buckets, units and what the ranks share are cut as
+       ndparallel/training/buckets.py and ndparallel/model/layers.py cut them.
+Limit  As ndparallel.planner.lesson_runs.layers; links that differ within a tp group delay the ranks of a
+       pipeline stage by different times, of which the longest is taken.
 
 Glossary: see `ndparallel.planner.step.workload`.
 """
@@ -66,17 +67,39 @@ class ExecutedWorkload:
 
     @property
     def sequence_parallel(self) -> str:
-        return "none" if not self.plan.sequence_parallel else "sp-regather" if self.job.stack.regathers else "sp"
+        return (
+            "none" if not self.plan.sequence_parallel else "sp-regather" if self.job.stack.regathers else "sp"
+        )
 
     @cached_property
     def lists(self) -> ExecutedLists:
         plan, stack, config = self.plan, self.job.stack, self.config
         variant = "all-gather" if stack.cp_gathers else "ring"
-        z = local_sizes(config, plan.micro_batch, plan.tp, 0, self.sequence_parallel, stack.dtype, plan.cp, variant, plan.ep)
-        common = (z, plan.tp, self.sequence_parallel, plan.recompute, stack.tp_chunks, plan.cp, stack.cp_gathers)
+        z = local_sizes(
+            config,
+            plan.micro_batch,
+            plan.tp,
+            0,
+            self.sequence_parallel,
+            stack.dtype,
+            plan.cp,
+            variant,
+            plan.ep,
+        )
+        common = (
+            z,
+            plan.tp,
+            self.sequence_parallel,
+            plan.recompute,
+            stack.tp_chunks,
+            plan.cp,
+            stack.cp_gathers,
+        )
         if not config.experts:
             return ExecutedLists(*common)
-        return ExecutedExperts(*common, self.rows_to_each_expert(z), plan.micro_batch, config.balance_loss > 0)
+        return ExecutedExperts(
+            *common, self.rows_to_each_expert(z), plan.micro_batch, config.balance_loss > 0
+        )
 
     def rows_to_each_expert(self, z: Sizes) -> float:
         """That one rank sends: the mean, or what a full expert takes."""
@@ -89,8 +112,12 @@ class ExecutedWorkload:
     def kinds(self) -> list[list[str]]:
         """As ndparallel/model/stages.py spreads them: the head counted by its FLOPs."""
         z = local_sizes(self.config, 1, 1, 0, "none", "float32")
-        head = sum(operation.flops for operation in costs.head_forward(z)) / sum(operation.flops for operation in costs.block_forward(z))
-        kinds = [["block"] * count for count in spread_layers(self.config.layers, self.plan.stages, 0.0, head)]
+        head = sum(operation.flops for operation in costs.head_forward(z)) / sum(
+            operation.flops for operation in costs.block_forward(z)
+        )
+        kinds = [
+            ["block"] * count for count in spread_layers(self.config.layers, self.plan.stages, 0.0, head)
+        ]
         kinds[0].insert(0, "embedding")
         kinds[-1].append("head")
         return kinds
@@ -106,8 +133,12 @@ class ExecutedWorkload:
     def routed_block(self, op: str, layer: int, microbatch: int, machine: Cluster) -> list[Item]:
         """A block's pass on all ranks of the machine, with the rows that the run's own router sent."""
         assert isinstance(self.lists, ExecutedExperts) and self.job.token_counts
-        sent = self.job.token_counts.sent(layer, microbatch, self.mesh.world_size, machine.members, self.config.experts)
-        return routed(self.lists, Routes(self.mesh, machine.members, sent)).passes("block", PASSES[op], deferred=op == "I")
+        sent = self.job.token_counts.sent(
+            layer, microbatch, self.mesh.world_size, machine.members, self.config.experts
+        )
+        return routed(self.lists, Routes(self.mesh, machine.members, sent)).passes(
+            "block", PASSES[op], deferred=op == "I"
+        )
 
     def parameters(self, kind: str) -> dict[str, tuple[int, int]]:
         """Parameters of a unit by name: how many, and how many tp ranks share them."""
@@ -143,9 +174,14 @@ class ExecutedWorkload:
         return [self.bucket(run, f"{stage}.{number}") for number, run in enumerate(self.runs(stage))]
 
     def bucket(self, run: Sequence[str], name: str) -> Bucket:
-        units = [Unit(self.passes(kind, "forward"), self.passes(kind, "backward"), tuple(self.elements(kind))) for kind in run]
+        units = [
+            Unit(self.passes(kind, "forward"), self.passes(kind, "backward"), tuple(self.elements(kind)))
+            for kind in run
+        ]
         whole = self.sizes(run) * self.itemsize
-        reduce = self.exchanges(f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", whole)
+        reduce = self.exchanges(
+            f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", whole
+        )
         gather = self.exchanges(f"weights {name}", "all_gather", whole)
         return Bucket(units, reduce, gather, self.shared_by(run), (whole.sum(), whole.sum()))
 
@@ -156,7 +192,11 @@ class ExecutedWorkload:
     def exchanges(self, name: str, collective: str, sizes: np.ndarray) -> list[Exchange]:
         """Of what all data-parallel ranks hold, and of the experts, which fewer hold."""
         parts = zip(("", " of experts"), self.averaging_groups, self.owners, sizes)
-        return [Exchange(name + what, collective, group, size) for what, group, ranks, size in parts if size and ranks > 1]
+        return [
+            Exchange(name + what, collective, group, size)
+            for what, group, ranks, size in parts
+            if size and ranks > 1
+        ]
 
     @property
     def averaging_groups(self) -> tuple[str, str]:
@@ -210,7 +250,9 @@ class ExecutedWorkload:
         place = [mesh.rank(pp=rank) for rank in range(self.plan.pp)]
         links = [[hardware.link(a, b) for b in place] for a in place]
         latency = [[link.latency_seconds for link in row] for row in links]
-        return np.array(latency), np.array([[self.message_bytes / link.bandwidth_bytes_per_second for link in row] for row in links])
+        return np.array(latency), np.array(
+            [[self.message_bytes / link.bandwidth_bytes_per_second for link in row] for row in links]
+        )
 
     # ---- the end of a step
 

@@ -1,6 +1,7 @@
 """How many activations a schedule lets a rank keep, in closed form.
 
-Idea   What a rank keeps follows from how many forwards it is ahead of its backwards. Tests hold each form to its schedule's own list.
+Idea   What a rank keeps follows from how many forwards it is ahead of its backwards. Tests hold each form to
+       its schedule's own list.
 Cost   nothing: a list of a long pipeline takes a tenth of a second to write.
 Limit  Of a schedule that is searched for it is what the search may use.
 

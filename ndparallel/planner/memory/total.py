@@ -1,9 +1,11 @@
 """Bytes on every pipeline stage's GPUs, by kind.
 
-Idea   Weights, gradients and optimizer follow from the parameters that a rank holds; activations from the tensors that a layer keeps until
-       its backward pass, times the microbatches that the schedule keeps in flight.
-Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two moments in float32).
-       Activations of one layer, unfused and with dropout: s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 1).
+Idea   Weights, gradients and optimizer follow from the parameters that a rank holds; activations from the
+       tensors that a layer keeps until its backward pass, times the microbatches that the schedule keeps in
+       flight.
+Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
+       moments in float32). Activations of one layer, unfused and with dropout: s b h (34 + 5 a s / h) bytes
+       (Korthikanti et al. 2205.05198, equation 1).
 Limit  What the allocator rounds up and the libraries hold is one constant, CONTEXT_BYTES.
 
 Glossary
@@ -80,7 +82,10 @@ def in_flight(job: Job, plan: Plan) -> list[float]:
         return [1.0]
     if plan.schedule in AUTOMATIC:
         return peak_activations(schedule_of(workload_of(job, plan)))
-    return [float(HELD[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks)) for rank in range(plan.pp)]
+    return [
+        float(HELD[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks))
+        for rank in range(plan.pp)
+    ]
 
 
 def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
@@ -88,7 +93,11 @@ def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     elements = [elements_of(job, plan, kind) for kind in kinds]
     shared, experts = sum(each for each, _ in elements), sum(each for _, each in elements)
-    states = fsdp_states(job, plan, shared, experts) if plan.zero == 3 and plan.dp > 1 else plain_states(job, plan, shared, experts)
+    states = (
+        fsdp_states(job, plan, shared, experts)
+        if plan.zero == 3 and plan.dp > 1
+        else plain_states(job, plan, shared, experts)
+    )
     return StageMemory(
         **states,
         activations=activation_bytes(job, plan, kinds) * chunks / plan.chunks + once_bytes(job, plan),
@@ -109,15 +118,27 @@ def plain_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
 
 
 def fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
-    """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be scattered."""
+    """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients
+    wait to be scattered."""
     mine, number = (
         shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp),
         HALF if job.half else SINGLE,
     )
-    unit = reduce(np.maximum, [sum(elements_of(job, plan, kind)) for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)]])
+    unit = reduce(
+        np.maximum,
+        [
+            sum(elements_of(job, plan, kind))
+            for kind in ("dense", "experts")[: 1 + (job.shape.experts is not None)]
+        ],
+    )
     ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
     gathered = (2 * unit + ends) * HALF + unit * job.stack.gradient_bytes
-    return {"weights": mine * number, "gradients": mine * number, "optimizer": mine * 2 * number, "buffers": gathered + CONTEXT_BYTES}
+    return {
+        "weights": mine * number,
+        "gradients": mine * number,
+        "optimizer": mine * 2 * number,
+        "buffers": gathered + CONTEXT_BYTES,
+    }
 
 
 def logits_bytes(job: Job, plan: Plan):
@@ -125,7 +146,7 @@ def logits_bytes(job: Job, plan: Plan):
     return plan.share(job).rows * job.shape.vocab / cut * job.stack.logits_kept
 
 
-# ------------------------------------------------------------------------------------------------------------ activations
+# ------------------------------------------------------------------------------------------------ activations
 
 
 def activation_bytes(job: Job, plan: Plan, kinds: Sequence[str]):
@@ -133,12 +154,18 @@ def activation_bytes(job: Job, plan: Plan, kinds: Sequence[str]):
     lists = LayerLists(job.shape, plan.share(job), job.stack)
     layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
     kept = sum(kind.endswith(KEPT) for kind in layers)
-    return (len(layers) - kept) * kept_bytes(lists, plan.recompute) + (kept and kept * kept_bytes(lists, "none"))
+    return (len(layers) - kept) * kept_bytes(lists, plan.recompute) + (
+        kept and kept * kept_bytes(lists, "none")
+    )
 
 
 def once_bytes(job: Job, plan: Plan):
     """Of the one layer that is computed again."""
-    return kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none") if plan.recompute == "full" else 0.0
+    return (
+        kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none")
+        if plan.recompute == "full"
+        else 0.0
+    )
 
 
 def kept_bytes(lists: LayerLists, recompute: str):
@@ -150,16 +177,27 @@ def kept_bytes(lists: LayerLists, recompute: str):
     again = stack.selective if recompute == "selective" else ()
     if "half" in again:
         return start + half_of_outputs(lists)
-    scores = 0 if stack.flash or "core_attn" in again else lists.scores * (HALF + (1 + HALF if stack.dropout else 0))
+    scores = (
+        0
+        if stack.flash or "core_attn" in again
+        else lists.scores * (HALF + (1 + HALF if stack.dropout else 0))
+    )
     moe_share = shape.moe_layers / shape.layers
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
     norms = 2 * gathered_bytes(lists) if "layernorm" in again else 0
-    return attention_bytes(lists, "mla_up_proj" in again) + scores + (1 - moe_share) * dense + moe_share * experts - norms
+    return (
+        attention_bytes(lists, "mla_up_proj" in again)
+        + scores
+        + (1 - moe_share) * dense
+        + moe_share * experts
+        - norms
+    )
 
 
 def normed_bytes(lists: LayerLists):
-    """A half's input and its norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps the gathered ones."""
+    """A half's input and its norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps
+    the gathered ones."""
     return lists.share.shard * lists.shape.hidden * HALF + gathered_bytes(lists)
 
 
@@ -173,11 +211,17 @@ def mask_bytes(lists: LayerLists):
 
 
 def attention_bytes(lists: LayerLists, from_ranks: bool):
-    """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks, those instead of them."""
+    """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks,
+    those instead of them."""
     shape, tp = lists.shape, lists.share.tp
     widths = (shape.heads + shape.kv_heads) * (shape.head_dim + shape.value_dim) / tp
     if from_ranks and shape.latent:
-        widths = shape.heads * shape.value_dim / tp + shape.latent.query_rank + shape.latent.kv_rank + shape.latent.rope_dim
+        widths = (
+            shape.heads * shape.value_dim / tp
+            + shape.latent.query_rank
+            + shape.latent.kv_rank
+            + shape.latent.rope_dim
+        )
     return normed_bytes(lists) + lists.share.rows * widths * HALF + mask_bytes(lists)
 
 
@@ -188,7 +232,8 @@ def mlp_bytes(lists: LayerLists, again: bool):
 
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
-    """Rows before the experts, between their matrices, and after them where their gates are, on the busiest rank."""
+    """Rows before the experts, between their matrices, and after them where their gates are, on the busiest
+    rank."""
     assert lists.shape.experts
     between = 1 + lists.shape.gated + ("moe_act" not in again)
     outside = lists.shape.hidden * (1 if lists.stack.early_gates else 2)

@@ -1,10 +1,12 @@
-"""The keys of a Hugging Face config.json: every spelling of a size, and one reader that finds, checks and explains.
+"""The keys of a Hugging Face config.json: every spelling of a size, and one reader that finds, checks and
+explains.
 
-The idea: code asks for a field by our name for it; the reader knows how the many families spell it, refuses what cannot be, and keeps a
-note of every default that it had to use.
-The limit: nothing is guessed. What is neither written down nor a default of the family is an error that names the key.
+The idea: code asks for a field by our name for it; the reader knows how the many families spell it, refuses
+what cannot be, and keeps a note of every default that it had to use. The limit: nothing is guessed. What is
+neither written down nor a default of the family is an error that names the key.
 
-Glossary: key = a name in config.json; field = our name for the same thing; tied = input and output embedding are one matrix.
+Glossary: key = a name in config.json; field = our name for the same thing; tied = input and output embedding
+are one matrix.
 """
 
 import json
@@ -46,18 +48,22 @@ SPELLINGS = {
 
 
 class Config:
-    """The entries of one config.json, asked for by field; `defaults` are those of `class_name`, a configuration class of transformers."""
+    """The entries of one config.json, asked for by field; `defaults` are those of `class_name`, a
+    configuration class of transformers."""
 
     def __init__(self, entries: Mapping[str, Any], defaults: Mapping[str, Any], class_name: str) -> None:
         self.entries, self.defaults, self.class_name = entries, defaults, class_name
         self.notes: list[str] = []
 
     def key(self, field: str) -> str:
-        """The key that gives `field`, or all its spellings if none does. A null counts as not given, as in transformers."""
+        """The key that gives `field`, or all its spellings if none does. A null counts as not given, as in
+        transformers."""
         given = [key for key in SPELLINGS[field] if self.entries.get(key) is not None]
         for other in given[1:]:
             if self.entries[other] != self.entries[given[0]]:
-                raise UserError(f"{self._shown(given[0])} and {self._shown(other)} should be the same and differ.")
+                raise UserError(
+                    f"{self._shown(given[0])} and {self._shown(other)} should be the same and differ."
+                )
         return given[0] if given else " or ".join(SPELLINGS[field])
 
     def value(self, field: str) -> Any:
@@ -85,8 +91,13 @@ class Config:
 
     def layer_numbers(self, field: str) -> frozenset[int]:
         value, last = self.value(field), self.size("layers") - 1
-        if not isinstance(value, list) or not all(type(layer) is int and 0 <= layer <= last for layer in value):
-            raise UserError(f"{self.key(field)} must be a list of layer numbers from 0 to {last}, not {reprlib.repr(value)}.")
+        if not isinstance(value, list) or not all(
+            type(layer) is int and 0 <= layer <= last for layer in value
+        ):
+            raise UserError(
+                f"{self.key(field)} must be a list of layer numbers from 0 to {last}, not "
+                f"{reprlib.repr(value)}."
+            )
         return frozenset(value)
 
     def _default(self, field: str) -> Any:

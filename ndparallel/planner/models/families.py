@@ -1,12 +1,13 @@
 """What a config.json does not say: the architecture that its `model_type` stands for.
 
-The idea: one row per family. Norm, positions, biases and the layout of experts are the family's; sizes are the file's.
-The limit: a key may be missing only where transformers' own configuration class has a default on which published files rely; those are
-the `defaults` (src/transformers/models/*/configuration_*.py). Where a family could be built otherwise (a bias, another attention) and we
-could not count it, `must` names the key and the only value we take.
+The idea: one row per family. Norm, positions, biases and the layout of experts are the family's; sizes are
+the file's. The limit: a key may be missing only where transformers' own configuration class has a default on
+which published files rely; those are the `defaults` (src/transformers/models/*/configuration_*.py). Where a
+family could be built otherwise (a bias, another attention) and we could not count it, `must` names the key
+and the only value we take.
 
-Glossary: see shape.py; every = one layer in `every` is a mixture of experts; first_dense = so many layers at the front are not; listed =
-the layers that a file names as dense.
+Glossary: see shape.py; every = one layer in `every` is a mixture of experts; first_dense = so many layers at
+the front are not; listed = the layers that a file names as dense.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,13 @@ from ndparallel.planner.models.config import Config, Rule
 from ndparallel.planner.models.shape import BIASES, Experts, LatentAttention
 from ndparallel.planner.models.sizes import head_width
 
-GATED_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "gelu_new": "geglu", "gelu_pytorch_tanh": "geglu"}
+GATED_ACTIVATIONS = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_new": "geglu",
+    "gelu_pytorch_tanh": "geglu",
+}
 PLAIN_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
 
 
@@ -28,11 +35,15 @@ def mixtral_experts(config: Config) -> Experts:
 def qwen3_experts(config: Config) -> Experts:
     every, listed = config.size("every"), config.layer_numbers("dense_layers")
     dense = tuple(layer for layer in range(config.size("layers")) if layer in listed or (layer + 1) % every)
-    return Experts(config.size("experts"), config.size("top_k"), config.size("expert_ffn"), dense_layers=dense)
+    return Experts(
+        config.size("experts"), config.size("top_k"), config.size("expert_ffn"), dense_layers=dense
+    )
 
 
 def qwen2_experts(config: Config) -> Experts:
-    return replace(qwen3_experts(config), shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True)
+    return replace(
+        qwen3_experts(config), shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True
+    )
 
 
 def deepseek_v2_experts(config: Config) -> Experts:
@@ -62,7 +73,10 @@ def latent_attention(config: Config) -> LatentAttention:
 
 
 AS_HEADS = Rule("as many as heads", lambda config: config.size("heads"))
-PER_HEAD = Rule("hidden size / heads", lambda config: head_width(config.size("hidden"), config.size("heads"), config.key("hidden")))
+PER_HEAD = Rule(
+    "hidden size / heads",
+    lambda config: head_width(config.size("hidden"), config.size("heads"), config.key("hidden")),
+)
 FOUR_TIMES = Rule("4 x hidden size", lambda config: 4 * config.size("hidden"))
 
 Q_K_V_AND_OUTPUT = ("qkv", "output")
@@ -70,7 +84,8 @@ Q_K_V_AND_OUTPUT = ("qkv", "output")
 
 @dataclass(frozen=True)
 class Family:
-    """One model_type. `biases` are always there, those of `bias_flags` where the flag says so; `latent` and `experts` read their part.
+    """One model_type. `biases` are always there, those of `bias_flags` where the flag says so; `latent` and
+    `experts` read their part.
 
     `activation` is given where no key says it; else `activations` translates the key's word.
     """

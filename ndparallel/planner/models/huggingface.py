@@ -1,10 +1,11 @@
 """Read the shape of a model from a Hugging Face config.json on this machine.
 
-The idea: load the JSON, find the language model in it, let its family (families.py) and the keys (config.py) fill a ModelShape.
-The limit: only the families listed there. Weights are not looked at, so what the file says wrongly is believed.
+The idea: load the JSON, find the language model in it, let its family (families.py) and the keys (config.py)
+fill a ModelShape. The limit: only the families listed there. Weights are not looked at, so what the file says
+wrongly is believed.
 
-Glossary: text_config = where a model that also sees or hears keeps its language model; MTP = multi-token prediction, layers beside the
-model that predict tokens further ahead.
+Glossary: text_config = where a model that also sees or hears keeps its language model; MTP = multi-token
+prediction, layers beside the model that predict tokens further ahead.
 """
 
 import json
@@ -24,8 +25,9 @@ from ndparallel.planner.models.sizes import checked_choice
 def from_huggingface(path: str | Path) -> ModelShape:
     """Return the shape that the config.json at `path` describes.
 
-    Raises UserError, one sentence that names the file and the key: no such file, a directory, not UTF-8, not JSON, an unknown model_type,
-    a missing key, a size that is no whole number, negative or absurd, or an architecture that we cannot count.
+    Raises UserError, one sentence that names the file and the key: no such file, a directory, not UTF-8, not
+    JSON, an unknown model_type, a missing key, a size that is no whole number, negative or absurd, or an
+    architecture that we cannot count.
     """
     path = Path(path)
     try:
@@ -70,7 +72,8 @@ def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
 
 
 def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries of the language model: `text_config` where there is one; whether embeddings are tied may be said outside of it."""
+    """The entries of the language model: `text_config` where there is one; whether embeddings are tied may be
+    said outside of it."""
     if "text_config" not in entries:
         return entries
     text, tied = entries["text_config"], entries.get("tie_word_embeddings")
@@ -122,4 +125,7 @@ def left_out(entries: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[st
     if mtp := text.get("num_nextn_predict_layers"):
         yield f"Multi-token prediction (num_nextn_predict_layers {reprlib.repr(mtp)}) is left out."
     if (window := text.get("sliding_window")) and text.get("use_sliding_window", True):
-        yield f"The sliding window of {reprlib.repr(window)} tokens is left out: attention is over the whole sequence."
+        yield (
+            f"The sliding window of {reprlib.repr(window)} tokens is left out: attention is over the whole "
+            "sequence."
+        )

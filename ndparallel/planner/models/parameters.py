@@ -1,7 +1,8 @@
 """Parameters of a model, counted by kind.
 
-The idea: kinds and not one sum, because they live in different places: tensor parallelism cuts the attention, expert parallelism deals
-out the experts, the first pipeline stage holds the embedding and the last one the head.
+The idea: kinds and not one sum, because they live in different places: tensor parallelism cuts the attention,
+expert parallelism deals out the experts, the first pipeline stage holds the embedding and the last one the
+head.
 """
 
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters by kind. Attention, dense_mlp, router, expert, shared_experts and layer_norms are of one layer, expert of one expert.
+    """Parameters by kind. Attention, dense_mlp, router, expert, shared_experts and layer_norms are of one
+    layer, expert of one expert.
 
-    `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its matrix is the token embedding.
+    `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its
+    matrix is the token embedding.
     """
 
     token_embedding: int
@@ -47,7 +50,8 @@ class Parameters:
 
     @property
     def active(self) -> int:
-        """All but the experts that a token does not choose; the embedding counts (published figures differ in this: see the tests)."""
+        """All but the experts that a token does not choose; the embedding counts (published figures differ in
+        this: see the tests)."""
         return self._model(self._moe_layer(self.top_k))
 
     def _moe_layer(self, experts: int) -> int:

@@ -1,8 +1,9 @@
-"""Find the model that a person means: a preset by its name, a config.json by its path, or the sizes given one by one.
+"""Find the model that a person means: a preset by its name, a config.json by its path, or the sizes given one
+by one.
 
-The idea: all three become one ModelShape. The presets are kept as config.json files keep them, each with its source, and are read by the
-same reader, so they can be held against the published files key by key.
-The limit: a preset is a shape, not a training recipe: sequence length, batch and precision belong to the job.
+The idea: all three become one ModelShape. The presets are kept as config.json files keep them, each with its
+source, and are read by the same reader, so they can be held against the published files key by key. The
+limit: a preset is a shape, not a training recipe: sequence length, batch and precision belong to the job.
 """
 
 import json
@@ -20,7 +21,8 @@ PRESETS = Path(__file__).with_name("presets.json")
 
 
 def find_model(name_or_path: str) -> ModelShape:
-    """Return the preset of that name, in capitals or not, or the model that the config.json at that path describes.
+    """Return the preset of that name, in capitals or not, or the model that the config.json at that path
+    describes.
 
     Raises UserError, with the nearest name, where there is neither, and whatever `from_huggingface` raises.
     """
@@ -34,7 +36,8 @@ def find_model(name_or_path: str) -> ModelShape:
 
 @cache
 def presets() -> dict[str, dict[str, Any]]:
-    """The presets by name, each with its `source` and its `config`: the keys of its config.json that matter, defaults written out."""
+    """The presets by name, each with its `source` and its `config`: the keys of its config.json that matter,
+    defaults written out."""
     return json.loads(PRESETS.read_text(encoding="utf-8"))
 
 
@@ -62,11 +65,13 @@ def from_flags(
     name: str = "from flags",
     **others: Any,
 ) -> ModelShape:
-    """Return the shape of a model given size by size. What is not given is as in Llama: SwiGLU, RMSNorm, rotary, no bias, not tied.
+    """Return the shape of a model given size by size. What is not given is as in Llama: SwiGLU, RMSNorm,
+    rotary, no bias, not tied.
 
-    kv_heads is heads if not given, head_dim hidden / heads. A model is a mixture of experts if `experts` is not 0; each of them, the
-    shared ones too, is expert_ffn wide. `others` are further fields of ModelShape: activation, norm, biases, qk_norm, tied_embeddings.
-    Latent attention takes a config.json. Raises UserError, naming it, for a size that is missing (None) or cannot be.
+    kv_heads is heads if not given, head_dim hidden / heads. A model is a mixture of experts if `experts` is
+    not 0; each of them, the shared ones too, is expert_ffn wide. `others` are further fields of ModelShape:
+    activation, norm, biases, qk_norm, tied_embeddings. Latent attention takes a config.json. Raises
+    UserError, naming it, for a size that is missing (None) or cannot be.
     """
     refuse_missing(layers=layers, hidden=hidden, heads=heads, ffn=ffn, vocab=vocab)
     kv_heads = heads if kv_heads is None else kv_heads
@@ -75,16 +80,24 @@ def from_flags(
     position = "learned" if learned_positions else "rotary"
     moe = experts_from_flags(experts, top_k, expert_ffn, shared_experts, first_dense_layers)
     source = "given by its sizes"
-    return ModelShape(name, *sizes, position=position, positions=learned_positions, experts=moe, source=source, **others)
+    return ModelShape(
+        name, *sizes, position=position, positions=learned_positions, experts=moe, source=source, **others
+    )
 
 
-def experts_from_flags(experts: int, top_k: int, ffn: int, shared_experts: int, first_dense_layers: int) -> Experts | None:
+def experts_from_flags(
+    experts: int, top_k: int, ffn: int, shared_experts: int, first_dense_layers: int
+) -> Experts | None:
     if not experts:
         if top_k or ffn or shared_experts or first_dense_layers:
-            raise UserError("top_k, expert_ffn, shared_experts and first_dense_layers mean nothing without experts.")
+            raise UserError(
+                "top_k, expert_ffn, shared_experts and first_dense_layers mean nothing without experts."
+            )
         return None
     dense = range(checked_size(first_dense_layers, "layers", "first_dense_layers", least=0))
-    return Experts(experts, top_k, ffn, shared_experts, ffn if shared_experts else 0, dense_layers=tuple(dense))
+    return Experts(
+        experts, top_k, ffn, shared_experts, ffn if shared_experts else 0, dense_layers=tuple(dense)
+    )
 
 
 def refuse_missing(**sizes: int | None) -> None:

@@ -1,16 +1,17 @@
 """The shape of a model: which matrices a layer multiplies with, and how many parameters that makes.
 
-The idea: a planner needs no weights, only their sizes. A layer is listed as its matrices, each once, and everything else follows from
-the list: the parameters, the FLOPs, the memory, what tensor parallelism cuts and how.
-The cost: a few frozen dataclasses; counting takes microseconds and is exact to the last parameter.
-The limit: decoder-only transformers, every layer norm - attention - norm - MLP. What a checkpoint holds besides (multi-token prediction,
-vision towers, quantization scales) is left out, and `notes` says so. Sparse and sliding-window attention change no parameter and are not
-held here either.
+The idea: a planner needs no weights, only their sizes. A layer is listed as its matrices, each once, and
+everything else follows from the list: the parameters, the FLOPs, the memory, what tensor parallelism cuts and
+how. The cost: a few frozen dataclasses; counting takes microseconds and is exact to the last parameter. The
+limit: decoder-only transformers, every layer norm - attention - norm - MLP. What a checkpoint holds besides
+(multi-token prediction, vision towers, quantization scales) is left out, and `notes` says so. Sparse and
+sliding-window attention change no parameter and are not held here either.
 
-Glossary: MLP = the feed-forward block; ffn = its width, between its matrices; expert = one MLP of many, of which a router chooses top_k
-for each token; MoE = mixture of experts; kv = keys and values; kv_heads < heads is grouped-query attention; head_dim = width of one
-head; latent attention (MLA) = DeepSeek's, whose queries, keys and values pass through narrow matrices (their width is a rank); nope and
-rope = the parts of a head without and with rotary position.
+Glossary: MLP = the feed-forward block; ffn = its width, between its matrices; expert = one MLP of many, of
+which a router chooses top_k for each token; MoE = mixture of experts; kv = keys and values; kv_heads < heads
+is grouped-query attention; head_dim = width of one head; latent attention (MLA) = DeepSeek's, whose queries,
+keys and values pass through narrow matrices (their width is a rank); nope and rope = the parts of a head
+without and with rotary position.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 
-GATED = {"gelu": False, "relu": False, "swiglu": True, "geglu": True}  # activation: does it multiply with a gate, a third matrix?
+# activation: does it multiply with a gate, a third matrix?
+GATED = {"gelu": False, "relu": False, "swiglu": True, "geglu": True}
 NORMS = ("layernorm", "rmsnorm")
 POSITIONS = ("learned", "rotary", "alibi")
 BIASES = ("qkv", "output", "mlp", "norm")
@@ -30,8 +32,8 @@ BIASES = ("qkv", "output", "mlp", "norm")
 class Linear(NamedTuple):
     """One matrix of `inputs` x `outputs` weights, and `outputs` more if it has a bias.
 
-    `split` is how tensor parallelism cuts it: by "columns" (a rank computes some of the outputs), by "rows" (a rank computes a part of
-    every output, and the parts are summed), or not at all: "whole".
+    `split` is how tensor parallelism cuts it: by "columns" (a rank computes some of the outputs), by "rows"
+    (a rank computes a part of every output, and the parts are summed), or not at all: "whole".
     """
 
     name: str
@@ -47,7 +49,8 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Ranks and head widths of multi-head latent attention (arXiv 2405.04434, section 2.1). With query_rank 0 queries take one matrix."""
+    """Ranks and head widths of multi-head latent attention (arXiv 2405.04434, section 2.1). With query_rank 0
+    queries take one matrix."""
 
     query_rank: int
     kv_rank: int
@@ -71,16 +74,19 @@ class LatentAttention:
         return down, Linear("query_up", self.query_rank, width, False, "columns")
 
     def keys_and_values(self, hidden: int, heads: int, bias: bool) -> tuple[Linear, ...]:
-        down = Linear("kv_down", hidden, self.kv_rank + self.rope_dim, bias, "whole")  # all heads share one key with position
+        # all heads share one key with position
+        down = Linear("kv_down", hidden, self.kv_rank + self.rope_dim, bias, "whole")
         return down, Linear("kv_up", self.kv_rank, heads * (self.nope_dim + self.value_dim), False, "columns")
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The mixture of experts that takes the place of the MLP in every layer but `dense_layers` (their numbers, from 0).
+    """The mixture of experts that takes the place of the MLP in every layer but `dense_layers` (their
+    numbers, from 0).
 
-    `ffn` is the width of one expert, `shared_ffn` that of one of the `shared_experts`, which serve every token. `shared_gate` is
-    Qwen2-MoE's gate on them; `router_bias` DeepSeek-V3's number per expert that balances the load.
+    `ffn` is the width of one expert, `shared_ffn` that of one of the `shared_experts`, which serve every
+    token. `shared_gate` is Qwen2-MoE's gate on them; `router_bias` DeepSeek-V3's number per expert that
+    balances the load.
     """
 
     experts: int
@@ -97,7 +103,9 @@ class Experts:
         checked_size(self.shared_experts, "shared_experts", least=0)
         checked_size(self.shared_ffn, "shared_ffn", least=int(self.shared_experts > 0))
         if self.top_k > self.experts:
-            raise UserError(f"top_k is {self.top_k}, but there are only {self.experts} experts to choose from.")
+            raise UserError(
+                f"top_k is {self.top_k}, but there are only {self.experts} experts to choose from."
+            )
 
     def router(self, hidden: int) -> tuple[Linear, ...]:
         choose = Linear("router", hidden, self.experts, self.router_bias, "whole")
@@ -106,12 +114,14 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """All sizes of a decoder-only transformer. Raises UserError, naming field and value, for sizes that no model can have.
+    """All sizes of a decoder-only transformer. Raises UserError, naming field and value, for sizes that no
+    model can have.
 
-    `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases` names what has one, out of
-    BIASES; "norm" is the shift of a LayerNorm. `qk_norm` is a norm on every head of queries and keys. With `latent` attention `head_dim`
-    is the width of a query, nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in sentences
-    what was assumed and what is left out.
+    `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases`
+    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `qk_norm` is a norm on every head
+    of queries and keys. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the
+    width of a dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what
+    is left out.
     """
 
     name: str
@@ -146,9 +156,14 @@ class ModelShape:
     def _check_together(self) -> None:
         if self.heads % self.kv_heads:
             near = near_divisors(self.heads, self.kv_heads)
-            raise UserError(f"{self.kv_heads} kv_heads cannot serve {self.heads} heads evenly; nearest: {near}.")
+            raise UserError(
+                f"{self.kv_heads} kv_heads cannot serve {self.heads} heads evenly; nearest: {near}."
+            )
         if self.latent and self.head_dim != self.latent.head_dim:
-            raise UserError(f"head_dim is {self.head_dim}, but a query of this latent attention is {self.latent.head_dim} wide.")
+            raise UserError(
+                f"head_dim is {self.head_dim}, but a query of this latent attention is "
+                f"{self.latent.head_dim} wide."
+            )
         for layer in self.experts.dense_layers if self.experts else ():
             if checked_size(layer, "a dense layer's number", least=0) >= self.layers:
                 raise UserError(f"layer {layer} is to be dense, but the last layer is {self.layers - 1}.")
@@ -172,13 +187,18 @@ class ModelShape:
         return self.experts is not None and layer not in self.experts.dense_layers
 
     def attention(self) -> tuple[Linear, ...]:
-        """The matrices of one layer's attention, in the order of use. Scores and their use on values have no weights."""
+        """The matrices of one layer's attention, in the order of use. Scores and their use on values have no
+        weights."""
         bias = "qkv" in self.biases
-        output = Linear("attention_output", self.heads * self.value_dim, self.hidden, "output" in self.biases, "rows")
+        output = Linear(
+            "attention_output", self.heads * self.value_dim, self.hidden, "output" in self.biases, "rows"
+        )
         if self.latent:
             sizes = (self.hidden, self.heads, bias)
             return *self.latent.queries(*sizes), *self.latent.keys_and_values(*sizes), output
-        return Linear("qkv", self.hidden, (self.heads + 2 * self.kv_heads) * self.head_dim, bias, "columns"), output
+        return Linear(
+            "qkv", self.hidden, (self.heads + 2 * self.kv_heads) * self.head_dim, bias, "columns"
+        ), output
 
     def attention_norms(self) -> tuple[int, ...]:
         """The widths of the norms inside attention. They have a scale and no shift."""
@@ -187,9 +207,14 @@ class ModelShape:
         return *filter(None, ranks), *heads
 
     def mlp(self, ffn: int) -> tuple[Linear, ...]:
-        """The matrices of an MLP of width `ffn`: the dense one, one expert, or the shared experts together."""
+        """The matrices of an MLP of width `ffn`: the dense one, one expert, or the shared experts
+        together."""
         bias = "mlp" in self.biases
-        up = Linear("gate_up", self.hidden, 2 * ffn, bias, "columns") if self.gated else Linear("up", self.hidden, ffn, bias, "columns")
+        up = (
+            Linear("gate_up", self.hidden, 2 * ffn, bias, "columns")
+            if self.gated
+            else Linear("up", self.hidden, ffn, bias, "columns")
+        )
         return up, Linear("down", ffn, self.hidden, bias, "rows")
 
     def parameters(self) -> Parameters:
@@ -208,7 +233,9 @@ class ModelShape:
             dense_mlp=count(self.mlp(self.ffn)),
             router=count(some.router(self.hidden)) if some else 0,
             expert=count(self.mlp(some.ffn)) if some else 0,
-            shared_experts=count(self.mlp(some.shared_experts * some.shared_ffn)) if some and some.shared_experts else 0,
+            shared_experts=count(self.mlp(some.shared_experts * some.shared_ffn))
+            if some and some.shared_experts
+            else 0,
             layer_norms=2 * norm,
             final_norm=norm,
             head=0 if self.tied_embeddings else table,

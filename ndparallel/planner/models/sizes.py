@@ -1,7 +1,8 @@
 """What a size may be: one check for every size that a person gives, in a file or on the command line.
 
-The idea: a size is a whole number, at least 1 and not absurd; what is not is told in one sentence that names it and shows its value.
-The limit: a size can pass and still be wrong; only its neighbours can tell (see shape.py).
+The idea: a size is a whole number, at least 1 and not absurd; what is not is told in one sentence that names
+it and shows its value. The limit: a size can pass and still be wrong; only its neighbours can tell (see
+shape.py).
 """
 
 import reprlib
@@ -10,12 +11,20 @@ from math import isqrt
 
 from ndparallel.base.errors import UserError, unknown
 
-LARGEST = {"layers": 4096, "heads": 8192, "kv_heads": 8192, "experts": 65536, "top_k": 65536, "shared_experts": 1024}
+LARGEST = {
+    "layers": 4096,
+    "heads": 8192,
+    "kv_heads": 8192,
+    "experts": 65536,
+    "top_k": 65536,
+    "shared_experts": 1024,
+}
 LARGEST_SIZE = 2**24  # of everything else: beyond every vocabulary and width
 
 
 def checked_size(value: object, field: str, label: str = "", least: int = 1) -> int:
-    """Return `value`, a whole number from `least` to the largest that `field` may be, else raise UserError that calls it `label`."""
+    """Return `value`, a whole number from `least` to the largest that `field` may be, else raise UserError
+    that calls it `label`."""
     label = label or field
     if isinstance(value, bool) or not isinstance(value, int):
         raise UserError(f"{label} must be a whole number, not {reprlib.repr(value)}.")
@@ -41,10 +50,13 @@ def checked_choice(value: object, label: str, choices: Iterable[str]) -> str:
 
 
 def head_width(hidden: int, heads: int, label: str = "hidden") -> int:
-    """Return the width of a head where nobody gave it: hidden / heads, if that is whole, else raise UserError."""
+    """Return the width of a head where nobody gave it: hidden / heads, if that is whole, else raise
+    UserError."""
     if checked_size(hidden, "hidden", label) % checked_size(heads, "heads"):
         near = near_divisors(hidden, heads)
-        raise UserError(f"{label} {hidden} is not a multiple of {heads} heads; take {near} heads, or give head_dim.")
+        raise UserError(
+            f"{label} {hidden} is not a multiple of {heads} heads; take {near} heads, or give head_dim."
+        )
     return hidden // heads
 
 

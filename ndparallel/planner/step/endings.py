@@ -1,14 +1,16 @@
 """How a pipeline rank's step ends: gradients that still travel, the optimizer, and weights for the next step.
 
-Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long before the rank's last action;
-       what they still need then, and what comes behind them, is the ending. Stepped weights hide behind the next forward pass. What hides
-       slows the pass that it hides behind. That makes the step longer on the first rank alone, which ends last: Megatron lets the others
-       sum their gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
+Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long
+       before the rank's last action; what they still need then, and what comes behind them, is the ending.
+       Stepped weights hide behind the next forward pass. What hides slows the pass that it hides behind. That
+       makes the step longer on the first rank alone, which ends last: Megatron lets the others sum their
+       gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
 Cost   a few microseconds for every bucket.
 Limit  All that a rank does behind a stage's last action is slowed as compute is.
 
 Glossary
-    left       by stage, the seconds between the end of the action that completes its gradients and the end of the rank's last action
+    left       by stage, the seconds between the end of the action that completes its gradients and the end of
+               the rank's last action
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +40,17 @@ def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
 
 
 def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
-    """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete `left` seconds before."""
+    """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete
+    `left` seconds before."""
     stack, plan, streams = work.job.stack, work.plan, Streams(work.machine)
     by_stage = {stage: work.buckets(stage) for stage in sorted(left, reverse=True)}
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero < 3 and any(bucket.reduce for bucket in buckets):
-        reduce_meanwhile(streams, passed_buckets(by_stage, left, seconds_of_passes(work, buckets, Bucket.backward)), stack.dp_overlap)
+        reduce_meanwhile(
+            streams,
+            passed_buckets(by_stage, left, seconds_of_passes(work, buckets, Bucket.backward)),
+            stack.dp_overlap,
+        )
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
     if plan.zero in (1, 2) and stack.gathers_first:
@@ -54,7 +61,8 @@ def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
 
 
 def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], overlap: bool) -> None:
-    """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one ends."""
+    """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one
+    ends."""
     ahead = max(before for _, before in passed)
     for bucket, before in passed:
         streams.pass_by(ahead - before)
@@ -71,8 +79,11 @@ def passed_buckets(
     passed = []
     for stage in sorted(left, key=lambda stage: -left[stage]):
         moments = list(accumulate(seconds[id(bucket.units)] for bucket in by_stage[stage]))
-        passed += [(bucket, left[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)]
-    return sorted(passed, key=lambda pair: -pair[1])  # a stage's last pass may begin before another's has ended
+        passed += [
+            (bucket, left[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)
+        ]
+    # a stage's last pass may begin before another's has ended
+    return sorted(passed, key=lambda pair: -pair[1])
 
 
 def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Bucket]) -> None:
@@ -86,7 +97,9 @@ def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Buck
         streams.pass_by(seconds[id(bucket.units)])
 
 
-def seconds_of_passes(work: AnyWorkload, buckets: Sequence[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> dict[int, float]:
+def seconds_of_passes(
+    work: AnyWorkload, buckets: Sequence[Bucket], one_pass: Callable[[Bucket, Streams], None]
+) -> dict[int, float]:
     """Seconds of one microbatch through each bucket, by its units."""
     known: dict[int, float] = {}
     for bucket in buckets:

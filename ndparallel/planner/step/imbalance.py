@@ -1,10 +1,12 @@
-"""Why a pipeline's ranks wait for a slower one though the pipeline is full, and whether another split of the layers would help.
+"""Why a pipeline's ranks wait for a slower one though the pipeline is full, and whether another split of the
+layers would help.
 
-Idea   The busiest rank sets the pace. Whole layers are spread anew, in the model's order, so that the busiest works as little as can be: a
-       pace can be kept if ranks that are filled up to it, one after another, hold all layers.
+Idea   The busiest rank sets the pace. Whole layers are spread anew, in the model's order, so that the busiest
+       works as little as can be: a pace can be kept if ranks that are filled up to it, one after another,
+       hold all layers.
 Cost   about a millisecond: once for a plan that is told, never in a search.
-Limit  A layer takes as long wherever it is. Of several chunks on a rank only their sum is looked at, and memory is not: earlier ranks keep
-       more microbatches, so the first one gets what is left.
+Limit  A layer takes as long wherever it is. Of several chunks on a rank only their sum is looked at, and
+       memory is not: earlier ranks keep more microbatches, so the first one gets what is left.
 """
 
 from collections import Counter
@@ -35,7 +37,10 @@ def imbalance_sentences(found: Answer) -> list[str]:
     if pace - each[busiest] > each[busiest] - each[rank]:
         return [f"{unlike(work)} Equal chunks on equal ranks would save at most {most}."]
     waits = f"pipeline rank {rank} ({held(work, rank)}) waits for rank {busiest} ({held(work, busiest)})"
-    longer = f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there are"
+    longer = (
+        f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there "
+        "are"
+    )
     split = another_split(found, work) if isinstance(work, Workload) else ""
     return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
 
@@ -43,7 +48,10 @@ def imbalance_sentences(found: Answer) -> list[str]:
 def unlike(work: AnyWorkload) -> str:
     layers = [layers_in(kinds) for kinds in work.kinds]
     few_to_many = f"stages have {min(layers)} to {max(layers)} layers"
-    return f"Stage imbalance: {few_to_many}, so that ranks wait for one another in every microbatch, however many there are."
+    return (
+        f"Stage imbalance: {few_to_many}, so that ranks wait for one another in every microbatch, however "
+        "many there are."
+    )
 
 
 def another_split(found: Answer, work: Workload) -> str:
@@ -61,9 +69,13 @@ def another_split(found: Answer, work: Workload) -> str:
 
 def held(work: AnyWorkload, rank: int) -> str:
     """What a rank holds, in words."""
-    counts = Counter(kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage])
+    counts = Counter(
+        kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage]
+    )
     dense = "dense layer" if any("experts" in kinds for kinds in work.kinds) else "layer"
-    layers = [count(counts[kind], noun) for kind, noun in (("dense", dense), ("block", "layer")) if counts[kind]]
+    layers = [
+        count(counts[kind], noun) for kind, noun in (("dense", dense), ("block", "layer")) if counts[kind]
+    ]
     layers += [f"{count(counts['experts'], 'layer')} with experts"] if counts["experts"] else []
     return listed(["embedding"] * counts["embedding"] + layers + ["head"] * counts["head"])
 
@@ -72,7 +84,7 @@ def layers_in(kinds: Sequence[str]) -> int:
     return sum(kind not in ("embedding", "head") for kind in kinds)
 
 
-# ------------------------------------------------------------------------------------------------------ another split
+# ---------------------------------------------------------------------------------------------- another split
 
 
 def most_even(work: Workload) -> tuple[float, list[int]]:

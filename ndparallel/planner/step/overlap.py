@@ -1,12 +1,15 @@
-"""How communication hides behind compute: one function for each pattern, the lessons' loops on the planner's streams.
+"""How communication hides behind compute: one function for each pattern, the lessons' loops on the planner's
+streams.
 
-Idea   1d_data_parallel.py executes these loops with real numbers; here the same order is only timed, from prices and the collectives'
-       seconds. tests/test_rung3.py holds the two together.
-Cost   a few microseconds for every unit; units and microbatches that are alike are timed until they are in their stride.
+Idea   1d_data_parallel.py executes these loops with real numbers; here the same order is only timed, from
+       prices and the collectives' seconds. tests/test_rung3.py holds the two together.
+Cost   a few microseconds for every unit; units and microbatches that are alike are timed until they are in
+       their stride.
 
 Glossary
     unit      embedding, layer or head: its lists of the forward and the backward pass
-    bucket    a run of units whose gradients, or weights, travel together; a list of buckets has the model's last first
+    bucket    a run of units whose gradients, or weights, travel together; a list of buckets has the model's
+              last first
     reduce    collectives that sum its gradients: whole, or to their owners
     gather    collectives that make its weights whole again
 """
@@ -23,7 +26,8 @@ from ndparallel.planner.step.streams import Item, Streams
 
 @dataclass(frozen=True)
 class Unit:
-    """What a rank does for one microbatch; `elements` are the parameters it holds: (shared by all of dp, its experts)."""
+    """What a rank does for one microbatch; `elements` are the parameters it holds: (shared by all of dp, its
+    experts)."""
 
     forward: Sequence[Item]
     backward: Sequence[Item]
@@ -83,9 +87,11 @@ def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
     backward(streams, buckets)
 
 
-def replicated(streams: Streams, buckets: Sequence[Bucket], microbatches: int, overlap: bool, gathers_first: bool = False) -> None:
-    """DDP and ZeRO-1: gradients travel once a step. With `gathers_first` the weights that others have stepped come beside the first
-    forward pass."""
+def replicated(
+    streams: Streams, buckets: Sequence[Bucket], microbatches: int, overlap: bool, gathers_first: bool = False
+) -> None:
+    """DDP and ZeRO-1: gradients travel once a step. With `gathers_first` the weights that others have stepped
+    come beside the first forward pass."""
     (arriving_forward if gathers_first else forward)(streams, buckets)
     if microbatches > 1:
         backward(streams, buckets)
@@ -103,7 +109,8 @@ def arriving_forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
 
 
 def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
-    """The last backward pass: send each bucket as soon as it is filled, or all at the end, one after another."""
+    """The last backward pass: send each bucket as soon as it is filled, or all at the end, one after
+    another."""
     for bucket in buckets:
         bucket.backward(streams)
         if overlap:
@@ -135,9 +142,11 @@ def one_sharded_gradient(streams: Streams, before: Bucket | None, bucket: Bucket
     begin(streams, bucket.reduce)
 
 
-def fully_sharded(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True) -> None:
-    """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with `overlap` the last one's
-    gradients go beside it."""
+def fully_sharded(
+    streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True
+) -> None:
+    """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with
+    `overlap` the last one's gradients go beside it."""
     gathered_forward(streams, buckets, prefetch, reshard)
     gathered_backward(streams, buckets, prefetch, overlap, reshard)
 
@@ -155,7 +164,9 @@ def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool
         streams.repeat(times, partial(one, bucket, following))
 
 
-def gathered_backward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathers: bool = True) -> None:
+def gathered_backward(
+    streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathers: bool = True
+) -> None:
     """Without `gathers` the forward pass has left the weights whole."""
 
     def one(before: Bucket | None, bucket: Bucket, following: Bucket | None) -> None:

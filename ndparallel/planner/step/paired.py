@@ -1,7 +1,10 @@
-"""Two microbatches at once: a forward of one beside a backward of the other, as DualPipe and DualPipeV run them.
+"""Two microbatches at once: a forward of one beside a backward of the other, as DualPipe and DualPipeV run
+them.
 
-Idea   A layer's rows on their way to experts wait for nothing that the other microbatch does, and so go beside its compute (DeepSeek-V3,
-       2412.19437, section 3.2.1). Of both only what is longer than the other's compute shows, and what it slows that by.
+Idea   A layer's rows on their way to experts wait for nothing that the other microbatch does, and so go
+       beside its compute (DeepSeek-V3,
+       2412.19437, section 3.2.1). Of both only what is longer than the other's compute shows, and what it
+       slows that by.
 Cost   A few microseconds for every pipeline rank.
 Limit  Only all-to-alls hide: tp, cp and dp are as without pairs.
 
@@ -40,7 +43,8 @@ def saved(forward: Seconds, backward: Seconds) -> Seconds:
 
 
 def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:
-    """How many pairs of each kind a rank runs: as in the shorter of two steps, and so many rounds of what the longer has above it."""
+    """How many pairs of each kind a rank runs: as in the shorter of two steps, and so many rounds of what the
+    longer has above it."""
     before, after = count_pairs(few, rank), count_pairs(more, rank)
     return Counter({pair: before[pair] + round(rounds * (after[pair] - before[pair])) for pair in after})
 

@@ -1,4 +1,5 @@
-"""A plan's step as the lessons' picture: a lane for each pipeline rank, or for compute and communication where there is no pipeline.
+"""A plan's step as the lessons' picture: a lane for each pipeline rank, or for compute and communication
+where there is no pipeline.
 
 Idea   The same timings as the prediction's, as the spans that ndparallel.drawing.timeline draws.
 Limit  A few ranks stand for many, and few microbatches for many where all are alike; the title says which.
@@ -21,7 +22,12 @@ from ndparallel.planner.step.step import ends_of, one_stage, schedule_of, work_o
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
 ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
-PHASES = {"forward": palette.FORWARD, "backward": palette.BACKWARD, "compute": palette.OTHER, "optimizer": palette.OPTIMIZER}
+PHASES = {
+    "forward": palette.FORWARD,
+    "backward": palette.BACKWARD,
+    "compute": palette.OTHER,
+    "optimizer": palette.OPTIMIZER,
+}
 
 
 def timeline_of(job: Job, plan: Plan) -> Timeline:
@@ -61,7 +67,9 @@ def spans_of(trace: list[tuple[str, float, float, str]]) -> dict[str, list[Span]
     for stream, start, end, what in trace:
         if end > start and what != "bubble":
             other = palette.WAITING if stream == "compute" else palette.COMMUNICATION
-            lanes.setdefault(stream, []).append(Span(start, end, PHASES.get(what, other) if stream == "compute" else other, what))
+            lanes.setdefault(stream, []).append(
+                Span(start, end, PHASES.get(what, other) if stream == "compute" else other, what)
+            )
     return lanes
 
 
@@ -71,7 +79,11 @@ def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
 
 def pipeline_timeline(work: AnyWorkload) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
-    timing, ends, ranks = time_schedule(schedule_of(work), work_of(work)), endings(work, ends_of(work)), some(work.plan.pp)
+    timing, ends, ranks = (
+        time_schedule(schedule_of(work), work_of(work)),
+        endings(work, ends_of(work)),
+        some(work.plan.pp),
+    )
     seconds = work_of(work).seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:
@@ -80,16 +92,23 @@ def pipeline_timeline(work: AnyWorkload) -> Timeline:
         last = spans[-1].end
         waited = last + float(sum(ends[rank].get(kind, 0.0) for kind in ("dp", "tp")))
         spans.append(Span(last, waited, palette.WAITING, "gradients and weights"))
-        spans.append(Span(waited, waited + float(ends[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer"))
+        spans.append(
+            Span(waited, waited + float(ends[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer")
+        )
         lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
     name = (
-        f"one step of the pipeline, {len(ranks)} of its {work.plan.pp} ranks" if len(ranks) < work.plan.pp else "one step of the pipeline"
+        f"one step of the pipeline, {len(ranks)} of its {work.plan.pp} ranks"
+        if len(ranks) < work.plan.pp
+        else "one step of the pipeline"
     )
     return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))
 
 
-def apart(times: list[tuple[Action, float, float]], seconds: dict[str, list[float]]) -> list[tuple[Action, float, float]]:
-    """A fused pair runs from one start to one end: its two are drawn one after the other, as long as each would be of that time."""
+def apart(
+    times: list[tuple[Action, float, float]], seconds: dict[str, list[float]]
+) -> list[tuple[Action, float, float]]:
+    """A fused pair runs from one start to one end: its two are drawn one after the other, as long as each
+    would be of that time."""
     for place, ((one, start, end), (other, *same)) in enumerate(list(pairwise(times))):
         if same == [start, end] and end > start:
             first, second = seconds[one.op][one.stage], seconds[other.op][other.stage]

@@ -1,14 +1,17 @@
 """Seconds of one training step, and where they go.
 
-Idea   Units make stages, stages and the schedule's own action list make the pipeline; gradients and weights travel before, beside and after
-       it, in the patterns of ndparallel.planner.step.overlap, and the optimizer ends the step. A synchronous step is as long as on the slowest
-       of its GPUs. Real models and the lessons' own runs take the same way: only their workloads differ.
+Idea   Units make stages, stages and the schedule's own action list make the pipeline; gradients and weights
+       travel before, beside and after it, in the patterns of ndparallel.planner.step.overlap, and the
+       optimizer ends the step. A synchronous step is as long as on the slowest of its GPUs. Real models and
+       the lessons' own runs take the same way: only their workloads differ.
 Cost   A sixth of a microsecond for each action of the schedule that is timed (ndparallel/pipeline/replay.py).
 Limit  Data loading, logging and checkpoints are not in a step.
 
 Glossary
-    imbalance   what the pipeline rank that is done last waits for slower ones in a full pipeline: it grows with the microbatches
-    bubble      what it waits besides, while the pipeline fills and drains: as long for any number of microbatches
+    imbalance   what the pipeline rank that is done last waits for slower ones in a full pipeline: it grows
+                with the microbatches
+    bubble      what it waits besides, while the pipeline fills and drains: as long for any number of
+                microbatches
     pace        seconds of a microbatch in a full pipeline
     spread      standard deviation of the GPUs' speeds, as a share
 """
@@ -38,15 +41,17 @@ from ndparallel.planner.step.workload import Workload
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
-SPREAD = 0.02  # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
+# Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
+SPREAD = 0.02
 UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step: compute, exposed communication by kind, waiting for other pipeline ranks and optimizer add up to `seconds`.
-    They are of the pipeline rank that is done last, `rank`; `busiest` is the one that works longest."""
+    """Seconds of a step: compute, exposed communication by kind, waiting for other pipeline ranks and
+    optimizer add up to `seconds`. They are of the pipeline rank that is done last, `rank`; `busiest` is the
+    one that works longest."""
 
     breakdown: dict[str, Any]
     rank: int = 0
@@ -59,7 +64,8 @@ class Step:
 
 @lru_cache(maxsize=64)
 def slowest(hardware: Hardware, gpus: int) -> Hardware:
-    """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized hardware has no spread."""
+    """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized
+    hardware has no spread."""
     if not isinstance(hardware, Accelerator):
         return hardware
     behind = -SPREAD * NormalDist().inv_cdf(1 - 0.5 ** (1 / gpus)) if gpus > 1 else 0.0
@@ -83,7 +89,9 @@ def step_of(work: AnyWorkload) -> Step:
         return Step({kind: spent.get(kind, 0.0) for kind in KINDS}, rank, busiest)
     spent, rank, busiest = (one_stage(work).spent, 0, 0) if work.plan.pp == 1 else pipeline(work)
     means = {kind: mean(spent.get(kind, 0.0)) for kind in KINDS}
-    return Step(means | {"bubble": means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0}, rank, busiest)
+    return Step(
+        means | {"bubble": means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0}, rank, busiest
+    )
 
 
 def mean(seconds: Any) -> float:
@@ -96,7 +104,7 @@ def grid_of(work: ExecutedWorkload) -> list[Streams]:
     return run_grid(work, schedule_of(work))
 
 
-# ------------------------------------------------------------------------------------------------------- without pipeline
+# ------------------------------------------------------------------------------------------- without pipeline
 
 
 def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
@@ -106,11 +114,20 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
     streams.trace = trace
     streams.run(work.states(0))
     if plan.zero == 3:
-        streams.repeat(microbatches, lambda: fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards))
+        streams.repeat(
+            microbatches,
+            lambda: fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards),
+        )
     elif plan.zero == 2:
         streams.repeat(microbatches, lambda: sharded_gradients(streams, buckets))
     else:
-        replicated(streams, buckets, microbatches, stack.dp_overlap, gathers_first=plan.zero == 1 and stack.gathers_first)
+        replicated(
+            streams,
+            buckets,
+            microbatches,
+            stack.dp_overlap,
+            gathers_first=plan.zero == 1 and stack.gathers_first,
+        )
     streams.run(work.shared(0))
     streams.run(work.optimizer(0), "optimizer")
     if plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first):
@@ -119,48 +136,65 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
     return streams
 
 
-# -------------------------------------------------------------------------------------------------------- the pipeline
+# ----------------------------------------------------------------------------------------------- the pipeline
 
 
 def pipeline(work: AnyWorkload) -> tuple[Seconds, int, int]:
-    """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last. And the busiest rank.
+    """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last.
+    And the busiest rank.
 
-    Of what that rank waits, the imbalance is what it would wait were the pipeline always full: as long as a full round takes more than
-    its own work of one. The bubble is the rest, for which the number of microbatches does not matter.
+    Of what that rank waits, the imbalance is what it would wait were the pipeline always full: as long as a
+    full round takes more than its own work of one. The bubble is the rest, for which the number of
+    microbatches does not matter.
     """
     ends = ends_of(work)
     finals = endings(work, ends)
     last = int(np.argmax([end + float(final.total) for end, final in zip(ends.end, finals)]))
     busy, each = busy_of(work, last), work_by_rank(work)
     silent_end, pace = without_messages(work, last, max(each))
-    waits = max(0.0, ends.end[last] - float(busy.total))  # rounds that are not timed one by one may fall short by some thousandths
+    # rounds that are not timed one by one may fall short by some thousandths
+    waits = max(0.0, ends.end[last] - float(busy.total))
     for_messages = min(waits, max(0.0, ends.end[last] - silent_end))
     imbalance = min(waits - for_messages, work.plan.microbatches(work.job) * (pace - each[last]))
     bubble = waits - for_messages - imbalance
-    return busy + finals[last] + Seconds(pp=for_messages, bubble=bubble, imbalance=imbalance), last, each.index(max(each))
+    return (
+        busy + finals[last] + Seconds(pp=for_messages, bubble=bubble, imbalance=imbalance),
+        last,
+        each.index(max(each)),
+    )
 
 
 def busy_of(work: AnyWorkload, rank: int) -> Seconds:
     """What a rank computes in a step, with what it says meanwhile."""
     stages = work.plan.layout.stages_of(rank)
-    alone = total(column[stage] for column in work.columns for stage in stages).times(work.plan.microbatches(work.job))
+    alone = total(column[stage] for column in work.columns for stage in stages).times(
+        work.plan.microbatches(work.job)
+    )
     if not has_pairs(work):
         return alone
     few, more, rounds = rounds_of(work)
-    hidden = [saved(*passes_of(work, pair)).times(-times) for pair, times in pairs_run(few.schedule, more.schedule, rounds, rank).items()]
+    hidden = [
+        saved(*passes_of(work, pair)).times(-times)
+        for pair, times in pairs_run(few.schedule, more.schedule, rounds, rank).items()
+    ]
     return total((alone, *hidden))
 
 
 def work_by_rank(work: AnyWorkload) -> list[float]:
     """Seconds that each pipeline rank works on a microbatch of a full pipeline."""
-    each, stages, paired = passes_by_stage(work), [work.plan.layout.stages_of(rank) for rank in ranks(work)], seconds_of_pairs(work)
+    each, stages, paired = (
+        passes_by_stage(work),
+        [work.plan.layout.stages_of(rank) for rank in ranks(work)],
+        seconds_of_pairs(work),
+    )
     if paired:
         return [sum(paired[pair] for pair in pairs_of_rank(mine)) for mine in stages]
     return [sum([each[stage] for stage in mine]) for mine in stages]
 
 
 def has_pairs(work: AnyWorkload) -> bool:
-    """Whether microbatches run beside one another and have something to hide; the lessons' own runs hide nothing in pairs."""
+    """Whether microbatches run beside one another and have something to hide; the lessons' own runs hide
+    nothing in pairs."""
     return work.plan.schedule in PAIRED and work.job.shape.experts is not None and not work.job.stack.executed
 
 
@@ -178,18 +212,22 @@ def seconds_of_pairs(work: AnyWorkload) -> dict[Pair, float]:
 
 
 def ends_of(work: AnyWorkload) -> Ends:
-    """When each rank ends its last action; where steps follow without a stop, at the end of its own span (2401.10241, section 4)."""
+    """When each rank ends its last action; where steps follow without a stop, at the end of its own span
+    (2401.10241, section 4)."""
     if work.plan.schedule not in AUTOMATIC:
         return ends_after_rounds(*rounds_of(work), work_of(work))
     ends = Replay(schedule_of(work)).ends(work_of(work))
     longest = max(end - start for start, end in zip(ends.start, ends.end))
     later = [longest - ends.end[work.plan.layout.rank(stage)] for stage in range(work.plan.stages)]
-    return Ends(ends.start, [longest] * work.plan.pp, [moment + wait for moment, wait in zip(ends.complete, later)])
+    return Ends(
+        ends.start, [longest] * work.plan.pp, [moment + wait for moment, wait in zip(ends.complete, later)]
+    )
 
 
 def rounds_of(work: AnyWorkload) -> tuple[Replay, Replay, float]:
-    """Two shorter steps, one round of as many microbatches as there are ranks apart, and how many rounds more than the first the real
-    one has. Once a pipeline is full every round takes the same, so many microbatches are not all timed."""
+    """Two shorter steps, one round of as many microbatches as there are ranks apart, and how many rounds more
+    than the first the real one has. Once a pipeline is full every round takes the same, so many microbatches
+    are not all timed."""
     ranks, microbatches = work.plan.pp, work.plan.microbatches(work.job)
     few = FULL_ROUNDS * ranks + microbatches % ranks
     if microbatches <= few + ranks:
@@ -210,8 +248,9 @@ def extrapolated(before: list[float], after: list[float], rounds: float, least: 
 
 
 def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[float, float]:
-    """When a rank would end if messages took no time, and the pipeline's pace then: that of the busiest rank. Only where stages of one
-    rank are unlike it may be slower, as ranks that are all as busy wait for one another, and is timed."""
+    """When a rank would end if messages took no time, and the pipeline's pace then: that of the busiest rank.
+    Only where stages of one rank are unlike it may be slower, as ranks that are all as busy wait for one
+    another, and is timed."""
     durations, microbatches = work_of(work, messages=False), work.plan.microbatches(work.job)
     if work.plan.schedule in AUTOMATIC:
         ends = Replay(schedule_of(work)).ends(durations)
@@ -227,14 +266,17 @@ def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[floa
 
 
 def unlike_stages(work: AnyWorkload) -> bool:
-    """Whether some of a rank's stages have more to do than others; the first and the last stage always differ."""
+    """Whether some of a rank's stages have more to do than others; the first and the last stage always
+    differ."""
     inner = passes_by_stage(work)[1:-1]
     return work.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
 
 
 def first_round(work: AnyWorkload) -> int:
     """Microbatches of the shortest step that leaves whole rounds of as many as there are ranks."""
-    return min(work.plan.microbatches(work.job), work.plan.pp + work.plan.microbatches(work.job) % work.plan.pp)
+    return min(
+        work.plan.microbatches(work.job), work.plan.pp + work.plan.microbatches(work.job) % work.plan.pp
+    )
 
 
 def replay_for(work: AnyWorkload, microbatches: int) -> Replay:
@@ -247,7 +289,8 @@ def ranks(work: AnyWorkload) -> range:
 
 
 def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
-    """The plan's schedule by name; the automatic ones are searched for these very seconds (2401.10241, section 3.1)."""
+    """The plan's schedule by name; the automatic ones are searched for these very seconds (2401.10241,
+    section 3.1)."""
     plan = work.plan
     microbatches = microbatches or plan.microbatches(work.job)
     if plan.schedule in AUTOMATIC:
@@ -261,7 +304,12 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
 def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Schedule:
     """Searched once for the seconds of a step, its memory and its picture."""
     forward, inputs, weights, latency, wire = parts
-    return search(ranks, microbatches, Work(forward, inputs, weights, latency=latency, wire=wire), memory_limit=memory_limit)
+    return search(
+        ranks,
+        microbatches,
+        Work(forward, inputs, weights, latency=latency, wire=wire),
+        memory_limit=memory_limit,
+    )
 
 
 def hashable(seconds: Any) -> Any:
@@ -280,7 +328,12 @@ def work_of(work: AnyWorkload, messages: bool = True) -> Work:
         return Work(forward, inputs, weights, fused=paired, latency=latency, wire=wire)
     stands = float(latency + wire)
     paired = {pair: seconds + 2 * stands for pair, seconds in paired.items()}
-    return Work([seconds + stands for seconds in forward], [seconds + stands for seconds in inputs], weights, fused=paired)
+    return Work(
+        [seconds + stands for seconds in forward],
+        [seconds + stands for seconds in inputs],
+        weights,
+        fused=paired,
+    )
 
 
 @lru_cache(maxsize=2)

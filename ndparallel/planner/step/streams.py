@@ -1,12 +1,15 @@
-"""A GPU's compute stream, its communication streams and its memory, moved on by lists: the planner's twin of gpu.GPU.
+"""A GPU's compute stream, its communication streams and its memory, moved on by lists: the planner's twin of
+gpu.GPU.
 
-Idea   The patterns in which communication hides (ndparallel.planner.step.overlap) are loops over a Streams, as the lessons' are over a GPU. Time
-       is a number where all GPUs do the same, or an array: of many GPUs that do not, or of many plans.
+Idea   The patterns in which communication hides (ndparallel.planner.step.overlap) are loops over a Streams,
+       as the lessons' are over a GPU. Time is a number where all GPUs do the same, or an array: of many GPUs
+       that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
 Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at all.
 
 Glossary
-    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or being slowed by it
+    spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or
+              being slowed by it
     machine   prices operations, and says when a collective ends that starts at some time
 """
 
@@ -58,7 +61,8 @@ Item = Operation | Exchange | Start | Wait | Hold | Seconds
 
 
 class OnTheWay(NamedTuple):
-    """A shift that has begun: when what a GPU hands on has left, and when what it gets begins to arrive, for `wire` seconds."""
+    """A shift that has begun: when what a GPU hands on has left, and when what it gets begins to arrive, for
+    `wire` seconds."""
 
     left: Any
     first_byte: Any
@@ -114,14 +118,17 @@ class Ledger:
 
 
 class Ledgers(Ledger):
-    """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of numbers."""
+    """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of
+    numbers."""
 
     def hold(self, kind: str, nbytes: Any) -> None:
         self.held[kind], self.total = self.held[kind] + nbytes, self.total + nbytes
         higher = self.total > self.most
         if np.any(higher):
             self.most = np.where(higher, self.total, self.most)
-            self.peak = {kind: np.where(higher, held, self.peak.get(kind, 0.0)) for kind, held in self.held.items()}
+            self.peak = {
+                kind: np.where(higher, held, self.peak.get(kind, 0.0)) for kind, held in self.held.items()
+            }
 
     @property
     def fullest(self) -> dict[str, float]:
@@ -137,11 +144,14 @@ class Streams:
         self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
         self.spent = Seconds()
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
-        self.trace: list[tuple[str, float, float, str]] | None = None  # if it is a list: (stream, start, end, what)
+        # if it is a list: (stream, start, end, what)
+        self.trace: list[tuple[str, float, float, str]] | None = None
         self.lines: dict[str, Any] = {}  # when each communication stream is free
-        self.under_way, self.slowed_by = 0.0, ""  # until when a collective slows compute, and what it counts as
+        # until when a collective slows compute, and what it counts as
+        self.under_way, self.slowed_by = 0.0, ""
         self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
-        self.ends: dict[str, deque] = defaultdict(deque)  # of what was started and not yet waited for, by name
+        # of what was started and not yet waited for, by name
+        self.ends: dict[str, deque] = defaultdict(deque)
 
     def run(self, items: Iterable[Item], kind: str = "compute") -> None:
         """Do what a list says; its operations count as `kind`."""
@@ -176,8 +186,12 @@ class Streams:
         self.now = self.now + seconds
 
     def lose(self, seconds: Any) -> None:
-        if self.slowdown and self.under_way > self.now:  # as network.lost_to, of numbers, in a third of the time
-            self.spend(self.slowed_by, self.slowdown * min((self.under_way - self.now) / (1 + self.slowdown), seconds))
+        # as network.lost_to, of numbers, in a third of the time
+        if self.slowdown and self.under_way > self.now:
+            self.spend(
+                self.slowed_by,
+                self.slowdown * min((self.under_way - self.now) / (1 + self.slowdown), seconds),
+            )
 
     def spend(self, kind: str, seconds: Any) -> None:
         end = self.now + seconds
@@ -221,8 +235,8 @@ class Streams:
         return np.maximum(there, coming.left)
 
     def repeat(self, times: int, body: Callable[[], None]) -> None:
-        """Do `body`, which holds no memory, so many times. Where all GPUs are alike, and nobody looks, only until it leaves under way what
-        it has found: from then on it takes as long every time."""
+        """Do `body`, which holds no memory, so many times. Where all GPUs are alike, and nobody looks, only
+        until it leaves under way what it has found: from then on it takes as long every time."""
         for left in range(times - 1, -1, -1):
             found, start, before = self.in_flight(), self.now, self.spent
             self.spent = Seconds()
@@ -237,7 +251,9 @@ class Streams:
         """How long each collective under way still takes, where it is one number."""
         if not self.machine.alike:
             return {}
-        waited_for = {(name, place): end for name, ends in self.ends.items() for place, end in enumerate(ends)}
+        waited_for = {
+            (name, place): end for name, ends in self.ends.items() for place, end in enumerate(ends)
+        }
         moments = self.lines | waited_for | {("slowed", self.slowed_by): self.under_way}
         return {what: moment - self.now for what, moment in moments.items() if moment > self.now}
 
@@ -245,8 +261,12 @@ class Streams:
         """Let time pass in which nothing changes: what is under way goes on to be."""
         self.now, self.under_way = self.now + seconds, self.under_way + seconds
         self.lines = {line: free + seconds for line, free in self.lines.items()}
-        self.ends = defaultdict(deque, {name: deque(end + seconds for end in ends) for name, ends in self.ends.items()})
+        self.ends = defaultdict(
+            deque, {name: deque(end + seconds for end in ends) for name, ends in self.ends.items()}
+        )
 
 
 def same(before: dict[Any, float], after: dict[Any, float]) -> bool:
-    return before.keys() == after.keys() and all(isclose(seconds, after[what]) for what, seconds in before.items())
+    return before.keys() == after.keys() and all(
+        isclose(seconds, after[what]) for what, seconds in before.items()
+    )

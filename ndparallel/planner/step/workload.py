@@ -1,11 +1,14 @@
-"""What each pipeline rank has to do in a step: units in buckets, the seconds of its stages, its messages, its optimizer.
+"""What each pipeline rank has to do in a step: units in buckets, the seconds of its stages, its messages, its
+optimizer.
 
-Idea   A step is put together in ndparallel.planner.step.step, the same way for every job. This is what a real model on a real framework gives
-       it; ndparallel.planner.lesson_runs.workload gives the same of the lessons' own runs.
+Idea   A step is put together in ndparallel.planner.step.step, the same way for every job. This is what a real
+       model on a real framework gives it; ndparallel.planner.lesson_runs.workload gives the same of the
+       lessons' own runs.
 Limit  All microbatches are alike, and so are the ranks of a stage.
 
 Glossary
-    kind       of a unit: embedding, dense, experts, head; "dense kept" where other layers are recomputed and this one is not
+    kind       of a unit: embedding, dense, experts, head; "dense kept" where other layers are recomputed and
+               this one is not
     bucket     one unit's gradients, or weights
     elements   parameters: (those that all of a dp group's ranks hold, those of experts)
 """
@@ -33,16 +36,22 @@ KEPT = " kept"  # of a layer that is not recomputed while others are
 
 
 def layers_by_stage(layers: int, stages: int) -> list[int]:
-    """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3, 2407.21783, section 3.3.2)."""
+    """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3,
+    2407.21783, section 3.3.2)."""
     return [layers // stages] * stages if layers % stages == 0 else spread_layers(layers, stages, 1, 1)
 
 
 @lru_cache(maxsize=1024)
-def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0, layers: tuple[int, ...] = ()) -> tuple[tuple[str, ...], ...]:
-    """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage behind those are kept.
-    `layers` says how many each stage has; without it they are split evenly."""
+def kinds_by_stage(
+    shape: ModelShape, stages: int, recomputed: int = 0, layers: tuple[int, ...] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage
+    behind those are kept. `layers` says how many each stage has; without it they are split evenly."""
     places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages))])
-    kinds = [["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)] for a, b in zip(places, places[1:])]
+    kinds = [
+        ["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)]
+        for a, b in zip(places, places[1:])
+    ]
     if recomputed:
         kinds = [[kind + KEPT * (place >= recomputed) for place, kind in enumerate(stage)] for stage in kinds]
     kinds[0].insert(0, "embedding")
@@ -51,7 +60,8 @@ def kinds_by_stage(shape: ModelShape, stages: int, recomputed: int = 0, layers: 
 
 
 def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
-    """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a copy of the table."""
+    """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a
+    copy of the table."""
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
@@ -104,14 +114,20 @@ class Workload:
         seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
         unit = Unit([seconds.forward.plain], [seconds.backward.plain], elements)
         sharded = self.plan.zero > 0
-        reduce = self.exchanges("gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes)
-        return Bucket([unit], reduce, self.exchanges("weights", "all_gather", elements, HALF) if sharded else [])
+        reduce = self.exchanges(
+            "gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes
+        )
+        return Bucket(
+            [unit], reduce, self.exchanges("weights", "all_gather", elements, HALF) if sharded else []
+        )
 
     def exchanges(self, name: str, collective: str, elements: tuple[Any, Any], size: int) -> list[Exchange]:
         """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""
         shared, experts = elements
         group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
-        named = [Exchange(f"{name} part {part}", collective, group, shared * size / parts) for part in range(parts)]
+        named = [
+            Exchange(f"{name} part {part}", collective, group, shared * size / parts) for part in range(parts)
+        ]
         if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
             shard = shared * size / self.plan.shards
             named.append(Exchange(f"{name} of replicas", "all_reduce", "replicas", shard))
@@ -137,8 +153,12 @@ class Workload:
     def stage_seconds(self, kinds: Sequence[str]) -> list[Seconds]:
         """F, I and W of a stage with these units."""
         units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]
-        passes = [(unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units]
-        return [total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)]
+        passes = [
+            (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units
+        ]
+        return [
+            total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)
+        ]
 
     def sharded_columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
         """FSDP within stages: F and B take what they wait for weights."""
@@ -152,7 +172,8 @@ class Workload:
         return forward, backward, [Seconds() for _ in backward]
 
     def messages(self) -> tuple[Any, Any]:
-        """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and gather it (2104.04473, 4.1)."""
+        """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and
+        gather it (2104.04473, 4.1)."""
         return message_seconds(self.pricing)
 
     # ---- the end of a step, and memory that a step begins with
@@ -163,13 +184,19 @@ class Workload:
     def shared(self, rank: int) -> Sequence[Item]:
         """A table that is embedding and head: where they are on two ranks, the sum of its gradients."""
         kinds = {kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]}
-        return [tied_sum(self.pricing)] if self.job.shape.tied_embeddings and ("embedding" in kinds) != ("head" in kinds) else []
+        return (
+            [tied_sum(self.pricing)]
+            if self.job.shape.tied_embeddings and ("embedding" in kinds) != ("head" in kinds)
+            else []
+        )
 
     def optimizer(self, rank: int) -> list[Item]:
         """Of what the rank owns of all its stages."""
         counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
         elements = [elements_of(self.job, self.plan, kind) for kind in counts]
-        shared, experts = (sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements))
+        shared, experts = (
+            sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements)
+        )
         return [optimizer_step(self.pricing, shared, experts)]
 
 
@@ -182,10 +209,16 @@ def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
 
 
 def tied_sum(pricing: Pricing) -> Exchange:
-    """Over the first and the last stage, when dp's sums are done (megatron/core/distributed/finalize_model_grads.py)."""
+    """Over the first and the last stage, when dp's sums are done
+    (megatron/core/distributed/finalize_model_grads.py)."""
     job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
     mine = job.shape.parameters().token_embedding / pricing.plan.tp / owners
-    return Exchange("gradients of both ends", "all_reduce", "ends", mine * (HALF if job.half else job.stack.gradient_bytes))
+    return Exchange(
+        "gradients of both ends",
+        "all_reduce",
+        "ends",
+        mine * (HALF if job.half else job.stack.gradient_bytes),
+    )
 
 
 def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
@@ -193,7 +226,11 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     stride = pricing.groups.stage_stride
     inside = stride * plan.pp <= hardware.gpus_per_node
     latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
-    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second)
+    bandwidth = either(
+        inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second
+    )
     part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
-    gathered = 0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
+    gathered = (
+        0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
+    )
     return START_SECONDS + latency + gathered, part / bandwidth

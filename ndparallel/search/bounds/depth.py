@@ -1,7 +1,8 @@
 """How a model is cut in depth: what the ranks of a pipeline consist of.
 
-Idea   A rank is a count of parts (see columns.py): bare stages, dense layers, layers with experts, embedding, head. Many ranks consist of
-       the same; of those only the first, which keeps most activations, and the last, which begins latest, can be the ones that matter.
+Idea   A rank is a count of parts (see columns.py): bare stages, dense layers, layers with experts, embedding,
+       head. Many ranks consist of the same; of those only the first, which keeps most activations, and the
+       last, which begins latest, can be the ones that matter.
 Cost   some microseconds for every stage, once for every (pp, chunks, layout).
 
 Glossary
@@ -22,7 +23,8 @@ from ndparallel.search.bounds.columns import PARTS
 
 @dataclass(frozen=True)
 class Depth:
-    """Of one pipeline: `ranks` that can matter, what they and what is before them consist of (rank, part), and the whole model."""
+    """Of one pipeline: `ranks` that can matter, what they and what is before them consist of (rank, part),
+    and the whole model."""
 
     pp: int
     chunks: int
@@ -52,7 +54,15 @@ def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> D
     passed = np.vstack([np.zeros(len(PARTS)), np.cumsum(stages, axis=0)])
     some = ends_of_runs(ranks)
     beside = ranks[[rank - 1 if rank else min(1, pp - 1) for rank in some]]
-    return Depth(pp, chunks, np.array(some), ranks[some], passed[[min(held[rank]) for rank in some]], beside, passed[-1])
+    return Depth(
+        pp,
+        chunks,
+        np.array(some),
+        ranks[some],
+        passed[[min(held[rank]) for rank in some]],
+        beside,
+        passed[-1],
+    )
 
 
 def parts_of(kinds: Sequence[str]) -> list[int]:

@@ -1,15 +1,18 @@
-"""Seconds and bytes of thousands of plans at once: closed forms where `predict` times the schedule's own actions.
+"""Seconds and bytes of thousands of plans at once: closed forms where `predict` times the schedule's own
+actions.
 
-Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less than all microbatches, and is
-       done before the last one's gradient has gone back up; the step waits for the rank of which all this is longest. What hides behind
-       compute at the step's ends follows from equal layers, of which only those of the stage that is complete last show gradients. Memory
-       is the fullest rank's, exactly.
+Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less
+       than all microbatches, and is done before the last one's gradient has gone back up; the step waits for
+       the rank of which all this is longest. What hides behind compute at the step's ends follows from equal
+       layers, of which only those of the stage that is complete last show gradients. Memory is the fullest
+       rank's, exactly.
 Cost   some hundred numpy operations, whatever the number of plans.
-Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B, where every second microbatch
-       waits for two messages. docs/manual.md says how near the bound is.
+Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B,
+       where every second microbatch waits for two messages. docs/manual.md says how near the bound is.
 
 Glossary
-    columns   what does not depend on schedule and chunks (columns.py); here the first axis of an array is ranks, the last is plans
+    columns   what does not depend on schedule and chunks (columns.py); here the first axis of an array is
+              ranks, the last is plans
     ends      seconds behind a rank's last action: gradients, weights and optimizer that nothing hides
 """
 
@@ -31,8 +34,10 @@ from ndparallel.search.bounds.columns import DEGREES, Columns, columns_of, take
 from ndparallel.search.bounds.depth import Depth, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
-SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipev")  # schedules in which the last gradients go up before their weights' are done
-HEAD_START = {"zb-h1": 1, "zb-h2": 2, "zb-1p": 1, "zb-2p": 2}  # F of the first rank before its first I, in pipelines
+# schedules in which the last gradients go up before their weights' are done
+SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipev")
+# F of the first rank before its first I, in pipelines
+HEAD_START = {"zb-h1": 1, "zb-h2": 2, "zb-1p": 1, "zb-2p": 2}
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,13 @@ class Price:
 
 
 def price(job: Job, plans: Plan) -> Price:
-    """Price an array of plans on the same number of GPUs. Raises UserError for the lessons' own software, which is timed alone."""
+    """Price an array of plans on the same number of GPUs. Raises UserError for the lessons' own software,
+    which is timed alone."""
     if job.stack.executed:
-        raise UserError(f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real framework's.")
+        raise UserError(
+            f"software {job.stack.name} is the lessons' own and is timed, not priced; choose a real "
+            "framework's."
+        )
     plans = spread(plans)
     columns = columns_of(job, plans)
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
@@ -76,7 +85,8 @@ def layout(schedule: str) -> str:
 
 @dataclass(frozen=True)
 class Pipelines:
-    """Plans that are cut alike in depth; what all schedules need is computed once. Arrays are (rank, plan)."""
+    """Plans that are cut alike in depth; what all schedules need is computed once. Arrays are (rank,
+    plan)."""
 
     columns: Columns
     depth: Depth
@@ -97,13 +107,19 @@ class Pipelines:
         """Bytes on the fullest GPU; of a schedule that is searched for, at the most."""
         depth, chunks = self.depth, 1.0
         if depth.pp > 1:
-            chunks = HELD[schedule](self.columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks)
+            chunks = HELD[schedule](
+                self.columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks
+            )
         return (self.held_anyway + chunks * self.chunk_bytes).max(axis=0) + self.columns["reserve"]
 
     @cached_property
     def held_anyway(self) -> np.ndarray:
         per_element, held = self.columns["per_element"], self.sums(self.depth.parts, "elements")
-        return per_element[0] * held[0] + per_element[1] * held[1] + self.depth.parts[:, 4:] * self.columns["logits"]
+        return (
+            per_element[0] * held[0]
+            + per_element[1] * held[1]
+            + self.depth.parts[:, 4:] * self.columns["logits"]
+        )
 
     @cached_property
     def chunk_bytes(self) -> np.ndarray:
@@ -122,7 +138,11 @@ class Pipelines:
         busy = self.by_pairs if schedule == "1f1b" else self.busy
         last = self.all_but_weights if schedule in SPLIT else (busy + self.down_and_up).max(axis=0)
         seconds = np.maximum((self.down + busy + self.ends).max(axis=0), last + self.ends[0])
-        return np.maximum(seconds, self.first_rank(schedule) + self.ends[0]) if schedule in HEAD_START else seconds
+        return (
+            np.maximum(seconds, self.first_rank(schedule) + self.ends[0])
+            if schedule in HEAD_START
+            else seconds
+        )
 
     @property
     def microbatches(self) -> np.ndarray:
@@ -158,12 +178,16 @@ class Pipelines:
     @cached_property
     def alone(self) -> np.ndarray:
         """One microbatch after another, down and up."""
-        way = self.sums(self.depth.model, self.timed).sum(axis=0) + 2 * (self.depth.pp - 1) * self.columns["message"]
+        way = (
+            self.sums(self.depth.model, self.timed).sum(axis=0)
+            + 2 * (self.depth.pp - 1) * self.columns["message"]
+        )
         return self.microbatches * way
 
     @cached_property
     def by_pairs(self) -> np.ndarray:
-        """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and of two messages."""
+        """1F1B: a rank and its neighbour hand two microbatches to and fro in the time of both their work and
+        of two messages."""
         each = self.each.sum(axis=0)
         pair = (each + self.sums(self.depth.beside, self.timed).sum(axis=0)) / 2 + self.columns["message"]
         again = 2 * ((self.microbatches - 1) // 2)
@@ -184,7 +208,8 @@ class Pipelines:
         (forward, inputs, weights), (reduce, gather) = self.columns["passes"], self.columns["travel"]
         gradients = self.exposed(reduce, inputs + weights, self.stack.dp_overlap, self.depth.last_stages)
         hidden = self.exposed(gather, forward, self.stack.gathers_first, self.depth.parts)
-        if self.depth.pp == 1 and self.zero_2.any():  # every microbatch reduces, nothing hides what is gathered
+        # every microbatch reduces, nothing hides what is gathered
+        if self.depth.pp == 1 and self.zero_2.any():
             gradients, hidden = (
                 np.where(self.zero_2, 0.0, gradients),
                 np.where(self.zero_2, self.exposed(gather, forward, False, self.depth.parts), hidden),
@@ -208,25 +233,33 @@ class Pipelines:
 
     @property
     def reduced_every_time(self) -> np.ndarray:
-        """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass ends."""
+        """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass
+        ends."""
         _, inputs, weights = self.columns["passes"]
         return np.where(
-            self.zero_2, self.microbatches * self.exposed(self.columns["travel"][0], inputs + weights, True, self.depth.parts), 0.0
+            self.zero_2,
+            self.microbatches
+            * self.exposed(self.columns["travel"][0], inputs + weights, True, self.depth.parts),
+            0.0,
         )
 
     def exposed(self, lines: np.ndarray, compute: np.ndarray, overlap: bool, parts: np.ndarray) -> np.ndarray:
-        """What a pass over these parts of a rank does not hide of collectives, one for each unit. Lines run side by side. Without overlap
-        nothing of what the whole rank sends is hidden."""
+        """What a pass over these parts of a rank does not hide of collectives, one for each unit. Lines run
+        side by side. Without overlap nothing of what the whole rank sends is hidden."""
         if not overlap:
             return np.matmul(self.depth.parts[:, 1:], lines).sum(axis=0)
-        shown = [exposed_line(parts, self.depth.layers[:, None], line, compute) for line in lines if line.any()]
+        shown = [
+            exposed_line(parts, self.depth.layers[:, None], line, compute) for line in lines if line.any()
+        ]
         return reduce(np.maximum, shown, np.zeros_like(self.each[0]))
 
 
-def exposed_line(parts: np.ndarray, all_layers: np.ndarray, line: np.ndarray, compute: np.ndarray) -> np.ndarray:
-    """Collectives follow one another; what shows began behind the last layer, the first one, or the head. Beside the table's own, which
-    hides nowhere, the embedding's compute hides a little of the others. What hides slows the layer that it hides behind, in the stages that
-    are complete before too."""
+def exposed_line(
+    parts: np.ndarray, all_layers: np.ndarray, line: np.ndarray, compute: np.ndarray
+) -> np.ndarray:
+    """Collectives follow one another; what shows began behind the last layer, the first one, or the head.
+    Beside the table's own, which hides nowhere, the embedding's compute hides a little of the others. What
+    hides slows the layer that it hides behind, in the stages that are complete before too."""
     layers = (parts[:, 1] + parts[:, 2])[:, None]
     mean = parts[:, 1:3] / np.maximum(layers, 1)
     one, beside = np.matmul(mean, line[:2]), np.matmul(mean, compute[1:3])
