@@ -2,7 +2,7 @@
 
 Idea   ndparallel/model/costs.py says what an executed layer computes and keeps. Here collectives and memory
        stand between those operations, where ndparallel/model/layers.py, attention.py and experts.py have
-       them; so the planner can predict an executed cluster to the last digit (tests/test_rung3.py).
+       them; so the planner can predict an executed cluster to the last digit (tests/ladder/test_rung3_scale.py).
 Cost   as `ndparallel.planner.step.streams`.
 Limit  Llama-style blocks, all microbatches alike; experts in balance, but for
        `ndparallel.planner.lesson_runs.routing`.

@@ -2,7 +2,7 @@
 streams.
 
 Idea   1d_data_parallel.py executes these loops with real numbers; here the same order is only timed, from
-       prices and the collectives' seconds. tests/test_rung3.py holds the two together.
+       prices and the collectives' seconds. tests/ladder/test_rung3_scale.py holds the two together.
 Cost   a few microseconds for every unit; units and microbatches that are alike are timed until they are in
        their stride.
 

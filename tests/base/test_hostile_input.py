@@ -1,0 +1,340 @@
+"""Whatever a lesson or a command is given: one sentence, exit code 2, no traceback, nothing printed, nothing
+written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndparallel.commands.command_line import COMMANDS
+from ndparallel.commands.command_line import main as command_line
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.registry import LESSONS, load
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+NAN = float("nan")
+
+
+def hardware(**changes):
+    return json.dumps({"based_on": "h100"} | changes)
+
+
+def config(**changes):
+    return json.dumps(LLAMA | changes)
+
+
+FILES = {
+    "empty.txt": "",
+    "short.txt": "abc",
+    "bytes.json": b'{"a": "\xff"}',
+    "bytes.toml": b"\xff\xff",
+    "cut.json": '{"a": ',
+    "cut.toml": "a = = 3",
+    "list.json": "[1, 2]",
+    "null.json": "null",
+    "deep.json": "[" * 100_000,
+    "h-nan.json": hardware(bandwidth_inside=NAN),
+    "h-nan-text.json": hardware(bandwidth_inside="nan GB/s"),
+    "h-zero.json": hardware(bandwidth_across=0),
+    "h-negative.json": hardware(memory=-5),
+    "h-count.json": hardware(gpus_per_node="8"),
+    "h-peak.json": hardware(peak="fast"),
+    "h-peak-nan.json": hardware(peak={"bf16": NAN}),
+    "h-attention.json": hardware(attention=3),
+    "h-joules.json": hardware(joules_per_flop="x"),
+    "h-joules-nan.json": hardware(joules_per_flop=NAN),
+    "h-power.json": hardware(power_limit=0),
+    "h-latency.json": hardware(latency_inside=[1]),
+    "h-base.json": hardware(based_on=7),
+    "h-fraction.json": hardware(matmul_fraction=NAN),
+    "c-10000.json": config(num_hidden_layers=10_000),
+    "c-endless.json": config(num_hidden_layers=10**12),
+    "c-negative.json": config(hidden_size=-4096),
+    "c-text.json": config(hidden_size="4096"),
+    "c-nan.json": config(hidden_size=NAN),
+    "c-null.json": config(num_hidden_layers=None),
+    "c-list.json": config(num_hidden_layers=[3]),
+    "c-half.json": config(num_hidden_layers=3.5),
+    "c-true.json": config(num_hidden_layers=True),
+    "c-heads.json": config(num_attention_heads=7),
+    "c-no-heads.json": config(num_attention_heads=0),
+    "c-kv.json": config(num_key_value_heads=-1),
+    "c-vocab.json": config(vocab_size=0),
+    "c-type.json": config(model_type=5),
+    "c-tied.json": config(tie_word_embeddings="perhaps"),
+}
+BROKEN = ("bytes.json", "cut.json", "list.json", "null.json", "deep.json", "directory.json", "missing.json")
+HARDWARE = [name for name in FILES if name.startswith("h-")] + [*BROKEN, "bytes.toml", "cut.toml", "nope", ""]
+CONFIGS = [name for name in FILES if name.startswith("c-")] + [*BROKEN, "nope", ""]
+FOR_ALL_RUNS = {
+    "--text": ("missing.txt", "directory.json", "empty.txt", "short.txt", ""),
+    "--gpus": ("0", "-1", "x", "1.5"),
+    "--gpus-per-node": ("0", "-2"),
+    "--hardware": ("nope", "h-nan.json", "directory.json"),
+    "--batch": ("0", "-8", "1000000000000"),
+    "--microbatches": ("0", "-1"),
+    "--steps": ("0", "-1"),
+    "--seed": ("-1",),
+    "--dtype": ("int8",),
+    "--strategy": ("nope", ""),
+    "--engine": ("nope",),
+    "--timeline": ("nope",),
+    "--svg": ("directory.json", "nowhere/a.svg", ""),
+    "--trace": ("directory.json", "nowhere/a.json", "empty.txt/a.json", ""),
+    "--slow-gpu": ("99:2", "nonsense"),
+    "--slow-link": ("0-99:2", "nonsense"),
+    "--jitter": ("nan", "-1", "x"),
+}
+OF_ONE = {
+    "1d_data_parallel": {
+        "--bucket-mb": ("nan", "-1", "x"),
+        "--unit-mb": ("nan", "-1"),
+        "--hardware": HARDWARE,
+        "--sweep": ("nope",),
+    },
+    "2d_tensor_parallel": {"--chunks": ("0", "-1", "7")},
+    "3d_pipeline_parallel": {"--chunks": ("0", "-1", "1000000")},
+    "4d_combined": {
+        "--tp": ("0", "-1", "100000"),
+        "--ep": ("0", "-1"),
+        "--order": ("", "tp", "a-b-c"),
+        "--schedule": ("", "nope"),
+    },
+}
+PLAN = ("--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--tp", "8")
+OF_PLANS = {
+    "--model": CONFIGS,
+    "--hardware": HARDWARE,
+    "--gpus": ("0", "-1", "x", "65"),
+    "--global-batch": ("0", "-1", "7"),
+    "--sequence": ("0", "-1"),
+    "--tp": ("0", "-1", "3", "1000000000"),
+    "--pp": ("0", "-1", "5"),
+    "--dp": ("0", "-1", "7"),
+    "--ep": ("0", "-1", "2"),
+    "--cp": ("0", "-3", "3"),
+    "--micro-batch": ("0", "-1", "7"),
+    "--chunks": ("0", "-2", "99"),
+    "--num-layers-per-virtual-pipeline-stage": ("0", "-1"),
+    "--schedule": ("", "nope"),
+    "--zero": ("9", "-1"),
+    "--shards": ("-1", "3"),
+    "--software": ("", "nope"),
+    "--overlap": ("x",),
+    "--dtype": ("x",),
+    "--layers": ("4",),
+}
+SIZES = (
+    "--gpus",
+    "8",
+    "--global-batch",
+    "8",
+    "--layers",
+    "4",
+    "--hidden",
+    "64",
+    "--heads",
+    "4",
+    "--ffn",
+    "128",
+    "--vocab",
+    "100",
+)
+COMMANDS_OPTIONS = {
+    ("plan", *PLAN): OF_PLANS | {"--tokens": ("nan", "0", "-1", "inf", "x")},
+    ("explain", *PLAN): OF_PLANS,
+    ("plan", *PLAN[:-2]): {
+        "--gpus": ("0", "-1"),
+        "--global-batch": ("0", "-1"),
+        "--top": ("0", "-1", "x"),
+        "--fix": ("tp=0", "tp=x", "tp", "nope=1"),
+        "--max-memory": ("nan", "-1", "80", "x"),
+        "--what-if": (
+            "nope*2",
+            "bandwidth_across",
+            "bandwidth_across*nan",
+            "bandwidth_across*0",
+            "bandwidth_inside=0",
+            "memory=nan",
+        ),
+    },
+    ("plan", *SIZES): {
+        "--layers": ("0", "-1"),
+        "--heads": ("0", "7"),
+        "--vocab": ("0",),
+        "--top-k": ("9",),
+        "--experts": ("-1", "8"),
+    },
+    ("collective", "all_reduce"): {
+        "--bytes": ("nan", "-1", "abc", "inf", "", "5us", "1e400"),
+        "--ranks": ("0", "-1", "1000000000", "x"),
+        "--latency": ("nan", "-1", "x"),
+        "--bandwidth": ("0", "nan", "-1"),
+        "--gpus-per-node": ("0", "-1"),
+        "--hardware": HARDWARE,
+        "--algorithm": ("nope", ""),
+        "--engine": ("nope",),
+    },
+    ("schedule", "1f1b", "--stages", "4", "--microbatches", "8"): {
+        "--stages": ("0", "-1", "x", "1000000000"),
+        "--microbatches": ("0", "-1", "1000000000000"),
+        "--chunks": ("0", "-1", "99"),
+        "--forward": ("nan", "-1", "inf"),
+        "--backward-input": ("nan", "-1"),
+        "--backward-weight": ("nan", "-1"),
+        "--p2p": ("nan", "-1"),
+        "--fused": ("nan", "-1"),
+        "--memory-limit": ("nan", "-1", "0"),
+        "--released-by-input": ("nan", "-1", "7"),
+        "--svg": ("directory.json", "nowhere/a.svg", ""),
+    },
+    ("scaling", *PLAN[:-2]): {
+        "--svg": ("directory.json", "nowhere/a.svg", "empty.txt/a.svg", ""),
+        "--sizes": ("", "x", "0", "8,-1"),
+        "--gpus": ("0",),
+    },
+    ("mesh",): {f"--{axis}": ("0", "-1", "x", "1000000000") for axis in ("tp", "cp", "dp", "pp", "ep")}
+    | {
+        "--gpus": ("0", "-1"),
+        "--order": ("", "x"),
+        "--gpus-per-node": ("0",),
+        "--hardware": ("nope", "h-nan.json"),
+    },
+    ("validate",): {"--cases": (*BROKEN, "c-text.json", "")},
+    ("goodput", "--gpus", "8"): {
+        "--gpus": ("0", "x"),
+        "--checkpoint": ("0s", "0", "10", "nan", "inf", "-1", "nan s"),
+        "--interval": ("0", "nan"),
+        "--step": ("0", "inf"),
+        "--days": ("x", "nan"),
+        "--failure-rate": ("nan", "0"),
+    },
+}
+
+
+def cases():
+    """(program, arguments), each with one thing that is wrong."""
+    for program in (*LESSONS, "compare"):
+        for option, values in (FOR_ALL_RUNS | OF_ONE.get(program, {})).items():
+            yield from (
+                (program, (option, value, *(("--engine", "inline") if option != "--engine" else ())))
+                for value in values
+            )
+    for (program, *usual), options in COMMANDS_OPTIONS.items():
+        yield from (
+            (program, (*usual, option, value)) for option, values in options.items() for value in values
+        )
+    yield from ((program, ("--nope",)) for program in (*LESSONS, *COMMANDS))
+    yield from [
+        ("", ()),
+        ("nope", ()),
+        ("--nope", ()),
+        ("goodput", ()),
+        ("collective", ("nope",)),
+        ("flags", ("nope",)),
+    ]
+
+
+def run(program, arguments):
+    return (
+        lesson_main(load(program), list(arguments))
+        if program in LESSONS
+        else command_line([program, *arguments])
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hostile")
+    (path / "directory.json").mkdir()
+    for name, content in FILES.items():
+        (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+BY_PROGRAM = {
+    program: [arguments for name, arguments in cases() if name == program] for program, _ in cases()
+}
+
+
+@pytest.mark.parametrize("program", BY_PROGRAM)
+def test_hostile_input_is_one_sentence_and_exit_code_2(program, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    before = sorted(os.listdir())
+    wrong = [
+        (arguments, *ending)
+        for arguments in BY_PROGRAM[program]
+        if not is_told(*(ending := ending_of(program, arguments, capsys)))
+    ]
+    assert wrong == []
+    assert sorted(os.listdir()) == before
+
+
+def ending_of(program, arguments, capsys):
+    """(exit code, output, what it says is wrong)"""
+    try:
+        code = run(program, arguments)
+    except Exception as error:  # a traceback, to a user
+        code = error
+    return code, *capsys.readouterr()
+
+
+def is_told(code, out, err):
+    one_sentence = err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000
+    return (
+        code == 2
+        and out == ""
+        and one_sentence
+        and not any(word in err for word in ("Error(", "object at 0x", "NoneType"))
+    )
+
+
+def test_text_that_is_no_utf_8_is_trained_on_byte_by_byte(folder, monkeypatch, capsys):
+    (folder / "bytes.txt").write_bytes(b"\xff\xfe\x80" * 1000)
+    monkeypatch.chdir(folder)
+    assert (
+        run(
+            "1d_data_parallel",
+            ("--text", "bytes.txt", "--strategy", "DDP ring", "--engine", "inline", "--json"),
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["strategies"][0]["loss"] > 0
+
+
+# ------------------------------------------------------------------------- what can only be seen from outside
+
+LESSON = ("1d_data_parallel.py", "--strategy", "DDP ring", "--engine", "inline")
+
+
+needs_dev_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+
+
+def outside(*arguments, shell):
+    """(exit code, standard error) of a lesson whose output goes where the shell says."""
+    command = f'"{sys.executable}" ' + " ".join(f'"{argument}"' for argument in arguments) + f" {shell}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "says"),
+    [
+        ("| true; exit ${PIPESTATUS[0]}", 141, ""),
+        pytest.param(">/dev/full", 2, "error: [Errno 28] No space left on device\n", marks=needs_dev_full),
+        (">&-", 0, ""),
+    ],
+)
+def test_output_that_nobody_can_take_is_one_sentence_at_most(shell, code, says):
+    assert outside(*LESSON, shell=shell) == (code, says)

@@ -1,0 +1,373 @@
+"""The pictures of README and docs: never stale, small, at home on light and dark pages, and true to the runs
+they are drawn from."""
+
+import itertools
+import json
+import re
+from collections import Counter, defaultdict
+from functools import cache
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+
+from gpu import COLLECTIVE, COMPUTE, MEMORY_KINDS
+from ndparallel.book.check import documents
+from ndparallel.book.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
+from ndparallel.commands import pictures as command
+from ndparallel.commands.command_line import main
+from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
+from ndparallel.drawing.block import block_run, place_of, talks
+from ndparallel.drawing.history import Lane, MemoryHistory, Span, Timeline, alike
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, IDLE, RANKS
+from ndparallel.drawing.svg import draw_timelines
+from ndparallel.drawing.svg_block import SCALE, draw_block
+from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
+from ndparallel.drawing.svg_parts import PLOT_WIDTH, WIDTH
+from ndparallel.drawing.svg_schedules import draw_schedules
+from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
+from ndparallel.lessons.registry import ROOT
+from ndparallel.model.units import ModelConfig
+from tests.drawing.test_timeline import SIGHT, distance
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def elements(svg, name):
+    return list(ElementTree.fromstring(svg).iter(NAMESPACE + name))
+
+
+def texts(svg):
+    return [text.text for text in elements(svg, "text")]
+
+
+# --------------------------------------------------------------------------------------- the files themselves
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_no_picture_is_stale(name):
+    assert not is_stale(name, PICTURES[name].draw("inline"), FOLDER), (
+        "look at it, after `ndparallel pictures --write`"
+    )
+
+
+def test_nothing_else_lies_among_them():
+    assert strays(FOLDER) == []
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_small_whole_in_itself_and_has_both_modes(name):
+    svg = (FOLDER / f"{name}.svg").read_text("utf-8")
+    assert len(svg.encode()) < 30_000
+    assert svg.count("http") == 1 and not re.search(r"script|@import|url\(|font-face|href=\"[^#]", svg)
+    assert svg.count("@media(prefers-color-scheme:dark)") == 1
+    height = float(ElementTree.fromstring(svg).get("height"))
+    assert all(
+        0 <= float(text.get("x") or 0) <= WIDTH and 0 < float(text.get("y")) < height
+        for text in elements(svg, "text")
+    )
+
+
+def test_what_the_documents_show_is_there_and_has_words_for_those_who_cannot_see_it():
+    for path in documents():
+        for words, target in re.findall(r"!\[(.*?)\]\(([^)]*\.svg)\)", path.read_text("utf-8")):
+            file = (path.parent / target).resolve()
+            assert file.parent == FOLDER and file.stem in PICTURES, f"{path.name} shows {target}"
+            assert len(words) > 20
+
+
+def test_the_gallery_shows_every_picture_of_schedules():
+    gallery = (ROOT / "docs" / "schedules.md").read_text("utf-8")
+    assert all(f"(pictures/{name}.svg)" in gallery for name in PICTURES if name.startswith("schedules-"))
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Two pictures that cost nothing."""
+    few = {
+        name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>")
+        for name in ("one", "other")
+    }
+    monkeypatch.setattr(command, "PICTURES", few)
+    monkeypatch.setattr("ndparallel.book.pictures.PICTURES", few)
+
+
+def pictures(capsys, *options):
+    code = main(["pictures", *map(str, options)])
+    return code, *capsys.readouterr()
+
+
+def test_stale_pictures_are_told_written_and_then_up_to_date(two, capsys, tmp_path):
+    folder = ("--folder", tmp_path)
+    code, out, _ = pictures(capsys, *folder)
+    assert code == 1 and out.count("stale") == 3 and not list(tmp_path.iterdir())
+    code, out, _ = pictures(capsys, *folder, "--write")
+    assert code == 0 and out.count("written") == 2 and (tmp_path / "one.svg").read_text() == "<svg>one</svg>"
+    code, out, _ = pictures(capsys, *folder, "--write")
+    assert code == 0 and out.count("up to date") == 2
+    (tmp_path / "one.svg").write_text("<svg>older</svg>")
+    assert pictures(capsys, *folder, "other")[0] == 0 and pictures(capsys, *folder, "one")[0] == 1
+
+
+def test_a_file_that_no_picture_makes_is_told(two, capsys, tmp_path):
+    (tmp_path / "old.svg").write_text("")
+    code, out, _ = pictures(capsys, "--folder", tmp_path, "--write")
+    assert code == 1 and "No picture is called old.svg" in out
+
+
+def test_json_has_every_picture_and_nothing_else_is_printed(two, capsys, tmp_path):
+    code, out, err = pictures(capsys, "--folder", tmp_path, "--json")
+    record = json.loads(out)
+    assert code == 1 and err == "" and record["strays"] == []
+    assert record["pictures"][0] == {"name": "one", "state": "stale", "bytes": 14, "shows": "what one shows"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["1d-timelin"], "Did you mean '1d-timeline'?"),
+        (["--folder", "nowhere"], "there is no directory 'nowhere' for pictures"),
+    ],
+)
+def test_wrong_input_is_one_sentence(options, sentence, capsys):
+    code, out, err = pictures(capsys, *options)
+    assert code == 2 and out == "" and sentence in err and err.count("\n") == 1
+
+
+# -------------------------------------------------------------------------------------- the transformer block
+
+
+@cache
+def runs():
+    run = lesson_run("2d_tensor_parallel", TWO_D, "inline")
+    return {name: block_run(name, run.results[name], "layers.4") for name in TWO_D}
+
+
+def test_a_layer_talks_as_often_as_megatron_says():
+    tp, sp, regather = (runs()[name] for name in TWO_D)
+    assert tp.counts() == {"all-reduce": 4}
+    assert sp.counts() == {"all-gather": 4, "reduce-scatter": 4}
+    assert regather.counts() == {"all-gather": 6, "reduce-scatter": 4}
+    config = ModelConfig()
+    activation_bytes = config.sequence * 8 * config.hidden * 4
+    sent = [sum(talk.bytes_sent for talk in run.talks) for run in (tp, sp, regather)]
+    assert sent[0] == sent[1] == 4 * 2 * 3 / 4 * activation_bytes and sent[2] == sent[0] * 10 / 8
+
+
+def test_f_and_g_are_conjugate():
+    tp, sp, _ = (runs()[name] for name in TWO_D)
+    for half in "12":
+        f, g = f"f{half}", f"g{half}"
+        assert [tp.operations(way, f) for way in ("forward", "backward")] == [[], ["all-reduce"]]
+        assert [tp.operations(way, g) for way in ("forward", "backward")] == [["all-reduce"], []]
+        assert [sp.operations(way, f) for way in ("forward", "backward")] == [
+            ["all-gather"],
+            ["reduce-scatter"],
+        ]
+        assert [sp.operations(way, g) for way in ("forward", "backward")] == [
+            ["reduce-scatter"],
+            ["all-gather"],
+        ]
+
+
+def test_regathering_gathers_once_more_where_the_backward_pass_meets_a_cut_by_columns():
+    sp, regather = runs()["TP + SP"], runs()["TP + SP regather"]
+    for way, place in itertools.product(("forward", "backward"), ("f1", "g1", "f2", "g2")):
+        again = ["all-gather"] if way == "backward" and place[0] == "f" else []
+        assert regather.operations(way, place) == sp.operations(way, place) + again
+
+
+def test_a_collective_of_another_unit_is_not_the_blocks():
+    assert place_of("forward layers.4 out", "forward layers.4 add1", "layers.4") == ("forward", "g1")
+    assert place_of("forward layers.3 down", "forward layers.3 add2", "layers.4") is None
+    assert place_of("backward layers.5 add1", "backward layers.4 down", "layers.4") == ("backward", "g2")
+    assert place_of("backward layers.4 add1", "backward layers.3 down", "layers.4") is None
+
+
+def test_a_collective_at_a_place_that_no_block_has_is_not_left_out_in_silence():
+    events = ("forward layers.4 q", ("tp", 0, "all_reduce", "ring"), "forward layers.4 scores")
+    run = SimpleNamespace(events=[event_of(what) for what in events])
+    with pytest.raises(
+        ValueError, match="all_reduce between 'forward layers.4 q' and 'forward layers.4 scores'"
+    ):
+        list(talks(run, "layers.4"))
+
+
+def event_of(what):
+    return (
+        0,
+        COMPUTE if isinstance(what, str) else "tp",
+        COMPUTE if isinstance(what, str) else COLLECTIVE,
+        what,
+        0.0,
+        1.0,
+        0,
+        0,
+        None,
+    )
+
+
+def drawn_slices(svg):
+    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first
+    band."""
+    first_band = next(float(text.get("y")) for text in elements(svg, "text") if text.text == "TP")
+    for rect in elements(svg, "rect"):
+        x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
+        if (rect.get("class") or "").startswith("nd-rank") and y < first_band:
+            yield rect.get("class").split()[0], x, y, x + width, y + height
+
+
+def areas(svg):
+    """The area of every colour among the weights."""
+    total = defaultdict(float)
+    for colour, left, top, right, bottom in drawn_slices(svg):
+        total[colour] += (right - left) * (bottom - top)
+    return dict(total)
+
+
+def test_no_two_slices_lie_on_one_another():
+    slices = list(drawn_slices(draw_block(list(runs().values()), ModelConfig())))
+    for (_, left, top, right, bottom), (_, x, y, end, base) in itertools.combinations(slices, 2):
+        assert min(right, end) - max(left, x) < 0.02 or min(bottom, base) - max(top, y) < 0.02
+
+
+def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
+    svg, config = draw_block(list(runs().values()), ModelConfig()), ModelConfig()
+    kv = 2 * config.kv_heads * config.head_dim * config.hidden
+    numbers = config.hidden * config.hidden * 2 + 3 * config.hidden * config.ffn + kv
+    assert areas(svg) == {
+        f"nd-rank{rank}": pytest.approx(numbers / 4 * SCALE**2, rel=1e-3) for rank in range(4)
+    }
+
+
+def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
+    shapes = Counter()
+    for rect in elements(draw_block(list(runs().values()), ModelConfig()), "rect"):
+        if (rect.get("class") or "").startswith("nd-rank2"):
+            shapes[float(rect.get("width")) / SCALE, float(rect.get("height")) / SCALE] += 1
+    assert shapes[8, 32] == 1 and shapes[32, 8] == 1  # a quarter of the columns of q, of the rows of out
+    assert shapes[22, 32] == 2 and shapes[32, 22] == 1  # of the columns of gate and up, of the rows of down
+    assert shapes[4, 16] == 2  # k and v: half of the columns, and GPU 3 has the same
+
+
+def test_the_block_says_what_ran():
+    words = Counter(texts(draw_block(list(runs().values()), ModelConfig())))
+    assert words["all-reduce"] == 4 and words["all-gather"] == 4 + 4 and words["reduce-scatter"] == 4 + 2
+    assert words["reduce-scatter, all-gather"] == 2 and words["nothing"] == 4
+    # 2 KV heads on 4 GPUs: each is held twice
+    assert words["heads 2-3, kv 0"] == 2 and words["heads 4-5, kv 1"] == 2
+    assert words["tokens 16-31"] == 2 and words["all tokens"] == 2 * 4
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_gpus_have_colours_that_can_be_told_apart_however_one_sees(sight):
+    for mode in (1, 2):
+        colours = [paint[mode] for paint in RANKS] + [
+            ACTIVITIES[name][mode] for name in (COMMUNICATION, IDLE)
+        ]
+        assert (
+            min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
+        )
+
+
+# ----------------------------------------------------------------------------------- schedules, memory, lanes
+
+
+def lengths(svg):
+    """Pixels of every colour in a picture of schedules."""
+    total = Counter()
+    for path in elements(svg, "path"):
+        if match := re.match(r"nd-([FBIW])\d+ nd-box", path.get("class")):
+            total[match[1]] += sum(map(float, re.findall(r"h([\d.]+)v", path.get("d"))))
+    return total
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v", "dualpipev"])
+def test_schedules_are_drawn_to_scale_and_number_every_action(name):
+    timing = time_one(name)
+    svg = draw_schedules([timing], end=40)
+    assert sum(lengths(svg).values()) == pytest.approx(sum(timing.busy) * PLOT_WIDTH / 40, abs=1)
+    assert len(elements(svg, "tspan")) == sum(len(actions) for actions in timing.schedule.actions)
+    frames = [path.get("d") for path in elements(svg, "path") if path.get("class") == "frame"]
+    assert sum(frame.count("M") for frame in frames) == sum(map(len, timing.schedule.fused))
+
+
+def test_a_notebook_shows_a_timed_schedule():
+    timing = time_one("zb-h1")
+    assert timing._repr_svg_() == draw_schedules([timing])
+
+
+def test_the_schedule_command_draws_what_it_prints(capsys, tmp_path):
+    path = tmp_path / "schedules.svg"
+    assert (
+        main(["schedule", "gpipe", "1f1b", "--stages", "4", "--microbatches", "8", "--svg", str(path)]) == 0
+    )
+    assert path.read_text() == draw_schedules([time_one("gpipe"), time_one("1f1b")])
+    assert f"{path} shows gpipe and 1f1b." in capsys.readouterr().out
+
+
+def held(name, size):
+    nothing = dict.fromkeys(MEMORY_KINDS, 0.0)
+    return MemoryHistory(
+        name, 0, 1.0, 1e12, (0.0, 0.5), (nothing | {"weights": 1e6}, nothing | {"weights": size})
+    )
+
+
+def heights(svg):
+    """Pixels of every panel's weights."""
+    for d in (path.get("d") for path in elements(svg, "path") if path.get("class") == "nd-weights"):
+        yield float(d.split()[1].split("H")[0]) - min(map(float, re.findall(r"V([\d.]+)", d)))
+
+
+def test_panels_of_memory_are_as_high_as_their_peaks():
+    low, high = heights(draw_memory([held("half", 5e6), held("whole", 1e7)]))
+    assert high == pytest.approx(2 * low, abs=0.03)
+
+
+def test_many_panels_of_memory_share_what_room_there_is():
+    assert sum(heights(draw_memory([held("run", 1e7)] * 6))) == pytest.approx(HIGHEST_SUM / HEADROOM, abs=0.1)
+
+
+ROWS = [
+    {
+        "gpus": 1,
+        "step_seconds": 4.0,
+        "compute_seconds": 4.0,
+        "exposed_communication_seconds": 0.0,
+        "bubble_seconds": 0.0,
+    },
+    {
+        "gpus": 4,
+        "step_seconds": 2.0,
+        "compute_seconds": 1.0,
+        "exposed_communication_seconds": 0.75,
+        "bubble_seconds": 0.25,
+    },
+]
+
+
+def test_a_bar_of_work_is_as_long_as_its_gpus_times_its_step():
+    rows = [row | {"speedup": 4 / row["step_seconds"], "peak_memory_bytes": {"total": 1e6}} for row in ROWS]
+    bars = elements(draw_work(rows, ["alone", "four"]), "rect")[1:7]
+    widths = [float(rect.get("width")) * 8 / BARS_WIDTH for rect in bars]
+    assert widths == pytest.approx([4, 0, 0, 4, 3, 1], abs=1e-3)
+    assert [rect[0].text for rect in bars[3:]] == ["compute: 4.00 s", "waiting: 3.00 s", "bubble: 1.00 s"]
+    assert float(bars[5].get("x")) == pytest.approx(BARS_LEFT + 7 / 8 * BARS_WIDTH, abs=0.01)
+
+
+def test_only_gpus_that_did_the_very_same_are_drawn_as_one():
+    def lanes(rank, end):
+        return Lane(rank, COMPUTE, (Span(0.0, end, FORWARD, "forward"),)), Lane(rank, "dp", ())
+
+    run = Timeline(
+        "run",
+        2.0,
+        tuple(
+            itertools.chain(*(lanes(rank, 2.0 if rank in (0, 1, 4, 5) else 2.0 - 1e-12) for rank in range(7)))
+        ),
+    )
+    assert [lane.ranks for lane in alike(run).lanes[::2]] == [(0, 1, 4, 5), (2, 3, 6)]
+    assert {"GPU 0-1 4-5", "GPU 2-3 6"} <= set(texts(draw_timelines([alike(run)])))

@@ -1,0 +1,304 @@
+"""Claims about `ndparallel plan`, `explain` and `validate`: what they print, and what they refuse."""
+
+import json
+
+import pytest
+
+from ndparallel.commands.command_line import main
+from ndparallel.planner.error_bar import entry, error_bar, known_errors
+from ndparallel.training.job import Job
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.validate import validate
+from tests.support.common import measured
+
+LLAMA = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
+KEYS = {
+    "step_seconds",
+    "breakdown_seconds",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "parameters",
+}
+
+
+def answered(capsys, *options: str) -> dict:
+    assert main(["plan", *options, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys, *options: str) -> str:
+    assert main(["plan", *LLAMA, *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_json_has_the_stable_keys_and_its_parts_add_up(capsys):
+    found = answered(capsys, *LLAMA, "--tp", "2", "--pp", "2")
+    assert KEYS | {"memory_bytes_per_stage", "error_bar"} <= found.keys()
+    assert sum(found["breakdown_seconds"].values()) == pytest.approx(found["step_seconds"])
+    for stage in found["memory_bytes_per_stage"]:
+        assert sum(bytes_ for kind, bytes_ in stage.items() if kind != "total") == pytest.approx(
+            stage["total"]
+        )
+    assert found["parameters"] == 8_030_261_248
+    assert found["tokens_per_second_per_gpu"] == pytest.approx(8 * 4096 / 8 / found["step_seconds"])
+    assert found["days"] == pytest.approx(1e12 / (8 * 4096) * found["step_seconds"] / 86400)
+
+
+def test_dp_and_the_number_of_microbatches_are_derived_and_shown(capsys):
+    assert main(["plan", *LLAMA, "--tp", "2", "--timeline", "none"]) == 0
+    printed = capsys.readouterr().out
+    assert "TP2 x DP4" in printed and "2 microbatches of 1 for each of 4 data-parallel ranks" in " ".join(
+        printed.split()
+    )
+
+
+def test_megatrons_names_mean_the_same(capsys):
+    ours = [
+        "--tp",
+        "2",
+        "--pp",
+        "2",
+        "--micro-batch",
+        "2",
+        "--zero",
+        "1",
+        "--recompute",
+        "full",
+        "--sequence",
+        "2048",
+        "--chunks",
+        "4",
+    ]
+    theirs = [
+        "--tensor-model-parallel-size",
+        "2",
+        "--pipeline-model-parallel-size",
+        "2",
+        "--micro-batch-size",
+        "2",
+    ]
+    theirs += ["--use-distributed-optimizer", "--recompute-granularity", "full", "--seq-length", "2048"]
+    theirs += ["--num-layers-per-virtual-pipeline-stage", "4"]
+    assert answered(capsys, *LLAMA, *ours) == answered(capsys, *LLAMA, *theirs)
+
+
+def test_a_model_may_be_given_by_its_sizes(capsys):
+    sizes = [
+        "--num-layers",
+        "32",
+        "--hidden-size",
+        "4096",
+        "--num-attention-heads",
+        "32",
+        "--num-query-groups",
+        "8",
+    ]
+    sizes += ["--ffn-hidden-size", "14336", "--vocab-size", "128256"]
+    assert answered(capsys, *sizes, *LLAMA[2:]) == answered(capsys, *LLAMA)
+
+
+def test_recomputation_costs_time_and_hfu_but_no_mfu_flops_and_saves_memory(capsys):
+    none, full = (answered(capsys, *LLAMA, "--zero", "3", "--recompute", kind) for kind in ("none", "full"))
+    assert full["hfu"] / full["mfu"] == pytest.approx(4 / 3, rel=0.1)
+    assert none["hfu"] == none["mfu"]
+    assert full["step_seconds"] > none["step_seconds"]
+    assert full["memory_bytes_per_stage"][0]["total"] < none["memory_bytes_per_stage"][0]["total"]
+
+
+def test_fp8_halves_matmuls_at_most(capsys):
+    bf16, fp8 = (answered(capsys, *LLAMA, "--dp", "8", "--dtype", dtype) for dtype in ("bf16", "fp8"))
+    assert 0.5 < fp8["step_seconds"] / bf16["step_seconds"] < 0.9
+    assert fp8["mfu"] < bf16["mfu"]  # of twice the peak
+
+
+def test_what_hides_behind_nothing_takes_longer(capsys):
+    zero = ["--zero", "1", "--pp", "2"]
+    hidden, exposed = (
+        answered(capsys, *LLAMA, *zero, "--overlap", which) for which in ("tp,dp,pp,cp", "none")
+    )
+    assert exposed["step_seconds"] > hidden["step_seconds"]
+    assert exposed["breakdown_seconds"]["compute"] == pytest.approx(hidden["breakdown_seconds"]["compute"])
+
+
+def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
+    job = ["--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64", "--zero", "3"]
+    fsdp, hsdp = answered(capsys, *job), answered(capsys, *job, "--shards", "8")
+    assert hsdp["memory_bytes_per_stage"][0]["optimizer"] == pytest.approx(
+        8 * fsdp["memory_bytes_per_stage"][0]["optimizer"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tp", "16"], "nearest number of GPUs"),
+        (["--dp", "3"], "make 3 GPUs, not 8"),
+        (["--ep", "2"], "has no experts"),
+        (["--gpus", "5", "--tp", "5"], "cannot cut 32 heads; nearest: 4 or 8"),
+        (["--gpus", "8", "--tp", "5"], "cannot cut 32 heads; nearest: 4 or 8"),
+        (["--gpus", "8", "--cp", "3"], "which 4096 tokens are no multiple of; nearest: 2 or 4."),
+        (["--pp", "3"], "make 6 GPUs, not 8"),
+        (["--dp", "8", "--global-batch", "12"], "nearest batch that can is 16"),
+        (["--schedule", "1f2b"], "Did you mean '1f1b'?"),
+        (["--pp", "8", "--chunks", "8"], "32 layers cannot fill 64 stages"),
+        (["--pp", "4", "--schedule", "interleaved", "--gpus", "8", "--global-batch", "6"], "take 4, not 3"),
+        (["--cp", "2", "--sequence", "4095"], "cuts a sequence in 4 parts"),
+        (["--model", "llama-3-9b"], "Did you mean"),
+        (["--hardware", "v100", "--dtype", "fp8"], "does not multiply fp8"),
+        (["--software", "jax"], "unknown software"),
+        (["--overlap", "tp,fp"], "fp cannot be overlapped"),
+        (["--layers", "3"], "has its sizes already"),
+        (["--micro-batch", "0"], "at least 1"),
+        (["--tokens", "-1"], "above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(capsys, options, said):
+    assert said in refusal(capsys, *options)
+
+
+def test_explain_lists_a_layers_operations_and_what_bounds_each(capsys):
+    assert main(["explain", *LLAMA, "--tp", "8", "--json"]) == 0
+    passes = json.loads(capsys.readouterr().out)["passes"]
+    forward = {row["name"]: row for row in passes["forward"]}
+    assert forward["gate_up forward"]["flops"] == 2 * 4096 * 4096 * 2 * 14336 / 8
+    assert forward["gate_up forward"]["bound"] == "compute" and forward["swiglu"]["bound"] == "memory"
+    assert forward["tp all_gather"]["bound"] == "network"
+    assert main(["explain", *LLAMA, "--unit", "head"]) == 0
+    assert "logits dgrad" in capsys.readouterr().out
+
+
+def test_validate_prints_every_run_and_its_json_has_the_stable_keys(capsys, tmp_path):
+    runs = tmp_path / "runs.json"
+    runs.write_text(json.dumps(read_cases()[7:9]))
+    assert main(["validate", "--cases", str(runs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [case["id"] for case in found["cases"]] == ["kor_t5_22B_full", "kor_t5_22B_seqsel"]
+    assert len(found["contrasts"]) == 1 and found["mean_absolute_step_error"] < 0.05
+    assert main(["validate", "--cases", str(runs)]) == 0
+    assert "2 runs. Step time" in capsys.readouterr().out
+    assert main(["validate", "--cases", str(tmp_path / "none.json")]) == 2
+
+
+def test_the_errors_that_error_bars_are_made_of_are_those_of_today():
+    runs = read_cases()
+    cases = [(express(run), result.step_error) for run, result in zip(runs, validate(runs))]
+    expected = [entry(case.name, case.job, case.plan, error) for case, error in cases]
+    assert known_errors() == expected, "renew them with `ndparallel validate --write-errors`"
+
+
+def test_an_error_bar_is_wider_where_a_job_is_unlike_every_measured_run(capsys):
+    here, unlike = (
+        answered(capsys, *LLAMA, "--dp", "8", *options)["error_bar"] for options in ((), ("--dtype", "fp8"))
+    )
+    assert unlike == pytest.approx(1.5 * here)
+    case = express(read_cases()[0])
+    assert "on this GPU" in error_bar(case.job, case.plan).sentence
+
+
+def test_the_lessons_model_may_be_planned_too(capsys):
+    sizes = [
+        "--layers",
+        "8",
+        "--hidden",
+        "32",
+        "--heads",
+        "8",
+        "--kv-heads",
+        "2",
+        "--ffn",
+        "88",
+        "--vocab",
+        "256",
+        "--sequence",
+        "64",
+    ]
+    found = answered(
+        capsys,
+        *sizes,
+        "--hardware",
+        "pocket",
+        "--gpus",
+        "4",
+        "--global-batch",
+        "8",
+        "--zero",
+        "3",
+        "--micro-batch",
+        "2",
+    )
+    assert found["step_seconds"] == pytest.approx(
+        measured("4d_combined", "DP only", Job(zero=3), 4).step_seconds, rel=1e-9
+    )
+
+
+def test_what_is_not_as_usual_is_said(capsys):
+    sparse = [
+        "--model",
+        "mixtral-8x7b",
+        "--gpus",
+        "8",
+        "--ep",
+        "8",
+        "--global-batch",
+        "64",
+        "--timeline",
+        "none",
+    ]
+    again = ["--recompute", "selective", "--recompute-modules", "layernorm", "moe_act"]
+    assert main(["plan", *sparse, *again, "--routing-imbalance", "1.3", "--capacity-factor", "2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "recomputing layernorm and moe_act, the busiest rank's experts with 1.3 times the mean's rows, "
+        "capacity factor 2." in said
+    )
+    assert (
+        main(
+            [
+                "plan",
+                *LLAMA,
+                "--recompute",
+                "full",
+                "--recompute-num-layers",
+                "4",
+                "--cp",
+                "2",
+                "--cp-comm-type",
+                "all_gather",
+            ]
+        )
+        == 0
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert "full recomputation of 4 layers a stage, keys and values gathered." in said
+
+
+def test_explain_prices_the_busiest_ranks_experts(capsys):
+    options = "--model mixtral-8x7b --gpus 8 --ep 8 --global-batch 64 --routing-imbalance 1.3"
+    assert main(["explain", *options.split()]) == 0
+    assert capsys.readouterr().out.startswith("Experts of the busiest rank: 1.3 times the mean's rows.")
+
+
+def test_explain_names_the_units_that_a_model_has(capsys):
+    assert main(["explain", *LLAMA, "--unit", "experts"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: unknown unit of llama-3-8b: 'experts'. There are: dense, embedding, head.\n"
+    )
+
+
+def test_explain_shows_what_a_started_message_still_takes_when_it_is_waited_for(capsys):
+    sizes = (
+        "--layers 8 --hidden 32 --heads 8 --kv-heads 2 --ffn 88 --vocab 256 --sequence 64 --hardware pocket "
+        "--gpus 8 --global-batch 8"
+    )
+    assert main(["explain", *sizes.split(), "--cp", "2", "--tp", "2", "--json"]) == 0
+    ring = [
+        row
+        for row in json.loads(capsys.readouterr().out)["passes"]["forward"]
+        if row["name"].startswith("cp")
+    ]
+    assert [(row["seconds"], row["beside"]) for row in ring] == [(0.0, "what stands above")]

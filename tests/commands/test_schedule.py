@@ -1,0 +1,255 @@
+"""`ndparallel schedule`: its JSON, its picture, its sentences."""
+
+import itertools
+import json
+
+import pytest
+from rich.style import Style
+from rich.text import Text
+
+from ndparallel.commands.command_line import main
+from ndparallel.drawing import schedule_picture
+from ndparallel.pipeline.catalog import SCHEDULES, build
+from ndparallel.pipeline.timing import Timing, time_schedule
+from ndparallel.pipeline.work import Work
+from tests.drawing.test_timeline import SIGHT, distance
+
+
+def command(capsys, *words: object) -> str:
+    assert main(["schedule", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def asked(capsys, *words: object) -> dict:
+    return json.loads(command(capsys, *words, "--json"))
+
+
+def drawn(name: str, ranks=4, microbatches=8, width=100, plain=False, **times) -> list[Text]:
+    schedule = build(name, ranks, microbatches)
+    timing = time_schedule(schedule, Work.of_whole_stages(schedule.chunks, **times))
+    return list(
+        schedule_picture.draw(timing, schedule_picture.columns_per_second([timing], width), plain).split()
+    )
+
+
+def test_json_has_the_lists_the_times_and_the_figures(capsys):
+    told = asked(
+        capsys,
+        "1f1b",
+        "--stages",
+        4,
+        "--microbatches",
+        8,
+        "--forward",
+        1,
+        "--backward-input",
+        0.5,
+        "--backward-weight",
+        0.5,
+    )
+    assert list(told) == [
+        *("name", "layout", "actions", "fused", "makespan", "busy"),
+        *("bubble_ratio", "bubble_over_ideal", "span_bubble_ratio", "peak_held", "peak_live"),
+    ]
+    assert (told["name"], told["layout"]) == ("1f1b", "loop")
+    assert told["actions"][3][:4] == [["F", 3, 0], ["B", 3, 0], ["F", 3, 1], ["B", 3, 1]]
+    assert told["fused"] == [[], [], [], []]
+    assert told["makespan"] == 22
+    assert told["busy"] == [16, 16, 16, 16]
+    assert told["bubble_ratio"] == pytest.approx(3 / 11)
+    assert told["bubble_over_ideal"] == pytest.approx(3 / 8)
+    assert told["peak_held"] == told["peak_live"] == [4, 3, 2, 1]
+
+
+def test_json_of_dualpipev_names_its_pairs(capsys):
+    told = asked(capsys, "dualpipev", "--stages", 2, "--microbatches", 4, "--fused", 2)
+    assert told["layout"] == "v"
+    for actions, positions in zip(told["actions"], told["fused"]):
+        assert positions and all(actions[at][0] + actions[at + 1][0] == "FB" for at in positions)
+    # 4 (F + I + W) less the half second that each of 3 pairs saves, of a chunk's F + B = 1.5
+    assert told["busy"] == [10.5, 10.5]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_is_told_and_drawn(capsys, name):
+    assert asked(capsys, name, "--stages", 3, "--microbatches", 6, "--p2p", 0.1)["name"] == name
+    assert name in command(capsys, name, "--stages", 3, "--microbatches", 6)
+
+
+def test_times_are_a_whole_ranks_and_a_chunk_takes_its_part(capsys):
+    for chunks in (1, 2, 4):
+        told = asked(capsys, "interleaved", "--stages", 4, "--microbatches", 8, "--chunks", chunks)
+        assert told["busy"] == pytest.approx([24.0] * 4)
+        assert told["makespan"] == pytest.approx(24 + 9 / chunks)
+
+
+def test_several_schedules_are_compared_under_the_same_work(capsys):
+    told = asked(capsys, "naive", "1f1b", "zb-v", "--stages", 4, "--microbatches", 8)
+    assert [one["makespan"] for one in told] == [96, 33, 25.5]
+    assert [one["busy"] for one in told] == [[24.0] * 4] * 3
+
+
+def test_chunks_are_for_those_that_have_a_choice(capsys):
+    told = asked(capsys, "1f1b", "interleaved", "zb-v", "--stages", 4, "--microbatches", 8, "--chunks", 4)
+    assert [max(stage for actions in one["actions"] for _, stage, _ in actions) for one in told] == [3, 15, 7]
+
+
+def test_searched_keeps_to_the_memory_limit(capsys):
+    for limit in (2, 4, 7):
+        assert (
+            max(
+                asked(capsys, "searched", "--stages", 4, "--microbatches", 9, "--memory-limit", limit)[
+                    "peak_held"
+                ]
+            )
+            == limit
+        )
+
+
+def test_the_numbers_stand_in_one_line(capsys):
+    last = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-1]
+    bubble = "bubble 27.3 % (37.5 % over ideal, 27.3 % of the span)"
+    assert last == f"makespan 33, {bubble}, peak held 4 3 2 1, live 4 3 2 1"
+
+
+def test_a_schedule_over_the_limit_is_marked(capsys):
+    assert "over the limit of 4" in command(
+        capsys, "gpipe", "--stages", 4, "--microbatches", 8, "--memory-limit", 4
+    )
+    rows = command(
+        capsys, "gpipe", "1f1b", "--stages", 4, "--microbatches", 8, "--memory-limit", 4
+    ).splitlines()[-2:]
+    assert [row.split()[-1] for row in rows] == ["over", "fits"]
+
+
+@pytest.mark.parametrize("microbatches", [8, 200])
+@pytest.mark.parametrize("name", SCHEDULES[:-1])
+def test_every_line_fits_100_columns(capsys, name, microbatches):
+    lines = command(
+        capsys, name, "1f1b", "--stages", 4, "--microbatches", microbatches, "--p2p", 0.1
+    ).splitlines()
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_picture_is_one_row_per_rank_above_an_axis():
+    rows = [line.plain for line in drawn("1f1b", backward_input=0.5, backward_weight=0.5)]
+    assert len(rows) == 5
+    assert [row[:7] for row in rows] == ["rank 0 ", "rank 1 ", "rank 2 ", "rank 3 ", "       "]
+    assert " ".join(rows[0][7:].replace("·", "").split()) == "0 1 2 3 0 4 1 5 2 6 3 7 4 5 6 7"
+    assert rows[4].split() == ["0", "2", "4", "6", "8", "10", "12", "14", "16", "18", "20", "22"]
+
+
+def test_actions_of_the_same_length_are_equally_wide():
+    for line in drawn("zb-h1")[:4]:
+        spans = [span.end - span.start for span in line.spans if "on " in str(span.style)]
+        assert set(spans) == {3}
+
+
+def test_ops_and_chunks_have_their_own_colours():
+    lines = drawn("zb-v")[:4]
+    shades = {
+        str(span.style).split(" on ")[1] for line in lines for span in line.spans if " on " in str(span.style)
+    }
+    assert len(shades) == 6  # F, I, W on the first chunk and on the second
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_any_two_ops_and_chunks_can_be_told_apart_however_one_sees(sight):
+    colours = [shade.hex for shades in schedule_picture.COLOURS.values() for shade in shades]
+    assert min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
+
+
+def test_fused_pairs_are_underlined():
+    styles = [span.style for span in drawn("dualpipev", width=300)[3].spans]
+    # 2M - 3P + r, of two halves
+    assert sum(isinstance(style, Style) and bool(style.underline) for style in styles) == 2 * 7
+
+
+def test_without_colours_letters_say_the_op_and_numbers_the_microbatch():
+    rows = [line.plain for line in drawn("zb-h1", plain=True)]
+    assert rows[3].startswith("rank 3 ·········F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 ")
+    narrow = [line.plain for line in drawn("zb-v", plain=True, width=60)]
+    assert len(narrow) == 2 * 4 + 1
+    assert narrow[0].startswith("rank 0 FFFFFFFfiwfiwfiw")
+    assert narrow[1].startswith("       0123456000111222")
+
+
+def test_a_fused_pair_is_joined_without_colours():
+    timing = time_schedule(build("dualpipev", 2, 4), Work.of_whole_stages(2))
+    assert "f2&" in schedule_picture.draw(timing, 8.0, plain=True).plain.splitlines()[0].replace(" ", "")
+
+
+def test_the_legend_names_what_occurs_and_no_more(capsys):
+    one = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-2]
+    assert one.split() == ["F", "forward", "B", "backward"]
+    all_of_it = " ".join(command(capsys, "dualpipev", "--stages", 4, "--microbatches", 8).splitlines()[-3:-1])
+    for words in (
+        "F  forward",
+        "B  backward",
+        "I  input gradient",
+        "W  weight gradient",
+        "small letters: a later chunk",
+        "&: two run as one",
+    ):
+        assert words in all_of_it
+
+
+@pytest.mark.parametrize("fused", ["1", "1.5", "2", "3", "4"])
+@pytest.mark.parametrize("sizes", [(4, 8), (8, 20), (8, 60)])
+def test_the_sign_of_a_pair_is_in_the_legend_just_where_it_is_in_the_picture(capsys, sizes, fused):
+    lines = command(
+        capsys, "dualpipev", "--stages", sizes[0], "--microbatches", sizes[1], "--fused", fused
+    ).splitlines()
+    assert any("&" in line for line in lines if line.startswith("rank")) == ("&: two run as one" in lines[-2])
+
+
+def test_a_pair_of_three_columns_has_room_for_its_sign():
+    assert "f&B" in drawn("dualpipev", plain=True, width=100)[0].plain
+
+
+def test_digits_of_large_microbatches_are_cut_from_the_left():
+    timing = time_schedule(build("naive", 1, 130), Work())
+    row = schedule_picture.draw(timing, 2.0).plain.splitlines()[0]
+    assert row.startswith("rank 0 0  0  1  1 ") or row.startswith("rank 0 0  0   1  1  ")
+    assert "29" in row and "129" in row
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("interleaved", "--stages", 4, "--microbatches", 10), "take 8 or 12, not 10."),
+        (("zb-v", "--stages", 4, "--microbatches", 8, "--chunks", 3), "zb-v keeps 2 chunks per rank, not 3"),
+        (("zbv", "--stages", 4, "--microbatches", 8), "Did you mean 'zb-v'?"),
+        (
+            ("1f1b", "--stages", 4, "--microbatches", 8, "--forward", -1),
+            "seconds of F must be finite and not below 0, not -1.0.",
+        ),
+        (
+            ("1f1b", "--stages", 4, "--microbatches", 8, "--fused", -1),
+            "seconds of a fused pair must be finite",
+        ),
+        (
+            ("searched", "--stages", 4, "--microbatches", 8, "--memory-limit", 0),
+            "a memory limit of 0 activations is too low",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, words, sentence):
+    assert main(["schedule", *map(str, words)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err and err.count("\n") == 1
+
+
+def test_makespan_is_the_same_in_json_and_in_timing(capsys):
+    schedule = build("dualpipev", 3, 7)
+    timing: Timing = time_schedule(schedule, Work.of_whole_stages(2, 1.0, 0.9, 0.7, 0.05, 2.0))
+    words = ("--forward", 1, "--backward-input", 0.9, "--backward-weight", 0.7, "--p2p", 0.05, "--fused", 2)
+    assert (
+        asked(capsys, "dualpipev", "--stages", 3, "--microbatches", 7, *words)["makespan"] == timing.makespan
+    )
+
+
+def test_a_time_for_pairs_that_a_schedule_does_not_have_is_refused(capsys):
+    assert main(["schedule", "1f1b", "--stages", "4", "--microbatches", "8", "--fused", "1"]) == 2
+    assert "1f1b has none: take dualpipev" in capsys.readouterr().err

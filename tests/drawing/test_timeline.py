@@ -1,0 +1,353 @@
+"""Lanes and the terminal's timeline: what filled each cell, readable without colours, one scale for all."""
+
+import io
+from itertools import groupby, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from gpu import COLLECTIVE, COMPUTE, si
+from ndparallel.drawing.history import (
+    Lane,
+    Span,
+    Timeline,
+    joined,
+    label,
+    memory_history,
+    thinned,
+    ticks,
+    timeline,
+)
+from ndparallel.drawing.palette import (
+    ACTIVITIES,
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    GROUND,
+    IDLE,
+    MEMORY,
+    OPTIMIZER,
+    WAITING,
+)
+from ndparallel.drawing.timeline import BLANK, Timelines, axis, cells, gantt
+from tests.support.synthetic import HARDWARE, UNITS, Run, data_parallel, pipeline
+
+RUNS = data_parallel()
+BLOCKING = timeline("blocking", data_parallel(overlapped=False))
+OVERLAPPED = timeline("overlapped", RUNS)
+
+
+def seconds_by_activity(spans):
+    return {
+        name: sum(span.seconds for span in spans if span.activity == name)
+        for name in {span.activity for span in spans}
+    }
+
+
+def drawn(*timelines, width=100):
+    return [line.plain for line in gantt(timelines, width)]
+
+
+# ------------------------------------------------------------------------------------------------------ lanes
+
+
+def test_there_is_a_lane_for_every_stream_of_every_gpu_compute_first():
+    assert [(lane.rank, lane.stream) for lane in OVERLAPPED.lanes] == [
+        (rank, name) for rank in range(4) for name in (COMPUTE, "dp")
+    ]
+    streams = [(lane.rank, lane.stream) for lane in timeline("pipeline", pipeline()).lanes]
+    assert streams == [(0, COMPUTE), (0, "pp"), (1, COMPUTE)]
+
+
+def test_streams_whose_names_begin_alike_share_a_lane_and_what_overlaps_is_drawn_from_where_it_shows():
+    def message(stream, start, end):
+        return (0, stream, "send", ("F", 1, 0), start, end, 0, 0, 1)
+
+    events = [
+        message("pp send forward", 0.0, 2.0),
+        message("pp receive backward", 1.0, 3.0),
+        message("dp", 0.0, 1.0),
+    ]
+    lanes = timeline("x", [Run(0, (*events, message("pp send forward", 2.0, 2.5)), 4.0, {})]).lanes
+    assert [lane.stream for lane in lanes] == [COMPUTE, "pp", "dp"]
+    assert [(span.start, span.end, span.window) for span in lanes[1].spans] == [
+        (0.0, 2.0, None),
+        (2.0, 3.0, (1.0, 3.0)),
+    ]
+
+
+@pytest.mark.parametrize("run", [BLOCKING, OVERLAPPED, timeline("pipeline", pipeline())])
+def test_spans_of_a_lane_are_in_order_and_never_overlap(run):
+    for lane in run.lanes:
+        assert all(before.end <= after.start for before, after in pairwise(lane.spans))
+        assert all(0 <= span.start < span.end <= run.seconds for span in lane.spans)
+
+
+def test_a_collective_is_one_span_and_its_messages_none():
+    lane = OVERLAPPED.lanes[1]
+    assert len(lane.spans) == len(UNITS) == sum(event[2] == COLLECTIVE for event in RUNS[0].events)
+    assert {span.activity for span in lane.spans} == {COMMUNICATION}
+    assert lane.spans[1].label == "ring all-reduce 1 of group 'dp'"
+
+
+def test_every_phase_and_every_wait_has_its_activity():
+    assert set(seconds_by_activity(OVERLAPPED.lanes[0].spans)) == {FORWARD, BACKWARD, OPTIMIZER, WAITING}
+    last = timeline("pipeline", pipeline()).lanes[-1]
+    assert last.spans[0].activity == WAITING
+    assert last.spans[0].label == "activations of microbatch 0 for stage 1"
+
+
+def test_a_message_of_a_gathering_collective_is_named_in_words():
+    assert label((("dp", 3), ("gather", 1))) == "gather step 1 of collective 3 of group 'dp'"
+    assert label((("dp", 3), 2)) == "step 2 of collective 3 of group 'dp'"
+
+
+# ------------------------------------------------------------------------------------------------ fewer spans
+
+
+@st.composite
+def rows_of_spans(draw):
+    now, spans = 0.0, []
+    for gap, long, name in draw(
+        st.lists(
+            st.tuples(st.integers(0, 5), st.integers(1, 50), st.sampled_from([FORWARD, BACKWARD, WAITING]))
+        )
+    ):
+        start = now + gap
+        spans.append(Span(start, start + long, name, f"{name} layers.{len(spans) // 3} qkv"))
+        now = start + long
+    return spans
+
+
+@given(rows_of_spans(), st.integers(1, 60))
+def test_thinning_loses_no_time_and_moves_nothing_further_than_its_width(spans, width):
+    thin = thinned(spans, width)
+    assert seconds_by_activity(thin) == pytest.approx(seconds_by_activity(spans))
+    assert sum(span.events for span in thin) == len(spans)
+    assert all(before.end <= after.start for before, after in pairwise(thin))
+    assert all(span.window is None or span.window[1] - span.window[0] <= width for span in thin)
+    assert {span for span in spans if span.seconds > width} <= set(thin)
+
+
+@given(rows_of_spans(), st.integers(1, 3))
+def test_joining_keeps_time_exactly_and_never_bridges_a_gap(spans, words):
+    row = joined(spans, words)
+    covered = {instant for span in spans for instant in range(int(span.start), int(span.end))}
+    assert {instant for span in row for instant in range(int(span.start), int(span.end))} == covered
+    assert seconds_by_activity(row) == seconds_by_activity(spans)
+
+
+def test_joined_by_two_words_a_training_step_is_one_span_per_unit_and_phase():
+    row = joined(OVERLAPPED.lanes[0].spans, 2)
+    phases = [span.label for span in row if span.activity != WAITING]
+    assert phases == [
+        *(f"forward {unit}" for unit in UNITS),
+        *(f"backward {unit}" for unit in reversed(UNITS)),
+        "optimizer adamw",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ cells
+
+
+def test_a_cell_shows_what_fills_most_of_it():
+    lane = Lane(
+        0, COMPUTE, (Span(0, 2.6, FORWARD, "f"), Span(2.6, 4, BACKWARD, "b"), Span(4.6, 5, WAITING, "w"))
+    )
+    assert cells(lane, 6, 1) == [FORWARD, FORWARD, FORWARD, BACKWARD, IDLE, IDLE]
+
+
+def test_what_is_shorter_than_a_cell_is_seen_as_often_as_it_is_long():
+    ends = [0.3 * number for number in range(101)]
+    spans = [
+        span
+        for a, b in pairwise(ends)
+        for span in (Span(a, a + 0.1, FORWARD, ""), Span(a + 0.1, b, BACKWARD, ""))
+    ]
+    row = cells(Lane(0, COMPUTE, tuple(spans)), 30, 1)
+    assert (row.count(FORWARD), row.count(BACKWARD)) == (10, 20)
+    assert max(len(list(same)) for _, same in groupby(row)) == 2
+
+
+@given(rows_of_spans(), st.integers(2, 40))
+def test_a_row_has_of_every_activity_what_it_takes_of_the_time_to_within_two_cells(spans, cell):
+    end = -(-max((span.end for span in spans), default=1) // cell) * cell
+    row = cells(Lane(0, COMPUTE, tuple(spans)), end, cell)
+    took = seconds_by_activity(spans)
+    assert all(
+        abs(row.count(activity) * cell - took.get(activity, 0)) < 2 * cell
+        for activity in (FORWARD, BACKWARD, WAITING)
+    )
+
+
+def test_a_message_however_short_is_seen_on_its_stream():
+    assert cells(Lane(0, "dp", (Span(1.5, 1.500001, COMMUNICATION, "m"),)), 3, 1) == [
+        BLANK,
+        COMMUNICATION,
+        BLANK,
+    ]
+
+
+@given(rows_of_spans())
+def test_a_row_differs_from_exact_shares_by_less_than_a_cell_at_every_border(spans):
+    end = max((span.end for span in spans), default=1)
+    row = cells(Lane(0, COMPUTE, tuple(spans)), end, 1.0)
+    assert len(row) == end
+    exact = [
+        next((span.activity for span in spans if span.start <= cell < span.end), IDLE)
+        for cell in range(int(end))
+    ]
+    assert row == exact  # spans of whole cells are shown exactly
+
+
+def test_the_picture_has_at_most_100_columns_and_reads_without_colours():
+    lines = drawn(BLOCKING, OVERLAPPED)
+    assert max(map(len, lines)) <= 100
+    first = lines[1].split()[-1]
+    assert first.startswith("FFFF") and first.endswith("O") and "xBB" in first
+    assert "====" in lines[2]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_terminal_gets_a_narrow_picture(width):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(Timelines([BLOCKING, OVERLAPPED]))
+    rows = [line for line in console.file.getvalue().split("\n") if line.startswith("GPU")]
+    assert len(rows) == 8 and max(map(len, rows)) <= width
+
+
+def test_all_timelines_share_one_scale():
+    blocking, overlapped = (
+        sum(map(line.count, "FBxO.")) for line in (drawn(BLOCKING, OVERLAPPED)[at] for at in (1, 11))
+    )
+    assert overlapped / blocking == pytest.approx(OVERLAPPED.seconds / BLOCKING.seconds, abs=0.01)
+
+
+def test_the_title_says_the_step_and_the_legend_only_what_occurs():
+    lines = drawn(OVERLAPPED)
+    assert lines[0] == f"overlapped  {si(OVERLAPPED.seconds, 's')}"
+    assert lines[-1].split() == [
+        "F",
+        "forward",
+        "B",
+        "backward",
+        "O",
+        "optimizer",
+        "=",
+        "communication",
+        "x",
+        "waiting",
+        ".",
+        "idle",
+    ]
+
+
+def test_an_empty_run_is_drawn_without_complaint():
+    assert drawn(Timeline("nothing", 0.0, (Lane(0, COMPUTE, ()),)))[0] == "nothing  0 s"
+    assert timeline("none", []).seconds == 0
+
+
+@given(st.floats(1e-9, 1e9))
+def test_ticks_are_round_times_from_zero_to_the_end(seconds):
+    times = ticks(seconds)
+    assert times[0] == 0 and 3 <= len(times) <= 7 and times[-1] <= seconds * (1 + 1e-9)
+    assert f"{times[1]:e}"[0] in "125" and float(f"{times[1]:.0e}") == times[1]
+
+
+@given(st.floats(1e-9, 1e9), st.integers(30, 90))
+def test_times_stand_under_their_ticks_and_never_run_together(end, columns):
+    line, times = (text.plain for text in axis(end, 10, columns))
+    assert len(line) == 10 + columns and len(times) <= 10 + columns
+    assert times.split()[:2] == ["0", "s"]
+    assert times[10] == "0" and line[10] == "|"
+
+
+# ---------------------------------------------------------------------------------------------------- colours
+
+
+def linear(colour):
+    values = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    return [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+
+
+def lab(red, green, blue):
+    """CIELAB of linear sRGB, white D65."""
+    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505
+    y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089
+    fx, fy, fz = (
+        max(value, 0) ** (1 / 3) if value > 0.008856 else 7.787 * value + 16 / 116 for value in (x, y, z)
+    )
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+# Machado, Oliveira, Fernandes: A physiologically-based model for simulation of color vision deficiency
+# (2009), severity 1.0
+SIGHT = {
+    "everybody": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+
+
+def distance(one, other, matrix):
+    seen = [
+        lab(*(min(max(sum(m * c for m, c in zip(row, linear(colour))), 0), 1) for row in matrix))
+        for colour in (one, other)
+    ]
+    return sum((a - b) ** 2 for a, b in zip(*seen)) ** 0.5
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize("paints", [ACTIVITIES, MEMORY], ids=["activities", "memory"])
+def test_any_two_colours_can_be_told_apart_however_one_sees(paints, mode, sight):
+    colours = [getattr(paint, mode) for paint in paints.values()] + [GROUND[mode == "dark"]] * (
+        paints is MEMORY
+    )
+    nearest = min(
+        distance(one, other, SIGHT[sight]) for number, one in enumerate(colours) for other in colours[:number]
+    )
+    assert nearest > 12  # a just noticeable difference is about 2.3
+
+
+def test_every_activity_has_a_letter_of_its_own():
+    letters = [paint.letter for paint in ACTIVITIES.values()]
+    assert len(set(letters)) == len(letters) and BLANK not in letters
+
+
+# ----------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"gpu{run.rank}")
+def test_the_highest_point_of_memory_over_time_is_the_counted_peak(run):
+    history = memory_history("ddp", run, HARDWARE.memory_bytes)
+    assert history.peak_bytes == sum(run.peak_bytes.values())
+    assert list(history.seconds) == sorted(history.seconds)
+
+
+def test_memory_is_counted_in_the_programs_order_at_the_time_of_the_compute_stream():
+    early, late = (
+        (0, COMPUTE, COMPUTE, "forward", 0.0, 1.0, 0, 0, None),
+        (0, COMPUTE, COMPUTE, "forward", 1.0, 2.0, 0, 0, None),
+    )
+    on_another_stream = (0, "dp", "memory", "buffers", 9.0, 9.0, 50, 0, None)
+    freed = (0, COMPUTE, "memory", "buffers", 2.0, 2.0, 0, 0, None)
+    history = memory_history("x", Run(0, (early, on_another_stream, late, freed), 9.0, {}), 100)
+    assert history.seconds == (1.0, 2.0)
+    assert [held["buffers"] for held in history.held] == [50, 0]

@@ -1,0 +1,50 @@
+"""Every strategy of every lesson is the same on processes and on inline: its JSON to the last byte, its
+events, clocks and memory."""
+
+import gc
+
+import pytest
+
+from gpu import GPU
+from ndparallel.engines.inline import Seat
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import run_lesson
+from ndparallel.lessons.registry import LESSONS, load
+from ndparallel.model.units import ModelConfig, Unit
+from ndparallel.training.job import Job
+from tests.support.common import SMALL, run, strategy
+
+MODEL = ModelConfig(layers=2, hidden=16, heads=8, kv_heads=4, ffn=16, sequence=16)
+LAYERS = {"3d_pipeline_parallel": 8, "4d_combined": 8}  # enough to fill their stages
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_strategy_is_the_same_on_both_engines(name):
+    lesson = load(name)
+    job = Job(**{"model": MODEL.on(layers=LAYERS.get(name, 2))} | lesson.defaults)
+    one, other = (
+        run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None)
+        for engine in ("inline", "processes")
+    )
+    assert one.report.json() == other.report.json()
+    assert all(row.step_seconds for row in one.report.strategies)
+    for ran, results in one.results.items():
+        for here, there in zip(results, other.results[ran], strict=True):
+            assert here._replace(value=None) == there._replace(value=None), ran
+
+
+@pytest.mark.parametrize(
+    ("lesson", "name", "gpus"),
+    [("1d_data_parallel", "FSDP prefetch", 4), ("4d_combined", "with experts, EP", 8)],
+)
+def test_a_strategy_leaves_no_circle_that_only_the_garbage_collector_could_set_free(lesson, name, gpus):
+    job = Job(**{"model": SMALL.on(layers=4)} | load(lesson).defaults)
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        run(strategy(lesson, name), job, gpus)
+        gc.collect()
+        assert not [left for left in gc.garbage if isinstance(left, GPU | Unit | Seat)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()

@@ -1,0 +1,168 @@
+"""The engine mpi under a real mpirun: what it gives is what the engine inline gives, byte for byte, and it
+fails as clearly."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndparallel.commands.command_line import main as command_line
+from ndparallel.engines import launch, world
+from ndparallel.lessons.main import main
+from ndparallel.lessons.registry import load
+from tests.support import mpi_script
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIRUN = shutil.which(
+    "mpirun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+)
+LOCAL = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None,
+    reason="mpi4py is not installed: pip install 'ndparallel[mpi]'",
+)
+
+
+def mpirun(processes, *words):
+    """Run this Python with these words on so many processes of this machine."""
+    environment = os.environ | LOCAL | {"PYTHONPATH": f"{ROOT}"}
+    command = [MPIRUN, "-n", str(processes), sys.executable, *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def inline(name, *options):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(load(name), [*options, "--engine", "inline"]) == 0
+    return printed.getvalue()
+
+
+@needs_mpi
+def test_programs_end_as_they_do_inline_with_the_same_numbers_events_clocks_and_explanations():
+    expected = json.loads(json.dumps(mpi_script.outcomes("inline"), default=str))
+    done = mpirun(5, "tests/support/mpi_script.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for name, outcome in expected.items():
+        assert found["outcomes"][name] == outcome, name
+    assert found["wrong"] == []
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("processes", "lesson", "options"),
+    [
+        (2, "2d_tensor_parallel", ("--gpus", "2", "--strategy", "TP + SP", "--jitter", "10")),
+        (4, "1d_data_parallel", ("--strategy", "DDP overlapped", "--strategy", "FSDP prefetch")),
+        (8, "4d_combined", ("--strategy", "TP2 x PP2 x DP2")),
+    ],
+)
+def test_a_lesson_prints_the_same_json_to_the_last_byte_and_only_once(processes, lesson, options):
+    found = mpirun(processes, "-m", "mpi4py", f"{lesson}.py", *options, "--json")
+    assert (found.returncode, found.stdout) == (0, inline(lesson, *options, "--json")), found.stderr
+
+
+@needs_mpi
+def test_a_world_of_the_wrong_size_is_told_once_with_what_to_write():
+    found = mpirun(2, "1d_data_parallel.py", "--strategy", "DDP ring")
+    assert found.returncode == 2 and found.stdout == ""
+    told = "error: 4 GPUs are to be simulated and mpirun has started 2 processes: write mpirun -n 4"
+    assert found.stderr.count("error: ") == found.stderr.count(told) == 1
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("kind", "told"), [("nonsense", "RankError: rank 1 raised KeyError"), ("kill", "signal 9")]
+)
+def test_a_rank_that_raises_or_is_killed_ends_all(kind, told):
+    found = mpirun(2, "tests/support/mpi_script.py", kind)
+    assert found.returncode != 0
+    words = " ".join(found.stderr.split())
+    assert words.count("Traceback") <= 2 and told in words, found.stderr
+
+
+@needs_mpi
+def test_another_engine_that_is_asked_for_wins_and_still_only_one_rank_prints():
+    found = mpirun(
+        2,
+        "-m",
+        "ndparallel",
+        "collective",
+        "all_reduce",
+        "--ranks",
+        "4",
+        "--algorithm",
+        "ring",
+        "--engine",
+        "inline",
+        "--json",
+    )
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        command_line(
+            [
+                "collective",
+                "all_reduce",
+                "--ranks",
+                "4",
+                "--algorithm",
+                "ring",
+                "--engine",
+                "inline",
+                "--json",
+            ]
+        )
+    assert found.stdout == printed.getvalue()
+
+
+# ----------------------------------------------------------------------------------------- without any mpirun
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Set what a launcher would have set."""
+    for name in (*world.SIZES, *world.SIZES.values()):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch.setenv
+
+
+@pytest.mark.parametrize("size", world.SIZES)
+def test_a_launcher_is_known_by_its_environment_and_mpi4py_is_not_imported_for_it(launched, size):
+    assert (world.default_engine(), world.launched_rank()) == ("processes", 0)
+    launched(size, "4")
+    launched(world.SIZES[size], "3")
+    assert (world.default_engine(), world.launched_size(), world.launched_rank()) == ("mpi", 4, 3)
+    assert "mpi4py" not in sys.modules
+
+
+def test_a_launcher_of_one_process_is_none(launched):
+    launched("OMPI_COMM_WORLD_SIZE", "1")
+    assert world.default_engine() == "processes"
+
+
+def test_ranks_other_than_0_end_silently_where_another_engine_is_asked_for(launched):
+    launched("PMI_SIZE", "4")
+    launch.join(["--engine", "inline"])
+    launched("PMI_RANK", "2")
+    with pytest.raises(SystemExit) as ended:
+        launch.join(["--engine=inline"])
+    assert ended.value.code is None
+
+
+def test_without_mpi4py_the_engine_is_one_sentence(launched, monkeypatch, capsys):
+    launched("OMPI_COMM_WORLD_SIZE", "4")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    world.world.cache_clear()
+    assert main(load("1d_data_parallel"), ["--strategy", "DDP ring"]) == 2
+    told = capsys.readouterr().err
+    assert "pip install 'ndparallel[mpi]'" in told and told.count("\n") == 1

@@ -1,0 +1,310 @@
+"""Rung 3: the planner's step and peak memory of a small cluster are those that the executed run's clock and
+memory counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu import Hardware
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.lesson_runs.token_counts import TokenCounts
+from ndparallel.planner.memory.total import peak_memory
+from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.software import POCKET as STACK
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.step import predict
+from ndparallel.results.measure import breakdown
+from ndparallel.results.measure import peak_memory as counted_bytes
+from ndparallel.training.job import Job as LessonJob
+from tests.support.common import strategy
+
+ROOMY = replace(POCKET, memory_bytes=1e9)
+NO_NODES = replace(ROOMY, gpus_per_node=1)
+MODEL = ModelConfig(layers=8)
+
+
+def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Plan]:
+    """The planner's words for an executed job; `software` is what its rank program does."""
+    model, mesh = lesson.model, lesson.mesh
+    sizes = (model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn, model.vocab)
+    zero, schedule = software.pop("zero", 0), lesson.schedule if mesh.pp > 1 else "1f1b"
+    software |= {
+        "regathers": lesson.sequence_parallel == "sp-regather",
+        "cp_gathers": lesson.context_parallel == "all-gather",
+    }
+    stack = replace(STACK, **{"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software)
+    some = (
+        Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn)
+        if model.experts
+        else None
+    )
+    plan = Plan(
+        **{axis: getattr(mesh, axis) for axis in ("tp", "pp", "dp", "ep", "cp")},
+        chunks=lesson.stage_chunks or chunks_of(schedule) or 1,
+        micro_batch=lesson.microbatch,
+        zero=zero,
+        sequence_parallel=lesson.sequence_parallel != "none",
+        recompute=lesson.recompute,
+        schedule=schedule,
+    )
+    shape = ModelShape("pocket", *sizes, experts=some)
+    return Job(
+        shape, hardware, stack, model.sequence, lesson.batch, capacity_factor=model.capacity_factor
+    ), plan
+
+
+def executed(lesson: str, name: str, gpus: int, hardware: Hardware, **changes):
+    chosen = strategy(lesson, name)
+    job = chosen.job(LessonJob(**{"model": MODEL} | changes), gpus)
+    return job, launch(chosen.program, job.mesh.world_size, hardware, job, engine="inline", keep_events=False)
+
+
+def assert_equal(lesson: str, name: str, gpus: int = 4, hardware: Hardware = ROOMY, changes=None, **software):
+    job, results = executed(lesson, name, gpus, hardware, **(changes or {}))
+    assert_predicted(results, *planned(job, hardware, **software))
+
+
+def assert_predicted(results, job: Job, plan: Plan):
+    step, memory, counted = predict(job, plan), peak_memory(job, plan), counted_bytes(results)
+    assert float(step.seconds) == pytest.approx(seconds_of(results), rel=1e-6)
+    assert memory.total == counted["total"]
+    for kind in ("weights", "gradients", "optimizer", "activations", "buffers"):
+        assert getattr(memory, kind) == counted[kind]
+
+
+def seconds_of(results) -> float:
+    return max(result.end_seconds for result in results)
+
+
+DDP = {"dp_overlap": False, "bucket_bytes": float("inf")}
+ONE_D = {
+    "DDP ring": DDP,
+    "DDP overlapped": {},
+    "ZeRO-1": {"zero": 1},
+    "ZeRO-2": {"zero": 2},
+    "FSDP": {"zero": 3, "prefetch": False, "dp_overlap": False},
+    "FSDP prefetch": {"zero": 3},
+    "FSDP no reshard": {"zero": 3, "reshards": False},
+}
+PIPELINES = ["naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-V", "DualPipeV"]
+WHOLE = {"bucket_bytes": float("inf")}
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("name", ONE_D)
+def test_data_parallelism_in_every_form(name, microbatches):
+    assert_equal("1d_data_parallel", name, changes={"microbatches": microbatches}, **ONE_D[name])
+
+
+@pytest.mark.parametrize("name", ["DDP overlapped", "FSDP prefetch"])
+def test_data_parallelism_over_links_of_both_kinds(name):
+    assert_equal("1d_data_parallel", name, gpus=8, **ONE_D[name])
+
+
+@pytest.mark.parametrize("name", ["DDP overlapped", "ZeRO-2", "FSDP prefetch"])
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_data_parallelism_that_recomputes(name, recompute):
+    assert_equal("1d_data_parallel", name, changes={"recompute": recompute, "microbatches": 2}, **ONE_D[name])
+
+
+@pytest.mark.parametrize("name", ["TP", "TP + SP", "TP + SP regather"])
+@pytest.mark.parametrize(("gpus", "hardware"), [(2, ROOMY), (4, ROOMY), (8, ROOMY), (4, NO_NODES)])
+def test_tensor_parallelism_inside_nodes_and_across(name, gpus, hardware):
+    assert_equal("2d_tensor_parallel", name, gpus, hardware, **WHOLE)
+
+
+def test_tensor_parallelism_in_chunks():
+    assert_equal("2d_tensor_parallel", "TP in chunks", changes={"chunks": 4}, **WHOLE)
+
+
+def test_tensor_parallelism_times_fsdp():
+    assert_equal("2d_tensor_parallel", "TP x FSDP", zero=3)
+
+
+@pytest.mark.parametrize("microbatches", [4, 8])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_schedule_of_a_pipeline(name, microbatches):
+    assert_equal("3d_pipeline_parallel", name, changes={"batch": 8, "microbatches": microbatches}, **WHOLE)
+
+
+@pytest.mark.parametrize(("grid", "rel"), [(True, 1e-6), (False, 1e-2)])
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])
+def test_bubble_and_imbalance_are_what_the_gpu_that_is_done_last_idles_in_the_lesson(name, grid, rel):
+    """10 layers, counted with the head, make 3 of some ranks and 2 of others: half as much again on each of 8
+    microbatches."""
+    chosen, changes = (
+        strategy("3d_pipeline_parallel", name),
+        {"batch": 8, "microbatches": 8, "model": replace(MODEL, layers=10)},
+    )
+    lesson = chosen.job(LessonJob(**changes), 4)
+    results = launch(chosen.program, 4, ROOMY, lesson, engine="inline")
+    step = predict(*planned(lesson, ROOMY, grid=grid, **WHOLE))
+    idles = breakdown(results[step.rank].events, seconds_of(results)).bubble
+    assert step.breakdown["bubble"] + step.breakdown["imbalance"] == pytest.approx(idles, rel=rel)
+    if name != "interleaved":
+        # the embedding is quick
+        assert step.breakdown["imbalance"] == pytest.approx(step.breakdown["compute"] / 2, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["1F1B", "ZB-V"])
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_a_pipeline_that_recomputes_over_links_of_both_kinds(name, recompute):
+    changes = {"batch": 8, "microbatches": 8, "recompute": recompute, "model": replace(MODEL, layers=16)}
+    assert_equal("3d_pipeline_parallel", name, 8, changes=changes, **WHOLE)
+
+
+def test_a_single_gpu():
+    assert_equal("0d_single_gpu", "4 microbatches", 1, **WHOLE)
+
+
+# --------------------------------------------------------------------------------------------------- the grid
+
+SMALL = ModelConfig(layers=4, sequence=16)
+ALL_EXPERTS = SMALL.on(experts=4, top_k=4, shared_experts=1)  # every token goes to every expert: balance
+# an expert takes one row of each rank: balance
+FULL_EXPERTS = SMALL.on(experts=8, top_k=2, capacity_factor=0.01)
+
+
+def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
+    lesson, results = executed_grid(mesh, hardware, changes)
+    assert in_balance(results)
+    assert_predicted(results, *planned(lesson, hardware, zero=lesson.zero, grid=True))
+
+
+def executed_grid(mesh: Mesh, hardware: Hardware, changes: dict):
+    """4D's loop on a mesh, a microbatch at a time of 1 sequence."""
+    microbatches = 2 * mesh.pp if mesh.pp > 1 else 1
+    lesson = LessonJob(
+        **{"model": SMALL, "mesh": mesh, "microbatches": microbatches, "batch": microbatches * mesh.dp}
+        | changes
+    )
+    program = strategy("4d_combined", "DP only").program
+    return lesson, launch(program, mesh.world_size, hardware, lesson, engine="inline", keep_events=False)
+
+
+def in_balance(results) -> bool:
+    """Whether all experts of all ranks worked on as many rows."""
+    rows = {
+        count for result in results for each in result.value.routed[0].values() for count in each.expert_rows
+    }
+    return len(rows) <= 1
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "mesh", [Mesh(tp=2, pp=2, dp=2), Mesh(dp=8), Mesh(cp=2, tp=2, dp=2), Mesh(dp=4, cp=2, pp=2)], ids=repr
+)
+def test_a_grid_with_every_stage_of_zero(mesh, zero):
+    assert_grid(mesh, zero=zero)
+
+
+@pytest.mark.parametrize("schedule", RECIPES)
+def test_a_grid_with_every_schedule(schedule):
+    assert_grid(Mesh(tp=2, pp=2, dp=2), schedule=schedule, zero=1, stage_chunks=chunks_of(schedule))
+
+
+def chunks_of(schedule: str) -> int | None:
+    return None if RECIPES[schedule].chunks == 1 else 2
+
+
+@pytest.mark.parametrize("schedule", RECIPES)
+def test_what_times_thousands_of_gpus_times_a_small_grid_to_the_last_digit(schedule):
+    zero = 0 if schedule == "gpipe" else 1
+    changes = {"schedule": schedule, "zero": zero, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02}
+    lesson, results = executed_grid(Mesh(tp=2, pp=2, dp=2), ROOMY, changes)
+    there = planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4)
+    assert float(predict(*there).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
+
+
+@pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_context_parallelism_over_links_of_both_kinds(context_parallel, recompute):
+    assert_grid(Mesh(cp=4, tp=2), context_parallel=context_parallel, recompute=recompute)
+
+
+EXPERTS = [Mesh(dp=2, ep=2), Mesh(dp=4, ep=4), Mesh(tp=2, dp=2, ep=2)]
+
+
+@pytest.mark.parametrize("mesh", EXPERTS, ids=repr)
+def test_experts_that_take_one_row_of_each_rank(mesh):
+    assert_grid(mesh, model=FULL_EXPERTS, sequence_parallel="sp" if mesh.tp > 1 else "none", batch=16)
+
+
+@pytest.mark.parametrize(("mesh", "changes"), [
+    (Mesh(tp=2, dp=2, ep=2), {"recompute": "full", "sequence_parallel": "sp-regather"}),
+    (Mesh(tp=2, pp=2, dp=2, ep=2), {"schedule": "zb-h1", "zero": 2}),
+    (Mesh(dp=4, ep=2, pp=2), {"zero": 3}),
+    (Mesh(tp=2, cp=2, pp=2, dp=2, ep=2), {"zero": 1}),
+], ids=repr)  # fmt: skip
+def test_experts_that_take_every_row_in_all_five_dimensions(mesh, changes):
+    assert_grid(mesh, model=ALL_EXPERTS, **changes)
+
+
+def test_a_tp_group_that_reaches_from_one_node_into_the_next():
+    assert_grid(Mesh(tp=2, pp=2, dp=2), replace(ROOMY, gpus_per_node=3), zero=1)
+
+
+# ---------------------------------------------------------------------------- experts that are not in balance
+
+UNEVEN = SMALL.on(experts=8, top_k=2, shared_experts=1, sequence=32)
+
+
+def assert_followed(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
+    """A prediction that is given the run's own token counts; without them it would be another."""
+    lesson, results = executed_grid(mesh, hardware, {"model": UNEVEN} | changes)
+    job, plan = planned(lesson, hardware, zero=lesson.zero, grid=True)
+    assert not in_balance(results)
+    assert float(predict(job, plan).seconds) != pytest.approx(seconds_of(results), rel=1e-3)
+    assert_predicted(
+        results,
+        replace(job, token_counts=TokenCounts.of_step([result.value.routed[0] for result in results])),
+        plan,
+    )
+
+
+@pytest.mark.parametrize("factor", [None, 1.0], ids=["dropless", "capacity"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_4d_lessons_own_router_with_its_token_counts(seed, factor):
+    assert_followed(Mesh(tp=2, pp=2, dp=2, ep=2), seed=seed, batch=8, model=UNEVEN.on(capacity_factor=factor))
+
+
+@pytest.mark.parametrize(("mesh", "changes"), [
+    (Mesh(dp=4, ep=4), {"model": UNEVEN.on(balance_loss=0.0, shared_experts=0)}),
+    (Mesh(dp=4, ep=2), {"zero": 3, "microbatches": 2, "batch": 8}),
+    (Mesh(tp=2, dp=2, ep=2), {"recompute": "full", "sequence_parallel": "sp-regather"}),
+    (Mesh(tp=4, dp=2, ep=2), {"recompute": "selective", "sequence_parallel": "sp"}),
+    (Mesh(tp=2, pp=2, dp=2, ep=2), {"schedule": "zb-v", "stage_chunks": 2, "zero": 2}),
+    (Mesh(tp=2, cp=2, pp=2, dp=2, ep=2), {"zero": 1}),
+], ids=repr)  # fmt: skip
+def test_a_router_that_is_not_in_balance(mesh, changes):
+    assert_followed(mesh, **changes)
+
+
+def test_a_router_that_leaves_experts_without_rows():
+    """As many experts as tokens: some get none, skip their kernels, and their ranks wait."""
+    lesson, results = executed_grid(Mesh(dp=4, ep=4), ROOMY, {"model": SMALL.on(experts=16, top_k=1)})
+    assert any(0 in what.expert_rows for result in results for what in result.value.routed[0].values())
+    assert_followed(Mesh(dp=4, ep=4), model=SMALL.on(experts=16, top_k=1))
+
+
+def test_token_counts_over_links_of_both_kinds():
+    assert_followed(Mesh(dp=4, ep=4, tp=2), batch=8)
+    assert_followed(Mesh(dp=4, ep=4, tp=2), replace(ROOMY, gpus_per_node=3), batch=8)
+
+
+def test_token_counts_of_another_run_are_refused():
+    lesson, results = executed_grid(Mesh(dp=2, ep=2), ROOMY, {"model": UNEVEN})
+    job, plan = planned(lesson, ROOMY, grid=True)
+    counts = TokenCounts.of_step([result.value.routed[0] for result in results])
+    with pytest.raises(UserError, match="no layer 0, microbatch 1: give those of a run of this job"):
+        predict(replace(job, token_counts=counts, global_batch=2 * job.global_batch), plan)
+    with pytest.raises(UserError, match="take the pocket stack as it is"):
+        predict(replace(job, token_counts=counts, stack=replace(job.stack, grid=False)), plan)
+    with pytest.raises(UserError, match="of software megatron-core say routing_imbalance"):
+        replace(job, token_counts=counts, stack=find_stack("megatron-core"))

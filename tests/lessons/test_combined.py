@@ -1,0 +1,309 @@
+"""4D: every legal combination computes what one GPU computes, and the shape of the network decides the
+order."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+
+from gpu import SEND
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.by_axis import hierarchy
+from ndparallel.results.measure import BYTES, KIND, Measurement
+from ndparallel.results.report import Report
+from ndparallel.results.run import Run
+from ndparallel.training.job import Job
+from tests.support.common import SMALL, loss_and_gradient_difference, measured, run, strategy
+
+LESSON = "4d_combined"
+DENSE = SMALL.on(layers=4)
+SPARSE = DENSE.on(experts=4, expert_ffn=8, shared_experts=1)
+SCHEDULES = ("1f1b", "interleaved", "zb-h1")
+
+
+def meshes() -> list[Mesh]:
+    """All combinations of tp, pp, dp, cp in 1, 2 on at most 8 ranks, and those with dp 2 again with ep 2."""
+    found = []
+    for tp, pp, dp, cp in product((1, 2), repeat=4):
+        if tp * pp * dp * cp <= 8:
+            found += [Mesh(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep) for ep in (1, 2) if ep <= dp]
+    return found
+
+
+def job_of(number: int, mesh: Mesh) -> Job:
+    """Each mesh with another schedule, ZeRO stage, kind of sequence parallelism, and model."""
+    model = SPARSE if mesh.ep > 1 or number % 3 == 0 else DENSE
+    return Job(
+        model=model,
+        dtype="float64",
+        batch=8,
+        microbatches=4 // mesh.dp if mesh.pp == 1 else 4,
+        schedule=SCHEDULES[number % 3] if mesh.pp > 1 else "1f1b",
+        stage_chunks=2 if mesh.pp > 1 and number % 3 == 1 else None,
+        zero=number % 4,
+        sequence_parallel=("none", "sp", "sp-regather")[number // 2 % 3],
+        context_parallel=("ring", "all-gather")[number % 2],
+    )
+
+
+def on(mesh: Mesh):
+    return replace(strategy(LESSON, "TP2 x PP2 x DP2"), mesh=lambda gpus: mesh, changes={})
+
+
+def test_there_are_at_least_twenty_distinct_combinations():
+    assert len(meshes()) == len(set(meshes())) >= 20
+
+
+@pytest.mark.parametrize(
+    ("number", "mesh"),
+    list(enumerate(meshes())),
+    ids=lambda value: value if isinstance(value, int) else repr(value),
+)
+def test_loss_and_every_gradient_shard_equal_the_single_gpus(number, mesh):
+    job = job_of(number, mesh)
+    reference = job.on(schedule="1f1b", stage_chunks=None, zero=0, sequence_parallel="none")
+    loss, gradient = loss_and_gradient_difference(run(on(mesh), job, mesh.world_size), reference)
+    assert loss <= 1e-12 and gradient <= 1e-12
+
+
+@pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "experts"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("zero", range(4))
+def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
+    mesh = Mesh(tp=2, pp=2, dp=2, ep=2 if model.experts else 1)
+    chunks = 2 if schedule == "interleaved" else None
+    job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=chunks)
+    loss, gradient = loss_and_gradient_difference(
+        run(on(mesh), job, 8), job.on(schedule="1f1b", stage_chunks=None, zero=0)
+    )
+    assert loss <= 1e-12 and gradient <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["TP2 x PP2 x DP2", "with experts, EP", "CP2 x TP2 x DP2, 2x sequence"])
+def test_the_lessons_own_strategies_are_right_in_float32(name):
+    own = strategy(LESSON, name)
+    job = own.job(Job(), 8)
+    loss, gradient = loss_and_gradient_difference(run(own, Job(), 8), job.on(mesh=Mesh(), zero=0))
+    assert loss <= 1e-5 and gradient <= 1e-5
+
+
+def test_experts_run_on_sixteen_gpus_too():
+    own = strategy(LESSON, "with experts, EP")
+    job = own.job(Job(model=DENSE.on(heads=4)), 16)
+    assert job.mesh == Mesh(tp=2, pp=2, dp=4, ep=4)
+    loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job.on(mesh=Mesh()))
+    assert loss <= 1e-5 and gradient <= 1e-5
+
+
+def test_zero_2_and_fsdp_pay_for_every_microbatch():
+    """DDP and ZeRO-1 reduce once a step, ZeRO-2 once a microbatch, FSDP gathers twice a microbatch
+    besides."""
+    sent = {}
+    for zero in range(4):
+        results = run(on(Mesh(pp=2, dp=2)), Job(model=DENSE, microbatches=4, zero=zero), 4)
+        sent[zero] = next(row["sent_bytes"] for row in hierarchy(results, POCKET) if row["axis"] == "dp")
+    assert sent[0] == sent[1]
+    assert sent[2] / sent[0] == pytest.approx((4 + 1) / 2)
+    assert sent[3] / sent[0] == pytest.approx(4 * 3 / 2)
+
+
+def test_the_order_of_all_layouts_at_the_defaults():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["layouts"](runner, Job()).rows
+    found = [(row["tp"], row["pp"], row["dp"]) for row in rows]
+    assert found == [
+        (1, 1, 8),
+        (2, 1, 4),
+        (4, 1, 2),
+        (2, 2, 2),
+        (4, 2, 1),
+        (1, 2, 4),
+        (2, 4, 1),
+        (1, 4, 2),
+        (1, 8, 1),
+        (8, 1, 1),
+    ]
+    by_layout = dict(zip(found, rows))
+    assert by_layout[8, 1, 1]["waiting share"] > 0.5, "the link stops TP"
+    assert by_layout[1, 8, 1]["bubble share"] > 0.5, "the bubble stops PP"
+
+
+def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["orders"](runner, Job()).rows
+    seconds = {row["order"]: row["step_seconds"] for row in rows}
+    assert seconds["tp-dp-pp"] == min(seconds.values())
+    assert seconds["dp-pp-tp"] == max(seconds.values()) > 1.3 * min(seconds.values())
+
+
+def test_the_good_layout_beats_the_bad_one():
+    good, bad = (
+        measured(LESSON, name, Job(), 8).step_seconds for name in ("TP2 x PP2 x DP2", "TP outermost")
+    )
+    assert good < bad
+
+
+def test_a_fast_network_changes_the_winner():
+    fast = replace(POCKET, across=POCKET.inside)
+    seconds = {
+        name: measured(LESSON, name, Job(), 8, fast).step_seconds
+        for name in ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only")
+    }
+    assert min(seconds, key=seconds.get) == "DP only"
+    assert seconds["TP only"] < seconds["PP only"], "with a fast network, TP on all 8 beats the pipeline"
+
+
+def test_memory_stops_data_parallelism():
+    from gpu import OutOfMemoryError
+    from ndparallel.training.job import MODEL_SIZES
+
+    job = Job(model=MODEL_SIZES["large"])
+    with pytest.raises(OutOfMemoryError):
+        run(strategy(LESSON, "DP only"), job, 8)
+    assert run(strategy(LESSON, "TP2 x PP2 x DP2"), job.on(steps=1), 8)
+
+
+def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
+    rows = hierarchy(run(strategy(LESSON, "TP2 x PP2 x DP2"), Job(), 8), POCKET)
+    assert [row["axis"] for row in rows] == ["tp", "pp", "dp"], "the most frequent first"
+    tp, pp, dp = rows
+    assert (tp["links"], pp["links"], dp["links"]) == ("inside", "across", "inside")
+    assert pp["calls"] == 4, "a message for every microbatch, on average over the two ends"
+    assert dp["calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "sequences"), [(8, 8, 4), (8, 16, 4), (16, 8, 8), (8, 32, 8), (2, 8, 2)]
+)
+def test_of_longer_sequences_there_are_fewer_where_dp_can_share_them_and_so_as_many_tokens(
+    batch, gpus, sequences
+):
+    job = strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence").job(Job(batch=batch), gpus)
+    assert (job.batch, job.model.sequence) == (sequences, 2 * Job().model.sequence)
+
+
+def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
+    results = run(strategy(LESSON, "CP2 x TP2 x DP2, 2x sequence"), Job(model=DENSE), 8)
+    rows = hierarchy(results, POCKET)
+    assert {row["axis"] for row in rows} == {"tp", "cp", "dp"}
+    sent = sum(event[BYTES] for result in results for event in result.events if event[KIND] == SEND)
+    assert sum(row["sent_bytes"] for row in rows) == pytest.approx(sent / 8)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--tp", "3"], "8 GPUs cannot be a grid of 3 times something"),
+        (["--tp", "2", "--dp", "2"], "tp * pp * cp * dp is 4, not the 8 GPUs"),
+        (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
+        (
+            ["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"],
+            "interleaved sends microbatches round in groups of 8",
+        ),
+        (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
+        (["--schedule", "zb-h9"], "Did you mean"),
+        (
+            ["--tp", "2", "--order", "tp-pp"],
+            "leaves out dp (4 ranks); only axes of one rank may be left out.",
+        ),
+        (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
+        (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
+    ],
+)
+def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
+    from ndparallel.lessons.main import main
+
+    assert main(load(LESSON), argv) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_any_legal_combination_runs_from_the_command_line(capsys):
+    from ndparallel.lessons.main import main
+
+    argv = [
+        "--tp",
+        "2",
+        "--pp",
+        "2",
+        "--ep",
+        "2",
+        "--zero",
+        "1",
+        "--schedule",
+        "zb-h1",
+        "--engine",
+        "inline",
+        "--timeline",
+        "none",
+    ]
+    assert main(load(LESSON), argv) == 0
+    assert "TP2 x PP2 x EP2 x DP2" in capsys.readouterr().out
+
+
+def test_an_order_is_taken_as_the_sweep_over_orders_writes_it(capsys):
+    from ndparallel.lessons.main import main
+
+    argv = ["--tp", "2", "--pp", "2", "--order", "dp-pp-tp", "--engine", "inline", "--json"]
+    assert main(load(LESSON), argv) == 0
+    row = json.loads(capsys.readouterr().out)["strategies"][-1]
+    assert row["step_seconds"] == measured(LESSON, "TP outermost", Job(), 8).step_seconds
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cube"), [(8, "TP2 x PP2 x DP2"), (4, "TP2 x PP2 x DP1"), (16, "TP2 x PP2 x DP4")]
+)
+def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
+    lesson = load(LESSON).on(gpus)
+    assert lesson.strategies[0].name == lesson.contrast[0] == lesson.compare[0] == lesson.hierarchy == cube
+    assert str(lesson.strategies[0].mesh(gpus).dp) == cube[-1]
+
+
+def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
+    rows = tuple(Measurement(name, 4, 1.0) for name in ("TP2 x PP2 x DP1", "TP outermost"))
+    report, results = Report(LESSON, {}, {}, rows), {row.name: [None] for row in rows}
+    told = {
+        size: load(LESSON).notice(Run(report, replace(POCKET, gpus_per_node=size), results))
+        for size in (2, 4)
+    }
+    assert told == {
+        2: "The very same TP2 x PP2 x DP1 with TP across nodes and DP inside is 0% slower.",
+        4: "",
+    }
+
+
+def test_a_pipeline_deeper_than_the_model_is_refused():
+    with pytest.raises(UserError, match="cannot fill"):
+        Job(mesh=Mesh(pp=16), microbatches=8)
+
+
+def test_experts_that_take_less_drop_more_and_hold_up_less():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["capacity"](runner, Job(model=replace(SMALL, layers=4, heads=8))).rows
+    assert rows[0]["capacity_factor"] is None and rows[0]["dropped share"] == 0
+    for roomy, tight in pairwise(rows):
+        assert tight["dropped share"] >= roomy["dropped share"]
+        assert tight["step_seconds"] <= roomy["step_seconds"] and tight["sent_bytes"] <= roomy["sent_bytes"]
+    assert rows[-1]["dropped share"] > 0 and rows[-1]["busiest to mean"] < rows[0]["busiest to mean"]
+
+
+def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
+    from ndparallel.lessons.main import main
+
+    assert main(load(LESSON), ["--sweep", "capacity", "--engine", "inline"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[4:9]]
+    assert [row[0] for row in rows] == ["none", "2.00x", "1.50x", "1.25x", "1.00x"] and "-" not in sum(
+        rows, []
+    )
+
+
+@pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])
+def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
+    with Runner(replace(POCKET, memory_bytes=1e4), "inline") as runner:
+        sweep = load(LESSON).sweeps[name](runner, Job(model=replace(SMALL, layers=8, heads=8)))
+    assert sweep.sentence == "None of them fits into the memory of a GPU."
+    assert all(row["step_seconds"] is None for row in sweep.rows)

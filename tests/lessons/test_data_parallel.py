@@ -1,0 +1,192 @@
+"""1D: every strategy computes what one GPU computes, in the time, bytes and memory that its idea promises."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu import COMPUTE, GPU, MEMORY, Event
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.results.measure import breakdown
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
+from tests.support.common import (
+    SMALL,
+    TOLERANCE,
+    difference_of_weights,
+    loss_and_gradient_difference,
+    measured,
+    names,
+    reference,
+    run,
+    strategy,
+)
+
+LESSON = "1d_data_parallel"
+STRATEGIES = names(LESSON)
+JOB = Job(model=SMALL, batch=16)
+DEFAULT = Job()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_loss_and_every_gradient_shard_equal_the_single_gpus(name, dtype, microbatches):
+    job = JOB.on(dtype=dtype, microbatches=microbatches)
+    loss, gradient = loss_and_gradient_difference(run(strategy(LESSON, name), job, 4), job)
+    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "tolerance"),
+    [
+        ("sgd", "float32", 1e-5),
+        ("sgd", "float64", 1e-12),
+        ("adamw", "float32", 1e-3),
+        ("adamw", "float64", 1e-9),
+    ],
+)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_weights_after_three_steps_equal_the_single_gpus(name, optimizer, dtype, tolerance):
+    job = JOB.on(dtype=dtype, optimizer=optimizer, steps=3)
+    assert difference_of_weights(run(strategy(LESSON, name), job, 4), job) <= tolerance
+
+
+def forgets_one_wait(gpu: GPU, job: Job) -> Outcome:
+    replica = Replica(gpu, job, bucket_mb=0)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        handles = [bucket.all_reduce(async_op=True) for bucket in replica.buckets]
+        for handle in handles[1:]:
+            handle.wait()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def test_a_forgotten_wait_is_a_wrong_gradient():
+    forgetful = Strategy("forgetful", forgets_one_wait, lambda gpus: Mesh(dp=gpus))
+    assert loss_and_gradient_difference(run(forgetful, JOB, 4), JOB)[1] > 0.01
+
+
+@pytest.mark.parametrize("gpus", [4, 8])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_compute_exposed_and_bubble_add_up_to_the_step_on_every_gpu(name, gpus):
+    results = run(strategy(LESSON, name), DEFAULT.on(model=SMALL), gpus)
+    step = max(result.end_seconds for result in results)
+    for result in results:
+        parts = breakdown(result.events, step)
+        assert parts.compute + parts.exposed + parts.bubble == pytest.approx(step, rel=1e-9)
+
+
+def test_the_order_of_speedups_at_the_defaults():
+    seconds = {name: measured(LESSON, name, DEFAULT, 4).step_seconds for name in STRATEGIES}
+    single = reference(DEFAULT).end_seconds
+    assert seconds["DDP overlapped"] < seconds["DDP ring"] < seconds["DDP naive"] < single
+    assert seconds["FSDP prefetch"] < seconds["FSDP"]
+    assert single / seconds["DDP overlapped"] / 4 >= 0.9
+
+
+def test_ring_ddp_is_slower_across_nodes_than_within_one():
+    across = measured(LESSON, "DDP ring", DEFAULT, 4, replace(POCKET, gpus_per_node=1))
+    assert across.step_seconds > measured(LESSON, "DDP ring", DEFAULT, 4).step_seconds
+
+
+def test_four_gpus_are_slower_than_one_where_the_model_is_small_for_its_gpu():
+    from ndparallel.hardware.accelerator import find_hardware
+
+    h100 = find_hardware("h100")
+    single = run(strategy("0d_single_gpu", "single GPU"), DEFAULT, 1, h100)[0].end_seconds
+    assert measured(LESSON, "FSDP", DEFAULT, 4, h100).step_seconds > single
+
+
+def states_before_the_optimizer_step(results) -> dict[str, float]:
+    """Bytes held by kind on rank 0 when the first optimizer step begins."""
+    held = {}
+    for event in map(Event._make, results[0].events):
+        if event.kind == COMPUTE and event.what.startswith("optimizer"):
+            break
+        if event.kind == MEMORY:
+            held[event.what] = event.bytes
+    return held
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "gradients", "optimizer"),
+    [
+        ("DDP naive", 4, 4, 8),
+        ("DDP ring", 4, 4, 8),
+        ("DDP overlapped", 4, 4, 8),
+        ("ZeRO-1", 4, 4, 8 / 4),
+        ("ZeRO-2", 4, 4 / 4, 8 / 4),
+        ("FSDP", 4 / 4, 4 / 4, 8 / 4),
+        ("FSDP prefetch", 4 / 4, 4 / 4, 8 / 4),
+        ("FSDP no reshard", 4 / 4, 4 / 4, 8 / 4),
+    ],
+)
+def test_states_take_4_and_4_and_8_bytes_a_parameter_divided_where_sharded(
+    name, weights, gradients, optimizer
+):
+    parameters = sum(holding.array.size for holding in reference(DEFAULT).value.weights)
+    held = states_before_the_optimizer_step(run(strategy(LESSON, name), DEFAULT, 4))
+    assert held["weights"] == weights * parameters
+    assert held["gradients"] == gradients * parameters
+    assert held["optimizer"] == optimizer * parameters
+    assert held["activations"] == 0 and held.get("buffers", 0) in (
+        0,
+        4 * parameters if name == "FSDP no reshard" else 0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("DDP naive", 1.0),
+        ("DDP ring", 1.0),
+        ("DDP overlapped", 1.0),
+        ("ZeRO-1", 1.0),
+        ("ZeRO-2", 1.0),
+        ("FSDP", 1.5),
+        ("FSDP prefetch", 1.5),
+        ("FSDP no reshard", 1.0),
+    ],
+)
+def test_bytes_sent_are_a_multiple_of_a_rings(name, times):
+    parameters = sum(holding.array.size for holding in reference(DEFAULT).value.weights)
+    assert measured(LESSON, name, DEFAULT, 4).bytes_sent_per_gpu == times * 2 * (4 - 1) / 4 * 4 * parameters
+
+
+def test_zero_2_reduces_after_every_microbatch_and_ddp_once():
+    bytes_sent = {
+        name: measured(LESSON, name, DEFAULT.on(microbatches=2), 4).bytes_sent_per_gpu
+        for name in ("DDP ring", "ZeRO-2", "FSDP")
+    }
+    once = measured(LESSON, "DDP ring", DEFAULT, 4).bytes_sent_per_gpu
+    assert bytes_sent == {"DDP ring": once, "ZeRO-2": 1.5 * once, "FSDP": 3 * once}
+
+
+def test_the_loss_falls_over_fifty_steps():
+    losses = run(strategy("0d_single_gpu", "single GPU"), Job(steps=50), 1)[0].value.losses
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+
+
+def test_total_compute_is_the_same_with_and_without_accumulation_but_for_the_overhead_of_more_kernels():
+    whole, parts = (measured("0d_single_gpu", name, DEFAULT, 1) for name in ("single GPU", "4 microbatches"))
+    assert whole.compute_seconds < parts.compute_seconds < 1.002 * whole.compute_seconds
+    assert parts.peak_memory_bytes["activations"] == whole.peak_memory_bytes["activations"] / 4
+
+
+def test_a_batch_that_cannot_be_cut_names_the_nearest_that_can_and_the_nearest_microbatches():
+    with pytest.raises(
+        UserError,
+        match="into 3 microbatches; the nearest batch that can is 9; the nearest number of microbatches is 2",
+    ):
+        Job(batch=8, microbatches=3)
+    with pytest.raises(
+        UserError, match="into 5 data-parallel parts of 1 microbatch; the nearest batch that can is 10"
+    ):
+        Job(batch=8, mesh=Mesh(dp=5))

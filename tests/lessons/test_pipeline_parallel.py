@@ -1,0 +1,297 @@
+"""3D: every schedule, run with real numbers, computes what one GPU computes, in the time that timing its list
+predicts."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu import COMPUTE, MEMORY, Event
+from ndparallel.base.errors import UserError
+from ndparallel.drawing.history import activity
+from ndparallel.drawing.palette import WEIGHT
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.main import run_lesson
+from ndparallel.lessons.options import most_parts
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.model import costs
+from ndparallel.model.stages import layers_per_stage
+from ndparallel.model.units import local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
+from ndparallel.results.measure import Measurement
+from ndparallel.training.job import Job
+from ndparallel.training.pipeline_stages import schedule_of
+from tests.support.common import (
+    SMALL,
+    TOLERANCE,
+    loss_and_gradient_difference,
+    measured,
+    names,
+    reference,
+    run,
+    strategy,
+)
+
+LESSON = "3d_pipeline_parallel"
+DEFAULT = Job(microbatches=8, stage_chunks=2)
+EIGHT = replace(SMALL, layers=8)
+SCHEDULES = [
+    "naive",
+    "gpipe",
+    "1f1b",
+    "eager-1f1b",
+    "interleaved",
+    "looped-bfs",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "dualpipev",
+    "searched",
+]
+CHUNKED = {"interleaved": 2, "looped-bfs": 2}
+
+
+def pipeline(schedule: str, chunks: int | None = None):
+    return replace(strategy(LESSON, "1F1B"), changes={"schedule": schedule, "stage_chunks": chunks})
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("extra", [0, 1, 2])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_loss_and_every_gradient_equal_the_single_gpus(schedule, ranks, extra, dtype):
+    """M in P, 2P, 2P + 1, where the schedule allows it."""
+    microbatches = [ranks, 2 * ranks, 2 * ranks + 1][extra]
+    if schedule == "interleaved" and microbatches % ranks:
+        pytest.skip("interleaved sends microbatches round in groups of P")
+    job = Job(model=EIGHT, batch=microbatches, microbatches=microbatches, dtype=dtype)
+    loss, gradient = loss_and_gradient_difference(
+        run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks), job
+    )
+    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks"), [("1f1b", 2), ("1f1b", 4), ("zb-v", 4), ("interleaved", 2), ("1f1b", 1)]
+)
+def test_tied_embeddings_sum_the_gradients_of_first_and_last_stage(schedule, ranks):
+    job = Job(model=replace(EIGHT, tied=True), microbatches=8, dtype="float64", steps=2)
+    loss, gradient = loss_and_gradient_difference(
+        run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks), job
+    )
+    assert loss <= 1e-12 and gradient <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["MLP on two GPUs", "naive"])
+def test_the_barest_pipelines_equal_their_single_gpu(name):
+    with Runner(POCKET, "inline") as runner:
+        bare, job = strategy(LESSON, name), Job(model=EIGHT, dtype="float64")
+        row, _ = runner.measured(enter(bare, job, 4))
+    assert row.max_gradient_difference <= 1e-12
+
+
+def work_of(job: Job, schedule, hardware) -> Work:
+    """Seconds of every stage's actions, and of the messages between ranks, from the costs alone."""
+    sizes = local_sizes(job.model, job.microbatch, 1, 0, "none", job.dtype)
+
+    def seconds(operations):
+        return sum(float(hardware.seconds(operation)) for operation in operations)
+
+    layers = layers_per_stage(job.model, schedule.layout.stages)
+    parts = {
+        "forward": (costs.block_forward, costs.embedding_forward, costs.head_forward),
+        "backward_input": (costs.block_backward_input, lambda z: [], costs.head_backward_input),
+        "backward_weight": (
+            costs.block_backward_weight,
+            costs.embedding_backward_weight,
+            costs.head_backward_weight,
+        ),
+    }
+    times = {}
+    for part, (block, first, last) in parts.items():
+        times[part] = [count * seconds(block(sizes)) for count in layers]
+        times[part][0] += seconds(first(sizes))
+        times[part][-1] += seconds(last(sizes))
+    activation = sizes.tokens * job.model.hidden * 4
+    links = [[hardware.link(a, b) for b in range(schedule.ranks)] for a in range(schedule.ranks)]
+    latency = [[link.latency_seconds for link in row] for row in links]
+    wire = [[activation / link.bandwidth_bytes_per_second for link in row] for row in links]
+    return Work(**times, latency=latency, wire=wire)
+
+
+@pytest.mark.parametrize("gpus_per_node", [4, 2, 1])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_executed_clock_equals_the_timing_of_the_schedules_list(schedule, ranks, gpus_per_node):
+    job = Job(model=EIGHT, microbatches=8, mesh=Mesh(pp=ranks))
+    hardware = replace(POCKET, gpus_per_node=gpus_per_node)
+    results = run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks, hardware)
+    listed = schedule_of(schedule, ranks, 8, CHUNKED.get(schedule))
+    timing = time_schedule(listed, work_of(job, listed, hardware))
+    for rank, result in enumerate(results):
+        compute = [
+            event
+            for event in map(Event._make, result.events)
+            if event.kind == COMPUTE and "optimizer" not in event.what
+        ]
+        assert compute[-1].end == pytest.approx(timing.end[rank][-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v", "dualpipev"])
+def test_the_gradients_of_weights_that_a_schedule_puts_off_are_a_phase_of_their_own(schedule):
+    """As long as the W actions of its list, and none where every backward is whole."""
+    job = Job(model=EIGHT, microbatches=8, mesh=Mesh(pp=4))
+    listed = schedule_of(schedule, 4, 8, None)
+    weight = work_of(job, listed, POCKET).seconds_by_stage(listed.layout.stages)["W"]
+    for rank, result in enumerate(run(pipeline(schedule), job, 4)):
+        expected = sum(weight[action.stage] for action in listed.actions[rank] if action.op == "W")
+        spans = [
+            event
+            for event in map(Event._make, result.events)
+            if event.kind == COMPUTE and activity(event) == WEIGHT
+        ]
+        assert sum(event.end - event.start for event in spans) == pytest.approx(expected, rel=1e-9)
+        assert bool(spans) == (schedule != "1f1b")
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
+def test_measured_peak_memory_is_the_schedules(schedule):
+    """A middle rank peaks at peak_held activations of a chunk, but for what I frees and W still needs."""
+    job = Job(microbatches=8, mesh=Mesh(pp=4))
+    results = run(pipeline(schedule, CHUNKED.get(schedule)), job, 4)
+    listed = schedule_of(schedule, 4, 8, CHUNKED.get(schedule))
+    timing = time_schedule(listed, Work())
+    sizes = local_sizes(job.model, 1, 1, 0, "none", "float32")
+    per_layer = 4 * sum(costs.block_saved(sizes).values())
+    layers = layers_per_stage(job.model, listed.layout.stages)
+    for rank in (1, 2):
+        stages = [listed.layout.stage(rank, chunk) for chunk in range(listed.layout.chunks)]
+        peak = max(
+            event.bytes
+            for event in map(Event._make, results[rank].events)
+            if event.kind == MEMORY and event.what == "activations"
+        )
+        chunk = per_layer * layers[stages[0]]
+        if "I" in {action.op for action in listed.actions[rank]}:
+            assert timing.peak_live[rank] * chunk * 0.9 <= peak <= timing.peak_held[rank] * chunk * 1.1
+        else:
+            assert peak == timing.peak_held[rank] * chunk
+
+
+def test_total_compute_is_the_same_in_every_schedule():
+    def busy(name):
+        results = run(strategy(LESSON, name), DEFAULT.on(model=EIGHT), 4)
+        events = [Event._make(event) for result in results for event in result.events]
+        return sum(
+            event.end - event.start
+            for event in events
+            if event.kind == COMPUTE and not event.what.startswith("optimizer")
+        )
+
+    totals = {name: busy(name) for name in names(LESSON)[2:]}
+    assert all(total == pytest.approx(totals["GPipe"], rel=1e-9) for total in totals.values())
+
+
+def test_the_order_of_speedups_at_the_defaults():
+    rows = {name: measured(LESSON, name, DEFAULT, 4) for name in names(LESSON)}
+    seconds = {name: row.step_seconds for name, row in rows.items()}
+    assert seconds["ZB-V"] < seconds["ZB-H1"] < seconds["interleaved"] < seconds["1F1B"] < seconds["naive"]
+    assert seconds["GPipe"] == pytest.approx(seconds["1F1B"], rel=1e-9), (
+        "the last stage, which has the head, sets the pace of both"
+    )
+    assert seconds["naive"] >= reference(Job()).end_seconds
+    held = {name: row.peak_memory_bytes["activations"] for name, row in rows.items()}
+    assert held["1F1B"] < 0.5 * held["GPipe"]
+
+
+def test_a_sweep_cuts_the_batch_that_it_is_given_as_often_as_it_can_be_cut():
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweeps["microbatches"](runner, Job(model=replace(SMALL, layers=4), batch=6))
+    assert [row["microbatches"] for row in sweep.rows] == [1, 2, 4, 8] and "24 sequences" in sweep.title
+
+
+def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweeps["overhead"](runner, Job(model=replace(SMALL, layers=4)))
+    shares = [row["bubble share"] for row in sweep.rows]
+    assert shares == sorted(shares, reverse=True)
+    best = min(sweep.rows, key=lambda row: row["step_seconds"])
+    assert best["microbatches"] < 32 and f"microbatches {best['microbatches']}" in sweep.sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept", "said"),
+    [
+        ((1.0, 1.0), 4.0, "the same bubble, but 1F1B keeps 50% of the activations."),
+        ((1.0, 2.0), 4.0, "bubbles of 10% and 20% of the step, but 1F1B keeps 50% of the activations."),
+        ((1.0, 1.0), 8.0, "the same bubble, and keep as many activations."),
+    ],
+)
+def test_of_gpipe_and_1f1b_only_that_is_said_to_be_the_same_which_is(seconds, kept, said):
+    rows = {
+        name: Measurement(
+            name, 4, step_seconds=10.0, bubble_seconds=bubble, peak_memory_bytes={"activations": held}
+        )
+        for name, bubble, held in zip(("GPipe", "1F1B"), seconds, (8.0, kept))
+    }
+    assert load(LESSON).notice(rows) == f"GPipe and 1F1B have {said}"
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (7, "3D takes 7 microbatches of 1 sequence: 8 do not divide a batch of 7."),
+        (12, "3D takes 6 microbatches of 2 sequences: 8 do not divide a batch of 12."),
+        (11, "3D takes 1 microbatch of 11 sequences: 8 do not divide a batch of 11."),
+        (16, None),
+    ],
+)
+def test_a_batch_that_8_does_not_divide_is_cut_as_often_as_it_can_be_and_that_is_said(batch, says, capsys):
+    arguments = ["--batch", str(batch), "--gpus", "3", "--timeline", "none", "--engine", "inline"]
+    assert lesson_main(load(LESSON), [*arguments, "--strategy", "GPipe", "--strategy", "1F1B"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "microbatch" in line] == [says] * bool(
+        says
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "number"),
+    [(8, 4, 8), (12, 4, 4), (6, 4, 6), (12, 3, 6), (12, 2, 6), (14, 2, 2), (14, 4, 7)],
+)
+def test_whole_rounds_of_microbatches_are_taken_where_the_batch_allows_them(batch, gpus, number):
+    assert most_parts(batch, 8, gpus) == number
+
+
+@pytest.mark.parametrize("chosen", [("--microbatches", "4"), ("--strategy", "naive")])
+def test_who_says_how_many_microbatches_is_not_told_what_is_usual(chosen, capsys):
+    assert (
+        lesson_main(load(LESSON), ["--batch", "12", "--timeline", "none", "--engine", "inline", *chosen]) == 0
+    )
+    assert "do not divide" not in capsys.readouterr().out
+
+
+def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():
+    job = Job(model=replace(SMALL, layers=8), batch=4, **load(LESSON).defaults | {"microbatches": 4})
+    rows = {
+        row.name: row
+        for row in run_lesson(load(LESSON), job, POCKET, 8, [], "inline", lambda name: None).report.strategies
+    }
+    refused = {name for name, row in rows.items() if row.error}
+    assert refused == {"interleaved", "ZB-V", "DualPipeV"} and "take at most 10 stages" in rows["ZB-V"].error
+    assert rows["1F1B"].gpus == 8 and rows["1F1B"].max_gradient_difference <= 1e-5
+
+
+def test_where_no_schedule_of_the_contrast_can_run_the_lesson_says_why():
+    with pytest.raises(UserError, match="8 layers cannot fill 16 stages: take at most 10 stages"):
+        run_lesson(load(LESSON), Job(microbatches=8), POCKET, 16, [], "inline", lambda name: None)
+
+
+def test_the_sweep_over_chunks_has_links_that_cost_nothing_beside_those_that_do():
+    with Runner(POCKET, "inline") as runner:
+        rows = load(LESSON).sweeps["chunks"](runner, Job()).rows
+    steps = {(row["links"], row["chunks"]): row["step_seconds"] for row in rows}
+    assert all(row["waiting share"] == 0 for row in rows if row["links"] == "free")
+    assert all(steps["free", v] < steps["inside", v] < steps["across", v] for v in (1, 2, 4))

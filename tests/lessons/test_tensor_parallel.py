@@ -1,0 +1,253 @@
+"""2D: tensor and sequence parallelism compute what one GPU computes, with the messages and memory of the
+papers."""
+
+from dataclasses import replace
+
+import pytest
+
+from collectives import ALGORITHMS
+from gpu import COLLECTIVE, COMPUTE, Event
+from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.registry import load
+from ndparallel.model import costs
+from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.gradient_check import gradient_difference, whole_tensors
+from ndparallel.training.job import Job
+from tests.support.common import (
+    SMALL,
+    TOLERANCE,
+    loss_and_gradient_difference,
+    measured,
+    names,
+    reference,
+    run,
+    strategy,
+)
+from tests.support.pocket_derivation import layer_operations
+
+LESSON = "2d_tensor_parallel"
+WIDE = ModelConfig(layers=2, hidden=32, heads=8, kv_heads=2, ffn=24, vocab=251, sequence=16)
+DEFAULT = Job(chunks=2)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+@pytest.mark.parametrize("sequence_parallel", ["none", "sp", "sp-regather"])
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_loss_and_every_gradient_slice_equal_the_single_gpus(tp, sequence_parallel, kv_heads, dtype):
+    job = Job(
+        model=replace(WIDE, kv_heads=kv_heads), dtype=dtype, sequence_parallel=sequence_parallel, batch=2
+    )
+    loss, gradient = loss_and_gradient_difference(
+        run(strategy(LESSON, "TP") if sequence_parallel == "none" else plain(), job, tp), job
+    )
+    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
+
+
+def plain():
+    """TP with the job's own kind of sequence parallelism."""
+    return replace(strategy(LESSON, "TP"), changes={})
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("tp", "dp"), [(2, 2), (2, 4), (4, 2)])
+@pytest.mark.parametrize("sequence_parallel", ["none", "sp", "sp-regather"])
+def test_tp_times_fsdp_is_right_on_both_axes(tp, dp, sequence_parallel, dtype):
+    both = replace(
+        strategy(LESSON, "TP x FSDP"),
+        mesh=lambda gpus: Mesh(tp=tp, dp=dp),
+        changes={"sequence_parallel": sequence_parallel},
+    )
+    job = Job(model=WIDE, dtype=dtype, batch=4)
+    loss, gradient = loss_and_gradient_difference(run(both, job, tp * dp), job)
+    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["MLP, columns then rows", "MLP, columns twice"])
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_the_two_layer_mlp_equals_its_single_gpu_whichever_way_it_is_cut(name, gpus):
+    cut = strategy(LESSON, name)
+    job = Job(model=SMALL, dtype="float64")
+    whole = launch(cut.reference, 1, POCKET, job, engine="inline")[0].value
+    results = run(cut, job, gpus)
+    assert gradient_difference((result.value for result in results), whole_tensors(whole.gradients)) <= 1e-12
+    assert results[0].value.losses == pytest.approx(whole.losses, rel=1e-12)
+
+
+def collectives_of(results, kind: str) -> list[Event]:
+    events = (Event._make(event) for event in results[0].events)
+    return [event for event in events if event.kind == COLLECTIVE and event.what[2] == kind]
+
+
+def test_a_layer_has_two_all_reduces_forward_and_two_backward_of_batch_sequence_hidden():
+    job, more = (Job(model=replace(SMALL, layers=layers), chunks=1) for layers in (3, 4))
+    activation = job.batch * SMALL.sequence * SMALL.hidden * 4
+    counts = [
+        sum(event.bytes == activation for event in collectives_of(run(plain(), each, 2), "all_reduce"))
+        for each in (job, more)
+    ]
+    assert counts[1] - counts[0] == 4
+    assert counts[0] - 3 * 4 == 2, "the embedding forward, the head backward"
+
+
+@pytest.mark.parametrize(("variant", "gathers", "times"), [("sp", 4, 1.0), ("sp-regather", 6, 10 / 8)])
+def test_sequence_parallelism_gathers_and_scatters_instead(variant, gathers, times):
+    """Per layer 4 all-gathers + 4 reduce-scatters, the bytes of TP's 4 all-reduces; regathering 6 + 4, 10/8
+    of them."""
+    three, four = (Job(model=replace(SMALL, layers=layers), sequence_parallel=variant) for layers in (3, 4))
+    runs = [run(plain(), job, 2) for job in (three, four)]
+    for kind, count in (("all_gather", gathers), ("reduce_scatter", 4)):
+        assert len(collectives_of(runs[1], kind)) - len(collectives_of(runs[0], kind)) == count
+    plain_runs = [run(plain(), job.on(sequence_parallel="none"), 2) for job in (three, four)]
+    more, plain_more = (sent(pair[1]) - sent(pair[0]) for pair in (runs, plain_runs))
+    norms = 2 * SMALL.hidden * 4  # two norm weights more in the one all-reduce of shared gradients
+    assert more - norms == times * plain_more
+
+
+def sent(results) -> float:
+    return sum(event.bytes for event in map(Event._make, results[0].events) if event.kind == "send")
+
+
+def test_shared_norm_gradients_are_one_all_reduce_a_step():
+    shared = (2 * SMALL.layers + 1) * SMALL.hidden * 4
+    job = Job(model=SMALL, sequence_parallel="sp", steps=2)
+    assert sum(event.bytes == shared for event in collectives_of(run(plain(), job, 2), "all_reduce")) == 2
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
+    job = Job(mesh=Mesh(tp=tp), chunks=1)
+    results = launch(strategy(LESSON, "TP").program, tp, POCKET, job, engine="inline")
+    compute = [event for event in map(Event._make, results[0].events) if event.kind == COMPUTE]
+    blocks = [[event for event in compute if f" layers.{index} " in event.what] for index in (3, 4)]
+    forward = [next(event.start for event in block if event.what.startswith("forward")) for block in blocks]
+    sizes = local_sizes(job.model, job.batch, tp, 0, "none", job.dtype)
+    n = job.batch * job.model.sequence * job.model.hidden * 4
+    sums = 2 * ALGORITHMS["all_reduce"]["ring"].seconds(
+        tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second
+    )
+    once = sum(
+        POCKET.seconds(operation)
+        for operation in [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
+    )
+    assert forward[1] - forward[0] == pytest.approx(sums + once, rel=1e-9)
+    backward = [next(event.start for event in block if event.what.startswith("backward")) for block in blocks]
+    both = sum(POCKET.seconds(operation) for operation in layer_operations(sizes))
+    assert backward[0] - backward[1] == pytest.approx(sums + both - once, rel=1e-9)
+
+
+def korthikanti(sizes: costs.Sizes, variant: str, tp: int) -> float:
+    """Bytes a layer keeps, after 2205.05198 section 4, redone for SwiGLU, rotary and grouped KV heads,
+    float32, no dropout."""
+    s_b_h, ratio = sizes.tokens * sizes.hidden, (sizes.heads + 2 * sizes.kv_heads) / sizes.heads
+    # norms' inputs and outputs, of attention and of MLP
+    whole = {"none": 4, "sp": 2, "sp-regather": 0}[variant]
+    ffn = sizes.ffn * tp / sizes.hidden
+    return 4 * (s_b_h * (whole + (4 - whole) / tp + (1 + ratio + 3 * ffn) / tp) + sizes.scores)
+
+
+@pytest.mark.parametrize("variant", ["none", "sp", "sp-regather"])
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_layer_keeps_what_korthikantis_accounting_says_to_the_byte(tp, variant):
+    model = ModelConfig()
+    sizes = local_sizes(model, 8, tp, 0, variant, "float32")
+    assert 4 * sum(costs.block_saved(sizes).values()) == pytest.approx(
+        korthikanti(sizes, variant, tp), abs=0.5
+    )
+
+
+def test_the_order_at_the_defaults():
+    rows = {name: measured(LESSON, name, DEFAULT, 4, hardware(name)) for name in names(LESSON)}
+    seconds = {name: row.step_seconds for name, row in rows.items()}
+    assert seconds["TP in chunks"] < seconds["TP"] < seconds["TP across nodes"] < reference(Job()).end_seconds
+    assert seconds["TP + SP"] <= seconds["TP"] * (1 + 1e-9)
+    assert seconds["MLP, columns then rows"] < seconds["MLP, columns twice"]
+    held = {name: row.peak_memory_bytes["activations"] for name, row in rows.items()}
+    assert held["TP + SP regather"] < held["TP + SP"] < held["TP"]
+    assert rows["TP"].peak_memory_bytes["weights"] < 0.27 * reference(Job()).peak_bytes["weights"]
+
+
+def hardware(name: str):
+    return replace(POCKET, **strategy(LESSON, name).hardware)
+
+
+def test_more_chunks_are_eaten_by_overhead():
+    """With kernels that cost a thousandth of a second, 16 chunks are slower than 2."""
+    slow = replace(POCKET, kernel_overhead_seconds=1e-3)
+    seconds = {
+        chunks: measured(LESSON, "TP in chunks", Job(chunks=chunks), 4, slow).step_seconds
+        for chunks in (1, 2, 16)
+    }
+    assert seconds[2] < seconds[1] < seconds[16]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"mesh": Mesh(tp=3)},
+            "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8.",
+        ),
+        ({"mesh": Mesh(tp=2), "chunks": 2, "sequence_parallel": "sp"}, "chunks overlap the all-reduces"),
+        ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
+        ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
+        ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
+        ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of 8 layers; choose 1 to 10 chunks."),
+    ],
+)
+def test_what_cannot_be_cut_is_one_sentence(changes, says):
+    with pytest.raises(UserError) as error:
+        Job(**changes)
+    assert says in str(error.value)
+
+
+def test_the_sweep_names_the_degree_at_which_communication_passes_compute():
+    from ndparallel.lessons.runner import Runner
+
+    with Runner(POCKET, "inline") as runner:
+        sweep = load(LESSON).sweeps["degree"](runner, Job(model=WIDE))
+    first = next(
+        row["tp"] for row in sweep.rows if row["exposed_communication_seconds"] > row["compute_seconds"]
+    )
+    assert f"tp={first}" in sweep.sentence
+
+
+# ------------------------------------------------------------------------------- strategies of their own size
+
+
+def lesson_of(gpus, asked):
+    return run_lesson(
+        load(LESSON), Job(model=SMALL, batch=3), POCKET, gpus, asked, "inline", lambda name: None
+    )
+
+
+def test_a_strategy_of_another_size_than_was_asked_for_explains_itself_in_its_row():
+    errors = {row.name: row.error for row in lesson_of(2, []).report.strategies if row.error}
+    assert errors.keys() == {"TP x FSDP"}
+    assert "the nearest batch that can is 2" in errors["TP x FSDP"]
+
+
+def test_on_one_gpu_nobody_waits_and_no_ratio_of_waits_is_told():
+    assert load(LESSON).notice(lesson_of(1, [])) == ""
+
+
+def test_a_headline_too_long_for_a_line_keeps_the_hardware_together(capsys):
+    assert main(load(LESSON), ["--strategy", "TP", "--engine", "inline", "--timeline", "none"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "on pocket (4 GPUs a node)"
+
+
+def test_a_ring_that_leaves_the_node_is_not_said_to_be_inside():
+    for gpus_per_node, inside in ((1, False), (2, True), (4, True)):
+        hardware, names = replace(POCKET, gpus_per_node=gpus_per_node), ["TP", "TP across nodes"]
+        ran = run_lesson(load(LESSON), Job(model=SMALL), hardware, 2, names, "inline", lambda name: None)
+        assert ("inside a node" in load(LESSON).notice(ran)) == inside
+
+
+@pytest.mark.parametrize(("gpus", "asked"), [(3, []), (2, ["TP x FSDP"])])
+def test_what_was_asked_for_and_cannot_be_is_an_error(gpus, asked):
+    with pytest.raises(UserError, match="tp can be|nearest"):
+        lesson_of(gpus, asked)

@@ -1,0 +1,118 @@
+"""What a layer costs is said once: the executed run charges just those operations, and keeps just those
+tensors."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from gpu import COMPUTE, Event
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.model import costs
+from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Replica
+from tests.support.common import SMALL
+from tests.support.pocket_derivation import derive, layer_operations
+
+LAYOUTS = [(1, "none"), (2, "none"), (4, "none"), (2, "sp"), (4, "sp"), (2, "sp-regather")]
+
+
+def forward_only(gpu, job):
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+    return gpu.held_bytes["activations"]
+
+
+def both_passes(gpu, job):
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+    return gpu.held_bytes["activations"]
+
+
+def charged(events, phase: str, unit: str) -> list[tuple[str, float]]:
+    """(name, FLOPs) of every operation that a unit was charged in a phase, in order."""
+    computed = (event for event in map(Event._make, events) if event.kind == COMPUTE)
+    return [
+        (event.what.removeprefix(f"{phase} {unit} "), event.flops)
+        for event in computed
+        if event.what.startswith(f"{phase} {unit} ")
+    ]
+
+
+@pytest.mark.parametrize(("tp", "sequence_parallel"), LAYOUTS)
+def test_the_executed_operations_are_the_listed_ones(tp, sequence_parallel):
+    job = Job(model=SMALL, mesh=Mesh(tp=tp), sequence_parallel=sequence_parallel)
+    results = launch(both_passes, tp, POCKET, job, engine="inline")
+    for result in results:
+        sizes = local_sizes(SMALL, job.batch, tp, result.rank, sequence_parallel, job.dtype)
+        forward = [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
+        assert charged(result.events, "forward", "layers.1") == [
+            (operation.name, operation.flops) for operation in forward
+        ]
+        backward = [*costs.mlp_backward(sizes), *costs.attention_backward(sizes)]
+        listed = Counter((operation.name, operation.flops) for operation in backward)
+        assert Counter(charged(result.events, "backward", "layers.1")) == listed
+        assert charged(result.events, "forward", "head") == [
+            (operation.name, operation.flops) for operation in costs.head_forward(sizes)
+        ]
+        assert result.value == 0, "everything that was kept was given back"
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("tp", "sequence_parallel"), LAYOUTS)
+def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
+    tp, sequence_parallel, dtype, recompute
+):
+    job = Job(
+        model=SMALL, mesh=Mesh(tp=tp), sequence_parallel=sequence_parallel, dtype=dtype, recompute=recompute
+    )
+    held = [result.value for result in launch(forward_only, tp, POCKET, job, engine="inline")]
+    sizes = local_sizes(SMALL, job.batch, tp, 0, sequence_parallel, dtype)
+    block = sum(costs.block_saved(sizes, recompute).values())
+    elements = SMALL.layers * block + sum(costs.head_saved(sizes).values())
+    token_bytes = SMALL.sequence * job.batch
+    assert held == [elements * (4 if dtype == "float32" else 8) + token_bytes] * tp
+
+
+def test_compute_is_split_evenly_by_tp():
+    def flops(tp):
+        sizes = local_sizes(replace(SMALL, kv_heads=4), 4, tp, 0, "none", "float32")
+        return sum(operation.flops for operation in layer_operations(sizes))
+
+    assert flops(2) == flops(1) / 2 and flops(4) == flops(1) / 4
+
+
+def test_a_pocket_layer_has_the_proportions_of_a_layer_of_llama_3_70b_on_h100s():
+    model, tp = ModelConfig(), 4
+    layer = layer_operations(local_sizes(model, 1, tp, 0, "none", "float32"))
+    activation, gradients = model.sequence * model.hidden * 4, 11072 / tp * 4
+    milliseconds = {
+        "compute": 1e3 * sum(operation.flops for operation in layer) / POCKET.flops_per_second,
+        "overhead": 1e3 * len(layer) * POCKET.kernel_overhead_seconds,
+        "tp inside": 1e3 * 4 * 2 * 3 / 4 * activation / POCKET.inside.bandwidth_bytes_per_second,
+        "tp across": 1e3 * 4 * 2 * 3 / 4 * activation / POCKET.across.bandwidth_bytes_per_second,
+        "dp": 1e3 * 2 * gradients / POCKET.across.bandwidth_bytes_per_second,
+        "pp": 1e3 * activation / tp / POCKET.across.bandwidth_bytes_per_second,
+    }
+    expected = {
+        "compute": 14.2,
+        "overhead": 0.09,
+        "tp inside": 2.09,
+        "tp across": 18.8,
+        "dp": 8.47,
+        "pp": 0.78,
+    }
+    assert milliseconds == pytest.approx(expected, rel=5e-3)
+
+
+def test_the_pocket_is_the_derived_hardware():
+    assert derive(ModelConfig(), tp=4) == POCKET

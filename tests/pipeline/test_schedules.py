@@ -1,0 +1,182 @@
+"""The lists of the published schedules: their order, their memory, what they refuse."""
+
+import pytest
+from hypothesis import given
+
+from ndparallel.base.errors import UserError
+from ndparallel.pipeline.actions import Layout
+from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
+from ndparallel.pipeline.checker import explain
+from tests.support.pipelines import is_legal, schedules, timed
+
+GRID = [(1, 1), (1, 3), (2, 4), (3, 6), (3, 7), (4, 8), (4, 9), (5, 17), (8, 16), (8, 40)]
+
+
+def letters(name: str, ranks: int, microbatches: int, rank: int, chunks=None) -> str:
+    """One rank's list: an op's letter, small in every second chunk, and the microbatch from 1, as papers
+    number them."""
+    schedule = build(name, ranks, microbatches, chunks)
+    small = [schedule.layout.chunk(action.stage) % 2 for action in schedule.actions[rank]]
+    actions = zip(schedule.actions[rank], small)
+    return " ".join(
+        f"{action.op.lower() if low else action.op}{action.microbatch + 1}" for action, low in actions
+    )
+
+
+@given(schedules())
+def test_every_schedule_can_run_and_does_everything_once(schedule):
+    assert is_legal(schedule)
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "searched"])
+def test_64_ranks_and_8_chunks_run_too(name):
+    assert explain(build(name, 64, 128, 8 if name in ("interleaved", "looped-bfs") else None)) is None
+
+
+@pytest.mark.parametrize("name", ["zb-v", "dualpipev"])
+def test_batches_too_short_to_fill_the_pipeline_run_too(name):
+    for ranks in range(1, 11):
+        assert [explain(build(name, ranks, microbatches)) for microbatches in range(1, 2 * ranks)] == [
+            None
+        ] * (2 * ranks - 1)
+
+
+def test_1f1b_is_the_figure_of_megatron():
+    assert letters("1f1b", 4, 8, rank=0) == "F1 F2 F3 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 B6 B7 B8"
+    assert letters("1f1b", 4, 8, rank=3) == "F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8"
+
+
+def test_gpipe_does_all_forwards_then_all_backwards():
+    assert letters("gpipe", 4, 3, rank=2) == "F1 F2 F3 B1 B2 B3"
+
+
+def test_naive_has_one_microbatch_in_the_pipeline_at_a_time():
+    assert letters("naive", 4, 3, rank=0) == "F1 B1 F2 B2 F3 B3"
+
+
+def test_eager_1f1b_starts_twice_as_far_ahead():
+    assert letters("eager-1f1b", 3, 6, rank=0) == "F1 F2 F3 F4 F5 B1 F6 B2 B3 B4 B5 B6"
+
+
+def test_interleaved_is_the_figure_of_megatron():
+    """arXiv 2104.04473, figure 4, the first device: P=4, M=8, V=2."""
+    first = "F1 F2 F3 F4 f1 f2 f3 f4 F5 F6 F7 b1 F8 b2 f5 b3 f6 b4 f7 B1 f8 B2 B3 B4 b5 b6 b7 b8 B5 B6 B7 B8"
+    assert letters("interleaved", 4, 8, rank=0, chunks=2) == first
+
+
+def test_looped_bfs_sends_all_microbatches_through_one_chunk_before_the_next():
+    assert letters("looped-bfs", 2, 3, rank=1, chunks=2) == "F1 F2 F3 f1 f2 f3 b1 b2 b3 B1 B2 B3"
+
+
+def test_zb_h1_starts_weight_gradients_later_on_later_ranks():
+    assert letters("zb-h1", 3, 4, rank=0) == "F1 F2 F3 I1 W1 F4 I2 W2 I3 W3 I4 W4"
+    assert letters("zb-h1", 3, 4, rank=2) == "F1 I1 F2 I2 F3 I3 W1 F4 I4 W2 W3 W4"
+
+
+def test_zb_h2_fills_the_wait_for_the_first_gradient_with_forwards():
+    assert letters("zb-h2", 3, 6, rank=0) == "F1 F2 F3 F4 F5 I1 W1 F6 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6"
+
+
+def test_zb_v_turns_round_at_the_last_rank():
+    assert letters("zb-v", 2, 4, rank=1).startswith("F1 f1 F2 f2 i1 w1 F3 I1 W1 f3 i2 w2 F4 I2 W2 f4 i3 w3")
+    assert letters("zb-v", 2, 4, rank=0).startswith("F1 F2 F3 f1 i1 w1 f2 i2 w2 F4 I1 W1 f3 i3 w3")
+
+
+def test_dualpipev_fuses_each_forward_with_a_backward_of_the_other_chunk():
+    schedule = build("dualpipev", 4, 10)
+    for rank, positions in enumerate(schedule.fused):
+        assert len(positions) == 2 * 10 - 3 * 4 + rank + 1 - (rank == 3)
+        for position in positions:
+            forward, backward = schedule.actions[rank][position : position + 2]
+            assert (forward.op, backward.op) == ("F", "B")
+            assert schedule.layout.chunk(forward.stage) != schedule.layout.chunk(backward.stage)
+
+
+def test_dualpipev_is_the_published_order():
+    """github.com/deepseek-ai/DualPipe: eight steps; here the last of 2 ranks, whose first pair runs apart."""
+    first = "F1 F2 F3 f1 i1 w1 f2 F4 b2 f3 B1 b3 f4 B2 b4 I3 W3 I4 W4"
+    last = "F1 f1 F2 f2 F3 b1 f3 B1 F4 b2 f4 B2 b3 B3 i4 I4 w4 W4"
+    assert [letters("dualpipev", 2, 4, rank=rank) for rank in (0, 1)] == [first, last]
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), GRID)
+def test_peak_activations_are_the_published_ones(ranks, microbatches):
+    P, M, every = ranks, microbatches, range(ranks)
+    held = {name: timed(name, P, M).peak_held for name in SCHEDULES if name != "interleaved"}
+    assert held["naive"] == [1] * P
+    assert held["gpipe"] == [M] * P
+    assert held["1f1b"] == [min(M, P - r) for r in every]
+    assert held["eager-1f1b"] == [min(M, 2 * (P - 1 - r) + 1) for r in every]
+    assert held["looped-bfs"] == [2 * M] * P
+    assert held["zb-h1"] == [P if M >= P else M] * P
+    assert held["zb-h2"] == [min(M, 2 * P - 1)] * P
+    if M >= 2 * P:
+        assert held["zb-v"] == [2 * P] * P
+        assert held["dualpipev"] == [2 * P + 1] * P
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 8])
+@pytest.mark.parametrize(("ranks", "rounds"), [(1, 1), (2, 1), (2, 3), (4, 1), (4, 2), (4, 5), (8, 2)])
+def test_interleaved_peak_is_megatrons(ranks, rounds, chunks):
+    P, M, V = ranks, ranks * rounds, chunks
+    assert timed("interleaved", P, M, chunks=V).peak_held == [
+        min(M * V, (V - 1) * P + 2 * (P - 1 - r) + 1) for r in range(P)
+    ]
+
+
+def test_p4_m8_peak_is_4_3_2_1_for_1f1b_against_8_8_8_8_for_gpipe():
+    assert timed("1f1b", 4, 8).peak_held == [4, 3, 2, 1]
+    assert timed("gpipe", 4, 8).peak_held == [8, 8, 8, 8]
+
+
+def test_live_activations_of_zb_h1_are_those_of_1f1b():
+    """I needs what F kept; what W still needs is what zb-h1 holds more."""
+    assert timed("zb-h1", 4, 8).peak_live == timed("1f1b", 4, 8).peak_live == [4, 3, 2, 1]
+
+
+def test_the_v_puts_first_and_last_stage_on_the_first_rank():
+    layout = Layout("v", ranks=4, chunks=2)
+    assert [layout.stage(0, 0), layout.stage(0, 1), layout.stage(3, 0), layout.stage(3, 1)] == [0, 7, 3, 4]
+    assert [Layout("loop", 4, 2).stage(rank, 1) for rank in range(4)] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("kind", ["loop", "v"])
+def test_layouts_know_the_way_back(kind):
+    layout = Layout(kind, ranks=5, chunks=3)
+    places = [(layout.rank(stage), layout.chunk(stage)) for stage in range(layout.stages)]
+    assert sorted(places) == sorted((rank, chunk) for rank in range(5) for chunk in range(3))
+    assert [layout.stage(*place) for place in places] == list(range(15))
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (
+            ("interleaved", 4, 10),
+            "interleaved sends microbatches round in groups of 4, one per rank: take 8 or 12, not 10.",
+        ),
+        (
+            ("interleaved", 4, 3),
+            "interleaved sends microbatches round in groups of 4, one per rank: take 4, not 3.",
+        ),
+        (("zb-v", 4, 8, 3), "zb-v keeps 2 chunks per rank, not 3: take 2, or interleaved with 3."),
+        (("1f1b", 4, 8, 2), "1f1b keeps 1 chunk per rank, not 2: take 1, or interleaved with 2."),
+        (("searched", 4, 8, 2), "searched keeps 1 chunk per rank, not 2: take 1, or interleaved with 2."),
+        (("1f1b", 0, 8), "a schedule needs at least 1 rank, not 0."),
+        (("1f1b", 4, 0), "a schedule needs at least 1 microbatch, not 0."),
+        (("interleaved", 4, 8, 0), "a schedule needs at least 1 chunk, not 0."),
+    ],
+)
+def test_what_a_schedule_cannot_do_is_one_sentence(request_, sentence):
+    with pytest.raises(UserError) as error:
+        build(*request_)
+    assert str(error.value) == sentence
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'zb-h1'"):
+        build("zbh1", 4, 8)
+
+
+def test_every_recipe_says_what_it_is_and_where_it_comes_from():
+    assert all(recipe.summary and recipe.source for recipe in RECIPES.values())

@@ -1,0 +1,131 @@
+"""The searcher: what it must reach, what it must keep to."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndparallel.base.errors import UserError
+from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.search import Memory, attempts, policies, search
+from ndparallel.pipeline.timing import peak_activations, time_schedule
+from ndparallel.pipeline.work import Work
+from tests.support.pipelines import DURATIONS, is_legal, timed
+
+# arXiv 2401.10241, table 5: P, M, hidden, heads, tF, tI, tW, tComm in microseconds; bubble rates of ZB-1p and
+# ZB-2p
+PUBLISHED = [
+    (8, 24, 2304, 24, 18522, 18086, 9337, 601, 0.1585, 0.0433),
+    (8, 32, 4096, 32, 29802, 29428, 19530, 577, 0.1045, 0.0022),
+    (16, 48, 5120, 40, 11347, 11248, 8132, 377, 0.1397, 0.0066),
+]
+
+
+def released_by_input(hidden: int, heads: int, sequence: int = 1024) -> float:
+    """Activations are 34h + 5as for every token and layer, of which W needs 32h (arXiv 2401.10241, table
+    1)."""
+    return (2 * hidden + 5 * heads * sequence) / (34 * hidden + 5 * heads * sequence)
+
+
+@pytest.mark.parametrize(("P", "M", "hidden", "heads", "F", "I", "W", "p2p", "with_p", "with_2p"), PUBLISHED)
+def test_search_reaches_the_published_bubble_rates(P, M, hidden, heads, F, I, W, p2p, with_p, with_2p):
+    work, released = Work(F, I, W, latency=p2p), released_by_input(hidden, heads)
+    for limit, published in ((P, with_p), (2 * P, with_2p)):
+        schedule = search(P, M, work, limit, released)
+        assert time_schedule(schedule, work).span_bubble_ratio <= published + 1e-4
+        assert max(peak_activations(schedule, released)) <= limit + 1e-6
+
+
+def test_first_published_case_is_solved_to_the_bound():
+    """The first rank cannot end before the last has done M F and M I, one W excepted, and the gradient has
+    come up through all ranks."""
+    P, M, hidden, heads, F, I, W, p2p, *_ = PUBLISHED[0]
+    work = Work(F, I, W, latency=p2p)
+    bound = (P - 1) * (F + p2p) + M * (F + I) + (P - 1) * (I + p2p) + W
+    schedule = search(P, M, work, 2 * P, released_by_input(hidden, heads))
+    assert max(time_schedule(schedule, work).spans) == pytest.approx(bound)
+
+
+@settings(max_examples=40)
+@given(
+    P=st.integers(1, 5),
+    M=st.integers(1, 12),
+    times=st.tuples(DURATIONS, DURATIONS, DURATIONS, st.floats(0, 2)),
+    limit=st.floats(1, 12),
+    released=st.floats(0, 1),
+)
+def test_what_is_found_is_legal_and_keeps_to_the_limit(P, M, times, limit, released):
+    F, I, W, p2p = times
+    schedule = search(P, M, Work(F, I, W, latency=p2p), limit, released)
+    assert is_legal(schedule)
+    assert max(peak_activations(schedule, released)) <= limit + 1e-6
+
+
+@settings(max_examples=40)
+@given(
+    P=st.integers(1, 6),
+    rounds=st.floats(1, 4),
+    F=DURATIONS,
+    I=DURATIONS,
+    W=st.floats(0, 1),
+    p2p=st.floats(0, 1),
+)
+def test_search_is_no_slower_than_the_handmade_orders_of_the_same_memory(P, rounds, F, I, W, p2p):
+    """In spans, for W no longer than F or I, for which those orders are made."""
+    M, W = round(P * rounds), W * min(F, I)
+    for name, limit in (("1f1b", P), ("zb-h1", P), ("zb-h2", 2 * P - 1)):
+        handmade, found = (timed(each, P, M, F, I, W, p2p, memory_limit=limit) for each in (name, "searched"))
+        assert max(found.spans) <= max(handmade.spans) * (1 + 1e-9)
+
+
+def test_more_memory_is_never_slower():
+    work = Work(1.0, 1.0, 0.5, latency=0.2)
+    spans = [max(time_schedule(search(6, 20, work, limit), work).spans) for limit in (1, 2, 3, 4, 6, 8, 12)]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[-1] < spans[0]
+
+
+def test_uneven_stages_are_searched_too():
+    """A last stage with a heavy head: the search beats the order made for even stages."""
+    work = Work([1, 1, 1, 1.5], [1, 1, 1, 1.5], [0.8, 0.8, 0.8, 1.2], latency=0.1)
+    found, handmade = (
+        time_schedule(schedule, work) for schedule in (search(4, 12, work, 7), build("zb-h2", 4, 12))
+    )
+    assert max(found.spans) <= max(handmade.spans)
+
+
+def test_without_a_limit_the_memory_is_that_of_1f1b():
+    assert max(search(4, 8, Work()).actions[0], key=lambda action: action.microbatch).microbatch == 7
+    assert max(peak_activations(search(4, 8, Work()))) == 4
+
+
+def test_build_hands_times_and_limit_to_the_search():
+    work = Work(1.0, 2.0, 0.5, latency=0.3)
+    assert build("searched", 4, 8, work=work, memory_limit=6, released_by_input=0.5) == search(
+        4, 8, work, 6, 0.5
+    )
+    assert replace(build("searched", 4, 8), name="") == replace(search(4, 8, Work(), 4), name="")
+
+
+@pytest.mark.parametrize(
+    ("limit", "released", "sentence"),
+    [
+        (0.5, 0.0, "a memory limit of 0.5 activations is too low: a rank holds at least 1."),
+        (float("nan"), 0.0, "a memory limit of nan activations is too low: a rank holds at least 1."),
+        (4, 1.5, "the share of the activations that I frees is from 0 to 1, not 1.5."),
+    ],
+)
+def test_limits_that_cannot_be_are_one_sentence(limit, released, sentence):
+    with pytest.raises(UserError, match=sentence):
+        search(4, 8, Work(), limit, released)
+
+
+@pytest.mark.parametrize(
+    ("P", "M", "I", "W", "p2p"), [(3, 31, 1.1, 0.6, 0.3), (4, 40, 0.9, 1.1, 0.05), (6, 48, 1.0, 0.7, 0.0)]
+)
+def test_a_long_step_is_searched_as_well_as_with_all_attempts_at_its_full_length(P, M, I, W, p2p):
+    work, memory = Work(1.0, I, W, latency=p2p), Memory(2 * P, 0.4)
+    best, _ = attempts(P, M, work, memory, list(policies(P, M, memory)))[0]
+    found = time_schedule(search(P, M, work, *memory), work)
+    assert max(found.spans) <= 1.001 * max(best.spans)

@@ -1,0 +1,245 @@
+"""--svg, --trace and --narrate: what a run leaves behind, of which strategy, and what is said otherwise."""
+
+import argparse
+import json
+from dataclasses import replace
+from itertools import combinations
+from xml.etree import ElementTree
+
+import pytest
+
+from ndparallel.commands.command_line import main as command_line
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.runner import Runner
+from ndparallel.results.measure import failed
+from ndparallel.results.outputs import drawn, told
+from ndparallel.training.job import Job
+from tests.support.common import SMALL
+
+LESSON = "1d_data_parallel"
+FEW = ["--strategy", "DDP ring", "--strategy", "ZeRO-1"]
+NAMES = {"svg": "picture.svg", "trace": "trace.json"}
+
+
+def lesson(capsys, *options: str, name: str = LESSON) -> tuple[int, str, str]:
+    code = main(load(name), ["--engine", "inline", *options])
+    return code, *capsys.readouterr()
+
+
+def texts(svg: str) -> set[str | None]:
+    return {element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_the_svg_shows_what_the_terminal_shows_and_the_run_says_so(capsys, tmp_path):
+    path = tmp_path / "picture.svg"
+    code, out, _ = lesson(capsys, *FEW, "--svg", str(path))
+    assert code == 0 and f"{path} shows DDP ring and ZeRO-1." in out
+    assert {"DDP ring", "ZeRO-1", "GPU 3", "dp"} <= texts(path.read_text())
+    assert [file.name for file in tmp_path.iterdir()] == ["picture.svg"]
+
+
+@pytest.mark.parametrize("name", available())
+def test_the_svg_of_every_lessons_contrast_is_under_30_kb(name, capsys, tmp_path):
+    path, contrast = tmp_path / "picture.svg", load(name).contrast
+    options = [word for strategy in contrast for word in ("--strategy", strategy)]
+    assert lesson(capsys, *options, "--svg", str(path), name=name)[0] == 0
+    assert len(path.read_bytes()) < 30_000
+    assert set(contrast) <= texts(path.read_text())
+
+
+def test_the_trace_is_of_the_last_strategy_and_the_run_says_which(capsys, tmp_path):
+    path = tmp_path / "trace.json"
+    code, out, _ = lesson(capsys, *FEW, "--trace", str(path))
+    assert (
+        code == 0
+        and f"{path} has ZeRO-1 on 4 GPUs: open it with ui.perfetto.dev, or offline with vizviewer." in out
+    )
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {1, 2, 3, 4}
+    assert any("reduce-scatter" in event["name"] for event in events), (
+        "ZeRO-1 reduces and scatters; DDP ring all-reduces"
+    )
+
+
+def test_the_story_is_of_one_gpu_of_the_last_strategy_and_comes_last(capsys):
+    code, out, _ = lesson(capsys, *FEW, "--narrate", "2", "--timeline", "none")
+    assert code == 0
+    story = out[out.index("ZeRO-1, 4 GPUs.") :].splitlines()
+    assert story[1].startswith("GPU 2, in the order of time")
+    assert story[-1].endswith("the step ends.")
+    assert any("on dp begins ring reduce-scatter 0: " in line for line in story)
+
+
+def test_with_json_nothing_but_json_is_printed_and_files_are_named_beside_it(capsys, tmp_path):
+    code, out, err = lesson(
+        capsys,
+        *FEW,
+        "--json",
+        "--svg",
+        str(tmp_path / "picture.svg"),
+        "--trace",
+        str(tmp_path / "trace.json"),
+    )
+    assert code == 0 and [row["name"] for row in json.loads(out)["strategies"]] == ["DDP ring", "ZeRO-1"]
+    assert err.count("\n") == 2 and "shows DDP ring and ZeRO-1." in err
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["picture.svg", "trace.json"]
+
+
+def test_compare_has_the_same_options(capsys, tmp_path):
+    path = tmp_path / "trace.json"
+    assert (
+        command_line(["compare", "--engine", "inline", *FEW, "--trace", str(path), "--timeline", "none"]) == 0
+    )
+    assert f"{path} has ZeRO-1 on 4 GPUs" in capsys.readouterr().out
+    assert json.loads(path.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("option", NAMES)
+def test_a_path_that_cannot_be_written_is_one_sentence_and_nothing_is_printed(option, capsys, tmp_path):
+    code, out, err = lesson(capsys, *FEW, f"--{option}", str(tmp_path / "nowhere" / NAMES[option]))
+    assert (code, out) == (2, "")
+    assert "cannot write" in err and "there is no directory" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "sentence"),
+    [
+        ("4", "ZeRO-1 ran on GPUs 0 to 3: there is no GPU 4 to tell of."),
+        ("-1", "there is no GPU -1 to tell of."),
+    ],
+)
+def test_a_rank_that_does_not_exist_is_one_sentence_and_no_file_is_written(rank, sentence, capsys, tmp_path):
+    code, out, err = lesson(capsys, *FEW, "--narrate", rank, "--svg", str(tmp_path / "picture.svg"))
+    assert (code, out) == (2, "")
+    assert sentence in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--svg", "--trace", "--narrate"])
+def test_a_sweep_has_no_timeline_to_draw(option, capsys):
+    code, out, err = lesson(capsys, "--sweep", option, "0")
+    assert (code, out) == (2, "") and f"{option} is of one run, and --sweep makes a table of many" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("1d_data_parallel", ["--gpus", "8"]),
+        ("3d_pipeline_parallel", ["--strategy", "ZB-V"]),
+        ("4d_combined", ["--tp", "4"]),
+        ("4d_combined", ["--order", "dp-tp-cp-ep-pp"]),
+    ],
+)
+def test_a_sweep_passes_over_no_option(name, options, capsys):
+    code, out, err = lesson(capsys, "--sweep", *options, name=name)
+    assert (code, out) == (2, "") and f"chooses its own GPUs and strategies: leave {options[0]} out." in err
+
+
+@pytest.mark.parametrize(
+    ("name", "sweep"),
+    [
+        ("1d_data_parallel", "microbatches"),
+        ("2d_tensor_parallel", "degree"),
+        ("3d_pipeline_parallel", "microbatches"),
+        ("4d_combined", "layouts"),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_a_row_of_a_sweep_without_numbers(name, sweep):
+    with Runner(replace(POCKET, memory_bytes=10_000.0), "inline") as runner:
+        table = load(name).sweeps[sweep](runner, Job(model=replace(SMALL, layers=8, heads=8)))
+    assert table.rows and all(row["step_seconds"] is None for row in table.rows) and table.sentence
+
+
+def test_a_story_and_json_exclude_one_another(capsys):
+    code, out, err = lesson(capsys, "--json", "--narrate", "0")
+    assert (code, out) == (2, "") and "not allowed with argument" in err and err.count("\n") == 1
+
+
+def test_a_strategy_that_does_not_fit_has_no_events_to_tell_of(capsys):
+    code, out, err = lesson(capsys, "--model-size", "large", "--narrate", "0", name="0d_single_gpu")
+    assert (code, out) == (2, "") and "full recompute has no events to tell of, because it did not run" in err
+
+
+def test_where_nothing_ran_there_is_no_picture(capsys, tmp_path):
+    code, out, err = lesson(
+        capsys, "--model-size", "large", "--svg", str(tmp_path / "picture.svg"), name="0d_single_gpu"
+    )
+    assert (code, out) == (2, "") and "because no strategy ran" in err and not list(tmp_path.iterdir())
+
+
+class Ran(dict):
+    """A run, as far as it matters which strategies ran: those with results."""
+
+    results = property(lambda self: self)
+
+    def __contains__(self, name) -> bool:
+        return bool(self.get(name))
+
+
+def asked(*strategies: str, timeline: str = "auto") -> argparse.Namespace:
+    return argparse.Namespace(strategy=list(strategies), timeline=timeline)
+
+
+RAN = Ran({"single GPU": [1], "a": [1], "b": [1], "c": [1], "too large": []})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "contrast", "names"),
+    [
+        (asked(), ("a", "b"), ["a", "b"]),
+        (asked(), ("a", "too large"), ["a"]),
+        (asked(), ("elsewhere",), ["c"]),
+        (asked("c", "a", "c"), ("a", "b"), ["c", "a"]),
+        (asked(timeline="all"), ("a", "b"), ["single GPU", "a", "b", "c"]),
+        (asked(timeline="none"), ("a", "b"), ["a", "b"]),
+    ],
+)
+def test_what_is_drawn_is_what_was_asked_for_or_the_contrast_or_the_last(arguments, contrast, names):
+    assert drawn(RAN, contrast, arguments) == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "contrast", "name"),
+    [
+        (asked(), ("a", "b"), "b"),
+        (asked("c", "a"), ("a", "b"), "a"),
+        (asked(timeline="all"), ("a", "b"), "b"),
+    ],
+)
+def test_what_is_told_is_the_last_asked_for_or_the_last_of_the_contrast(arguments, contrast, name):
+    assert told(RAN, contrast, arguments) == name
+
+
+# ------------------------------------------------------------------------------------ what there is to notice
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_lesson_finds_true_words_whichever_of_its_strategies_have_numbers(name):
+    lesson = load(name).on(8 if name.startswith("4d") else 4)
+    job = Job(model=replace(SMALL, layers=8, heads=8), **lesson.defaults)
+    ran = run_lesson(lesson, job, POCKET, lesson.gpus, [], "inline", lambda name: None)
+    for missing in combinations(list(ran.results), 2):
+        rows = tuple(
+            failed(row.name, row.gpus, None) if row.name in missing else row for row in ran.report.strategies
+        )
+        words = lesson.notice(
+            replace(
+                ran,
+                report=replace(ran.report, strategies=rows),
+                results=ran.results | dict.fromkeys(missing, []),
+            )
+        )
+        assert not any(
+            one in words for one in missing if one in ("GPipe", "1F1B", "ZB-V", "HSDP", "TP outermost")
+        ), missing
+
+
+def test_sequence_parallelism_is_said_to_take_no_more_time_only_where_it_does_not():
+    for hardware, said in ((POCKET, "in no more time"), (find_hardware("h100"), "% more time")):
+        asked = ["TP", "TP + SP", "TP + SP regather"]
+        ran = run_lesson(load("2d_tensor_parallel"), Job(), hardware, 4, asked, "inline", lambda name: None)
+        longer = ran["TP + SP"].step_seconds > ran["TP"].step_seconds
+        assert said in load("2d_tensor_parallel").notice(ran) and longer == (said == "% more time")

@@ -1,0 +1,216 @@
+"""The table and the JSON: stable keys, never NaN, at most 100 columns, and the numbers' own remarks."""
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gpu import si
+from ndparallel.results.measure import LinkDemand, Measurement, failed, measure
+from ndparallel.results.report import COLUMNS, Report, cell_style, quantity
+from tests.support.synthetic import HARDWARE, data_parallel
+
+SECONDS = [
+    "compute_seconds",
+    "exposed_communication_seconds",
+    "hidden_communication_seconds",
+    "bubble_seconds",
+]
+REST = [
+    "bytes_sent_per_gpu",
+    "bytes_sent_max",
+    "peak_memory_bytes",
+    "loss",
+    "max_gradient_difference",
+    "error",
+]
+KEYS = ["name", "gpus", "step_seconds", "speedup", "efficiency", *SECONDS, *REST]
+KINDS = ["total", "weights", "gradients", "optimizer", "activations", "buffers"]
+
+
+def report(*rows, **changes):
+    one = measure("single GPU", data_parallel(1), HARDWARE, loss=5.5, max_gradient_difference=0.0)
+    head = {
+        "lesson": "1d",
+        "hardware": {"name": "bench", "bandwidth": math.inf},
+        "model": {"layers": np.int64(3)},
+    }
+    return Report(**head | {"strategies": (one, *rows), "baseline": one} | changes)
+
+
+def row(name="ddp", difference=1e-7, loss=5.5, **changes):
+    values = vars(measure(name, data_parallel(4), HARDWARE, loss=loss, max_gradient_difference=difference))
+    return Measurement(**values | changes)
+
+
+def printed(renderable, width=200):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(renderable)
+    return console.file.getvalue().rstrip("\n").split("\n")
+
+
+def test_json_has_the_stable_keys_in_their_order():
+    read = json.loads(report(row()).json())
+    assert list(read) == ["lesson", "hardware", "model", "strategies"]
+    for strategy in read["strategies"]:
+        assert list(strategy) == KEYS
+        assert list(strategy["peak_memory_bytes"]) == KINDS
+
+
+def test_json_keeps_full_precision():
+    read = json.loads(report(row()).json())["strategies"][1]
+    measured = measure("ddp", data_parallel(4), HARDWARE)
+    assert read["step_seconds"] == measured.step_seconds
+    assert read["speedup"] == measure("", data_parallel(1), HARDWARE).step_seconds / measured.step_seconds
+    assert read["efficiency"] == read["speedup"] / 4
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_json_says_null_for_what_is_not_finite(value):
+    text = report(row(loss=value, difference=value)).json()
+    assert "NaN" not in text and "Infinity" not in text
+    read = json.loads(text)
+    assert (
+        read["strategies"][1]["loss"]
+        is read["strategies"][1]["max_gradient_difference"]
+        is read["hardware"]["bandwidth"]
+        is None
+    )
+
+
+def test_two_runs_give_byte_identical_json():
+    assert report(row()).json() == report(row()).json()
+
+
+def test_without_a_baseline_there_is_no_speedup():
+    assert report(row(), baseline=None).as_dict()["strategies"][1]["speedup"] is None
+    assert report(row(), baseline=failed("0D", 1, "too large")).speedup(row()) is None
+
+
+def test_a_row_with_a_baseline_of_its_own_is_measured_against_that():
+    other = row("its own", step_seconds=3.0, loss=7.0)
+    made = report(row("ddp", step_seconds=1.5, loss=7.0, baseline=other))
+    assert made.speedup(made.strategies[1]) == 2 and made.equal()
+    assert not report(row("ddp", loss=7.0)).equal()
+
+
+WIDE = row(
+    "a strategy with a name much longer than any of ours",
+    3.3e-10,
+    -123.456,
+    step_seconds=0.9876,
+    bubble_seconds=9.876e-5,
+)
+
+
+@pytest.mark.parametrize("rows", [(), (row(),), (row(), WIDE), (failed("too large", 8, "does not fit"),)])
+def test_the_table_is_at_most_100_columns_wide_and_loses_nothing(rows):
+    made = report(*rows)
+    lines = printed(made.table())
+    assert max(map(len, lines)) <= 100
+    assert lines[0].split() == list(COLUMNS)
+    for cells in made.rows():
+        assert any(all(cell in line for cell in cells[1:]) for line in lines)
+
+
+def test_a_name_is_folded_only_where_nothing_else_makes_room():
+    lines = printed(report(row("overlapped, 25 MB buckets")).table())
+    assert any("overlapped, 25 MB buckets" in line for line in lines) and max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    "column, cell, style",
+    [
+        ("speedup", "0.99x", "yellow"),
+        ("speedup", "1.00x", ""),
+        ("speedup", "-", ""),
+        # fmt: skip
+        ("=0D", "2e-03", "bold red"),
+        ("=0D", "nan", "bold red"),
+        ("=0D", "=", ""),
+    ],
+)
+def test_what_is_slower_or_wrong_stands_out(column, cell, style):
+    assert cell_style(column, cell) == style
+
+
+def test_the_table_of_memory_shows_every_kind():
+    lines = printed(report(row()).memory_table())
+    assert max(map(len, lines)) <= 100
+    assert lines[0].split() == ["strategy", "peak", "memory", *KINDS[1:]]
+    assert si(row().peak_memory_bytes["gradients"], "B") in lines[-1]
+
+
+def test_four_gpus_slower_than_one_are_called_slower():
+    remarks = report(row()).remarks()
+    assert len(remarks) == 1
+    assert remarks[0].startswith("ddp is slower on 4 GPUs than one GPU alone (0.93x): ")
+    assert not report(row(step_seconds=1e-3)).remarks()
+
+
+def test_many_that_are_slower_are_told_in_one_paragraph_by_what_costs_most():
+    rows = [
+        row(name, exposed_communication_seconds=seconds, bubble_seconds=0.0)
+        for name, seconds in (("a", 1.0), ("b", 1.0), ("c", 0.0))
+    ]
+    slower, most = (
+        "a (0.93x), b (0.93x) and c (0.93x)",
+        "exposed communication for a and b; compute that more GPUs do not shorten for c",
+    )
+    assert report(*rows).remarks() == [f"Slower than one GPU alone are {slower}. What costs most is {most}."]
+
+
+def test_what_costs_most_in_all_that_are_slower_is_told_without_their_names():
+    assert report(*map(row, "abc")).remarks()[0].endswith(" for all of them.")
+
+
+def test_those_that_have_no_numbers_for_the_same_reason_are_told_of_together():
+    rows = [
+        failed(name, 4, reason) for name, reason in (("a", "12 stages."), ("b", "no."), ("c", "12 stages."))
+    ]
+    assert report(*rows).remarks() == ["a and c have no numbers: 12 stages.", "b has no numbers: no."]
+
+
+@pytest.mark.parametrize(
+    "difference, loss, said",
+    [(1e-7, 5.5, "="), (2e-3, 5.5, "2e-03"), (0.0, 5.6, "2e-02"), (math.nan, 5.5, "nan")],
+)
+def test_equal_to_0d_means_loss_and_gradients_within_the_tolerance(difference, loss, said):
+    made = report(row(difference=difference, loss=loss))
+    assert list(made.rows())[1][-1] == said
+    assert made.equal() == (said == "=")
+    assert any("does not compute what one GPU computes" in remark for remark in made.remarks()) == (
+        said != "="
+    )
+
+
+def test_a_loss_that_is_not_a_number_is_never_equal():
+    assert not report(row(loss=math.nan)).equal()
+
+
+def test_a_strategy_that_does_not_fit_is_a_row_of_dashes_and_a_reason():
+    made = report(failed("DDP", 4, "GPU 0 has 1 MB of memory and needs 2 MB"))
+    assert list(made.rows())[1] == ("DDP", "4", *"-" * 9)
+    assert made.remarks() == ["DDP has no numbers: GPU 0 has 1 MB of memory and needs 2 MB."]
+    assert made.as_dict()["strategies"][1]["error"].endswith("needs 2 MB")
+
+
+def test_an_overloaded_link_is_reported():
+    demand = LinkDemand(rank=2, streams=3, seconds=1e-3, bandwidth_bytes_per_second=1e9)
+    remarks = report(row(step_seconds=1e-3, overload=demand)).remarks()
+    asked = "GPU 2 asks 3.00 GB/s of a link of 1.00 GB/s (3 sends at once, first at 1.00 ms)"
+    assert remarks == [f"ddp: {asked}; the clock lets each have the whole link, so the true step is longer."]
+
+
+def test_a_notebook_shows_the_same_cells_and_escapes_them():
+    made = report(row("<b>ddp</b>"))
+    html = made._repr_html_()
+    assert "<b>" not in html and html.count("<tr>") == 3
+    assert all(f"<td>{cell}</td>" in html for cell in list(made.rows())[1][1:])
+
+
+def test_what_is_unknown_is_a_dash():
+    assert (quantity(None, "s"), quantity(0.0, "s"), quantity(1.5e-3, "s")) == ("-", "0 s", "1.50 ms")
