@@ -12,14 +12,14 @@ from collections.abc import Callable
 import numpy as np
 
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.step import predict
 from ndparallel.search.bounds.price import price
 
-JOB = Job(find_model("llama-3-70b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 512)
+JOB = TrainingJob(find_model("llama-3-70b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 512)
 PLANS = {
     "FSDP on 128 GPUs": Plan(dp=128, zero=3),
     "TP8 x DP16": Plan(tp=8, dp=16, zero=1, sequence_parallel=True),

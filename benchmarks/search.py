@@ -9,7 +9,7 @@ import argparse
 import time
 
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job
+from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.step import predict
@@ -19,15 +19,21 @@ from ndparallel.validation.cases import express, read_cases
 
 JOBS = {  # job, GPUs
     "Llama-3-405B on 16,384 H100s": (
-        Job(find_model("llama-3-405b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 2048),
+        TrainingJob(
+            find_model("llama-3-405b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 2048
+        ),
         16384,
     ),
     "a GPT of 530B on 2,520 A100s": (
-        Job(find_model("megatron-530b"), find_hardware("a100-80"), find_stack("megatron-2022"), 2048, 2520),
+        TrainingJob(
+            find_model("megatron-530b"), find_hardware("a100-80"), find_stack("megatron-2022"), 2048, 2520
+        ),
         2520,
     ),
     "DeepSeek-V3 on 2,048 H100s": (
-        Job(find_model("deepseek-v3"), find_hardware("h100"), find_stack("megatron-core"), 4096, 15360),
+        TrainingJob(
+            find_model("deepseek-v3"), find_hardware("h100"), find_stack("megatron-core"), 4096, 15360
+        ),
         2048,
     ),
 }
@@ -43,7 +49,7 @@ def main() -> None:
         compare_cases()
 
 
-def measure(name: str, job: Job, gpus: int) -> None:
+def measure(name: str, job: TrainingJob, gpus: int) -> None:
     start = time.process_time()
     legal = candidates(job, gpus, {}, job.hardware.memory_bytes).legal
     pricing = time.process_time() - start

@@ -49,20 +49,20 @@ class Watched:
         return message
 
 
-class Watch(NamedTuple):
+class BoardRecorder(NamedTuple):
     """Boards before the first and after every receive, and what was received."""
 
     boards: list[np.ndarray]
     contents: list[np.ndarray]
 
 
-def watched(gpu: GPU, collective: str, algorithm: str, group: Group) -> Watch:
+def watched(gpu: GPU, collective: str, algorithm: str, group: Group) -> BoardRecorder:
     """The rank program."""
     me = Member(gpu, group, 0)
     board, whole = first_board(collective, me.size, me.index)
     gpu.transport = watch = Watched(gpu.transport, board)
     play(me, collective, algorithm, whole, np.array_split(board, me.size))
-    return Watch([*watch.boards, board], watch.contents)
+    return BoardRecorder([*watch.boards, board], watch.contents)
 
 
 def first_board(collective: str, p: int, rank: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,13 +16,13 @@ from rich.console import Console
 from gpu import Operation, si
 from ndparallel.base.errors import unknown
 from ndparallel.base.words import WIDTH
-from ndparallel.planner.job import Job, Plan
-from ndparallel.planner.layers.operations import Exchange, Wait
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
 from ndparallel.planner.step.endings import AnyWorkload
 from ndparallel.planner.step.step import workload_of
-from ndparallel.planner.step.streams import Item, Streams
+from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.planner.step.workload import Workload
 from ndparallel.results.report import quiet_table
 from ndparallel.results.show import prose
@@ -64,13 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def units_of(job: Job) -> list[str]:
+def units_of(job: TrainingJob) -> list[str]:
     """Those that the model has; a layer with experts first."""
     dense, experts = job.shape.layers - job.shape.moe_layers, job.shape.moe_layers
     return ["experts"] * (experts > 0) + ["dense"] * (dense > 0) + ["embedding", "head"]
 
 
-def busiest(job: Job, plan: Plan, unit: str) -> str:
+def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
     """Whose rows the lists are of, where routing is uneven."""
     received = float(plan.share(job).received)
     return (
@@ -102,20 +102,20 @@ def executed_passes(work: ExecutedWorkload, unit: str) -> dict[str, list[Item]]:
 def executed_rows(work: ExecutedWorkload, items: list[Item]) -> list[dict[str, Any]]:
     """One by one on the clocks of all GPUs: what was started takes what is left of it when it is waited
     for."""
-    streams, rows = Streams(work.machine), []
+    streams, rows = StreamClock(work.machine), []
     for item in items:
         before = np.max(streams.now)
         streams.run([item])
         if isinstance(item, Operation):
             rows.append(row_of(work, item))
-        elif isinstance(item, Exchange):
+        elif isinstance(item, CollectiveOp):
             rows.append(said(item, np.max(streams.now) - before, ""))
         elif isinstance(item, Wait):
             rows.append(said(item.exchange, np.max(streams.now) - before, "what stands above"))
     return rows
 
 
-def row_of(work: AnyWorkload, item: Operation | Exchange) -> dict[str, Any]:
+def row_of(work: AnyWorkload, item: Operation | CollectiveOp) -> dict[str, Any]:
     """One row: what the GPU's compute stream takes or waits."""
     if isinstance(item, Operation):
         bound, seconds = bound_of(work, item)
@@ -133,7 +133,7 @@ def row_of(work: AnyWorkload, item: Operation | Exchange) -> dict[str, Any]:
     return said(item, work.machine.exposed(item) if beside else whole, beside)
 
 
-def said(exchange: Exchange, seconds: float, beside: str) -> dict[str, Any]:
+def said(exchange: CollectiveOp, seconds: float, beside: str) -> dict[str, Any]:
     """The row of a collective."""
     row = {"name": exchange.name, "flops": 0.0, "bytes": float(exchange.bytes), "seconds": float(seconds)}
     return row | {"bound": "network", "beside": beside}

@@ -23,7 +23,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.words import WIDTH
 from ndparallel.planner import goodput
-from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Cluster, Duration
+from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
 from ndparallel.results.report import plain, quiet_table
 from ndparallel.results.show import prose
 
@@ -33,7 +33,7 @@ EXAMPLE = '"30s" or "2min"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    option, usual = parser.add_argument, Cluster(1)
+    option, usual = parser.add_argument, FailureModel(1)
     option("--gpus", type=int, required=True, metavar="N", help="all of which stop when one fails")
     option(
         "--failure-rate",
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------------------------ what is asked for
 
 
-def cluster_from(arguments: argparse.Namespace) -> Cluster:
+def cluster_from(arguments: argparse.Namespace) -> FailureModel:
     """Raises UserError for what no cluster can be."""
     if not 1 <= arguments.gpus <= MOST_GPUS:
         raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {MOST_GPUS:,}.")
@@ -100,7 +100,7 @@ def cluster_from(arguments: argparse.Namespace) -> Cluster:
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
     checkpoint = time_from(arguments, "checkpoint", "a checkpoint that takes no time needs no interval")
-    return Cluster(arguments.gpus, arguments.failure_rate, checkpoint, time_from(arguments, "restart"))
+    return FailureModel(arguments.gpus, arguments.failure_rate, checkpoint, time_from(arguments, "restart"))
 
 
 def time_from(arguments: argparse.Namespace, name: str, why_not_zero: str = "") -> float:
@@ -113,7 +113,7 @@ def time_from(arguments: argparse.Namespace, name: str, why_not_zero: str = "") 
     return seconds
 
 
-def intervals(cluster: Cluster, arguments: argparse.Namespace, step_seconds: float) -> dict[str, float]:
+def intervals(cluster: FailureModel, arguments: argparse.Namespace, step_seconds: float) -> dict[str, float]:
     """Seconds between checkpoints, by who says so."""
     found = {
         "Young": goodput.young_interval(cluster),
@@ -125,7 +125,7 @@ def intervals(cluster: Cluster, arguments: argparse.Namespace, step_seconds: flo
     return {name: goodput.whole_steps(interval, step_seconds) for name, interval in found.items()}
 
 
-def row(cluster: Cluster, name: str, interval: float, seed: int) -> dict[str, Any]:
+def row(cluster: FailureModel, name: str, interval: float, seed: int) -> dict[str, Any]:
     life = goodput.long_run(cluster, interval, seed)
     return {
         "by": name,
@@ -141,7 +141,7 @@ def row(cluster: Cluster, name: str, interval: float, seed: int) -> dict[str, An
 # ------------------------------------------------------------------------------------------- what is answered
 
 
-def document(cluster: Cluster, rows: list[dict[str, Any]], lasts: Duration, seed: int) -> dict[str, Any]:
+def document(cluster: FailureModel, rows: list[dict[str, Any]], lasts: Duration, seed: int) -> dict[str, Any]:
     head = asdict(cluster) | {"mtbf_seconds": cluster.mtbf_seconds, "seed": seed}
     return head | {
         "intervals": rows,
@@ -150,7 +150,7 @@ def document(cluster: Cluster, rows: list[dict[str, Any]], lasts: Duration, seed
     }
 
 
-def show(cluster: Cluster, rows: list[dict[str, Any]], best: dict[str, Any], lasts: Duration) -> None:
+def show(cluster: FailureModel, rows: list[dict[str, Any]], best: dict[str, Any], lasts: Duration) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     width, title = min(console.width, WIDTH), "Goodput"
     head = (
@@ -172,7 +172,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [row["by"], in_words(row["interval_seconds"]), *(f"{row[share]:.1%}" for share in shares)]
 
 
-def sentences(cluster: Cluster, best: dict[str, Any], lasts: Duration) -> list[str]:
+def sentences(cluster: FailureModel, best: dict[str, Any], lasts: Duration) -> list[str]:
     training = f"training of {lasts.work_days:g} day{'s' * (lasts.work_days != 1)}"
     if lasts.days is None:
         return [

@@ -56,7 +56,7 @@ from ndparallel.search.tables import (
     show_search,
     what_if_json,
 )
-from ndparallel.search.what_if import Cluster, what_if
+from ndparallel.search.what_if import Variant, what_if
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
 WORDS = {
@@ -129,7 +129,7 @@ def run_search(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def searched(cluster: Cluster, arguments: argparse.Namespace, beside: Sequence[Plan] = ()) -> Found:
+def searched(cluster: Variant, arguments: argparse.Namespace, beside: Sequence[Plan] = ()) -> Found:
     memory = (
         parse_quantity(arguments.max_memory, "bytes", "--max-memory")
         if arguments.max_memory is not None

@@ -17,7 +17,7 @@ from ndparallel.planner.options import add_plan_options, job_from
 from ndparallel.planner.prediction import Answer, answer
 from ndparallel.planner.software import find_stack
 from ndparallel.search.space import FIXABLE, parsed
-from ndparallel.search.what_if import Cluster, what_if
+from ndparallel.search.what_if import Variant, what_if
 
 CAN_LAUNCH: dict[str, dict[str, Any]] = {  # what --emit leaves the search to choose from
     "megatron": {"schedule": ("1f1b", "interleaved"), "zero": (0, 1, 3)},
@@ -73,15 +73,15 @@ def searches(arguments: argparse.Namespace) -> bool:
     return bool(asked) or not (given(arguments) or arguments.from_megatron)
 
 
-def asked_for(arguments: argparse.Namespace) -> tuple[Cluster, list[Plan]]:
+def asked_for(arguments: argparse.Namespace) -> tuple[Variant, list[Plan]]:
     """The job to search for, and the plan that a launch script has already."""
     if arguments.from_megatron:
         read = described(usual(arguments))
-        return Cluster(read.job, int(read.plan.gpus)), [read.plan]
+        return Variant(read.job, int(read.plan.gpus)), [read.plan]
     job = job_from(arguments)
     if arguments.emit == "torchtitan" and not arguments.software:
         job = replace(job, stack=find_stack("torchtitan"))
-    return Cluster(job, arguments.gpus), []
+    return Variant(job, arguments.gpus), []
 
 
 def fixed(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def same_plan(arguments: argparse.Namespace, found: Answer) -> Iterator[tuple[st
     """The same degrees after every change; more GPUs are more data parallelism."""
     plan = found.plan
     for change in arguments.what_if:
-        cluster = what_if(Cluster(found.job, int(plan.gpus)), change)
+        cluster = what_if(Variant(found.job, int(plan.gpus)), change)
         others = plan.tp * plan.pp * plan.cp
         if cluster.gpus % others:
             raise UserError(

@@ -32,7 +32,7 @@ AFTER = {
 BEFORE = {("backward", "out"): "g1", ("backward", "down"): "g2"}
 
 
-class Talk(NamedTuple):
+class BlockCollective(NamedTuple):
     direction: str
     place: str
     operation: str
@@ -46,7 +46,7 @@ class BlockRun:
     block's parameters."""
 
     name: str
-    talks: tuple[Talk, ...]
+    talks: tuple[BlockCollective, ...]
     slices: dict[str, list[Parameter]]
 
     @property
@@ -77,7 +77,7 @@ def slices(results: Sequence[RankResult], unit: str) -> dict[str, list[Parameter
     return held
 
 
-def talks(run: RankRun, unit: str) -> Iterator[Talk]:
+def talks(run: RankRun, unit: str) -> Iterator[BlockCollective]:
     """The collectives of one block, in order."""
     events = [Event._make(event) for event in run.events if event[2] in (COMPUTE, COLLECTIVE, SEND)]
     sent: defaultdict[tuple, float] = defaultdict(float)
@@ -87,7 +87,9 @@ def talks(run: RankRun, unit: str) -> Iterator[Talk]:
     for before, event, after in in_order(events):
         found = place_of(before, after, unit)
         if found:
-            yield Talk(*found, event.what[2].replace("_", "-"), sent[event.what[:2]], event.end - event.start)
+            yield BlockCollective(
+                *found, event.what[2].replace("_", "-"), sent[event.what[:2]], event.end - event.start
+            )
         elif unit in before.split() and unit in after.split():
             raise ValueError(f"{event.what[2]} between {before!r} and {after!r}: a block has no such place")
 

@@ -41,7 +41,7 @@ LAUNCHER = -1
 QUESTION = note(LAUNCHER, "whom do you wait for?")
 
 
-class Wiring(NamedTuple):
+class Channels(NamedTuple):
     """What all ranks share, made before they start."""
 
     readers: list[Connection]
@@ -57,7 +57,7 @@ class Wiring(NamedTuple):
 class Channel:
     """One rank's transport."""
 
-    def __init__(self, rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
+    def __init__(self, rank: int, wiring: Channels, launcher: Connection, looks: int) -> None:
         self.rank, self.launcher, self.looks = rank, launcher, looks
         self.inlet = wiring.readers[rank].fileno()
         self.outlets = {target: writer.fileno() for target, writer in enumerate(wiring.writers)}

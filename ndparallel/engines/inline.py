@@ -24,7 +24,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.task import Program, RankResult, Task, Underway, run_rank
+from ndparallel.engines.task import PendingRun, Program, RankResult, Task, run_rank
 from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
 
 
@@ -38,14 +38,14 @@ class Inline:
     def start(self) -> None:
         pass
 
-    def begin(self, program: Program, task: Task) -> Underway:
-        return Underway(Round(self.world_size, program, task, self.greenlet).run)
+    def begin(self, program: Program, task: Task) -> PendingRun:
+        return PendingRun(InlineRun(self.world_size, program, task, self.greenlet).run)
 
     def close(self) -> None:
         pass
 
 
-class Round:
+class InlineRun:
     """One task on all ranks, from start to end."""
 
     def __init__(self, world_size: int, program: Program, task: Task, greenlet: ModuleType) -> None:
@@ -58,9 +58,9 @@ class Round:
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
         self.failures: dict[int, Failure] = {}
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, InlineRank] = {}
         for rank in range(world_size):
-            self.seats[rank] = Seat(self, rank, greenlet.greenlet(self._run_rank))
+            self.seats[rank] = InlineRank(self, rank, greenlet.greenlet(self._run_rank))
 
     def run(self) -> list[RankResult]:
         with rare_garbage_collection():
@@ -82,7 +82,7 @@ class Round:
         finally:
             self._unwind()
 
-    def _run_rank(self, seat: "Seat") -> None:
+    def _run_rank(self, seat: "InlineRank") -> None:
         # its own, as in a process of its own
         task = self.task._replace(arguments=pickle.loads(self.arguments))
         try:
@@ -106,7 +106,7 @@ class Round:
         self.seats.clear()
 
 
-class Seat:
+class InlineRank:
     """One rank's transport. Slots, for thousands of these do not fit into the processor's cache otherwise."""
 
     __slots__ = (
@@ -122,12 +122,12 @@ class Seat:
         "last_size",
     )
 
-    def __init__(self, round: Round, rank: int, stack: Any) -> None:
+    def __init__(self, round: InlineRun, rank: int, stack: Any) -> None:
         self.rank, self.stack = rank, stack
         self.seats, self.ready, self.main = round.seats, round.ready, round.main
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         # by target: its seat, and its inbox for what comes from here
-        self.doors: dict[int, tuple[Seat, deque[tuple]]] = {}
+        self.doors: dict[int, tuple[InlineRank, deque[tuple]]] = {}
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
         self.last_size: Any = None
@@ -146,7 +146,7 @@ class Seat:
             seat.awaits, seat.arrived = None, message
             self.ready.append(seat.stack)
 
-    def _door(self, target: int) -> "tuple[Seat, deque[tuple]]":
+    def _door(self, target: int) -> "tuple[InlineRank, deque[tuple]]":
         seat = self.seats.get(target) or no_such_rank(self.rank, target, len(self.seats))
         return self.doors.setdefault(target, (seat, seat.inboxes[self.rank]))
 

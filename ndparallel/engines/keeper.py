@@ -25,24 +25,24 @@ from typing import NamedTuple
 from ndparallel.engines.failures import DeadlockError, Failure
 from ndparallel.engines.task import RankResult
 from ndparallel.engines.waiting import Waiting, deadlocked, report
-from ndparallel.engines.world import BACK, World
+from ndparallel.engines.world import RETURNED, World
 
 PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
 
 
-class Told(NamedTuple):
+class WaitReport(NamedTuple):
     number: int
     source: int
     received: int
     sent: list[int]
 
 
-class Keeper:
+class RunCoordinator:
     """The table of one run: who waits for whom, who has ended or failed."""
 
     def __init__(self, here: World, run: int, size: int) -> None:
         self.world, self.run, self.ranks = here, run, range(size)
-        self.told: dict[int, Told] = {}
+        self.told: dict[int, WaitReport] = {}
         self.sent: dict[int, list[int]] = {}  # by each rank, when it was last heard of
         self.ended: dict[int, bytes] = {}
         self.failed: dict[int, Failure] = {}
@@ -71,11 +71,11 @@ class Keeper:
             case "still", number, waiting:
                 if self.asked.get(rank) == number:
                     self.answers[rank] = waiting
-        if frame[0] in BACK:
+        if frame[0] in RETURNED:
             self.world.absent.discard(rank)
             self.told.pop(rank, None)
 
-    def judge(self) -> None:
+    def decide(self) -> None:
         """Reach a verdict if the table allows one; ask those whom a verdict would hang on."""
         if self.verdict:
             return
@@ -97,7 +97,7 @@ class Keeper:
             return sorted(others) if others <= idle.keys() else []
         return deadlocked(idle, self.ended.__contains__)
 
-    def _is_idle(self, rank: int, told: Told) -> bool:
+    def _is_idle(self, rank: int, told: WaitReport) -> bool:
         return told.source in self.sent and self.sent[told.source][rank] == told.received
 
     def _ask(self) -> None:

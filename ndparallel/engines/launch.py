@@ -15,7 +15,7 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.failures import DeadlockError, RankError
-from ndparallel.engines.task import Program, RankResult, Task, Underway
+from ndparallel.engines.task import PendingRun, Program, RankResult, Task
 from ndparallel.engines.world import default_engine, launched_rank, launched_size
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "RankError",
     "RankResult",
     "Ranks",
-    "Underway",
+    "PendingRun",
     "check_ranks",
     "join",
     "launch",
@@ -46,7 +46,7 @@ class Ranks:
         if world_size < 1:
             raise UserError(f"{world_size} ranks cannot run anything: choose 1 or more.")
         self.engine = _make_engine(engine, world_size, start_method)
-        self.underway = Underway(list)
+        self.underway = PendingRun(list)
 
     def run(
         self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True
@@ -62,7 +62,7 @@ class Ranks:
 
     def begin(
         self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True
-    ) -> Underway:
+    ) -> PendingRun:
         """Begin what `run` does, once these ranks have finished what they were given before. Only processes
         run ahead of `results`."""
         self.underway.settle()

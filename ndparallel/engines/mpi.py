@@ -25,8 +25,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.keeper import Keeper, Told
-from ndparallel.engines.task import Program, RankResult, Task, Underway, load, reference_to, run_rank
+from ndparallel.engines.keeper import RunCoordinator, WaitReport
+from ndparallel.engines.task import PendingRun, Program, RankResult, Task, load, reference_to, run_rank
 from ndparallel.engines.waiting import Waiting, named, place
 from ndparallel.engines.world import World, world
 
@@ -48,8 +48,8 @@ class MPI:
     def start(self) -> None:
         pass
 
-    def begin(self, program: Program, task: Task) -> Underway:
-        return Underway(
+    def begin(self, program: Program, task: Task) -> PendingRun:
+        return PendingRun(
             partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
         )
 
@@ -60,11 +60,11 @@ class MPI:
         for rank in range(1, self.world_size):
             here.send(rank, order)
         here.absent = set(range(1, self.world_size))
-        keeper = Keeper(here, here.run, self.world_size)
+        keeper = RunCoordinator(here, here.run, self.world_size)
         perform(here, order, keeper)
         while not keeper.verdict:
             if not here.look():
-                keeper.judge()
+                keeper.decide()
             keeper.hear_all()
         return keeper.results()
 
@@ -114,10 +114,10 @@ def serve(here: World) -> None:
             here.look()
 
 
-def perform(here: World, order: tuple, keeper: Keeper | None) -> None:
+def perform(here: World, order: tuple, keeper: RunCoordinator | None) -> None:
     """Run an order's program as this rank, and tell rank 0 how it ended."""
     _, run, size, reference, task = order
-    channel = Channel(here, run, size, keeper)
+    channel = MPIChannel(here, run, size, keeper)
     try:
         program = load(reference)
         result = run_rank(here.rank, program, pickle.loads(task), channel)
@@ -128,10 +128,10 @@ def perform(here: World, order: tuple, keeper: Keeper | None) -> None:
         channel.tell("failed", channel.sent, failure_of(here.rank, error))
 
 
-class Channel:
+class MPIChannel:
     """One rank's transport, for one run."""
 
-    def __init__(self, here: World, run: int, size: int, keeper: Keeper | None) -> None:
+    def __init__(self, here: World, run: int, size: int, keeper: RunCoordinator | None) -> None:
         self.world, self.rank, self.run, self.size, self.keeper = here, here.rank, run, size, keeper
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.sent, self.received = [0] * size, [0] * size
@@ -159,9 +159,9 @@ class Channel:
             looks = 0 if self.take_in() else looks + 1  # what came may change what has to be told
             if looks == LOOKS_BEFORE_TELLING:
                 self.waits, self.awaits = self.waits + 1, (source, what)
-                self.tell("waits", Told(self.waits, source, self.received[source], list(self.sent)))
+                self.tell("waits", WaitReport(self.waits, source, self.received[source], list(self.sent)))
             if self.keeper and looks >= LOOKS_BEFORE_TELLING:
-                self.keeper.judge()
+                self.keeper.decide()
                 if self.keeper.verdict:
                     raise Abandoned
         self.awaits = None

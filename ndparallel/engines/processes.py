@@ -30,11 +30,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.engines.channel import QUESTION, Wiring, written
+from ndparallel.engines.channel import QUESTION, Channels, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
-from ndparallel.engines.task import Program, Task, Underway, reference_to
+from ndparallel.engines.task import PendingRun, Program, Task, reference_to
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 
 TICK_SECONDS = 0.02
@@ -52,18 +52,18 @@ class Processes:
             raise unknown("start method", str(start_method), methods)
         self.world_size = world_size
         self.start_method = start_method or ("fork" if sys.platform == "linux" else "spawn")
-        self.crew: Crew | None = None
+        self.crew: ProcessPool | None = None
 
-    def start(self) -> "Crew":
+    def start(self) -> "ProcessPool":
         """Start the processes, where they do not run yet or one of them has been killed."""
         if self.crew and not self.crew.is_alive():
             self.close()
-        self.crew = self.crew or Crew(self.world_size, self.start_method)
+        self.crew = self.crew or ProcessPool(self.world_size, self.start_method)
         return self.crew
 
-    def begin(self, program: Program, task: Task) -> Underway:
+    def begin(self, program: Program, task: Task) -> PendingRun:
         self.start().begin((reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL)))
-        return Underway(self._finish, lambda outcomes: [pickle.loads(outcome) for outcome in outcomes])
+        return PendingRun(self._finish, lambda outcomes: [pickle.loads(outcome) for outcome in outcomes])
 
     def _finish(self) -> list[bytes]:
         if not self.crew:
@@ -71,7 +71,7 @@ class Processes:
                 "these ranks were ended before their results were asked for: ask within the `with` block."
             )
         try:
-            return Watch(self.crew).results()
+            return RunMonitor(self.crew).results()
         except BaseException:
             self.close()
             raise
@@ -82,7 +82,7 @@ class Processes:
             crew.close()
 
 
-class Crew:
+class ProcessPool:
     def __init__(self, world_size: int, start_method: str) -> None:
         self.processes: list[Any] = []
         self.connections: list[Any] = []
@@ -90,7 +90,7 @@ class Crew:
         context: Any = multiprocessing.get_context(start_method)
         try:
             pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-            self.wiring = Wiring(
+            self.wiring = Channels(
                 [reader for reader, _ in pipes], [writer for _, writer in pipes], SharedFile(world_size)
             )
             self.table = Table(self.wiring.file)
@@ -140,10 +140,10 @@ class Crew:
             self.wiring.close()
 
 
-class Watch:
+class RunMonitor:
     """The launcher's view of one task."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: ProcessPool) -> None:
         self.crew, self.table, self.ranks = crew, crew.table, range(len(crew.processes))
         self.done: dict[int, bytes] = {}  # their RankResults, pickled
         self.failed: dict[int, Exception] = {}

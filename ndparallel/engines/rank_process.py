@@ -15,13 +15,13 @@ from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 
-from ndparallel.engines.channel import Channel, Wiring
+from ndparallel.engines.channel import Channel, Channels
 from ndparallel.engines.failures import Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
-from ndparallel.engines.task import Reference, load, run_rank
+from ndparallel.engines.task import ProgramReference, load, run_rank
 
 
-def live(rank: int, wiring: Wiring, launcher: Connection, looks: int) -> None:
+def live(rank: int, wiring: Channels, launcher: Connection, looks: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_launcher, daemon=True).start()
@@ -51,7 +51,7 @@ def _end_with_launcher() -> None:
     os._exit(1)
 
 
-def _next_task(channel: Channel, launcher: Connection) -> tuple[int, Reference, bytes]:
+def _next_task(channel: Channel, launcher: Connection) -> tuple[int, ProgramReference, bytes]:
     """Wait for a task, and meanwhile do what the messages need: a rank that has ended never keeps another
     from ending."""
     while not launcher.poll():
@@ -59,7 +59,7 @@ def _next_task(channel: Channel, launcher: Connection) -> tuple[int, Reference, 
     return launcher.recv()
 
 
-def _outcome(channel: Channel, reference: Reference, task: bytes) -> bytes | Failure:
+def _outcome(channel: Channel, reference: ProgramReference, task: bytes) -> bytes | Failure:
     """Run the program: a pickled RankResult, which the launcher opens when it has the time, or a Failure."""
     outcome: bytes | Failure
     try:

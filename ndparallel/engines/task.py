@@ -41,7 +41,7 @@ class RankResult(NamedTuple):
     held_bytes: dict[str, float]
 
 
-class Underway:
+class PendingRun:
     """A run that has been begun. `finish` waits for its end, `opened` makes the ranks' results of what that
     returns."""
 
@@ -73,7 +73,7 @@ def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankRes
     return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes)
 
 
-class Reference(NamedTuple):
+class ProgramReference(NamedTuple):
     """Where a function is found: the file, the name its module goes by, and the function's name in it."""
 
     file: str
@@ -81,13 +81,13 @@ class Reference(NamedTuple):
     function: str
 
 
-def reference_to(program: Program) -> Reference:
+def reference_to(program: Program) -> ProgramReference:
     """Say where a program is found. Raises UserError for one that another process could not find there."""
     if not inspect.isfunction(program) or "<" in program.__qualname__:
         raise UserError(_cannot_travel(getattr(program, "__qualname__", repr(program))))
     module = sys.modules.get(program.__module__)
     file = os.path.realpath(getattr(module, "__file__", None) or program.__code__.co_filename)
-    reference = Reference(file, program.__module__, program.__qualname__)
+    reference = ProgramReference(file, program.__module__, program.__qualname__)
     here = _loaded(reference)
     if not os.path.isfile(file) or (here and attrgetter(reference.function)(here) is not program):
         raise UserError(_cannot_travel(reference.function))
@@ -101,12 +101,12 @@ def _cannot_travel(name: str) -> str:
     )
 
 
-def load(reference: Reference) -> Program:
+def load(reference: ProgramReference) -> Program:
     """Find the function that a reference names, and load its file where this process has not yet done so."""
     return attrgetter(reference.function)(_loaded(reference) or _load_file(reference))
 
 
-def _loaded(reference: Reference) -> ModuleType | None:
+def _loaded(reference: ProgramReference) -> ModuleType | None:
     for module in (sys.modules.get(reference.module), *sys.modules.values()):
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if (
@@ -118,7 +118,7 @@ def _loaded(reference: Reference) -> ModuleType | None:
     return None
 
 
-def _load_file(reference: Reference) -> ModuleType:
+def _load_file(reference: ProgramReference) -> ModuleType:
     stem = os.path.splitext(os.path.basename(reference.file))[0]
     name = stem if reference.module == "__main__" else reference.module
     spec = importlib.util.spec_from_file_location(name, reference.file)

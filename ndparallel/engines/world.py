@@ -36,7 +36,7 @@ SIZES = {
 FRAME, CONTENT = 1, 2  # tags
 EAGER_LOOKS = 50  # before going to sleep for a moment, which then grows
 SLEEP_SECONDS, LONGEST_SLEEP_SECONDS = 50e-6, 2e-3
-BACK = ("back", "ended", "failed")  # frames that say that a rank has come back from a run
+RETURNED = ("back", "ended", "failed")  # frames that say that a rank has come back from a run
 FAREWELL_SECONDS = 10  # that ranks which work on are given to notice that all is over
 
 
@@ -129,7 +129,7 @@ class World:
         while self.absent and time.monotonic() < deadline:
             self.look()
             self.absent -= {
-                source for source, frame, _ in self.arrived if frame[0] in BACK and frame[1] == self.run
+                source for source, frame, _ in self.arrived if frame[0] in RETURNED and frame[1] == self.run
             }
         if self.absent:
             sys.stdout.flush()

@@ -34,8 +34,8 @@ has 4 GPUs), microbatch 1:
     latency       the H100's own: 3.4 us inside a node, 14 us across (NCCL, src/graph/tuning.cc), and the 3 us
                   a kernel
 
-The constants below are those of this derivation; tests/support/pocket_derivation.py does it in code, and a test holds
-the two equal.
+The constants below are those of this derivation; tests/support/pocket_derivation.py does it in code, and a
+test holds the two equal.
 """
 
 from gpu import Hardware, Link

@@ -16,7 +16,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
@@ -40,7 +40,7 @@ PADDED_TO = 128  # --make-vocab-size-divisible-by, times tp
 ELSEWHERE = "data, tokenizer, learning rate, number of steps, checkpoints"
 
 
-def emit_megatron(job: Job, plan: Plan) -> str:
+def emit_megatron(job: TrainingJob, plan: Plan) -> str:
     """A shell script that launches this plan. Raises UserError, saying what, for what Megatron-Core's flags
     cannot express."""
     check(job, plan)
@@ -54,7 +54,7 @@ def emit_megatron(job: Job, plan: Plan) -> str:
     return "\n".join([*header(job, plan), *environment(plan), *launcher(job, plan), *lines, '  "$@"', ""])
 
 
-def header(job: Job, plan: Plan) -> Iterator[str]:
+def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "#!/bin/bash"
     yield (
         f"# {job.shape.name} on {count(int(plan.gpus), 'GPU')} ({job.hardware.name}), as planned by "
@@ -87,12 +87,12 @@ def environment(plan: Plan) -> Iterator[str]:
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=1"
 
 
-def launcher(job: Job, plan: Plan) -> Iterator[str]:
+def launcher(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"torchrun {nodes_of(job, plan)} \\"
     yield '  --rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" pretrain_gpt.py \\'
 
 
-def nodes_of(job: Job, plan: Plan) -> str:
+def nodes_of(job: TrainingJob, plan: Plan) -> str:
     """torchrun's options. Raises UserError where the last node is not full."""
     each = min(job.hardware.gpus_per_node, int(plan.gpus))
     if plan.gpus % each:
@@ -166,7 +166,7 @@ def runs_of(shape: ModelShape) -> str:
 # --------------------------------------------------------------------------------------------------- the plan
 
 
-def plan_flags(job: Job, plan: Plan) -> Iterator[str]:
+def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Raises UserError for a plan that Megatron-Core does not have."""
     yield from numbers(plan, fields.DEGREES)
     yield from pipeline_flags(job, plan)
@@ -198,7 +198,7 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
         yield f"--recompute-modules {' '.join(stack.selective)}"
 
 
-def pipeline_flags(job: Job, plan: Plan) -> Iterator[str]:
+def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.pp == 1:
         return
     if plan.schedule not in ("1f1b", "interleaved"):
@@ -222,7 +222,7 @@ def layout_of(layers: int, stages: int) -> str:
 # ---------------------------------------------------------------------------------------------------- the job
 
 
-def job_flags(job: Job, plan: Plan) -> Iterator[str]:
+def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     if job.shape.position == "learned" and job.shape.positions < job.sequence:
         raise cannot(
@@ -249,7 +249,7 @@ def job_flags(job: Job, plan: Plan) -> Iterator[str]:
         )
 
 
-def overlap_flags(job: Job, plan: Plan) -> Iterator[str]:
+def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
     stack = job.stack
     refuse_other_software(stack)

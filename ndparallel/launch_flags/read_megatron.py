@@ -23,7 +23,7 @@ from ndparallel.launch_flags.given import Given, given, strange_sentence
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from, stages_of
 from ndparallel.launch_flags.shell import Script, read_script
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
@@ -37,7 +37,7 @@ PER_NODE, NODES = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
 class Reading:
     """What a command line trains, and sentences about what was assumed and what was left out."""
 
-    job: Job
+    job: TrainingJob
     plan: Plan
     notes: tuple[str, ...]
 
@@ -105,7 +105,7 @@ def world_size(words: list[str], variables: Mapping[str, list[str]]) -> int:
 # ---------------------------------------------------------------------------------------------------- the job
 
 
-def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) -> Job:
+def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) -> TrainingJob:
     each_step = plan.dp * plan.micro_batch
     batch = flags.number(
         "--global-batch-size", each_step, f"{each_step} (one microbatch on each data-parallel rank)"
@@ -121,7 +121,7 @@ def job_from(flags: Given, shape: ModelShape, hardware: Hardware, plan: Plan) ->
         else None
     )
     stack = stack_from(flags, shape, plan)
-    return Job(
+    return TrainingJob(
         shape,
         hardware,
         stack,
@@ -193,7 +193,7 @@ def deduplicates_from(flags: Given) -> bool:
 # ----------------------------------------------------------------------------------------- what is to be told
 
 
-def notes(flags: Given, script: Script, job: Job, plan: Plan) -> Iterator[str]:
+def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     if flags.strange:
         yield strange_sentence(flags.strange)
@@ -207,7 +207,7 @@ def notes(flags: Given, script: Script, job: Job, plan: Plan) -> Iterator[str]:
         yield f"Passed over, for no plan depends on them: {', '.join(passed)}."
 
 
-def beyond(flags: Given, job: Job, plan: Plan) -> Iterator[str]:
+def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What the command line asks for and the planner does not model."""
     for flag, instead in BEYOND.items():
         if flag in flags.flags and not (flag.startswith("--account") and layers_even(job, plan)):
@@ -233,6 +233,6 @@ def beyond(flags: Given, job: Job, plan: Plan) -> Iterator[str]:
         yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
 
 
-def layers_even(job: Job, plan: Plan) -> bool:
+def layers_even(job: TrainingJob, plan: Plan) -> bool:
     """Whether the planner's own uneven split is the one that counts embedding and loss as layers."""
     return bool(job.shape.layers % plan.stages)

@@ -68,7 +68,7 @@ def read_script(text: str) -> Script:
     a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
-    script, blocks = Script(), list[Block]()
+    script, blocks = Script(), list[ShellBlock]()
     for statement in statements(text):
         rest = follow(blocks, statement, script.variables)
         runs = every(block.runs for block in blocks)
@@ -79,26 +79,26 @@ def read_script(text: str) -> Script:
 
 
 @dataclass
-class Block:
+class ShellBlock:
     """An open condition or loop: whether its present branch runs, and whether one has run already."""
 
     runs: bool | None
     settled: bool | None
 
 
-def follow(blocks: list[Block], statement: str, variables: Mapping[str, list[str]]) -> str:
+def follow(blocks: list[ShellBlock], statement: str, variables: Mapping[str, list[str]]) -> str:
     """Keep account of conditions and loops, and return what of the statement is neither."""
     first, rest = [*statement.split(None, 1), ""][:2]
     if first == "if":
         now = truth(rest, variables)
-        blocks.append(Block(now, now))
+        blocks.append(ShellBlock(now, now))
     elif first in LOOPS:
-        blocks.append(Block(None, None))
+        blocks.append(ShellBlock(None, None))
     elif first in CLOSERS:
         del blocks[-1:]
     elif first in ("elif", "else") and blocks:
         before, now = blocks[-1].settled, truth(rest, variables) if first == "elif" else True
-        blocks[-1] = Block(every([now, None if before is None else not before]), some([before, now]))
+        blocks[-1] = ShellBlock(every([now, None if before is None else not before]), some([before, now]))
         return rest if first == "else" else ""
     else:
         return rest if first in ("then", "do") else statement

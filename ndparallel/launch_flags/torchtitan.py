@@ -16,7 +16,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
@@ -39,7 +39,7 @@ MODELS = {
 }
 
 
-def emit_torchtitan(job: Job, plan: Plan) -> str:
+def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
     """A Python file with the recipe. Raises UserError, saying what, for what torchtitan cannot run."""
     check(job, plan)
     module, flavor, base = model_of(job)
@@ -52,7 +52,7 @@ def emit_torchtitan(job: Job, plan: Plan) -> str:
     )
 
 
-def header(job: Job, plan: Plan) -> Iterator[str]:
+def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
     number = int(plan.microbatches(job))
     yield (
         f'"""{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name}), as planned by ndparallel, for '
@@ -68,7 +68,7 @@ def header(job: Job, plan: Plan) -> Iterator[str]:
     yield ""
 
 
-def imports(job: Job, plan: Plan, module: str, base: str) -> Iterator[str]:
+def imports(job: TrainingJob, plan: Plan, module: str, base: str) -> Iterator[str]:
     if job.dtype == "fp8":
         yield "from torchtitan.components.quantization import Float8LinearConverter"
     if plan.recompute != "none":
@@ -80,7 +80,7 @@ def imports(job: Job, plan: Plan, module: str, base: str) -> Iterator[str]:
     yield f"from torchtitan.models.{module}.config_registry import {base}"
 
 
-def model_of(job: Job) -> tuple[str, str, str]:
+def model_of(job: TrainingJob) -> tuple[str, str, str]:
     """Raises UserError for a model that torchtitan does not have, or software that it is not."""
     if job.stack.name not in STACKS:
         raise UserError(
@@ -107,7 +107,7 @@ def sizes(shape: ModelShape) -> tuple:
     )
 
 
-def converters(job: Job) -> str:
+def converters(job: TrainingJob) -> str:
     if job.dtype == "bf16":
         return ""
     if job.shape.experts:
@@ -118,11 +118,11 @@ def converters(job: Job) -> str:
     )
 
 
-def compiled(job: Job) -> bool:
+def compiled(job: TrainingJob) -> bool:
     return job.stack.fusion == "compiled"
 
 
-def settings_of(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
+def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     """Keys of torchtitan's configuration with their values, as Python writes them."""
     each_pass = job.global_batch // plan.dp if plan.pp > 1 else plan.micro_batch  # of one data-parallel rank
     yield "training.seq_len", f"{job.sequence}"
@@ -141,7 +141,7 @@ def settings_of(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'all'}"
 
 
-def refuse_details(job: Job, plan: Plan) -> None:
+def refuse_details(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for what only Megatron has a switch for."""
     if plan.recompute == "full" and plan.recompute_layers:
         raise cannot(
@@ -173,7 +173,7 @@ def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "parallelism.fsdp_reshard_after_forward", f'"{fields.TITAN_RESHARD[plan.zero]}"'
 
 
-def pipeline(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
+def pipeline(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.pp == 1:
         return
     if plan.schedule not in fields.TITAN_SCHEDULES:
@@ -188,7 +188,7 @@ def pipeline(job: Job, plan: Plan) -> Iterator[tuple[str, str]]:
     )
 
 
-def stages_of(job: Job, plan: Plan) -> Iterator[str]:
+def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """The modules of every stage, as a Python expression."""
     start, split = 0, layers_by_stage(job.shape.layers, plan.stages)
     for stage, layers in enumerate(split):

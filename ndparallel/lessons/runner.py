@@ -19,7 +19,7 @@ import numpy as np
 from gpu import Hardware, OutOfMemoryError
 from ndparallel.base.errors import UserError
 from ndparallel.engines.alone import Alone
-from ndparallel.engines.launch import RankResult, Ranks, Underway
+from ndparallel.engines.launch import PendingRun, RankResult, Ranks
 from ndparallel.engines.task import Task, run_rank
 from ndparallel.hardware.disturbances import undisturbed
 from ndparallel.lessons.lesson import Strategy
@@ -110,14 +110,14 @@ class Runner:
     def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
         return self.begin(strategy, job, hardware).results()
 
-    def begin(self, strategy: Strategy, job: Job, hardware: Hardware) -> Underway:
+    def begin(self, strategy: Strategy, job: Job, hardware: Hardware) -> PendingRun:
         self.announce(strategy.name)
         size = job.mesh.world_size
         self.most_gpus = max(self.most_gpus, size)
         # it talks to nobody and waits for nobody: no engine is needed, and what it draws and derives is here
         # for all ranks
         if size == 1:
-            return Underway(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
+            return PendingRun(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
         return self.ranks[size].begin(strategy.program, hardware, job)
@@ -148,7 +148,7 @@ class Runner:
     def measured_in_turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Measurement, list[RankResult]]]:
         """Run one strategy after another. While the ranks compute, their reference is made, and the entry
         before is measured."""
-        before: tuple[Entry, Underway | None] | None = None
+        before: tuple[Entry, PendingRun | None] | None = None
         for entry in entries:
             underway = self._begin(entry)
             if before:
@@ -157,7 +157,7 @@ class Runner:
         if before:
             yield self._measured(*before)
 
-    def _begin(self, entry: Entry) -> Underway | None:
+    def _begin(self, entry: Entry) -> PendingRun | None:
         if not entry.job:
             return None
         underway = self.begin(entry.strategy, entry.job, self._hardware(entry))
@@ -169,7 +169,7 @@ class Runner:
             undisturbed(self.hardware) if entry.is_baseline else self.hardware, **entry.strategy.hardware
         )
 
-    def _measured(self, entry: Entry, underway: Underway | None) -> tuple[Measurement, list[RankResult]]:
+    def _measured(self, entry: Entry, underway: PendingRun | None) -> tuple[Measurement, list[RankResult]]:
         strategy, gpus, job, refusal, _ = entry
         if job is None or underway is None:
             return failed(strategy.name, gpus, refusal), []

@@ -117,7 +117,7 @@ class RingCore(LocalCore):
         ]
 
     def mix(self, q, k, v, saved, charge):
-        logsums: list[tuple[Meeting, np.ndarray]] = []
+        logsums: list[tuple[RingStep, np.ndarray]] = []
         for source, (keys, values) in self.cp.travel(np.stack([k, v])):
             here = self.meetings[source]
             probabilities, block_logsum = functional.softmax(here.scores(q, keys, charge), here.bias)
@@ -164,7 +164,7 @@ class RingCore(LocalCore):
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RingStep:
     """Which of a rank's queries see which keys of the rank `source`: all of them, or half of one side, and
     then every pair counts."""
 
@@ -220,7 +220,7 @@ class Meeting:
         return dqueries, dblock
 
 
-def meeting(positions: tuple[int, ...], index: int, source: int, dtype: str) -> Meeting:
+def meeting(positions: tuple[int, ...], index: int, source: int, dtype: str) -> RingStep:
     """Early and late halves of zigzag parts: a rank's early queries see no late keys, and the late ones those
     early that are before them.
 
@@ -229,7 +229,7 @@ def meeting(positions: tuple[int, ...], index: int, source: int, dtype: str) -> 
     """
     everything, half = slice(None), len(positions) // 2
     if source == index:
-        return Meeting(source, everything, everything, functional.causal_bias(positions, positions, dtype))
+        return RingStep(source, everything, everything, functional.causal_bias(positions, positions, dtype))
     if source < index:
-        return Meeting(source, everything, slice(half))
-    return Meeting(source, slice(half, None), everything)
+        return RingStep(source, everything, slice(half))
+    return RingStep(source, slice(half, None), everything)

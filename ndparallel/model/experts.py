@@ -7,7 +7,7 @@ Idea   A token passes through top_k of many small MLPs, so a model has many more
 Cost   top_k experts for a token, and the shared ones; four all-to-alls of the chosen rows a layer, two
        forward and two backward. The shared experts compute while rows travel to the experts, and the experts'
        weight gradients while gradients travel back.
-Limit  Experts are multiplied one after another, a kernel each; the counts of rows, a few integers for each
+Limit  MoELayer are multiplied one after another, a kernel each; the counts of rows, a few integers for each
        expert, are not counted as memory. tp divides the tokens of a sequence that a rank has.
 
 Glossary
@@ -25,11 +25,11 @@ from gpu import Handle
 from ndparallel.model import costs, functional, routing
 from ndparallel.model.layers import Block, Gated, gated_parameters, norm_parameter, small_deviation
 from ndparallel.model.units import Charge, Context, Routed, Saved, Unit, rows
-from ndparallel.parallel.expert import Itinerary
+from ndparallel.parallel.expert import TokenDispatcher
 from ndparallel.parallel.slices import Parameter, part
 
 
-class Experts(Gated):
+class MoELayer(Gated):
     """Router, experts, and shared experts that every token goes to; tp cuts every expert, and ep shares them
     out."""
 
@@ -48,7 +48,7 @@ class Experts(Gated):
             self.linears |= {"down": "activated", "gate_up": "normed"}
         self.experts = LocalExperts(f"{block.name}.experts", self.context)
         block.inner.append(self.experts)
-        self.itineraries: dict[int, Itinerary] = {}
+        self.itineraries: dict[int, TokenDispatcher] = {}
         self.frequencies: dict[int, np.ndarray] = {}
 
     @staticmethod
@@ -153,7 +153,7 @@ class Experts(Gated):
 
     # ---- from tokens to rows and back, each forward above its backward
 
-    def permute(self, routed: np.ndarray, saved: Saved, phase: str) -> tuple[Itinerary, Handle]:
+    def permute(self, routed: np.ndarray, saved: Saved, phase: str) -> tuple[TokenDispatcher, Handle]:
         """Send the routed tokens (s, b, h) to their experts."""
         config, chosen = self.config, saved["chosen"]
         limit = routing.capacity(config.capacity_factor, len(chosen), config.top_k, config.experts)
@@ -176,7 +176,7 @@ class Experts(Gated):
         return routing.combine(returned, self.gates(saved), order).reshape(routed.shape)
 
     def combine_backward(
-        self, dmixed: np.ndarray, itinerary: Itinerary, saved: Saved
+        self, dmixed: np.ndarray, itinerary: TokenDispatcher, saved: Saved
     ) -> tuple[Handle, np.ndarray]:
         """Send the experts their outputs' gradients; return the gates'."""
         order = saved["order"]
@@ -242,7 +242,9 @@ class LocalExperts(Unit):
         gate_up = named["gate_up"]
         return {"gate_up": gate_up.reshape(len(gate_up), -1, gate_up.shape[-1])}
 
-    def forward_rows(self, rows: np.ndarray, itinerary: Itinerary, saved: Saved, phase: str) -> np.ndarray:
+    def forward_rows(
+        self, rows: np.ndarray, itinerary: TokenDispatcher, saved: Saved, phase: str
+    ) -> np.ndarray:
         """Every expert on its rows (r, h)."""
         self.sort(rows, itinerary, phase)
         ffn = self.w["down"].shape[-1]
@@ -260,7 +262,7 @@ class LocalExperts(Unit):
         self.sort(rows, itinerary, phase)
         return out
 
-    def backward_rows(self, dout: np.ndarray, itinerary: Itinerary, saved: Saved) -> np.ndarray:
+    def backward_rows(self, dout: np.ndarray, itinerary: TokenDispatcher, saved: Saved) -> np.ndarray:
         """The gradient of the rows; what the weights' takes is kept."""
         self.sort(dout, itinerary, "backward")
         gate_up, drows = saved.take("expert gate_up"), np.empty_like(dout)
@@ -274,7 +276,7 @@ class LocalExperts(Unit):
         self.sort(dout, itinerary, "backward")
         return drows
 
-    def rows_weight(self, itinerary: Itinerary, saved: Saved, phase: str) -> None:
+    def rows_weight(self, itinerary: TokenDispatcher, saved: Saved, phase: str) -> None:
         """Add up the weights' gradients; those of an expert without rows stay as they are."""
         for name, inputs in {"down": saved.take("expert activated"), "gate_up": saved.take("rows")}.items():
             dy = saved.take(f"d expert {name}")
@@ -284,12 +286,12 @@ class LocalExperts(Unit):
                 self.g[name][expert] += gradient
 
     def busy(
-        self, itinerary: Itinerary, phase: str, operations: Callable
+        self, itinerary: TokenDispatcher, phase: str, operations: Callable
     ) -> Iterator[tuple[int, slice, Charge]]:
         """The experts that have rows, which ones, and what they cost."""
         for expert, its in itinerary.busy_experts():
             yield expert, its, self.charge(phase, operations, 1, its.stop - its.start)
 
-    def sort(self, rows: np.ndarray, itinerary: Itinerary, phase: str) -> None:
+    def sort(self, rows: np.ndarray, itinerary: TokenDispatcher, phase: str) -> None:
         if itinerary.needs_sorting and len(rows):
             self.charge(phase, costs.sort_rows, 1, len(rows))("sort")

@@ -26,7 +26,7 @@ from ndparallel.model.units import Charge, Context, Saved, Unit, rows
 from ndparallel.parallel.slices import Parameter, part, whole
 
 
-class Branch:
+class SubLayer:
     """x + f(norm(x)): what attention and MLP have in common. `linears` maps each matmul to the name of its
     saved input."""
 
@@ -128,7 +128,7 @@ class Branch:
         return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
 
 
-class Attention(Branch):
+class Attention(SubLayer):
     """Causal self-attention with rotary positions; tp cuts it by heads, cp by tokens."""
 
     norm, add = "norm1", "add1"
@@ -193,7 +193,7 @@ class Attention(Branch):
         return self.enter_backward("qkv", dqkv, dy, saved, charge)
 
 
-class Gated(Branch):
+class Gated(SubLayer):
     """SwiGLU between two matmuls; tp cuts gate and up by columns, down by rows."""
 
     def activate(self, gathered: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
@@ -237,11 +237,11 @@ class Mlp(Gated):
 class Block(Unit):
     """A transformer block: attention, then an MLP or experts."""
 
-    def __init__(self, name: str, context: Context, feed_forward: type[Branch] = Mlp) -> None:
+    def __init__(self, name: str, context: Context, feed_forward: type[SubLayer] = Mlp) -> None:
         super().__init__(
             name, context, [*Attention.parameters(name, context), *feed_forward.parameters(name, context)]
         )
-        self.branches: tuple[Branch, Branch] = (Attention(self), feed_forward(self))
+        self.branches: tuple[SubLayer, SubLayer] = (Attention(self), feed_forward(self))
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """q, k, v lie side by side and are one matmul; so are gate and up, before down at the end."""

@@ -35,7 +35,7 @@ class Origin:
         return f"first in {self.operation} on GPU {self.rank} at {si(self.seconds, 's')}"
 
 
-class Watch:
+class NonFiniteWatch:
     """Looks at one rank's results until one of them is not finite."""
 
     def __init__(self, gpu: GPU) -> None:

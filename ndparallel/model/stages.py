@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from ndparallel.model import costs
-from ndparallel.model.experts import Experts
-from ndparallel.model.layers import Block, Branch, Embedding, Head, Mlp
+from ndparallel.model.experts import MoELayer
+from ndparallel.model.layers import Block, Embedding, Head, Mlp, SubLayer
 from ndparallel.model.units import Context, ModelConfig, Unit, local_sizes
 from ndparallel.pipeline.work import spread_layers
 
@@ -20,7 +20,7 @@ def stage_units(context: Context, stages: int, mine: list[int]) -> dict[int, lis
 
 def _units(context: Context, stage: int, counts: tuple[int, ...]) -> list[Unit]:
     first = sum(counts[:stage])
-    feed_forward: type[Branch] = Experts if context.config.experts else Mlp
+    feed_forward: type[SubLayer] = MoELayer if context.config.experts else Mlp
     units: list[Unit] = [
         Block(f"layers.{index}", context, feed_forward) for index in range(first, first + counts[stage])
     ]

@@ -21,7 +21,7 @@ import numpy as np
 from gpu import GPU, Operation
 from ndparallel.model import costs
 from ndparallel.model.costs import Sizes
-from ndparallel.model.nonfinite import Watch
+from ndparallel.model.nonfinite import NonFiniteWatch
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel
 from ndparallel.parallel.slices import Parameter, part, views
@@ -91,7 +91,7 @@ class Context:
     targets: dict[int, np.ndarray] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
-    watch: Watch | None = None
+    watch: NonFiniteWatch | None = None
     known_sizes: dict[int, Sizes] = field(default_factory=dict)
     # the same for all units of a kind
     prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Charge(dict[str, str]):
     put together once."""
 
     def __init__(
-        self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: Watch | None = None
+        self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: NonFiniteWatch | None = None
     ) -> None:
         self.gpu, self.prefix, self.prices, self.watch = gpu, prefix, prices, watch
 

@@ -77,11 +77,11 @@ class ContextParallel:
             block = on_their_way.wait()
         yield (self.index + 1) % self.size, block
 
-    def pass_on(self, block: np.ndarray, what: str, hop: int) -> "Exchange":
+    def pass_on(self, block: np.ndarray, what: str, hop: int) -> "RingExchange":
         """Send a block to the right and announce one from the left."""
         ranks, name = self.group.ranks, self.group.name
         leaving = self.gpu.isend(ranks[(self.index + 1) % self.size], block, (what, hop), name)
-        return Exchange(leaving, self.gpu.irecv(ranks[self.index - 1], (what, hop), stream=name))
+        return RingExchange(leaving, self.gpu.irecv(ranks[self.index - 1], (what, hop), stream=name))
 
     def gather(self, own: np.ndarray) -> np.ndarray:
         """All ranks' blocks, (cp, *own.shape)."""
@@ -92,7 +92,7 @@ class ContextParallel:
         return reduce_scatter(self.gpu, np.empty(blocks.shape[1:], blocks.dtype), blocks, self.group)
 
 
-class Exchange(NamedTuple):
+class RingExchange(NamedTuple):
     """A block on its way to the right and one on its way from the left."""
 
     leaving: Handle

@@ -2,7 +2,7 @@
 and for the planner.
 
 Idea   A rule says what a degree has to do, and which degrees can. The lessons' jobs and the planner's plans
-       ask the same rules and word what is broken each in their own way.
+       ask the same rules and word what is violations each in their own way.
 Limit  Memory, and how fast a plan is, are no rules.
 
 Glossary

@@ -49,17 +49,17 @@ class ExpertParallel:
         """Sum what every rank found out about its tokens over the ranks that share their sequences."""
         return all_reduce(self.gpu, counts, self.sequence, async_op=True)
 
-    def itinerary(self, counts: np.ndarray) -> "Itinerary":
+    def itinerary(self, counts: np.ndarray) -> "TokenDispatcher":
         """Tell the ranks how many rows are coming: `counts` (experts) of this rank's rows, by the expert they
         go to."""
         here = np.empty((self.size, len(counts) // self.size), counts.dtype)
         all_to_all(self.gpu, here, counts.reshape(here.shape), self.group)
         everywhere = np.empty((self.tp.size, *here.shape), counts.dtype)
         all_gather(self.gpu, everywhere, here, self.tp.group)
-        return Itinerary(self, counts.reshape(here.shape), everywhere)
+        return TokenDispatcher(self, counts.reshape(here.shape), everywhere)
 
 
-class Itinerary:
+class TokenDispatcher:
     """The way of one microbatch's rows. `leaving` is (ep, local experts): the rank's own rows by the expert
     they go to; `arriving` is (tp, ep, local experts): those that come, by the rank that sends them and by
     expert."""

@@ -60,7 +60,7 @@ class Tariff(NamedTuple):
     wire: list[float]
 
 
-class Clocks(NamedTuple):
+class ReplayClocks(NamedTuple):
     """Where a run stands: the time of every rank, when lines are free, and of every step so far its end, and
     its message's first byte."""
 
@@ -76,16 +76,16 @@ class Replay:
 
     schedule: Schedule
 
-    def at_rest(self) -> Clocks:
+    def at_rest(self) -> ReplayClocks:
         """Before the first step."""
         ranks = self.schedule.ranks
-        return Clocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [-inf], [0.0])
+        return ReplayClocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [-inf], [0.0])
 
     def ends(self, work: Work) -> Ends:
         """Time the schedule on the seconds of `work`."""
         return self.ends_after(0, self.at_rest(), self.tariff(work))
 
-    def ends_after(self, done: int, clocks: Clocks, tariff: Tariff) -> Ends:
+    def ends_after(self, done: int, clocks: ReplayClocks, tariff: Tariff) -> Ends:
         """Go on from where `clocks` stand when so many steps are done."""
         run(self, done, len(self.steps), tariff, clocks)
         first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
@@ -212,7 +212,7 @@ def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
     """Time two schedules of the same ranks; what both begin with is timed once."""
     shared, begun, tariff = begin_alike(few, more), few.at_rest(), few.tariff(work)
     run(few, 0, shared, tariff, begun)
-    before = few.ends_after(shared, Clocks(*map(list, begun)), tariff)
+    before = few.ends_after(shared, ReplayClocks(*map(list, begun)), tariff)
     return before, more.ends_after(shared, begun, tariff if shared else more.tariff(work))
 
 
@@ -227,7 +227,7 @@ def begin_alike(few: Replay, more: Replay) -> int:
     )
 
 
-def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: Clocks) -> None:
+def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: ReplayClocks) -> None:
     """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its
     line taken."""
     prices, latency, wire = tariff
@@ -244,7 +244,9 @@ def turns(replay: Replay, done: int, until: int) -> list[Turn]:
     return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
 
 
-def run_freely(turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: Clocks) -> None:
+def run_freely(
+    turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: ReplayClocks
+) -> None:
     """Where messages are all the same."""
     now, ends = clocks.now, clocks.ends
     for rank, steps in turns:
@@ -256,7 +258,7 @@ def run_freely(turns: list[Turn], prices: list[float], latency: float, wire: flo
         now[rank] = end
 
 
-def run_on_lines(steps: list[Step], tariff: Tariff, clocks: Clocks) -> None:
+def run_on_lines(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:
     (prices, latency, wire), (now, lines, ends, first_byte) = tariff, clocks
     for rank, place, sender, line, link, out_line, out_link in steps:
         start, there, free = now[rank], first_byte[sender], lines[line]

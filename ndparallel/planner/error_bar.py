@@ -17,7 +17,7 @@ from typing import Any
 
 from ndparallel.base.words import count, listed
 from ndparallel.hardware.accelerator import data_sheets
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 
 FEWEST = 4  # runs that make a bar
 WIDER = 1.5
@@ -33,7 +33,7 @@ class ErrorBar:
     sentence: str
 
 
-def traits(job: Job, plan: Plan) -> dict[str, str]:
+def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
     """What a run is like, by kind of trait."""
     present = {
         "experts": job.shape.experts is not None,
@@ -56,7 +56,7 @@ def family(gpu: str) -> str:
     return next((chip.upper() for chip in chips if chip in gpu.lower()), gpu)
 
 
-def error_bar(job: Job, plan: Plan) -> ErrorBar:
+def error_bar(job: TrainingJob, plan: Plan) -> ErrorBar:
     """The relative error to expect, and a sentence on it."""
     if job.stack.executed:
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
@@ -87,6 +87,6 @@ def known_errors() -> list[dict[str, Any]]:
     return json.loads(ERRORS.read_text("utf-8"))
 
 
-def entry(name: str, job: Job, plan: Plan, step_error: float) -> dict[str, Any]:
+def entry(name: str, job: TrainingJob, plan: Plan, step_error: float) -> dict[str, Any]:
     """One run in known_errors.json; errors are rounded to what matters."""
     return {"id": name, "traits": list(traits(job, plan).values()), "step_error": round(step_error, 3)}

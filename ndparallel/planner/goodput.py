@@ -39,7 +39,7 @@ RUNS = 100  # simulated for one answer
 
 
 @dataclass(frozen=True)
-class Cluster:
+class FailureModel:
     """So many GPUs that fail at this rate, and what it takes to keep the work and to come back to it."""
 
     gpus: int
@@ -55,12 +55,12 @@ class Cluster:
 # --------------------------------------------------------------------------------------------------- formulas
 
 
-def young_interval(cluster: Cluster) -> float:
+def young_interval(cluster: FailureModel) -> float:
     """Seconds between checkpoints, to first order: sqrt(2 C M)."""
     return math.sqrt(2 * cluster.checkpoint_seconds * cluster.mtbf_seconds)
 
 
-def daly_interval(cluster: Cluster) -> float:
+def daly_interval(cluster: FailureModel) -> float:
     """The same to higher order (Daly 2006, eq. 37); the MTBF itself where a checkpoint takes more than two of
     them."""
     ratio = cluster.checkpoint_seconds / (2 * cluster.mtbf_seconds)
@@ -69,7 +69,7 @@ def daly_interval(cluster: Cluster) -> float:
     return young_interval(cluster) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cluster.checkpoint_seconds
 
 
-def expected_goodput(cluster: Cluster, interval_seconds: float) -> float:
+def expected_goodput(cluster: FailureModel, interval_seconds: float) -> float:
     """Share of the time that training keeps in the long run: interval / (M e^(R/M) (e^((interval + C)/M) -
     1)) (Daly 2006, eq. 20)."""
     mtbf = cluster.mtbf_seconds
@@ -105,7 +105,7 @@ class Life:
 
 
 def simulate(
-    cluster: Cluster, interval_seconds: float, work_seconds: float, seed: int | Sequence[int] = 0
+    cluster: FailureModel, interval_seconds: float, work_seconds: float, seed: int | Sequence[int] = 0
 ) -> Life:
     """Train until so much work is kept, from failure to failure; a run that gets nowhere ends after
     MOST_FAILURES of them."""
@@ -124,7 +124,7 @@ def simulate(
 
 
 def train(
-    cluster: Cluster, interval_seconds: float, work_seconds: float, until_failure: float, life: Life
+    cluster: FailureModel, interval_seconds: float, work_seconds: float, until_failure: float, life: Life
 ) -> bool:
     """Train and checkpoint until the failure, or return True where the work is done before it. Quiet rounds
     pass all at once."""
@@ -141,7 +141,7 @@ def train(
     return False
 
 
-def best_interval(cluster: Cluster, seed: int = 0, step_seconds: float = 0.0) -> float:
+def best_interval(cluster: FailureModel, seed: int = 0, step_seconds: float = 0.0) -> float:
     """Seconds between checkpoints that keep most in simulated runs; all intervals meet the same failures.
 
     Looks at intervals from a hundredth of the MTBF, or of a checkpoint, to three of them, and then again
@@ -159,7 +159,7 @@ def best_interval(cluster: Cluster, seed: int = 0, step_seconds: float = 0.0) ->
     return intervals[best]
 
 
-def long_run(cluster: Cluster, interval_seconds: float, seed: int = 0) -> Life:
+def long_run(cluster: FailureModel, interval_seconds: float, seed: int = 0) -> Life:
     return simulate(cluster, interval_seconds, FAILURES_IN_A_RUN * cluster.mtbf_seconds, seed)
 
 
@@ -171,7 +171,7 @@ def whole_steps(interval_seconds: float, step_seconds: float) -> float:
 # ---------------------------------------------------------------------------------------------------- answers
 
 
-def tolerable_intervals(cluster: Cluster, share: float = 0.01) -> tuple[float, float]:
+def tolerable_intervals(cluster: FailureModel, share: float = 0.01) -> tuple[float, float]:
     """The shortest and the longest interval that loses at most this share of what the best one keeps."""
     intervals = daly_interval(cluster) * np.geomspace(1e-3, 1e3, 6001)
     kept = np.array([expected_goodput(cluster, float(interval)) for interval in intervals])
@@ -191,7 +191,7 @@ class Duration:
     failures: float | None = None
 
 
-def duration(cluster: Cluster, interval_seconds: float, work_days: float, seed: int = 0) -> Duration:
+def duration(cluster: FailureModel, interval_seconds: float, work_days: float, seed: int = 0) -> Duration:
     """Simulate RUNS runs, each with failures of its own."""
     goodput = expected_goodput(cluster, interval_seconds)
     if not goodput or work_days * DAY / goodput / cluster.mtbf_seconds > MOST_FAILURES:

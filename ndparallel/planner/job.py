@@ -31,7 +31,7 @@ from ndparallel.planner.software import Stack
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and
     optimizer in 16 bits."""
 
@@ -98,10 +98,10 @@ class Plan:
             RECIPES[self.schedule].layout if self.schedule in RECIPES else "loop", self.pp, self.chunks
         )
 
-    def microbatches(self, job: Job):
+    def microbatches(self, job: TrainingJob):
         return job.global_batch // (self.dp * self.micro_batch)
 
-    def share(self, job: Job) -> Share:
+    def share(self, job: TrainingJob) -> Share:
         linear = "float8" if job.dtype == "fp8" else "bfloat16"
         sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
         received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.ep)
@@ -123,7 +123,7 @@ class Groups:
     """The groups that a rank is in, on the machine: tp ranks are neighbours, then cp, dp and pp."""
 
     plan: Plan
-    job: Job
+    job: TrainingJob
 
     def links(self, name: str) -> GroupLinks:
         return getattr(self, name)

@@ -23,7 +23,7 @@ from ndparallel.parallel.divisibility import (
     tensor_rules,
 )
 from ndparallel.pipeline.catalog import RECIPES, check_sizes
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
 from ndparallel.planner.step.step import AUTOMATIC
 
@@ -39,19 +39,19 @@ class Broken(NamedTuple):
     sentence: str
 
 
-def check(job: Job, plan: Plan) -> None:
+def check(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError with the first rule that the plan breaks."""
     for reason in why_not(job, plan):
         raise UserError(reason)
 
 
-def check_model(job: Job, plan: Plan) -> None:
+def check_model(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError with the first rule of the model's that the plan breaks, whatever its dp."""
     for reason in [*below_one(job, plan)] or uncut_model(job, plan):
         raise UserError(reason.sentence)
 
 
-def why_not(job: Job, plan: Plan) -> Iterator[str]:
+def why_not(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let
     pass."""
     return (reason.sentence for reason in broken(job, plan) if reason.rule != FOLDED)
@@ -63,7 +63,7 @@ def is_folded(plan: Plan) -> bool:
     return plan.dp % plan.ep > 0
 
 
-def broken(job: Job, plan: Plan) -> Iterator[Broken]:
+def broken(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     """Every rule that the plan breaks."""
     if impossible := list(below_one(job, plan)):
         yield from impossible
@@ -75,14 +75,14 @@ def broken(job: Job, plan: Plan) -> Iterator[Broken]:
     yield from wrong_pipeline(job, plan)
 
 
-def below_one(job: Job, plan: Plan) -> Iterator[Broken]:
+def below_one(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     degrees = {name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch")}
     for name, value in (degrees | {"sequence": job.sequence, "global_batch": job.global_batch}).items():
         if value < 1:
             yield Broken("degrees below 1", f"{name} is {value}; it must be at least 1.")
 
 
-def wrong_words(job: Job, plan: Plan) -> Iterator[Broken]:
+def wrong_words(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     if plan.recompute not in RECOMPUTE:
         yield Broken("unknown words", str(unknown("recompute", plan.recompute, RECOMPUTE)))
     if plan.schedule not in SCHEDULES:
@@ -102,7 +102,7 @@ def wrong_words(job: Job, plan: Plan) -> Iterator[Broken]:
         yield Broken("hardware without fp8", f"{job.hardware.name} does not multiply fp8: it has {has}.")
 
 
-def uncut_model(job: Job, plan: Plan) -> Iterator[Broken]:
+def uncut_model(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     shape, tokens = job.shape, job.sequence // plan.cp
     cut = tensor_rules(shape.heads, shape.kv_heads, shape.ffn if shape.moe_layers < shape.layers else None)
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
@@ -127,7 +127,7 @@ def broken_by(name: str, degree: int, rules: list[Rule]) -> Iterator[Broken]:
             )
 
 
-def uncut_experts(job: Job, plan: Plan) -> Iterator[Broken]:
+def uncut_experts(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     some, ranks = job.shape.experts, plan.tp * plan.cp * plan.dp
     if plan.ep == 1:
         return
@@ -151,7 +151,7 @@ def uncut_experts(job: Job, plan: Plan) -> Iterator[Broken]:
         )
 
 
-def uncut_batch(job: Job, plan: Plan) -> Iterator[Broken]:
+def uncut_batch(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     parts = plan.dp * plan.micro_batch
     if job.global_batch % parts:
         near = max(parts, round(job.global_batch / parts) * parts)
@@ -169,7 +169,7 @@ def uncut_batch(job: Job, plan: Plan) -> Iterator[Broken]:
         )
 
 
-def wrong_pipeline(job: Job, plan: Plan) -> Iterator[Broken]:
+def wrong_pipeline(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     layers, made_of = job.shape.layers, f"pp={plan.pp}, chunks={plan.chunks}"
     if not can_fill(layers, plan.stages):
         most = layers + MOST_STAGES_ABOVE_LAYERS

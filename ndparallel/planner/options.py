@@ -14,7 +14,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.model.units import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import DTYPES, SCHEDULES, check, check_model
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
@@ -193,7 +193,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
+def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
     """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
     check_given(arguments)
     job = job_from(arguments)
@@ -202,7 +202,7 @@ def job_and_plan(arguments: argparse.Namespace) -> tuple[Job, Plan]:
     return job, plan
 
 
-def job_from(arguments: argparse.Namespace) -> Job:
+def job_from(arguments: argparse.Namespace) -> TrainingJob:
     """The job that the options describe."""
     if missing := [
         f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None
@@ -212,7 +212,7 @@ def job_from(arguments: argparse.Namespace) -> Job:
     if arguments.software == "":
         raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
-    job = Job(
+    job = TrainingJob(
         shape_from(arguments),
         hardware,
         stack_from(arguments, hardware),
@@ -325,7 +325,7 @@ def overlapping(stack: Stack, words: str) -> Stack:
     )
 
 
-def plan_from(arguments: argparse.Namespace, job: Job) -> Plan:
+def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
     tp, pp, cp = arguments.tp, arguments.pp, arguments.cp
     schedule, chunks = schedule_from(arguments, job, pp)
     sequence_parallel = (
@@ -363,7 +363,7 @@ def data_parallel(arguments: argparse.Namespace, others: int) -> int:
     return wanted
 
 
-def schedule_from(arguments: argparse.Namespace, job: Job, pp: int) -> tuple[str, int]:
+def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> tuple[str, int]:
     chunks = arguments.chunks
     if arguments.layers_per_stage:
         chunks = max(1, job.shape.layers // (max(pp, 1) * arguments.layers_per_stage))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.error_bar import ErrorBar, error_bar
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check
 from ndparallel.planner.memory.total import KINDS, StageMemory, memory_by_rank
@@ -40,7 +40,7 @@ DEGREES = (
 class Answer:
     """About one plan of one job."""
 
-    job: Job
+    job: TrainingJob
     plan: Plan
     step: Step
     memory: list[StageMemory]
@@ -126,7 +126,7 @@ def stage_bytes(memory: StageMemory) -> dict[str, float]:
     return {"total": float(memory.total)} | {kind: float(getattr(memory, kind)) for kind in KINDS}
 
 
-def answer(job: Job, plan: Plan) -> Answer:
+def answer(job: TrainingJob, plan: Plan) -> Answer:
     """Predict one plan. Raises UserError, with the nearest legal value, for a plan that cannot be."""
     check(job, plan)
     return Answer(job, plan, predict(job, plan), memory_by_rank(job, plan))

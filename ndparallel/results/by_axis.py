@@ -39,13 +39,13 @@ def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> li
     step_seconds = max(run.end_seconds for run in runs) / steps
     hardware = undisturbed(hardware)  # a slow link is no third kind of link
     events = [[Event._make(event) for event in run.events if event[KIND] in TALK] for run in runs]
-    talks = [talk for axis in AXES if (talk := Talk.of(axis, events, hardware)).calls]
+    talks = [talk for axis in AXES if (talk := AxisTraffic.of(axis, events, hardware)).calls]
     rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
     return sorted(rows, key=lambda row: row["between calls_seconds"])
 
 
 @dataclass
-class Talk:
+class AxisTraffic:
     """What all GPUs said along one axis: calls, bytes sent, seconds under way, seconds of those that were
     waited for."""
 
@@ -57,7 +57,7 @@ class Talk:
     links: set[Link] = field(default_factory=set)
 
     @classmethod
-    def of(cls, axis: str, events: Sequence[Sequence[Event]], hardware: Hardware) -> "Talk":
+    def of(cls, axis: str, events: Sequence[Sequence[Event]], hardware: Hardware) -> "AxisTraffic":
         """What was said in these events, GPU by GPU."""
         talk = cls(axis)
         for of_one_gpu in events:

@@ -16,7 +16,7 @@ from math import gcd
 from typing import Any
 
 from gpu import si
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory.total import fits, peak_memory
 from ndparallel.planner.models.sizes import divisors
@@ -69,7 +69,7 @@ class Advice:
         }
 
 
-def advise(job: Job, gpus: int, executor: Executor | None = None) -> Advice:
+def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Advice:
     """Walk the rules for `gpus` GPUs, and search. Raises UserError where no plan at all is legal and fits."""
     walk = Walk(job, gpus)
     plans = [plan for plan in walk.plans() if not any(broken(job, plan)) and fits(job, plan)]
@@ -81,7 +81,7 @@ def advise(job: Job, gpus: int, executor: Executor | None = None) -> Advice:
 class Walk:
     """One job on its way through the rules. `branches` grows as questions are asked."""
 
-    def __init__(self, job: Job, gpus: int):
+    def __init__(self, job: TrainingJob, gpus: int):
         self.job, self.gpus, self.branches = job, gpus, list[Branch]()
         self.parameters = job.shape.parameters().total
         self.node = job.hardware.gpus_per_node

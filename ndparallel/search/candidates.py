@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.search.bounds.columns import DEGREES, columns_of, joined, take
 from ndparallel.search.bounds.depth import depth_of
-from ndparallel.search.bounds.price import Pipelines, layout
+from ndparallel.search.bounds.price import PipelineBounds, layout
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
 GIB = 2**30
@@ -49,7 +49,7 @@ class Candidates:
         name, chunks, _ = self.groups[self.group[place]]
         return at(self.families[family], int(self.rows[place] - self.starts[family]), name, chunks)
 
-    def microbatches(self, job: Job) -> np.ndarray:
+    def microbatches(self, job: TrainingJob) -> np.ndarray:
         """Of every plan."""
         return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
 
@@ -67,7 +67,7 @@ class Part:
 
 
 def candidates(
-    job: Job, gpus: int, fixed: Fixed, memory_bytes: float, executor: Executor | None = None
+    job: TrainingJob, gpus: int, fixed: Fixed, memory_bytes: float, executor: Executor | None = None
 ) -> Candidates:
     """Enumerate, prune and price. An executor prices pipelines of different lengths beside one another."""
     rejected: Counter[str] = Counter()
@@ -101,7 +101,9 @@ def add(found: Candidates, part: Part) -> None:
     )
 
 
-def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengths: list[int]) -> Part:
+def priced(
+    job: TrainingJob, every: list[Plan], fixed: Fixed, memory_bytes: float, lengths: list[int]
+) -> Part:
     """All plans whose pipelines have one of these lengths."""
     mine = [np.flatnonzero(np.isin(family.pp, lengths)) for family in every]
     rows = np.concatenate([start + some for start, some in zip(starts_of(every), mine)])
@@ -114,12 +116,12 @@ def priced(job: Job, every: list[Plan], fixed: Fixed, memory_bytes: float, lengt
         long = np.flatnonzero(depths == pp)
         these = take(columns, long)
         for (chunks, kind), names in by_depth(job, pp, fixed).items():
-            plans = Pipelines(these, depth_of(job.shape, pp, chunks, kind), job.stack)
+            plans = PipelineBounds(these, depth_of(job.shape, pp, chunks, kind), job.stack)
             price_depth(part, plans, rows[long], names, memory_bytes)
     return part
 
 
-def by_depth(job: Job, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
+def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]]:
     """Schedules by the chunks and the layout in which they cut a model."""
     found: dict[tuple[int, str], list[str]] = {}
     for name, chunks in schedules(job.shape.layers, pp, fixed):
@@ -128,7 +130,7 @@ def by_depth(job: Job, pp: int, fixed: Fixed) -> dict[tuple[int, str], list[str]
 
 
 def price_depth(
-    part: Part, plans: Pipelines, rows: np.ndarray, names: list[str], memory_bytes: float
+    part: Part, plans: PipelineBounds, rows: np.ndarray, names: list[str], memory_bytes: float
 ) -> None:
     """Plans of every schedule that cuts the model alike: pruned by memory, and what is left priced."""
     fits = {}
@@ -138,7 +140,7 @@ def price_depth(
         part.legal += int(able.sum())
         part.rejected.update(too_much((memory - memory_bytes)[able & (memory > memory_bytes)]))
     alive = np.flatnonzero(np.any([fit for fit, _ in fits.values()], axis=0))
-    left = Pipelines(take(plans.columns, alive), plans.depth, plans.stack)
+    left = PipelineBounds(take(plans.columns, alive), plans.depth, plans.stack)
     for name, (fit, memory) in fits.items():
         if fit.any():
             part.groups.append((name, plans.depth.chunks, plans.depth.pp))

@@ -19,14 +19,14 @@ from functools import partial
 
 import numpy as np
 
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import SCHEDULES
 from ndparallel.planner.step.step import AUTOMATIC, FULL_ROUNDS, Step, predict
 from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
-POOL = 1_000  # plans of every schedule whose promises are compared
+PER_SCHEDULE = 1_000  # plans of every schedule whose promises are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
 ATTEMPTS = 650  # the same of a schedule that is searched for
 AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
@@ -44,10 +44,10 @@ class Timed:
         return float(self.step.seconds)
 
 
-class Promises:
+class TimingQueue:
     """The most promising plans of every schedule, and what was learnt of the bounds."""
 
-    def __init__(self, job: Job, found: Candidates, effort: float):
+    def __init__(self, job: TrainingJob, found: Candidates, effort: float):
         self.cost = costs(job, found)
         self.names = [name for name, _, _ in found.groups]
         number = np.array([SCHEDULES.index(name) for name in self.names], dtype=np.int8)[found.group]
@@ -113,14 +113,14 @@ class Promises:
 
 
 def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:
-    """Places of the POOL plans with the least bounds; among equals that which needs least memory."""
+    """Places of the PER_SCHEDULE plans with the least bounds; among equals that which needs least memory."""
     places = np.flatnonzero(mask)
-    if len(places) > POOL:
-        places = places[np.argpartition(found.seconds[places], POOL)[:POOL]]
+    if len(places) > PER_SCHEDULE:
+        places = places[np.argpartition(found.seconds[places], PER_SCHEDULE)[:PER_SCHEDULE]]
     return places[np.lexsort((found.memory_bytes[places], found.seconds[places]))]
 
 
-def costs(job: Job, found: Candidates) -> np.ndarray:
+def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
     """Actions that exact timing goes through: some rounds of the pipeline, or a searched schedule's many
     attempts."""
     searched, chunks, lengths = (
@@ -133,10 +133,15 @@ def costs(job: Job, found: Candidates) -> np.ndarray:
 
 
 def time_best(
-    job: Job, found: Candidates, top: int, effort: int, also: Sequence[Plan], executor: Executor | None
+    job: TrainingJob,
+    found: Candidates,
+    top: int,
+    effort: int,
+    also: Sequence[Plan],
+    executor: Executor | None,
 ) -> tuple[list[Timed], float]:
     """Time plans by promise, and say how much faster what is left could be."""
-    promises, steps = Promises(job, found, effort), Steps(job, executor)
+    promises, steps = TimingQueue(job, found, effort), Steps(job, executor)
     timed = steps.of(also)
     while len(batch := promises.batch(enough(timed, top), hungry=len(timed) < top)):
         for place, one in zip(batch, steps.of([found.plan(int(promises.places[place])) for place in batch])):
@@ -148,7 +153,7 @@ def time_best(
 class Steps:
     """Exact steps, each timed once; in pipelines ZeRO-2 takes the time of ZeRO-1."""
 
-    def __init__(self, job: Job, executor: Executor | None):
+    def __init__(self, job: TrainingJob, executor: Executor | None):
         self.work, self.map, self.known = (
             partial(predict, job),
             executor.map if executor else map,
@@ -167,7 +172,7 @@ def enough(timed: list[Timed], top: int) -> float:
     return sorted(one.seconds for one in timed)[top - 1] if len(timed) >= top else np.inf
 
 
-def gap(found: Candidates, promises: Promises, timed: list[Timed]) -> float:
+def gap(found: Candidates, promises: TimingQueue, timed: list[Timed]) -> float:
     bounds = found.seconds.copy()
     bounds[promises.places[~promises.open]] = np.inf
     return max(0.0, 1 - float(bounds.min()) / min(one.seconds for one in timed))

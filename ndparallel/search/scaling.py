@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory.total import fits
 from ndparallel.planner.prediction import Answer, answer
@@ -67,7 +67,9 @@ class Point:
 Curves = dict[str, list[Point]]
 
 
-def scale(job: Job, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor | None = None) -> Curves:
+def scale(
+    job: TrainingJob, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor | None = None
+) -> Curves:
     """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling
     keeps its share of a GPU."""
     known: dict[tuple[int, int], Point] = {}
@@ -81,7 +83,7 @@ def scale(job: Job, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor 
     return {"weak": weak, "strong": [point(size, job.global_batch) for size in sizes]}
 
 
-def point_of(job: Job, gpus: int, executor: Executor | None) -> Point:
+def point_of(job: TrainingJob, gpus: int, executor: Executor | None) -> Point:
     try:
         return Point(
             gpus,
@@ -94,7 +96,7 @@ def point_of(job: Job, gpus: int, executor: Executor | None) -> Point:
         return Point(gpus, job.global_batch, None, str(reason), None)
 
 
-def usual_plan(job: Job, gpus: int) -> Answer | None:
+def usual_plan(job: TrainingJob, gpus: int) -> Answer | None:
     """The table's degrees with the distributed optimizer, and as little recomputation as fits; None where
     they cannot be."""
     if gpus not in USUAL:

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import below_one, broken, wrong_words
 from ndparallel.planner.memory.total import memory_by_rank, peak_memory
 from ndparallel.planner.prediction import Answer
@@ -32,7 +32,7 @@ class Found:
     """The best plans of a job on so many GPUs, best first; how many were legal, fit and were timed; why
     others were rejected."""
 
-    job: Job
+    job: TrainingJob
     gpus: int
     ranked: list[Timed]
     rejected: Counter[str]
@@ -48,7 +48,7 @@ class Found:
 
 
 def search(
-    job: Job,
+    job: TrainingJob,
     gpus: int,
     fixed: Fixed | None = None,
     *,
@@ -85,7 +85,7 @@ def search(
     return Found(job, gpus, ranked, found.rejected, found.legal, len(found.seconds), len(timed), gap, answers)
 
 
-def check_job(job: Job, gpus: int) -> None:
+def check_job(job: TrainingJob, gpus: int) -> None:
     """Raise UserError for a job that no plan can be for."""
     if job.stack.executed:
         raise UserError(
@@ -103,7 +103,7 @@ def check_job(job: Job, gpus: int) -> None:
             raise UserError(f"{name} is {number}; a search takes from 1 to {most:,}.")
 
 
-def none_fits(job: Job, gpus: int, found: Candidates) -> str:
+def none_fits(job: TrainingJob, gpus: int, found: Candidates) -> str:
     lacks = [
         (count, reason.removeprefix("does not fit: lacks "))
         for reason, count in found.rejected.items()

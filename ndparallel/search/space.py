@@ -27,7 +27,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.model.units import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import SCHEDULES, broken
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.search.bounds.columns import DEGREES
@@ -42,7 +42,7 @@ FIXABLE = (*DEGREES, "chunks", *WORDS)
 Fixed = Mapping[str, Any]
 
 
-def layouts(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> np.ndarray:
+def layouts(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -> np.ndarray:
     """All legal layouts, one a row, by DEGREES; `rejected` counts the others by the rule that they break."""
     rows = []
     for tp, pp, dp, cp in meshes(gpus, fixed):
@@ -74,7 +74,7 @@ def choices(fixed: Fixed, name: str) -> tuple:
     return fixed[name] if isinstance(fixed[name], tuple) else (fixed[name],)
 
 
-def experts_over(job: Job, dp: int, fixed: Fixed) -> list[int]:
+def experts_over(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
     experts = job.shape.experts
     return some(
         [ep for ep in divisors(dp) if experts is None or experts.experts % ep == 0] if experts else [1],
@@ -83,11 +83,11 @@ def experts_over(job: Job, dp: int, fixed: Fixed) -> list[int]:
     )
 
 
-def microbatches(job: Job, dp: int, fixed: Fixed) -> list[int]:
+def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
     return some(divisors(job.global_batch // dp), fixed, "micro_batch")
 
 
-def families(table: np.ndarray, job: Job, fixed: Fixed) -> Iterator[Plan]:
+def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan]:
     """The layouts with every choice of the three words, as plans whose degrees are arrays."""
     words = [some(WORDS[name], fixed, name) for name in ("recompute", "zero", "sequence_parallel")]
     tp, replicas = table[:, 0], table[:, 2] * table[:, 4]
@@ -156,7 +156,7 @@ def parsed(words: str) -> tuple[str, Any]:
     return name, int(value)
 
 
-def nothing_left(job: Job, gpus: int, fixed: Fixed, rejected: Counter[str]) -> UserError:
+def nothing_left(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -> UserError:
     """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}

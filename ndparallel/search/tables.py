@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gpu import si
 from ndparallel.base.words import WIDTH, count
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import DEGREES, Answer
 from ndparallel.planner.software import find_stack
 from ndparallel.results.report import quiet_table
@@ -52,7 +52,7 @@ def layout(plan: Plan) -> list[str]:
     return [word for word in words if word]
 
 
-def besides(job: Job, plan: Plan) -> list[str]:
+def besides(job: TrainingJob, plan: Plan) -> list[str]:
     """What else is not as usual: modules that run again, uneven routing, keys and values that are
     gathered."""
     modules = (

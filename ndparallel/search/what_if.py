@@ -20,7 +20,7 @@ from ndparallel.hardware.accelerator import (
     Accelerator,
     find_hardware,
 )
-from ndparallel.planner.job import Job
+from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.software import find_stack
 
@@ -30,10 +30,10 @@ EXAMPLE = "write a field and what becomes of it, as in bandwidth_across*2, seque
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Variant:
     """What can be different: the job, and the number of GPUs."""
 
-    job: Job
+    job: TrainingJob
     gpus: int
 
 
@@ -41,12 +41,12 @@ class Cluster:
 class Field:
     """One number: how to read it, how to write it, and the quantity it is (None for a count)."""
 
-    read: Callable[[Cluster], float]
-    write: Callable[[Cluster, Any], Cluster]
+    read: Callable[[Variant], float]
+    write: Callable[[Variant, Any], Variant]
     quantity: str | None = None
 
 
-def what_if(cluster: Cluster, change: str) -> Cluster:
+def what_if(cluster: Variant, change: str) -> Variant:
     """The cluster after a change. Raises UserError, with the nearest field, for one that cannot be."""
     asked = FORM.fullmatch(change)
     if not asked:
@@ -89,19 +89,19 @@ def as_number(name: str, words: str) -> float:
     return number
 
 
-def with_word(cluster: Cluster, name: str, operator: str, word: str) -> Cluster:
+def with_word(cluster: Variant, name: str, operator: str, word: str) -> Variant:
     if operator != "=":
         raise UserError(f"{name} is a word: write {name}=..., not {name}{operator}{word}.")
     return replace(cluster, job=WORDS[name](cluster.job, word))
 
 
-def with_dtype(job: Job, word: str) -> Job:
+def with_dtype(job: TrainingJob, word: str) -> TrainingJob:
     if word not in DTYPES:
         raise unknown("dtype", word, DTYPES)
     return replace(job, dtype=word)
 
 
-WORDS: dict[str, Callable[[Job, str], Job]] = {
+WORDS: dict[str, Callable[[TrainingJob, str], TrainingJob]] = {
     "software": lambda job, word: replace(job, stack=find_stack(word)),
     "hardware": lambda job, word: replace(job, hardware=find_hardware(word)),
     "dtype": with_dtype,
@@ -118,7 +118,7 @@ def of_job(name: str) -> Field:
 
 
 def of_model(name: str) -> Field:
-    def write(at: Cluster, value: int) -> Cluster:
+    def write(at: Variant, value: int) -> Variant:
         sizes: dict[str, Any] = {name: value}
         return replace(at, job=replace(at.job, shape=replace(at.job.shape, **sizes)))
 
@@ -134,18 +134,18 @@ def of_hardware(name: str, quantity: str | None, share: float = 1.0) -> Field:
 
 
 def of_link(which: str, name: str, quantity: str, share: float = 1.0) -> Field:
-    def write(at: Cluster, value: float) -> Cluster:
+    def write(at: Variant, value: float) -> Variant:
         return on(at, {which: replace(getattr(at.job.hardware, which), **{name: value * share})})
 
     return Field(lambda at: getattr(getattr(at.job.hardware, which), name) / share, write, quantity)
 
 
-def on(at: Cluster, changes: dict[str, Any]) -> Cluster:
+def on(at: Variant, changes: dict[str, Any]) -> Variant:
     hardware: Hardware = replace(at.job.hardware, **changes)
     return replace(at, job=replace(at.job, hardware=hardware))
 
 
-def with_peak(at: Cluster, value: float) -> Cluster:
+def with_peak(at: Variant, value: float) -> Variant:
     """Another peak in 16 bits, and all other dtypes' in proportion."""
     hardware, times = at.job.hardware, value / bf16(at)
     changes: dict[str, Any] = {"flops_per_second": hardware.flops_per_second * times}
@@ -156,7 +156,7 @@ def with_peak(at: Cluster, value: float) -> Cluster:
     return on(at, changes)
 
 
-def bf16(at: Cluster) -> float:
+def bf16(at: Variant) -> float:
     return (
         at.job.hardware.peak("bf16")
         if isinstance(at.job.hardware, Accelerator)

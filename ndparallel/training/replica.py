@@ -16,7 +16,7 @@ from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.base.errors import UserError
 from ndparallel.model import data
-from ndparallel.model.nonfinite import Origin, Watch
+from ndparallel.model.nonfinite import NonFiniteWatch, Origin
 from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.stages import stage_units
 from ndparallel.model.units import Context, Routed, Unit
@@ -82,7 +82,7 @@ class Replica:
         tp = TensorParallel(gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.chunks)
         cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
         ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
-        watch = Watch(gpu) if job.watch else None
+        watch = NonFiniteWatch(gpu) if job.watch else None
         return Context(
             gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch
         )

@@ -46,7 +46,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import AUTOMATIC, broken
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
@@ -86,7 +86,7 @@ class Case:
     TF32 and float32."""
 
     name: str
-    job: Job
+    job: TrainingJob
     plan: Plan
     measured_seconds: float | None
     measured_bytes: float | None
@@ -123,7 +123,7 @@ def express(run: Mapping[str, Any]) -> Case:
     plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
     batch = global_batch(run["batch"], plan)
     half, dtype = half_of(run.get("precision"), stack, plan), "fp8" if bits == 8 else "bf16"
-    job = Job(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
+    job = TrainingJob(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
     plan = in_groups(job, plan)
     refuse_impossible(job, plan)
     seconds, part = measured_seconds(run["measured"], job, plan)
@@ -163,7 +163,7 @@ def tidy(value: Any) -> Any:
     return value
 
 
-def refuse_impossible(job: Job, plan: Plan) -> None:
+def refuse_impossible(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError with the first rule that the plan breaks and that cannot be priced all the same."""
     for reason in broken(job, plan):
         if reason.rule not in PRICED:
@@ -260,7 +260,7 @@ def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
     return (name, chunks) if chunks > 1 else ("1f1b", 1)
 
 
-def in_groups(job: Job, plan: Plan) -> Plan:
+def in_groups(job: TrainingJob, plan: Plan) -> Plan:
     """Interleaved goes round in groups of pp microbatches; of other numbers breadth-first makes the most
     alike schedule."""
     uneven = plan.schedule == "interleaved" and plan.microbatches(job) % plan.pp

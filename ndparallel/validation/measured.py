@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.validation.hardware import number_in
 
 
-def measured_seconds(measured: Mapping[str, Any], job: Job, plan: Plan) -> tuple[float | None, str]:
+def measured_seconds(measured: Mapping[str, Any], job: TrainingJob, plan: Plan) -> tuple[float | None, str]:
     """Seconds that the source gives or that follow from its figures, and what they are of; None where it
     gives none."""
     given = {key: number_in(value) for key, value in measured.items() if number_in(value)}
@@ -37,7 +37,7 @@ def measured_seconds(measured: Mapping[str, Any], job: Job, plan: Plan) -> tuple
     return next((way(given[key]) for key, way in ways.items() if key in given), None), "step"
 
 
-def peak_of(job: Job) -> float:
+def peak_of(job: TrainingJob) -> float:
     assert isinstance(job.hardware, Accelerator)
     return job.hardware.peak(job.dtype)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import Stack
 from ndparallel.validation.words import number_of_bits
 
@@ -30,7 +30,7 @@ def half_of(stated: Any, stack: Stack, plan: Plan) -> bool:
     return "pure" in precision or alone or number_of_bits(precision) >= SINGLE_BITS
 
 
-def in_four_bytes(job: Job, dtype: str) -> Job:
+def in_four_bytes(job: TrainingJob, dtype: str) -> TrainingJob:
     """The same job with numbers of 4 bytes, told in numbers of 2: memory and links are half of what they are.
     Flash attention takes only numbers of 16 bits and less (github.com/Dao-AILab/flash-attention, README)."""
     assert isinstance(job.hardware, Accelerator)

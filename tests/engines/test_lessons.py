@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from gpu import GPU
-from ndparallel.engines.inline import Seat
+from ndparallel.engines.inline import InlineRank
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.registry import LESSONS, load
@@ -44,7 +44,7 @@ def test_a_strategy_leaves_no_circle_that_only_the_garbage_collector_could_set_f
     try:
         run(strategy(lesson, name), job, gpus)
         gc.collect()
-        assert not [left for left in gc.garbage if isinstance(left, GPU | Unit | Seat)]
+        assert not [left for left in gc.garbage if isinstance(left, GPU | Unit | InlineRank)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -12,7 +12,7 @@ from ndparallel.hardware.pocket import POCKET
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.lesson_runs.token_counts import TokenCounts
 from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.shape import Experts, ModelShape
@@ -29,7 +29,7 @@ NO_NODES = replace(ROOMY, gpus_per_node=1)
 MODEL = ModelConfig(layers=8)
 
 
-def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Plan]:
+def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[TrainingJob, Plan]:
     """The planner's words for an executed job; `software` is what its rank program does."""
     model, mesh = lesson.model, lesson.mesh
     sizes = (model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn, model.vocab)
@@ -54,7 +54,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Job, Pla
         schedule=schedule,
     )
     shape = ModelShape("pocket", *sizes, experts=some)
-    return Job(
+    return TrainingJob(
         shape, hardware, stack, model.sequence, lesson.batch, capacity_factor=model.capacity_factor
     ), plan
 
@@ -70,7 +70,7 @@ def assert_equal(lesson: str, name: str, gpus: int = 4, hardware: Hardware = ROO
     assert_predicted(results, *planned(job, hardware, **software))
 
 
-def assert_predicted(results, job: Job, plan: Plan):
+def assert_predicted(results, job: TrainingJob, plan: Plan):
     step, memory, counted = predict(job, plan), peak_memory(job, plan), counted_bytes(results)
     assert float(step.seconds) == pytest.approx(seconds_of(results), rel=1e-6)
     assert memory.total == counted["total"]

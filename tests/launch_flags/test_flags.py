@@ -21,7 +21,7 @@ from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
@@ -51,8 +51,10 @@ LINE = (
 )
 
 
-def job_of(name: str = "llama-3-8b", software: str = "megatron-core", batch: int = 64, **changes) -> Job:
-    return Job(
+def job_of(
+    name: str = "llama-3-8b", software: str = "megatron-core", batch: int = 64, **changes
+) -> TrainingJob:
+    return TrainingJob(
         preset(name),
         H100,
         STACKS[software],
@@ -76,7 +78,7 @@ def powers(most: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def jobs_and_plans(draw) -> tuple[Job, Plan]:
+def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
     """Any legal plan that Megatron-Core has: 1F1B or interleaved, all degrees, all of ZeRO."""
     name = draw(st.sampled_from(NAMES))
     pp, chunks = draw(

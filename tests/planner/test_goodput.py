@@ -12,19 +12,19 @@ from ndparallel.planner import goodput
 from ndparallel.planner.goodput import (
     DAY,
     HOUR,
-    Cluster,
+    FailureModel,
     daly_interval,
     expected_goodput,
     simulate,
     young_interval,
 )
 
-LLAMA_3 = Cluster(16_384)
+LLAMA_3 = FailureModel(16_384)
 MINUTE = 60.0
 
 
 def machine(mtbf, checkpoint, restart):
-    return Cluster(1, HOUR / mtbf, checkpoint, restart)
+    return FailureModel(1, HOUR / mtbf, checkpoint, restart)
 
 
 @pytest.mark.parametrize(("mtbf", "minutes"), [(24 * HOUR, "117"), (6 * HOUR, "57"), (15 * MINUTE, "9.1")])

@@ -9,22 +9,22 @@ import pytest
 from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import answer
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.imbalance import filled, imbalance_sentences, most_even
 from ndparallel.planner.step.step import predict, step_of, workload_of
-from ndparallel.planner.step.streams import Seconds
+from ndparallel.planner.step.streams import TimeBreakdown
 from ndparallel.planner.step.workload import Workload
 from ndparallel.search.tables import bound
 
 PP3 = Plan(pp=3, dp=8, zero=1)
 
 
-def job(model: str = "llama-3-8b", batch: int = 24) -> Job:
-    return Job(find_model(model), find_hardware("h100"), find_stack("megatron-core"), 8192, batch)
+def job(model: str = "llama-3-8b", batch: int = 24) -> TrainingJob:
+    return TrainingJob(find_model(model), find_hardware("h100"), find_stack("megatron-core"), 8192, batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class ByHand(Workload):
 
     @property
     def columns(self):
-        each = [Seconds(compute=seconds) for seconds in self.forward]
+        each = [TimeBreakdown(compute=seconds) for seconds in self.forward]
         return each, each, each
 
     def messages(self):

@@ -5,37 +5,37 @@ from dataclasses import replace
 import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import recomputed_flops
-from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import MEGATRON_2022, MEGATRON_CORE
 from ndparallel.planner.step.step import predict
 
-DENSE = Job(find_model("llama-3-8b"), find_hardware("h100"), MEGATRON_CORE, 4096, 32)
+DENSE = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), MEGATRON_CORE, 4096, 32)
 SPARSE = replace(DENSE, shape=find_model("mixtral-8x7b"))
 EP8 = Plan(dp=8, ep=8)
 ROWS = 4096 * 2  # of one microbatch: two experts for each token
 
 
-def flops(job: Job, plan: Plan, name: str) -> float:
+def flops(job: TrainingJob, plan: Plan, name: str) -> float:
     items = Pricing(job, plan).lists.unit("experts", plan.recompute).forward
-    return sum(item.flops for item in items if not isinstance(item, Exchange) and name in item.name)
+    return sum(item.flops for item in items if not isinstance(item, CollectiveOp) and name in item.name)
 
 
-def sent(job: Job, plan: Plan, group: str, *passes: str) -> float:
+def sent(job: TrainingJob, plan: Plan, group: str, *passes: str) -> float:
     layer = Pricing(job, plan).lists.unit("experts" if job.shape.experts else "dense", plan.recompute)
     return sum(
         item.bytes
         for one in passes
         for item in getattr(layer, one)
-        if isinstance(item, Exchange) and item.group == group
+        if isinstance(item, CollectiveOp) and item.group == group
     )
 
 
-def compute(job: Job, plan: Plan) -> float:
+def compute(job: TrainingJob, plan: Plan) -> float:
     return float(predict(job, plan).breakdown["compute"])
 
 
@@ -73,7 +73,7 @@ def test_a_layer_that_is_not_recomputed_keeps_what_it_would_keep_without_recompu
     assert some == pytest.approx((all_of_them - one) * 8 / 32 + one * 24 + one)
 
 
-def recomputing(job: Job, *modules: str) -> Job:
+def recomputing(job: TrainingJob, *modules: str) -> TrainingJob:
     return replace(job, stack=replace(job.stack, selective=modules))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import Share
 from ndparallel.planner.memory.total import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank, peak_memory
@@ -36,7 +36,7 @@ S, B, H, A = 1024, 4, 2304, 24
 
 
 def job(stack="megatron-2022", **changes):
-    return replace(Job(GPT, find_hardware("a100-80"), find_stack(stack), S, 64), **changes)
+    return replace(TrainingJob(GPT, find_hardware("a100-80"), find_stack(stack), S, 64), **changes)
 
 
 def kept(recompute="none", **share):

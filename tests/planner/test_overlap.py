@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
-from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.overlap import Bucket, Unit, fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.step.step import predict, slowest
-from ndparallel.planner.step.streams import Seconds, Streams
+from ndparallel.planner.step.streams import StreamClock, TimeBreakdown
 from ndparallel.planner.step.workload import Workload
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -35,16 +35,19 @@ class Round:
 
 
 def buckets(units=4, reduce=1.0, gather=0.5):
-    unit = Unit([Seconds(compute=FORWARD)], [Seconds(compute=BACKWARD)])
+    unit = UnitCost([TimeBreakdown(compute=FORWARD)], [TimeBreakdown(compute=BACKWARD)])
     sent = [
-        (Exchange(f"r{n}", "reduce_scatter", "dp", reduce), Exchange(f"g{n}", "all_gather", "dp", gather))
+        (
+            CollectiveOp(f"r{n}", "reduce_scatter", "dp", reduce),
+            CollectiveOp(f"g{n}", "all_gather", "dp", gather),
+        )
         for n in range(units)
     ]
-    return [Bucket([unit], [to_owner], [to_all], whole_bytes=(10, 10)) for to_owner, to_all in sent]
+    return [BucketCost([unit], [to_owner], [to_all], whole_bytes=(10, 10)) for to_owner, to_all in sent]
 
 
 def dp_seconds(pattern, *arguments, alike=True):
-    streams = Streams(Round(alike))
+    streams = StreamClock(Round(alike))
     pattern(streams, *arguments)
     return streams.spent.get("dp", 0.0)
 
@@ -68,7 +71,7 @@ def test_weights_before_the_first_forward_pass_cost_the_first_bucket_or_what_it_
     [(1.2, 3 * 0.2 + 1.2), (2.1, 3 * 0.2 * 2.1 / 1.2 + 2.1), (5.0, 4 * 5.0 - 3 * BACKWARD)],
 )
 def test_compute_is_slower_while_gradients_travel_and_what_waits_anyway_loses_nothing(reduce, exposed):
-    streams = Streams(Round(slowdown=0.2))
+    streams = StreamClock(Round(slowdown=0.2))
     replicated(streams, buckets(reduce=reduce), 1, True)
     assert streams.spent["dp"] == pytest.approx(exposed)
     assert streams.now == pytest.approx(4 * (FORWARD + BACKWARD) + exposed)
@@ -77,16 +80,16 @@ def test_compute_is_slower_while_gradients_travel_and_what_waits_anyway_loses_no
 def test_what_a_collective_slows_does_not_depend_on_how_compute_is_cut():
     """In 6 s beside a collective 5 s of compute are done, be it one operation or fifty."""
     for parts in (1, 5, 50):
-        streams = Streams(Round(slowdown=0.2))
-        streams.start(Exchange("gradients", "all_reduce", "dp", 6.0))
-        streams.run([Seconds(compute=8.0 / parts)] * parts)
+        streams = StreamClock(Round(slowdown=0.2))
+        streams.start(CollectiveOp("gradients", "all_reduce", "dp", 6.0))
+        streams.run([TimeBreakdown(compute=8.0 / parts)] * parts)
         assert streams.now == pytest.approx(9.0) and streams.spent["dp"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(schedule, monkeypatch):
     """Every layer's travel beside the next; the last one's are waited for, with or without the embedding."""
-    job = Job(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
+    job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
     plan = Plan(tp=2, pp=4, dp=8, micro_batch=2, schedule=schedule)
     pricing = Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan)
     reduce = pricing.whole(Workload(pricing).bucket("dense").reduce[0])
@@ -101,11 +104,13 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     ("schedule", "chunks"), [("zb-v", 2), ("dualpipev", 2), ("interleaved", 2), ("1f1b", 1)]
 )
 def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
-    passed, pass_by = [], Streams.pass_by
+    passed, pass_by = [], StreamClock.pass_by
     monkeypatch.setattr(
-        Streams, "pass_by", lambda streams, seconds: (passed.append(seconds), pass_by(streams, seconds))
+        StreamClock, "pass_by", lambda streams, seconds: (passed.append(seconds), pass_by(streams, seconds))
     )
-    job = Job(find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512)
+    job = TrainingJob(
+        find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512
+    )
     predict(job, Plan(tp=4, pp=4, dp=16, micro_batch=2, zero=1, schedule=schedule, chunks=chunks))
     assert passed and min(passed) >= 0
 
@@ -118,14 +123,14 @@ def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_fi
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_fsdp_holds_two_units_and_their_gradients_at_most_and_gives_all_back(prefetch):
-    streams = Streams(Round())
+    streams = StreamClock(Round())
     fully_sharded(streams, buckets(), prefetch, prefetch)
     assert streams.memory.peak["buffers"] == (10 + 10 + 10 + 10 if prefetch else 10 + 10)
     assert streams.memory.held["buffers"] == 0
 
 
 def test_zero_2_holds_the_gradients_of_one_bucket_and_of_the_one_on_its_way():
-    streams = Streams(Round())
+    streams = StreamClock(Round())
     sharded_gradients(streams, buckets())
     assert streams.memory.peak["buffers"] == 20 and streams.memory.held["buffers"] == 0
 
@@ -137,7 +142,7 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
             return replicated(streams, buckets(reduce=5.0), 7, True)
         return streams.repeat(7, lambda: fully_sharded(streams, buckets(reduce=5.0), True, True))
 
-    once, each = Streams(Round(alike=True)), Streams(Round(alike=False))
+    once, each = StreamClock(Round(alike=True)), StreamClock(Round(alike=False))
     step(once), step(each)
     assert once.now == pytest.approx(each.now) and once.spent == pytest.approx(each.spent)
 
@@ -154,7 +159,7 @@ def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(
         sharded_gradients(streams, units)
         return streams
 
-    once, each = (step(Streams(Round(alike, slowdown))) for alike in (True, False))
+    once, each = (step(StreamClock(Round(alike, slowdown))) for alike in (True, False))
     assert once.now == pytest.approx(each.now, rel=1e-9) and once.spent == pytest.approx(each.spent, rel=1e-9)
 
 
@@ -163,7 +168,7 @@ def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(
 )
 def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_both(schedule, chunks, apart):
     """Two ranks on two nodes: each sends and gets half of it twice."""
-    job = Job(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
+    job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
     tied = replace(job, shape=replace(job.shape, tied_embeddings=True))
     plan = Plan(tp=2, pp=4, dp=8, chunks=chunks, schedule=schedule)
     longer = predict(tied, plan).seconds - predict(job, plan).seconds

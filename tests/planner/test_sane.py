@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu import Link
 from ndparallel.hardware.accelerator import Accelerator, find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS, GroupLinks, collective_seconds
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.memory.total import KINDS, peak_memory
@@ -34,7 +34,9 @@ def jobs(draw):
     stack = find_stack(draw(st.sampled_from(FRAMEWORKS)))
     assume(stack.attention == "unfused" or f"{stack.attention} forward" in hardware.attention_fractions)
     batch = draw(st.sampled_from([32, 64, 128]))
-    return Job(draw(st.sampled_from(MODELS)), hardware, stack, draw(st.sampled_from([1024, 4096])), batch)
+    return TrainingJob(
+        draw(st.sampled_from(MODELS)), hardware, stack, draw(st.sampled_from([1024, 4096])), batch
+    )
 
 
 @st.composite

@@ -13,7 +13,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.picture import timeline_of
@@ -35,7 +35,9 @@ LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)
 
 
 def job(**changes):
-    return replace(Job(LLAMA, find_hardware("h100"), find_stack("megatron-core"), 4096, 256), **changes)
+    return replace(
+        TrainingJob(LLAMA, find_hardware("h100"), find_stack("megatron-core"), 4096, 256), **changes
+    )
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu import Link
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import (
     SLOWDOWN,
     START_SECONDS,
@@ -20,7 +20,7 @@ from ndparallel.planner.layers.collective_time import (
     distinct_nodes,
 )
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.operations import Exchange, Share
+from ndparallel.planner.layers.operations import CollectiveOp, Share
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import STACKS, find_stack
@@ -50,11 +50,11 @@ def lists(shape, stack, **share):
 
 
 def flops(items):
-    return sum(item.flops for item in items if not isinstance(item, Exchange))
+    return sum(item.flops for item in items if not isinstance(item, CollectiveOp))
 
 
 def exchanges(items, name):
-    return [item for item in items if isinstance(item, Exchange) and item.name == name]
+    return [item for item in items if isinstance(item, CollectiveOp) and item.name == name]
 
 
 # ------------------------------------------------------------------------------------------------- operations
@@ -170,7 +170,7 @@ def test_a_token_with_many_choices_meets_all_nodes_and_with_one_a_share_of_them(
 
 
 def job(shape=LLAMA, hardware="h100", stack="megatron-core"):
-    return Job(shape, find_hardware(hardware), find_stack(stack), 4096, 64)
+    return TrainingJob(shape, find_hardware(hardware), find_stack(stack), 4096, 64)
 
 
 @pytest.mark.parametrize("stack", FRAMEWORKS)
@@ -192,17 +192,17 @@ def test_an_array_of_plans_is_priced_as_one_by_one(stack, shape):
 
 def test_a_collective_beside_a_matmul_costs_what_is_left_of_it_and_at_least_a_chunk():
     pricing = Pricing(job(), Plan(tp=8, sequence_parallel=True))
-    whole = pricing.whole(Exchange("x", "all_gather", "tp", 1e9))
+    whole = pricing.whole(CollectiveOp("x", "all_gather", "tp", 1e9))
     slowed = SLOWDOWN / (1 + SLOWDOWN) * whole
-    long = [item for item in pricing.lists.mlp_forward() if not isinstance(item, Exchange)][1]
-    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9)) == whole
+    long = [item for item in pricing.lists.mlp_forward() if not isinstance(item, CollectiveOp)][1]
+    assert pricing.exposed(CollectiveOp("x", "all_gather", "tp", 1e9)) == whole
     assert pricing.exposed(
-        Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 4)
+        CollectiveOp("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 4)
     ) == pytest.approx(whole / 4)
     assert pricing.exposed(
-        Exchange("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 8)
+        CollectiveOp("x", "all_gather", "tp", 1e9, long._replace(flops=1e18), 8)
     ) == pytest.approx(slowed)
-    assert pricing.exposed(Exchange("x", "all_gather", "tp", 1e9, long)) == pytest.approx(
+    assert pricing.exposed(CollectiveOp("x", "all_gather", "tp", 1e9, long)) == pytest.approx(
         whole - float(pricing.job.hardware.seconds(long))
     )
 

@@ -14,9 +14,9 @@ from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, build
 from ndparallel.pipeline.timing import peak_activations
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken, is_folded, why_not
-from ndparallel.planner.memory.in_flight import HELD
+from ndparallel.planner.memory.in_flight import PEAK_IN_FLIGHT
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import find_stack
@@ -37,8 +37,10 @@ def shape_of(model: ModelConfig) -> ModelShape:
     return ModelShape("pocket model", head_dim=model.head_dim, experts=experts, **sizes)
 
 
-def planned(model: ModelConfig) -> Job:
-    return Job(shape_of(model), find_hardware("h100"), find_stack("megatron-core"), model.sequence, BATCH)
+def planned(model: ModelConfig) -> TrainingJob:
+    return TrainingJob(
+        shape_of(model), find_hardware("h100"), find_stack("megatron-core"), model.sequence, BATCH
+    )
 
 
 def executed(model: ModelConfig, plan: Plan) -> ExecutedJob:
@@ -116,7 +118,7 @@ def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d(
 
 def test_folded_expert_parallelism_is_priced_but_neither_searched_nor_run():
     folded = Plan(tp=2, dp=2, ep=4)
-    job = Job(find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 8)
+    job = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 8)
     assert is_folded(folded) and not list(why_not(job, folded))
     assert [reason.rule for reason in broken(job, folded)] == ["dp not divisible by ep"]
     table = layouts(job, 4, {}, Counter())
@@ -150,7 +152,9 @@ def test_what_a_rank_holds_in_closed_form_is_what_its_list_holds():
             if RECIPES[name].chunks not in (None, chunks) or (RECIPES[name].groups and microbatches % pp):
                 continue
             listed = peak_activations(build(name, pp, microbatches, chunks))
-            assert listed == [float(HELD[name](microbatches, rank, pp, chunks)) for rank in range(pp)], (
+            assert listed == [
+                float(PEAK_IN_FLIGHT[name](microbatches, rank, pp, chunks)) for rank in range(pp)
+            ], (
                 name,
                 pp,
                 microbatches,

@@ -13,7 +13,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
@@ -46,8 +46,8 @@ def job(
     batch: int = 64,
     software: str = "megatron-core",
     sequence: int = 4096,
-) -> Job:
-    return Job(find_model(model), find_hardware(hardware), find_stack(software), sequence, batch)
+) -> TrainingJob:
+    return TrainingJob(find_model(model), find_hardware(hardware), find_stack(software), sequence, batch)
 
 
 @cache
@@ -55,7 +55,7 @@ def found(model: str, gpus: int) -> Found:
     return search(job(model), gpus)
 
 
-def random_plans(of: Job, gpus: int, count: int) -> list[Plan]:
+def random_plans(of: TrainingJob, gpus: int, count: int) -> list[Plan]:
     """Legal plans, drawn without the search's own enumeration."""
     draw, plans = random.Random(3), []
     while len(plans) < count:
@@ -78,7 +78,7 @@ def random_plans(of: Job, gpus: int, count: int) -> list[Plan]:
     return plans
 
 
-def priced(of: Job, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
+def priced(of: TrainingJob, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
     """Those that fit, with the bounds of their steps."""
     alike: dict[Plan, list[Plan]] = defaultdict(list)
     for plan in plans:

@@ -8,7 +8,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
@@ -24,7 +24,7 @@ RUNS = {run["id"]: run for run in read_cases()}
 LLAMA_70B = RUNS["dgxc2502_70b_bf16_64"]  # H100, tp 4, pp 4, cp 2, dp 2
 GPT_22B = RUNS["kor_t5_22B_full"]
 QWEN = RUNS["zoo_qwen235_4"]
-V3 = Job(find_model("deepseek-v3"), find_hardware("h100"), STACKS["megatron-core"], 4096, 1024)
+V3 = TrainingJob(find_model("deepseek-v3"), find_hardware("h100"), STACKS["megatron-core"], 4096, 1024)
 
 
 def changed(run: dict, **tables) -> dict:

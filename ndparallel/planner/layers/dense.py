@@ -10,7 +10,7 @@ Glossary: see `ndparallel.planner.layers.operations`.
 
 from gpu import Operation
 from ndparallel.planner.layers.experts import ExpertLists
-from ndparallel.planner.layers.operations import HALF, SCORE_DROPOUT, Exchange, Layer, elementwise, matmul
+from ndparallel.planner.layers.operations import HALF, SCORE_DROPOUT, CollectiveOp, Layer, elementwise, matmul
 from ndparallel.planner.models.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
@@ -57,7 +57,7 @@ class LayerLists(ExpertLists):
 
     def module(self, name: str, first: list, last: list) -> list:
         """What one module of selective recomputation runs again; nothing where the layer has none."""
-        experts = any(isinstance(item, Exchange) and item.group == "ep" for item in last)
+        experts = any(isinstance(item, CollectiveOp) and item.group == "ep" for item in last)
         if name == "moe_act":
             return [self.expert_activation(False)] if experts else []
         if name == "mla_up_proj":
@@ -123,10 +123,13 @@ class LayerLists(ExpertLists):
         kv = 2 * self.shape.kv_heads / self.share.tp * self.shape.head_dim
         size = self.share.micro_batch * self.share.sequence * kv * HALF
         if self.stack.cp_gathers:
-            scatter = [Exchange("cp scatter", "reduce_scatter", "cp", size)] if backward else []
-            return [Exchange("cp gather", "all_gather", "cp", size), *core, *scatter]
+            scatter = [CollectiveOp("cp scatter", "reduce_scatter", "cp", size)] if backward else []
+            return [CollectiveOp("cp gather", "all_gather", "cp", size), *core, *scatter]
         beside = max(core, key=lambda op: op.kind != "elementwise") if self.stack.cp_overlap else None
-        return [Exchange("cp ring", "all_gather", "cp", size * (1 + backward), beside, self.share.cp), *core]
+        return [
+            CollectiveOp("cp ring", "all_gather", "cp", size * (1 + backward), beside, self.share.cp),
+            *core,
+        ]
 
     @property
     def pairs(self):
@@ -246,7 +249,9 @@ class LayerLists(ExpertLists):
             self.stack.logit_bytes / 2 / HALF,
         )
         whole = (
-            [] if self.stack.parallel_loss else [Exchange("tp logits", "all_gather", "tp", elements * HALF)]
+            []
+            if self.stack.parallel_loss
+            else [CollectiveOp("tp logits", "all_gather", "tp", elements * HALF)]
         )
         return (
             [self.norm(False), *self.gather(forward), forward, *whole, loss],

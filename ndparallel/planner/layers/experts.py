@@ -10,7 +10,7 @@ Glossary
 """
 
 from gpu import Operation
-from ndparallel.planner.layers.operations import HALF, ROUTING_LAUNCHES, Exchange, elementwise, matmul
+from ndparallel.planner.layers.operations import HALF, ROUTING_LAUNCHES, CollectiveOp, elementwise, matmul
 from ndparallel.planner.layers.parts import LayerParts, matmul_shape
 from ndparallel.planner.models.shape import Experts
 
@@ -91,13 +91,13 @@ class ExpertLists(LayerParts):
             elementwise("permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES)
         ]
 
-    def to_experts(self, name: str) -> Exchange:
+    def to_experts(self, name: str) -> CollectiveOp:
         """The rows of the busiest rank, at whose door all others wait."""
         size, choices = (
             self.received * self.shape.hidden * HALF,
             self.moe.top_k if self.stack.deduplicates else 0,
         )
-        return Exchange(f"ep {name}", "all_to_all", "ep", size, choices=choices)
+        return CollectiveOp(f"ep {name}", "all_to_all", "ep", size, choices=choices)
 
     def grouped(self, which: str, side: str) -> Operation:
         """One matrix of all the rank's experts: as many products as there are experts on the rank, and as

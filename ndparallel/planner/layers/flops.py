@@ -11,7 +11,7 @@ Limit  Published MFUs differ by up to 2x: some count the masked half of attentio
 from dataclasses import replace
 
 from gpu import Operation
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.step.workload import kinds_by_stage
 
@@ -24,7 +24,7 @@ DEFINITIONS = {
 }
 
 
-def model_flops(job: Job) -> float:
+def model_flops(job: TrainingJob) -> float:
     """FLOPs of one step without recomputation: matrices, and the attention that the mask keeps."""
     counted, shape = job.shape.parameters(), job.shape
     matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
@@ -32,7 +32,7 @@ def model_flops(job: Job) -> float:
     return float(job.global_batch * job.sequence * (6 * matrices + attention))
 
 
-def recomputed_flops(job: Job, plan: Plan) -> float:
+def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
     kinds = [

@@ -60,7 +60,7 @@ SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one by
 ROUTING_LAUNCHES = 60
 
 
-class Exchange(NamedTuple):
+class CollectiveOp(NamedTuple):
     """A collective of a group (tp, cp, ep) on `bytes` in all, beside an operation that hides it, whole or but
     for one of `chunks`."""
 
@@ -76,13 +76,13 @@ class Exchange(NamedTuple):
 class Start(NamedTuple):
     """Start a collective on its group's stream, and go on."""
 
-    exchange: Exchange
+    exchange: CollectiveOp
 
 
 class Wait(NamedTuple):
     """Wait for a collective that was started."""
 
-    exchange: Exchange
+    exchange: CollectiveOp
 
 
 class Hold(NamedTuple):

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from gpu import Operation
-from ndparallel.planner.layers.operations import HALF, PASSES, Exchange, Share, elementwise, matmul
+from ndparallel.planner.layers.operations import HALF, PASSES, CollectiveOp, Share, elementwise, matmul
 from ndparallel.planner.models.shape import Linear, ModelShape
 from ndparallel.planner.software import Stack
 
@@ -60,7 +60,7 @@ class LayerParts:
 
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
-    def gather(self, beside: Operation, matrices: int = 1) -> list[Exchange]:
+    def gather(self, beside: Operation, matrices: int = 1) -> list[CollectiveOp]:
         """Before a column matrix, or several side by side: without sequence parallelism every rank has all
         rows already."""
         if not self.share.sequence_parallel:
@@ -69,7 +69,7 @@ class LayerParts:
             matrices if self.stack.tp_by_matrix else 1
         )
 
-    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[Exchange]:
+    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[CollectiveOp]:
         """After a row matrix, and after the dgrad of column matrices."""
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
         whole = backward and self.stack.tp_overlap != "none"
@@ -78,14 +78,14 @@ class LayerParts:
         )
         return [one] * (matrices if self.stack.tp_by_matrix else 1)
 
-    def gather_again(self, beside: Operation) -> list[Exchange]:
+    def gather_again(self, beside: Operation) -> list[CollectiveOp]:
         """The input of a column matrix, for its wgrad: only the shard was kept."""
         kept = self.stack.tp_overlap == "none" or not self.share.sequence_parallel
         return [] if kept else [self.exchange("all_gather", beside, True, math.inf)]
 
-    def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> Exchange:
+    def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> CollectiveOp:
         size = self.share.rows * self.shape.hidden * HALF
-        return Exchange(
+        return CollectiveOp(
             f"tp {collective}",
             collective,
             "tp",

@@ -1,4 +1,5 @@
-"""Seconds of one layer's passes on one machine: its list, priced, with the communication that nothing hides.
+"""TimeBreakdown of one layer's passes on one machine: its list, priced, with the communication that nothing
+hides.
 
 Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when
        the matmul ends.
@@ -15,28 +16,28 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpu import Operation
-from ndparallel.planner.job import Groups, Job, Plan
+from ndparallel.planner.job import Groups, Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.numbers import larger
-from ndparallel.planner.layers.operations import Exchange
-from ndparallel.planner.step.streams import Seconds
+from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.step.streams import TimeBreakdown
 
 
 class UnitSeconds(NamedTuple):
     """One microbatch through one unit, by pass."""
 
-    forward: Seconds
-    recompute: Seconds
-    backward_input: Seconds
-    backward_weight: Seconds
+    forward: TimeBreakdown
+    recompute: TimeBreakdown
+    backward_input: TimeBreakdown
+    backward_weight: TimeBreakdown
 
     @property
-    def backward(self) -> Seconds:
+    def backward(self) -> TimeBreakdown:
         return self.recompute + self.backward_input + self.backward_weight
 
     @property
-    def total(self) -> Seconds:
+    def total(self) -> TimeBreakdown:
         return self.forward + self.backward
 
 
@@ -44,11 +45,11 @@ class UnitSeconds(NamedTuple):
 class Pricing:
     """Prices lists for one job and one plan (or an array of plans); a `Machine` whose GPUs are all alike."""
 
-    job: Job
+    job: TrainingJob
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
-    wholes: dict[Exchange, Any] = field(init=False, default_factory=dict)
+    wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
     alike = True
     slowdown = SLOWDOWN
 
@@ -67,11 +68,11 @@ class Pricing:
             self.units[kind] = UnitSeconds(*(self.price(items) for items in lists))
         return self.units[kind]
 
-    def price(self, items: list) -> Seconds:
+    def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
-        parts, launches, seconds = Seconds(compute=0.0), 0.0, self.job.hardware.seconds
+        parts, launches, seconds = TimeBreakdown(compute=0.0), 0.0, self.job.hardware.seconds
         for item in items:
-            if isinstance(item, Exchange):
+            if isinstance(item, CollectiveOp):
                 parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
                 launches = launches + 1
             else:
@@ -84,10 +85,10 @@ class Pricing:
     def seconds(self, operation: Operation):
         return self.job.hardware.seconds(operation)
 
-    def arrival(self, exchange: Exchange, start):
+    def arrival(self, exchange: CollectiveOp, start):
         return start + self.whole(exchange)
 
-    def exposed(self, exchange: Exchange):
+    def exposed(self, exchange: CollectiveOp):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the
         operation by."""
         if exchange.beside is None:
@@ -96,8 +97,9 @@ class Pricing:
         left = larger(whole - beside, whole / exchange.chunks)
         return larger(left, lost_to(whole, beside))
 
-    def whole(self, exchange: Exchange):
-        """Seconds of a collective with nothing beside it; the same one of many layers is priced once."""
+    def whole(self, exchange: CollectiveOp):
+        """TimeBreakdown of a collective with nothing beside it; the same one of many layers is priced
+        once."""
         try:
             return self.wholes[exchange]
         except KeyError:
@@ -105,7 +107,7 @@ class Pricing:
         except TypeError:  # an array of sizes has no hash
             return self.priced(exchange)
 
-    def priced(self, exchange: Exchange):
+    def priced(self, exchange: CollectiveOp):
         links = self.groups.links(exchange.group)
         if exchange.choices:
             return dispatch_seconds(exchange.bytes, exchange.choices, links)

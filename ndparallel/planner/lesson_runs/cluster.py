@@ -23,7 +23,7 @@ from gpu import Hardware, Operation
 from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance, direct_all_to_all
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.step.streams import OnTheWay
 from ndparallel.training.buckets import usual_algorithm
 
@@ -31,7 +31,7 @@ RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "a
 
 
 @dataclass
-class Cluster:
+class LockstepMachine:
     """All GPUs of an executed run, or with `stage` those of one pipeline rank."""
 
     hardware: Hardware
@@ -55,7 +55,7 @@ class Cluster:
             self.prices[operation] = float(self.hardware.seconds(operation))
         return self.prices[operation]
 
-    def arrival(self, exchange: Exchange, start: Any) -> Any:
+    def arrival(self, exchange: CollectiveOp, start: Any) -> Any:
         """When each member ends a collective that it starts at its time of `start`. An all-to-all's bytes may
         be an array, (members, p): what each sends to each of its group."""
         start = np.broadcast_to(start, self.members.shape)
@@ -72,7 +72,7 @@ class Cluster:
             end[places] = clocks.now
         return end
 
-    def passed_on(self, exchange: Exchange, start: np.ndarray) -> OnTheWay:
+    def passed_on(self, exchange: CollectiveOp, start: np.ndarray) -> OnTheWay:
         """What every member hands to its right neighbour."""
         left = np.empty_like(self.members)
         for ranks in self.groups(exchange.group):
@@ -89,7 +89,7 @@ class Cluster:
             [link.bandwidth_bytes_per_second for link in links]
         )
 
-    def alike_groups(self, exchange: Exchange) -> list[tuple[str, np.ndarray]]:
+    def alike_groups(self, exchange: CollectiveOp) -> list[tuple[str, np.ndarray]]:
         """(algorithm, ranks of groups that lie on the nodes in one way), (groups, ranks)."""
         key = exchange.group, exchange.collective
         if key not in self.known:
@@ -104,7 +104,7 @@ class Cluster:
     def place_on_nodes(self, ranks: np.ndarray) -> np.ndarray:
         return np.unique(ranks // self.hardware.gpus_per_node, return_inverse=True)[1]
 
-    def algorithm(self, exchange: Exchange, ranks: np.ndarray) -> str:
+    def algorithm(self, exchange: CollectiveOp, ranks: np.ndarray) -> str:
         """What the lessons take: buckets of data parallelism go in two levels where their links allow it, all
         else round a ring."""
         if "dp" not in exchange.group:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.model.costs import Sizes
-from ndparallel.planner.layers.operations import Exchange, Start, Wait
+from ndparallel.planner.layers.operations import CollectiveOp, Start, Wait
 from ndparallel.planner.step.streams import Item
 
 
@@ -44,7 +44,7 @@ class Core:
         if self.cp > 1 and not self.gathers:
             return self.ring_backward()
         scattered = (
-            [Exchange("cp scatter", "reduce_scatter", "cp", self.cp * self.block_bytes)]
+            [CollectiveOp("cp scatter", "reduce_scatter", "cp", self.cp * self.block_bytes)]
             if self.cp > 1
             else []
         )
@@ -56,13 +56,15 @@ class Core:
         ]
 
     def gather(self) -> list[Item]:
-        return [Exchange("cp gather", "all_gather", "cp", self.cp * self.block_bytes)] if self.cp > 1 else []
+        return (
+            [CollectiveOp("cp gather", "all_gather", "cp", self.cp * self.block_bytes)] if self.cp > 1 else []
+        )
 
     def again(self, operations: list[Operation]) -> list[Operation]:
         return operations if self.selective else []
 
-    def shift(self, what: str, hop: int) -> Exchange:
-        return Exchange(f"cp {what} {hop}", "shift", "cp", self.block_bytes)
+    def shift(self, what: str, hop: int) -> CollectiveOp:
+        return CollectiveOp(f"cp {what} {hop}", "shift", "cp", self.block_bytes)
 
     def meetings(self, operations: list[Operation]) -> list[list[Operation]]:
         """The rank's own block, and those that come round, which are all alike."""

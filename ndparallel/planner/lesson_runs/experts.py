@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gpu import Operation
 from ndparallel.model import costs
-from ndparallel.planner.layers.operations import Exchange, Start, Wait
+from ndparallel.planner.layers.operations import CollectiveOp, Start, Wait
 from ndparallel.planner.lesson_runs.layers import ExecutedLists
 from ndparallel.planner.step.streams import Item
 
@@ -55,12 +55,12 @@ class ExecutedExperts(ExecutedLists):
     def itinerary(self) -> list[Item]:
         """Tell who gets how many rows."""
         size = self.z.experts * INTEGER
-        told = [Exchange("tp counts", "all_gather", "tp", self.tp * size)] if self.tp > 1 else []
-        return [Exchange("ep counts", "all_to_all", "ep", size), *told]
+        told = [CollectiveOp("tp counts", "all_gather", "tp", self.tp * size)] if self.tp > 1 else []
+        return [CollectiveOp("ep counts", "all_to_all", "ep", size), *told]
 
-    def leg(self, name: str) -> Exchange:
+    def leg(self, name: str) -> CollectiveOp:
         """Rows on their way over the ep ranks, to experts or back."""
-        return Exchange(f"ep {name}", "all_to_all", "ep", self.bytes_of(self.sent * self.z.hidden))
+        return CollectiveOp(f"ep {name}", "all_to_all", "ep", self.bytes_of(self.sent * self.z.hidden))
 
     def hand_on(self) -> list[Item]:
         """Over the tp ranks, each of which has a slice of the experts."""
@@ -84,7 +84,7 @@ class ExecutedExperts(ExecutedLists):
         z, kept = self.z, self.second_kept
         permute, combine = costs.rows_forward(z, self.sent)
         norm, router, route, *shared, add = costs.router_forward(z)
-        busy = Exchange("balance", "all_reduce", "tp_cp", self.bytes_of(2 * z.experts * self.sequences))
+        busy = CollectiveOp("balance", "all_reduce", "tp_cp", self.bytes_of(2 * z.experts * self.sequences))
         balance = [busy] if self.balances else []
         come, go = self.leg("to experts"), self.leg("from experts")
         rows = [*self.sort(), *self.busy(costs.expert_forward)]

@@ -25,15 +25,15 @@ import numpy as np
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import GIVES, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
-from ndparallel.planner.lesson_runs.cluster import Cluster
+from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.workload import PASSES, ExecutedWorkload
-from ndparallel.planner.step.overlap import Bucket, begin, finish
-from ndparallel.planner.step.streams import Item, Ledgers, Seconds, Streams
+from ndparallel.planner.step.overlap import BucketCost, begin, finish
+from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock, TimeBreakdown
 
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
 
 
-def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -> list[Streams]:
+def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -> list[StreamClock]:
     """Every pipeline rank's streams at the end of the step; with `traces` they know what happened when."""
     done: dict[tuple, Message | None] = {}
     ranks = [GridRank(work, schedule, rank, done) for rank in range(work.plan.pp)]
@@ -43,7 +43,7 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
     return [rank.streams for rank in ranks]
 
 
-def slowest_gpu(grid: list[Streams]) -> tuple[Seconds, int, int]:
+def slowest_gpu(grid: list[StreamClock]) -> tuple[TimeBreakdown, int, int]:
     """What the GPU that is done last spent its step on; its pipeline rank, and the one that works longest of
     those it works with."""
     last = max(range(len(grid)), key=lambda rank: float(np.max(grid[rank].now)))
@@ -52,12 +52,12 @@ def slowest_gpu(grid: list[Streams]) -> tuple[Seconds, int, int]:
     works = [sum(each.get(kind, 0.0) for kind in WORK) for each in spent]
     busiest, idle = works.index(max(works)), spent[last].pop("bubble", 0.0)
     imbalance = min(idle, works[busiest] - works[last])
-    return spent[last] + Seconds(bubble=idle - imbalance, imbalance=imbalance), last, busiest
+    return spent[last] + TimeBreakdown(bubble=idle - imbalance, imbalance=imbalance), last, busiest
 
 
-def spent_at(streams: Streams, place: int) -> Seconds:
+def spent_at(streams: StreamClock, place: int) -> TimeBreakdown:
     """By one GPU of a rank."""
-    return Seconds(
+    return TimeBreakdown(
         {
             kind: float(np.broadcast_to(seconds, np.shape(streams.now))[place])
             for kind, seconds in streams.spent.items()
@@ -80,24 +80,24 @@ class GridRank:
     schedule: Schedule
     rank: int
     done: dict[tuple, Message | None]
-    on_their_way: dict[int, Bucket] = field(default_factory=dict)
+    on_their_way: dict[int, BucketCost] = field(default_factory=dict)
     staged: set[int] = field(default_factory=set)
     gathered: set[int] = field(default_factory=set)
     lines: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     @cached_property
-    def machine(self) -> Cluster:
+    def machine(self) -> LockstepMachine:
         return self.work.stage_machine(self.rank)
 
     @cached_property
-    def streams(self) -> Streams:
-        streams = Streams(self.machine, np.zeros(len(self.machine.members)))
-        streams.memory = Ledgers() if self.work.job.token_counts else streams.memory
+    def streams(self) -> StreamClock:
+        streams = StreamClock(self.machine, np.zeros(len(self.machine.members)))
+        streams.memory = MemoryLedgers() if self.work.job.token_counts else streams.memory
         streams.run(self.work.states(self.rank))
         return streams
 
     @cached_property
-    def buckets(self) -> dict[int, list[Bucket]]:
+    def buckets(self) -> dict[int, list[BucketCost]]:
         """Of each stage, the last first; the last stage first."""
         return {
             stage: self.work.buckets(stage) for stage in reversed(self.work.plan.layout.stages_of(self.rank))
@@ -128,14 +128,14 @@ class GridRank:
                 self.wait_for_gradients(bucket)
                 self.stage(bucket)
 
-    def gather(self, bucket: Bucket) -> None:
+    def gather(self, bucket: BucketCost) -> None:
         if id(bucket) not in self.gathered:
             self.gathered.add(id(bucket))
             self.streams.memory.hold("buffers", bucket.whole_bytes[0])
             begin(self.streams, bucket.gather)
             finish(self.streams, bucket.gather)
 
-    def stage(self, bucket: Bucket) -> None:
+    def stage(self, bucket: BucketCost) -> None:
         if id(bucket) not in self.staged:
             self.staged.add(id(bucket))
             self.streams.memory.hold("buffers", bucket.whole_bytes[1])
@@ -166,7 +166,7 @@ class GridRank:
             known[op, kind] = self.work.passes(kind, PASSES[op], deferred=op == "I")
         return known[op, kind]
 
-    def synchronise(self, action: Action, bucket: Bucket) -> None:
+    def synchronise(self, action: Action, bucket: BucketCost) -> None:
         """FSDP forgets its weights. DDP and ZeRO-1 sum gradients that are complete, ZeRO-2 and FSDP those of
         every microbatch."""
         zero = self.work.plan.zero
@@ -184,7 +184,7 @@ class GridRank:
         """By stage, the action that completes its weights' gradients."""
         return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}
 
-    def wait_for_gradients(self, bucket: Bucket) -> None:
+    def wait_for_gradients(self, bucket: BucketCost) -> None:
         if self.on_their_way.pop(id(bucket), None):
             finish(self.streams, bucket.reduce)
             if self.work.plan.zero >= 2:

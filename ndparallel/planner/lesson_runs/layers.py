@@ -2,7 +2,8 @@
 
 Idea   ndparallel/model/costs.py says what an executed layer computes and keeps. Here collectives and memory
        stand between those operations, where ndparallel/model/layers.py, attention.py and experts.py have
-       them; so the planner can predict an executed cluster to the last digit (tests/ladder/test_rung3_scale.py).
+       them; so the planner can predict an executed cluster to the last digit
+       (tests/ladder/test_rung3_scale.py).
 Cost   as `ndparallel.planner.step.streams`.
 Limit  Llama-style blocks, all microbatches alike; experts in balance, but for
        `ndparallel.planner.lesson_runs.routing`.
@@ -21,7 +22,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.model.costs import Sizes
-from ndparallel.planner.layers.operations import Exchange, Hold, Start, Wait
+from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.core import Core
 from ndparallel.planner.step.streams import Item
 
@@ -64,7 +65,9 @@ class ExecutedLists:
     def talk(self, collective: str, elements=None) -> list[Item]:
         """A collective of tp, by default on a whole activation."""
         size = self.z.tokens * self.z.hidden if elements is None else elements
-        return [Exchange(f"tp {collective}", collective, "tp", self.bytes_of(size))] if self.tp > 1 else []
+        return (
+            [CollectiveOp(f"tp {collective}", collective, "tp", self.bytes_of(size))] if self.tp > 1 else []
+        )
 
     def enter(self) -> list[Item]:
         return self.talk("all_gather") if self.shards else []
@@ -95,7 +98,9 @@ class ExecutedLists:
         if self.chunks == 1 or self.tp == 1:
             return [operation, *self.leave()]
         size = self.bytes_of(self.z.tokens * self.z.hidden) / self.chunks
-        parts = [Exchange(f"tp chunk {number}", "all_reduce", "tp", size) for number in range(self.chunks)]
+        parts = [
+            CollectiveOp(f"tp chunk {number}", "all_reduce", "tp", size) for number in range(self.chunks)
+        ]
         sent = [item for part in parts for item in (costs.chunk(operation, self.chunks), Start(part))]
         return [*sent, *(Wait(part) for part in parts)]
 

@@ -2,10 +2,10 @@
 
 from ndparallel.base.errors import UserError
 from ndparallel.model.units import ModelConfig
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 
 
-def check_executed(job: Job, plan: Plan) -> None:
+def check_executed(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for what the lessons' own runs do not do."""
     if job.shape.tied_embeddings and plan.pp > 1:
         raise UserError(
@@ -31,7 +31,7 @@ def check_executed(job: Job, plan: Plan) -> None:
         )
 
 
-def config_of(job: Job) -> ModelConfig:
+def config_of(job: TrainingJob) -> ModelConfig:
     """The lessons' model of this shape."""
     shape, some = job.shape, job.shape.experts
     sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn, shape.vocab)

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpu import Operation
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.planner.layers.operations import Exchange
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.experts import ExecutedExperts
 from ndparallel.planner.step.streams import Item
 
@@ -89,9 +89,9 @@ class RoutedExperts(ExecutedExperts):
     def each(self) -> list[Any]:
         return [*self.way.by_expert.T]
 
-    def leg(self, name: str) -> Exchange:
+    def leg(self, name: str) -> CollectiveOp:
         rows = self.way.leaving if name == "to experts" else self.way.received
-        return Exchange(f"ep {name}", "all_to_all", "ep", self.bytes_of(rows * self.z.hidden))
+        return CollectiveOp(f"ep {name}", "all_to_all", "ep", self.bytes_of(rows * self.z.hidden))
 
     def hand_on(self) -> list[Item]:
         """To every tp rank all that came."""

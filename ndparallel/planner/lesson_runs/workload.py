@@ -23,15 +23,15 @@ from ndparallel.model.units import ModelConfig, local_sizes
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.work import spread_layers
-from ndparallel.planner.job import Job, Plan
-from ndparallel.planner.layers.operations import Exchange, Hold
-from ndparallel.planner.lesson_runs.cluster import Cluster
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.operations import CollectiveOp, Hold
+from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.experts import ExecutedExperts
 from ndparallel.planner.lesson_runs.layers import ExecutedLists
 from ndparallel.planner.lesson_runs.model import check_executed, config_of
 from ndparallel.planner.lesson_runs.routing import Routes, routed
-from ndparallel.planner.step.overlap import Bucket, Unit
-from ndparallel.planner.step.streams import Item, Ledger, Seconds, Streams
+from ndparallel.planner.step.overlap import BucketCost, UnitCost
+from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock, TimeBreakdown
 
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
@@ -40,7 +40,7 @@ PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 class ExecutedWorkload:
     """Of one plan of a job of the lessons' model."""
 
-    job: Job
+    job: TrainingJob
     plan: Plan
 
     @cached_property
@@ -54,12 +54,12 @@ class ExecutedWorkload:
         return Mesh(plan.tp, plan.cp, plan.dp, plan.pp, plan.ep)
 
     @cached_property
-    def machine(self) -> Cluster:
-        return Cluster(self.job.hardware, self.mesh, self.itemsize)
+    def machine(self) -> LockstepMachine:
+        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize)
 
-    def stage_machine(self, rank: int) -> Cluster:
+    def stage_machine(self, rank: int) -> LockstepMachine:
         """The GPUs of one pipeline rank."""
-        return Cluster(self.job.hardware, self.mesh, self.itemsize, rank, self.machine.prices)
+        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize, rank, self.machine.prices)
 
     @property
     def itemsize(self) -> int:
@@ -130,7 +130,7 @@ class ExecutedWorkload:
         behind = sum(kinds.count("block") for kinds in self.kinds[:stage])
         return range(behind, behind + self.kinds[stage].count("block"))
 
-    def routed_block(self, op: str, layer: int, microbatch: int, machine: Cluster) -> list[Item]:
+    def routed_block(self, op: str, layer: int, microbatch: int, machine: LockstepMachine) -> list[Item]:
         """A block's pass on all ranks of the machine, with the rows that the run's own router sent."""
         assert isinstance(self.lists, ExecutedExperts) and self.job.token_counts
         sent = self.job.token_counts.sent(
@@ -170,12 +170,12 @@ class ExecutedWorkload:
             runs[-1].insert(0, kind)
         return runs
 
-    def buckets(self, stage: int) -> list[Bucket]:
+    def buckets(self, stage: int) -> list[BucketCost]:
         return [self.bucket(run, f"{stage}.{number}") for number, run in enumerate(self.runs(stage))]
 
-    def bucket(self, run: Sequence[str], name: str) -> Bucket:
+    def bucket(self, run: Sequence[str], name: str) -> BucketCost:
         units = [
-            Unit(self.passes(kind, "forward"), self.passes(kind, "backward"), tuple(self.elements(kind)))
+            UnitCost(self.passes(kind, "forward"), self.passes(kind, "backward"), tuple(self.elements(kind)))
             for kind in run
         ]
         whole = self.sizes(run) * self.itemsize
@@ -183,17 +183,17 @@ class ExecutedWorkload:
             f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", whole
         )
         gather = self.exchanges(f"weights {name}", "all_gather", whole)
-        return Bucket(units, reduce, gather, self.shared_by(run), (whole.sum(), whole.sum()))
+        return BucketCost(units, reduce, gather, self.shared_by(run), (whole.sum(), whole.sum()))
 
     def sizes(self, run: Sequence[str]) -> np.ndarray:
         """Elements of a run of units, as `elements` parts them."""
         return np.sum([self.elements(kind) for kind in run], axis=0)
 
-    def exchanges(self, name: str, collective: str, sizes: np.ndarray) -> list[Exchange]:
+    def exchanges(self, name: str, collective: str, sizes: np.ndarray) -> list[CollectiveOp]:
         """Of what all data-parallel ranks hold, and of the experts, which fewer hold."""
         parts = zip(("", " of experts"), self.averaging_groups, self.owners, sizes)
         return [
-            Exchange(name + what, collective, group, size)
+            CollectiveOp(name + what, collective, group, size)
             for what, group, ranks, size in parts
             if size and ranks > 1
         ]
@@ -208,14 +208,14 @@ class ExecutedWorkload:
         plan = self.plan
         return np.array([plan.dp * plan.cp, plan.dp * plan.cp // plan.ep])
 
-    def shared_by(self, run: Sequence[str]) -> list[Exchange]:
+    def shared_by(self, run: Sequence[str]) -> list[CollectiveOp]:
         """The sums over tp of gradients that its ranks share: one for each number of sharers."""
         sizes: dict[int, int] = defaultdict(int)
         for kind in run:
             for size, sharers in self.parameters(kind).values():
                 sizes[sharers] += size
         return [
-            Exchange(f"shared by {sharers}", "all_reduce", f"tp/{sharers}", size * self.itemsize)
+            CollectiveOp(f"shared by {sharers}", "all_reduce", f"tp/{sharers}", size * self.itemsize)
             for sharers, size in sizes.items()
             if sharers > 1 and size
         ]
@@ -223,13 +223,13 @@ class ExecutedWorkload:
     # ---- the pipeline
 
     @cached_property
-    def columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
+    def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
         return tuple([self.action_seconds(op, stage) for stage in range(self.plan.stages)] for op in "FIW")  # type: ignore[return-value]
 
-    def action_seconds(self, op: str, stage: int) -> Seconds:
-        streams = Streams(self.machine)
+    def action_seconds(self, op: str, stage: int) -> TimeBreakdown:
+        streams = StreamClock(self.machine)
         streams.run(self.action_items(op, stage))
-        return Seconds({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
+        return TimeBreakdown({kind: float(np.max(seconds)) for kind, seconds in streams.spent.items()})
 
     @cached_property
     def known_items(self) -> dict[tuple[str, str], list[Item]]:
@@ -284,7 +284,7 @@ class ExecutedWorkload:
 
     def memory(self, rank: int, schedule: Schedule) -> dict[str, float]:
         """Bytes by kind when the rank of a pipeline holds most: its actions, one after another."""
-        ledger, holds = Ledger(), {}
+        ledger, holds = MemoryLedger(), {}
         ledger.run(self.states(rank))
         for op, stage, _ in schedule.actions[rank]:
             if (op, stage) not in holds:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-HELD: dict[str, Callable[[Any, Any, int, int], Any]] = {
+PEAK_IN_FLIGHT: dict[str, Callable[[Any, Any, int, int], Any]] = {
     "naive": lambda m, r, p, v: 1,
     "gpipe": lambda m, r, p, v: m,
     "1f1b": lambda m, r, p, v: np.minimum(m, p - r),

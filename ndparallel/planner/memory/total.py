@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.timing import peak_activations
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.memory.in_flight import HELD
+from ndparallel.planner.memory.in_flight import PEAK_IN_FLIGHT
 from ndparallel.planner.step.step import AUTOMATIC, grid_of, one_stage, schedule_of, workload_of
 from ndparallel.planner.step.workload import KEPT, elements_of, kinds_by_stage
 
@@ -51,19 +51,19 @@ class StageMemory:
         return sum(getattr(self, kind) for kind in KINDS)
 
 
-def memory_by_rank(job: Job, plan: Plan) -> list[StageMemory]:
+def memory_by_rank(job: TrainingJob, plan: Plan) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
     if job.stack.executed:
         return executed_memory(job, plan)
     return [_rank_memory(job, plan, rank, chunks) for rank, chunks in enumerate(in_flight(job, plan))]
 
 
-def peak_memory(job: Job, plan: Plan) -> StageMemory:
+def peak_memory(job: TrainingJob, plan: Plan) -> StageMemory:
     """The memory of the fullest rank."""
     return max(memory_by_rank(job, plan), key=lambda memory: memory.total)
 
 
-def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
+def executed_memory(job: TrainingJob, plan: Plan) -> list[StageMemory]:
     """Counted as the GPUs of an executed run count it, allocation by allocation."""
     work = ExecutedWorkload(job, plan)
     if job.stack.grid:
@@ -76,19 +76,19 @@ def executed_memory(job: Job, plan: Plan) -> list[StageMemory]:
     return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in KINDS}) for peak in peaks]
 
 
-def in_flight(job: Job, plan: Plan) -> list[float]:
+def in_flight(job: TrainingJob, plan: Plan) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
     if plan.pp == 1:
         return [1.0]
     if plan.schedule in AUTOMATIC:
         return peak_activations(schedule_of(workload_of(job, plan)))
     return [
-        float(HELD[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks))
+        float(PEAK_IN_FLIGHT[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks))
         for rank in range(plan.pp)
     ]
 
 
-def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
+def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> StageMemory:
     stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     elements = [elements_of(job, plan, kind) for kind in kinds]
@@ -105,7 +105,7 @@ def _rank_memory(job: Job, plan: Plan, rank: int, chunks: float) -> StageMemory:
     )
 
 
-def plain_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
+def plain_states(job: TrainingJob, plan: Plan, shared, experts) -> dict[str, Any]:
     ranks, expert_ranks = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp / plan.ep
     sharded = shared / ranks + experts / expert_ranks
     optimizer, gradient = (2 * HALF, HALF) if job.half else (MASTER_AND_MOMENTS, job.stack.gradient_bytes)
@@ -117,7 +117,7 @@ def plain_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     }
 
 
-def fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
+def fsdp_states(job: TrainingJob, plan: Plan, shared, experts) -> dict[str, Any]:
     """Shards are kept in float32; two layers and the ends are gathered in 16 bits, and one layer's gradients
     wait to be scattered."""
     mine, number = (
@@ -141,7 +141,7 @@ def fsdp_states(job: Job, plan: Plan, shared, experts) -> dict[str, Any]:
     }
 
 
-def logits_bytes(job: Job, plan: Plan):
+def logits_bytes(job: TrainingJob, plan: Plan):
     cut = plan.tp if job.stack.parallel_loss else 1
     return plan.share(job).rows * job.shape.vocab / cut * job.stack.logits_kept
 
@@ -149,7 +149,7 @@ def logits_bytes(job: Job, plan: Plan):
 # ------------------------------------------------------------------------------------------------ activations
 
 
-def activation_bytes(job: Job, plan: Plan, kinds: Sequence[str]):
+def activation_bytes(job: TrainingJob, plan: Plan, kinds: Sequence[str]):
     """What these units keep of one microbatch: layers that run again, and those that do not."""
     lists = LayerLists(job.shape, plan.share(job), job.stack)
     layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
@@ -159,7 +159,7 @@ def activation_bytes(job: Job, plan: Plan, kinds: Sequence[str]):
     )
 
 
-def once_bytes(job: Job, plan: Plan):
+def once_bytes(job: TrainingJob, plan: Plan):
     """Of the one layer that is computed again."""
     return (
         kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none")
@@ -248,5 +248,5 @@ def half_of_outputs(lists: LayerLists):
     return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * HALF
 
 
-def fits(job: Job, plan: Plan) -> bool:
+def fits(job: TrainingJob, plan: Plan) -> bool:
     return bool(np.all(peak_memory(job, plan).total <= job.hardware.memory_bytes))

@@ -104,15 +104,15 @@ class Config:
         if field not in self.defaults:
             raise UserError(f"{self.key(field)} is missing.")
         default = self.defaults[field]
-        words = default.words if isinstance(default, Rule) else json.dumps(default)
+        words = default.words if isinstance(default, ConfigRule) else json.dumps(default)
         self.notes.append(f"{self.key(field)} is not given: {words}, as {self.class_name} has it.")
-        return default.compute(self) if isinstance(default, Rule) else default
+        return default.compute(self) if isinstance(default, ConfigRule) else default
 
     def _shown(self, key: str) -> str:
         return f"{key} {reprlib.repr(self.entries[key])}"
 
 
-class Rule(NamedTuple):
+class ConfigRule(NamedTuple):
     """A default that follows from other fields, and how to say it."""
 
     words: str

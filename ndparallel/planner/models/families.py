@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ndparallel.planner.models.config import Config, Rule
+from ndparallel.planner.models.config import Config, ConfigRule
 from ndparallel.planner.models.shape import BIASES, Experts, LatentAttention
 from ndparallel.planner.models.sizes import head_width
 
@@ -72,12 +72,12 @@ def latent_attention(config: Config) -> LatentAttention:
     )
 
 
-AS_HEADS = Rule("as many as heads", lambda config: config.size("heads"))
-PER_HEAD = Rule(
+AS_HEADS = ConfigRule("as many as heads", lambda config: config.size("heads"))
+PER_HEAD = ConfigRule(
     "hidden size / heads",
     lambda config: head_width(config.size("hidden"), config.size("heads"), config.key("hidden")),
 )
-FOUR_TIMES = Rule("4 x hidden size", lambda config: 4 * config.size("hidden"))
+FOUR_TIMES = ConfigRule("4 x hidden size", lambda config: 4 * config.size("hidden"))
 
 Q_K_V_AND_OUTPUT = ("qkv", "output")
 

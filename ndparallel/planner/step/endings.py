@@ -18,16 +18,16 @@ from itertools import accumulate
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.step.overlap import Bucket, begin, finish, finish_reduces
-from ndparallel.planner.step.streams import Seconds, Streams, longest
+from ndparallel.planner.step.overlap import BucketCost, begin, finish, finish_reduces
+from ndparallel.planner.step.streams import StreamClock, TimeBreakdown, longest
 from ndparallel.planner.step.workload import Workload
 
 AnyWorkload = Workload | ExecutedWorkload
 
 
-def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
+def endings(work: AnyWorkload, ends: Ends) -> list[TimeBreakdown]:
     """Of every rank; those whose stages have the same units, and as much time after each, end alike."""
-    known: dict[tuple, Seconds] = {}
+    known: dict[tuple, TimeBreakdown] = {}
     finals = []
     for rank in range(work.plan.pp):
         stages = work.plan.layout.stages_of(rank)
@@ -39,16 +39,16 @@ def endings(work: AnyWorkload, ends: Ends) -> list[Seconds]:
     return finals
 
 
-def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
+def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> TimeBreakdown:
     """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete
     `left` seconds before."""
-    stack, plan, streams = work.job.stack, work.plan, Streams(work.machine)
+    stack, plan, streams = work.job.stack, work.plan, StreamClock(work.machine)
     by_stage = {stage: work.buckets(stage) for stage in sorted(left, reverse=True)}
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero < 3 and any(bucket.reduce for bucket in buckets):
         reduce_meanwhile(
             streams,
-            passed_buckets(by_stage, left, seconds_of_passes(work, buckets, Bucket.backward)),
+            passed_buckets(by_stage, left, seconds_of_passes(work, buckets, BucketCost.backward)),
             stack.dp_overlap,
         )
     streams.run(work.shared(rank))
@@ -57,10 +57,10 @@ def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> Seconds:
         gather_meanwhile(work, streams, buckets)
     elif plan.zero in (1, 2):
         streams.run(exchange for bucket in buckets for exchange in bucket.gather)
-    return Seconds({kind: longest(seconds) for kind, seconds in streams.spent.items()})
+    return TimeBreakdown({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 
-def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], overlap: bool) -> None:
+def reduce_meanwhile(streams: StreamClock, passed: Sequence[tuple[BucketCost, float]], overlap: bool) -> None:
     """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one
     ends."""
     ahead = max(before for _, before in passed)
@@ -73,8 +73,8 @@ def reduce_meanwhile(streams: Streams, passed: Sequence[tuple[Bucket, float]], o
 
 
 def passed_buckets(
-    by_stage: Mapping[int, Sequence[Bucket]], left: Mapping[int, float], seconds: Mapping[int, float]
-) -> list[tuple[Bucket, float]]:
+    by_stage: Mapping[int, Sequence[BucketCost]], left: Mapping[int, float], seconds: Mapping[int, float]
+) -> list[tuple[BucketCost, float]]:
     """In order, with how long before the rank's end the last backward pass of its stage has passed each."""
     passed = []
     for stage in sorted(left, key=lambda stage: -left[stage]):
@@ -86,25 +86,25 @@ def passed_buckets(
     return sorted(passed, key=lambda pair: -pair[1])
 
 
-def gather_meanwhile(work: AnyWorkload, streams: Streams, buckets: Sequence[Bucket]) -> None:
+def gather_meanwhile(work: AnyWorkload, streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """Weights that come beside a forward pass, which the schedule has counted already."""
     if not any(bucket.gather for bucket in buckets):
         return
     begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
-    seconds = seconds_of_passes(work, buckets, Bucket.forward)
+    seconds = seconds_of_passes(work, buckets, BucketCost.forward)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
         streams.pass_by(seconds[id(bucket.units)])
 
 
 def seconds_of_passes(
-    work: AnyWorkload, buckets: Sequence[Bucket], one_pass: Callable[[Bucket, Streams], None]
+    work: AnyWorkload, buckets: Sequence[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
 ) -> dict[int, float]:
-    """Seconds of one microbatch through each bucket, by its units."""
+    """TimeBreakdown of one microbatch through each bucket, by its units."""
     known: dict[int, float] = {}
     for bucket in buckets:
         if id(bucket.units) not in known:
-            counted = Streams(work.machine)
+            counted = StreamClock(work.machine)
             one_pass(bucket, counted)
             known[id(bucket.units)] = longest(counted.now)
     return known

@@ -20,12 +20,12 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from ndparallel.planner.layers.operations import Exchange
-from ndparallel.planner.step.streams import Item, Streams
+from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.step.streams import Item, StreamClock
 
 
 @dataclass(frozen=True)
-class Unit:
+class UnitCost:
     """What a rank does for one microbatch; `elements` are the parameters it holds: (shared by all of dp, its
     experts)."""
 
@@ -35,42 +35,46 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class BucketCost:
     """`whole_bytes` are those of its weights when gathered, and of its gradients until they are reduced."""
 
-    units: Sequence[Unit]
-    reduce: Sequence[Exchange]
-    gather: Sequence[Exchange] = ()
-    shared: Sequence[Exchange] = ()  # over tp, before the gradients are reduced
+    units: Sequence[UnitCost]
+    reduce: Sequence[CollectiveOp]
+    gather: Sequence[CollectiveOp] = ()
+    shared: Sequence[CollectiveOp] = ()  # over tp, before the gradients are reduced
     whole_bytes: tuple[float, float] = (0, 0)
 
-    def forward(self, streams: Streams) -> None:
+    def forward(self, streams: StreamClock) -> None:
         streams.phase = "forward"
         for unit in self.units:
             streams.run(unit.forward)
 
-    def backward(self, streams: Streams) -> None:
+    def backward(self, streams: StreamClock) -> None:
         streams.phase = "backward"
         for unit in reversed(self.units):
             streams.run(unit.backward)
 
 
-def forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
-    in_turn(streams, reversed(buckets), Bucket.forward)
+def forward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
+    in_turn(streams, reversed(buckets), BucketCost.forward)
 
 
-def backward(streams: Streams, buckets: Sequence[Bucket]) -> None:
-    in_turn(streams, buckets, Bucket.backward)
+def backward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
+    in_turn(streams, buckets, BucketCost.backward)
 
 
-def in_turn(streams: Streams, buckets: Iterable[Bucket], one_pass: Callable[[Bucket, Streams], None]) -> None:
+def in_turn(
+    streams: StreamClock, buckets: Iterable[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
+) -> None:
     """Pass through the buckets beside nothing."""
     for _, run in groupby(buckets, key=id):
         bucket, *others = run
         streams.repeat(1 + len(others), partial(one_pass, bucket, streams))
 
 
-def runs(buckets: Iterable[Bucket]) -> Iterator[tuple[int, Bucket | None, Bucket, Bucket | None]]:
+def runs(
+    buckets: Iterable[BucketCost],
+) -> Iterator[tuple[int, BucketCost | None, BucketCost, BucketCost | None]]:
     """Each bucket with the ones before and behind it; first, how many times running these three come."""
     ordered: list[Any] = [None, *buckets, None]
     names, place = [id(bucket) for bucket in ordered], 0
@@ -81,14 +85,18 @@ def runs(buckets: Iterable[Bucket]) -> Iterator[tuple[int, Bucket | None, Bucket
         place += times
 
 
-def accumulate(streams: Streams, buckets: Sequence[Bucket]) -> None:
+def accumulate(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """A microbatch whose gradients stay where they are."""
     forward(streams, buckets)
     backward(streams, buckets)
 
 
 def replicated(
-    streams: Streams, buckets: Sequence[Bucket], microbatches: int, overlap: bool, gathers_first: bool = False
+    streams: StreamClock,
+    buckets: Sequence[BucketCost],
+    microbatches: int,
+    overlap: bool,
+    gathers_first: bool = False,
 ) -> None:
     """DDP and ZeRO-1: gradients travel once a step. With `gathers_first` the weights that others have stepped
     come beside the first forward pass."""
@@ -100,7 +108,7 @@ def replicated(
     reduce_behind(streams, buckets, overlap)
 
 
-def arriving_forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
+def arriving_forward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """A forward pass beside which the weights come, in the order of their use."""
     begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
     for bucket in reversed(buckets):
@@ -108,7 +116,7 @@ def arriving_forward(streams: Streams, buckets: Sequence[Bucket]) -> None:
         bucket.forward(streams)
 
 
-def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+def reduce_behind(streams: StreamClock, buckets: Sequence[BucketCost], overlap: bool) -> None:
     """The last backward pass: send each bucket as soon as it is filled, or all at the end, one after
     another."""
     for bucket in buckets:
@@ -118,7 +126,7 @@ def reduce_behind(streams: Streams, buckets: Sequence[Bucket], overlap: bool) ->
     finish_reduces(streams, buckets, overlap)
 
 
-def finish_reduces(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -> None:
+def finish_reduces(streams: StreamClock, buckets: Sequence[BucketCost], overlap: bool) -> None:
     """Wait for what has begun, or begin it only now."""
     if overlap:
         streams.wait_for_all()
@@ -127,7 +135,7 @@ def finish_reduces(streams: Streams, buckets: Sequence[Bucket], overlap: bool) -
         streams.run(bucket.reduce)
 
 
-def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
+def sharded_gradients(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
     forward(streams, buckets)
     for times, before, bucket, _ in runs(buckets):
@@ -135,7 +143,7 @@ def sharded_gradients(streams: Streams, buckets: Sequence[Bucket]) -> None:
     finish_reduce(streams, buckets[-1])
 
 
-def one_sharded_gradient(streams: Streams, before: Bucket | None, bucket: Bucket) -> None:
+def one_sharded_gradient(streams: StreamClock, before: BucketCost | None, bucket: BucketCost) -> None:
     streams.memory.hold("buffers", bucket.whole_bytes[1])
     bucket.backward(streams)
     finish_reduce(streams, before)
@@ -143,7 +151,7 @@ def one_sharded_gradient(streams: Streams, before: Bucket | None, bucket: Bucket
 
 
 def fully_sharded(
-    streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, reshard: bool = True
+    streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, overlap: bool, reshard: bool = True
 ) -> None:
     """ZeRO-3, FSDP, one microbatch: with `prefetch` the next bucket's weights come beside compute, with
     `overlap` the last one's gradients go beside it."""
@@ -151,8 +159,10 @@ def fully_sharded(
     gathered_backward(streams, buckets, prefetch, overlap, reshard)
 
 
-def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool, reshard: bool) -> None:
-    def one(bucket: Bucket, following: Bucket | None) -> None:
+def gathered_forward(
+    streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, reshard: bool
+) -> None:
+    def one(bucket: BucketCost, following: BucketCost | None) -> None:
         fetch(streams, bucket, following, prefetch)
         bucket.forward(streams)
         if reshard:
@@ -165,11 +175,11 @@ def gathered_forward(streams: Streams, buckets: Sequence[Bucket], prefetch: bool
 
 
 def gathered_backward(
-    streams: Streams, buckets: Sequence[Bucket], prefetch: bool, overlap: bool, gathers: bool = True
+    streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, overlap: bool, gathers: bool = True
 ) -> None:
     """Without `gathers` the forward pass has left the weights whole."""
 
-    def one(before: Bucket | None, bucket: Bucket, following: Bucket | None) -> None:
+    def one(before: BucketCost | None, bucket: BucketCost, following: BucketCost | None) -> None:
         if gathers:
             fetch(streams, bucket, following, prefetch)
         streams.memory.hold("buffers", bucket.whole_bytes[1])
@@ -187,7 +197,7 @@ def gathered_backward(
     finish_reduce(streams, buckets[-1] if overlap else None)
 
 
-def fetch(streams: Streams, bucket: Bucket, following: Bucket | None, prefetch: bool) -> None:
+def fetch(streams: StreamClock, bucket: BucketCost, following: BucketCost | None, prefetch: bool) -> None:
     """Wait for a bucket's weights, and send for the next one's."""
     if not prefetch:
         start_gather(streams, bucket)
@@ -196,22 +206,22 @@ def fetch(streams: Streams, bucket: Bucket, following: Bucket | None, prefetch: 
         start_gather(streams, following)
 
 
-def start_gather(streams: Streams, bucket: Bucket) -> None:
+def start_gather(streams: StreamClock, bucket: BucketCost) -> None:
     streams.memory.hold("buffers", bucket.whole_bytes[0])
     begin(streams, bucket.gather)
 
 
-def finish_reduce(streams: Streams, bucket: Bucket | None) -> None:
+def finish_reduce(streams: StreamClock, bucket: BucketCost | None) -> None:
     if bucket:
         finish(streams, bucket.reduce)
         streams.memory.hold("buffers", -bucket.whole_bytes[1])
 
 
-def begin(streams: Streams, collectives: Sequence[Exchange]) -> None:
+def begin(streams: StreamClock, collectives: Sequence[CollectiveOp]) -> None:
     for exchange in collectives:
         streams.start(exchange)
 
 
-def finish(streams: Streams, collectives: Sequence[Exchange]) -> None:
+def finish(streams: StreamClock, collectives: Sequence[CollectiveOp]) -> None:
     for exchange in collectives:
         streams.wait(exchange)

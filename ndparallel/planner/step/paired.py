@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.planner.layers.collective_time import lost_to
-from ndparallel.planner.step.streams import Seconds, total
+from ndparallel.planner.step.streams import TimeBreakdown, total
 
 Pair = tuple[int, int]
 PAIRED = ("dualpipev",)  # schedules that have pairs
@@ -28,18 +28,18 @@ def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:
     return [(first, second), (second, first)]
 
 
-def beside(forward: Seconds, backward: Seconds) -> Seconds:
+def beside(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
     """Both passes of a pair at once."""
     ways = [forward.get("ep", 0.0), backward.get("ep", 0.0)]
     computes = [backward.total - ways[1], forward.total - ways[0]]
     shown = sum(max(way - compute, lost_to(way, compute)) for way, compute in zip(ways, computes))
-    return Seconds(total((forward, backward)) | {"ep": shown})
+    return TimeBreakdown(total((forward, backward)) | {"ep": shown})
 
 
-def saved(forward: Seconds, backward: Seconds) -> Seconds:
+def saved(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
     """What a pair takes less than its two passes, each for itself."""
     less = total((forward, backward)).get("ep", 0.0) - beside(forward, backward).get("ep", 0.0)
-    return Seconds(ep=less)
+    return TimeBreakdown(ep=less)
 
 
 def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:

@@ -14,7 +14,7 @@ from ndparallel.drawing import palette
 from ndparallel.drawing.history import Lane, Span, Timeline
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import time_schedule
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.lesson_runs.grid import run_grid
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.endings import AnyWorkload, endings
@@ -30,7 +30,7 @@ PHASES = {
 }
 
 
-def timeline_of(job: Job, plan: Plan) -> Timeline:
+def timeline_of(job: TrainingJob, plan: Plan) -> Timeline:
     """The picture of one step."""
     if job.stack.grid:
         return grid_timeline(ExecutedWorkload(job, plan))

@@ -1,4 +1,4 @@
-"""Seconds of one training step, and where they go.
+"""TimeBreakdown of one training step, and where they go.
 
 Idea   Units make stages, stages and the schedule's own action list make the pipeline; gradients and weights
        travel before, beside and after it, in the patterns of ndparallel.planner.step.overlap, and the
@@ -29,14 +29,14 @@ from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.endings import AnyWorkload, endings
 from ndparallel.planner.step.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.step.paired import PAIRED, Pair, beside, pairs_of_rank, pairs_run, saved
-from ndparallel.planner.step.streams import Seconds, Streams, longest, total
+from ndparallel.planner.step.streams import StreamClock, TimeBreakdown, longest, total
 from ndparallel.planner.step.workload import Workload
 
 AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
@@ -49,7 +49,7 @@ KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimi
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step: compute, exposed communication by kind, waiting for other pipeline ranks and
+    """TimeBreakdown of a step: compute, exposed communication by kind, waiting for other pipeline ranks and
     optimizer add up to `seconds`. They are of the pipeline rank that is done last, `rank`; `busiest` is the
     one that works longest."""
 
@@ -72,12 +72,12 @@ def slowest(hardware: Hardware, gpus: int) -> Hardware:
     return replace(hardware, matmul_fraction=hardware.matmul_fraction / (1 + behind))
 
 
-def predict(job: Job, plan: Plan) -> Step:
+def predict(job: TrainingJob, plan: Plan) -> Step:
     """Time one plan."""
     return step_of(workload_of(job, plan))
 
 
-def workload_of(job: Job, plan: Plan) -> AnyWorkload:
+def workload_of(job: TrainingJob, plan: Plan) -> AnyWorkload:
     if job.stack.executed:
         return ExecutedWorkload(job, plan)
     return Workload(Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan))
@@ -99,7 +99,7 @@ def mean(seconds: Any) -> float:
 
 
 @lru_cache(maxsize=8)
-def grid_of(work: ExecutedWorkload) -> list[Streams]:
+def grid_of(work: ExecutedWorkload) -> list[StreamClock]:
     """Every pipeline rank of an executed run, at the end of the step: for its seconds and for its memory."""
     return run_grid(work, schedule_of(work))
 
@@ -107,10 +107,10 @@ def grid_of(work: ExecutedWorkload) -> list[Streams]:
 # ------------------------------------------------------------------------------------------- without pipeline
 
 
-def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
+def one_stage(work: AnyWorkload, trace: list | None = None) -> StreamClock:
     """All ranks have the whole depth of the model; what happens when is noted in `trace`."""
     plan, stack = work.plan, work.job.stack
-    streams, buckets, microbatches = Streams(work.machine), work.buckets(0), plan.microbatches(work.job)
+    streams, buckets, microbatches = StreamClock(work.machine), work.buckets(0), plan.microbatches(work.job)
     streams.trace = trace
     streams.run(work.states(0))
     if plan.zero == 3:
@@ -139,7 +139,7 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> Streams:
 # ----------------------------------------------------------------------------------------------- the pipeline
 
 
-def pipeline(work: AnyWorkload) -> tuple[Seconds, int, int]:
+def pipeline(work: AnyWorkload) -> tuple[TimeBreakdown, int, int]:
     """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last.
     And the busiest rank.
 
@@ -158,13 +158,13 @@ def pipeline(work: AnyWorkload) -> tuple[Seconds, int, int]:
     imbalance = min(waits - for_messages, work.plan.microbatches(work.job) * (pace - each[last]))
     bubble = waits - for_messages - imbalance
     return (
-        busy + finals[last] + Seconds(pp=for_messages, bubble=bubble, imbalance=imbalance),
+        busy + finals[last] + TimeBreakdown(pp=for_messages, bubble=bubble, imbalance=imbalance),
         last,
         each.index(max(each)),
     )
 
 
-def busy_of(work: AnyWorkload, rank: int) -> Seconds:
+def busy_of(work: AnyWorkload, rank: int) -> TimeBreakdown:
     """What a rank computes in a step, with what it says meanwhile."""
     stages = work.plan.layout.stages_of(rank)
     alone = total(column[stage] for column in work.columns for stage in stages).times(
@@ -181,7 +181,7 @@ def busy_of(work: AnyWorkload, rank: int) -> Seconds:
 
 
 def work_by_rank(work: AnyWorkload) -> list[float]:
-    """Seconds that each pipeline rank works on a microbatch of a full pipeline."""
+    """TimeBreakdown that each pipeline rank works on a microbatch of a full pipeline."""
     each, stages, paired = (
         passes_by_stage(work),
         [work.plan.layout.stages_of(rank) for rank in ranks(work)],
@@ -198,7 +198,7 @@ def has_pairs(work: AnyWorkload) -> bool:
     return work.plan.schedule in PAIRED and work.job.shape.experts is not None and not work.job.stack.executed
 
 
-def passes_of(work: AnyWorkload, pair: Pair) -> tuple[Seconds, Seconds]:
+def passes_of(work: AnyWorkload, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown]:
     """The forward of one stage, and the whole backward of the other."""
     forward, inputs, weights = work.columns
     return forward[pair[0]], inputs[pair[1]] + weights[pair[1]]
@@ -319,7 +319,7 @@ def hashable(seconds: Any) -> Any:
 
 
 def work_of(work: AnyWorkload, messages: bool = True) -> Work:
-    """Seconds of all actions. Without overlap a rank stands still while its messages pass."""
+    """TimeBreakdown of all actions. Without overlap a rank stands still while its messages pass."""
     (forward, inputs, weights), paired = seconds_by_stage(work), seconds_of_pairs(work)
     if not messages:
         return Work(forward, inputs, weights, fused=paired)

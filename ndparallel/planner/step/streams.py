@@ -1,11 +1,12 @@
 """A GPU's compute stream, its communication streams and its memory, moved on by lists: the planner's twin of
 gpu.GPU.
 
-Idea   The patterns in which communication hides (ndparallel.planner.step.overlap) are loops over a Streams,
-       as the lessons' are over a GPU. Time is a number where all GPUs do the same, or an array: of many GPUs
-       that do not, or of many plans.
+Idea   The patterns in which communication hides (ndparallel.planner.step.overlap) are loops over a
+       StreamClock, as the lessons' are over a GPU. Time is a number where all GPUs do the same, or an array:
+       of many GPUs that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
-Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at all.
+Limit  StreamClock slow one another by the machine's share, whatever they do; on the executed clock not at
+       all.
 
 Glossary
     spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or
@@ -22,42 +23,42 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpu import Operation
-from ndparallel.planner.layers.operations import Exchange, Hold, Start, Wait
+from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
 
 
-class Seconds(dict[str, Any]):
-    """Seconds by what they are spent on, of a list that hides nothing beyond its own end."""
+class TimeBreakdown(dict[str, Any]):
+    """TimeBreakdown by what they are spent on, of a list that hides nothing beyond its own end."""
 
     @property
     def total(self) -> Any:
         return sum(self.values())
 
-    def __add__(self, other: "Seconds") -> "Seconds":
+    def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":
         return total((self, other))
 
     @property
-    def plain(self) -> "Seconds":
+    def plain(self) -> "TimeBreakdown":
         """Without what takes no time; Python's own numbers, which are the quickest."""
         if any(isinstance(seconds, np.ndarray) for seconds in self.values()):
             return self
-        return Seconds({kind: float(seconds) for kind, seconds in self.items() if seconds})
+        return TimeBreakdown({kind: float(seconds) for kind, seconds in self.items() if seconds})
 
-    def times(self, factor) -> "Seconds":
-        return Seconds({kind: factor * seconds for kind, seconds in self.items()})
+    def times(self, factor) -> "TimeBreakdown":
+        return TimeBreakdown({kind: factor * seconds for kind, seconds in self.items()})
 
 
-def total(parts: Iterable[Seconds]) -> Seconds:
-    result = Seconds()
+def total(parts: Iterable[TimeBreakdown]) -> TimeBreakdown:
+    result = TimeBreakdown()
     for part in parts:
         for kind, seconds in part.items():
             result[kind] = result.get(kind, 0.0) + seconds
     return result
 
 
-Item = Operation | Exchange | Start | Wait | Hold | Seconds
+Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown
 
 
 class OnTheWay(NamedTuple):
@@ -86,10 +87,10 @@ class Machine(Protocol):
     slowdown: float  # of compute beside a collective
 
     def seconds(self, operation: Operation) -> Any: ...
-    def arrival(self, exchange: Exchange, start: Any) -> Any: ...
+    def arrival(self, exchange: CollectiveOp, start: Any) -> Any: ...
 
 
-class Ledger:
+class MemoryLedger:
     """Bytes held by kind, and what was held when it was most."""
 
     def __init__(self) -> None:
@@ -117,7 +118,7 @@ class Ledger:
         return self.peak
 
 
-class Ledgers(Ledger):
+class MemoryLedgers(MemoryLedger):
     """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of
     numbers."""
 
@@ -136,13 +137,13 @@ class Ledgers(Ledger):
         return {kind: float(held[place]) for kind, held in self.peak.items()}
 
 
-class Streams:
+class StreamClock:
     """One GPU, or all at once. `now` is the compute stream's time."""
 
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
-        self.machine, self.now, self.memory, self.slowdown = machine, now, Ledger(), machine.slowdown
+        self.machine, self.now, self.memory, self.slowdown = machine, now, MemoryLedger(), machine.slowdown
         self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
-        self.spent = Seconds()
+        self.spent = TimeBreakdown()
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
         # if it is a list: (stream, start, end, what)
         self.trace: list[tuple[str, float, float, str]] | None = None
@@ -157,7 +158,7 @@ class Streams:
         """Do what a list says; its operations count as `kind`."""
         for item in items:
             match item:
-                case Seconds():
+                case TimeBreakdown():
                     for part, seconds in item.items():
                         if part == "compute":
                             self.compute(seconds)
@@ -165,7 +166,7 @@ class Streams:
                             self.spend(part, seconds)
                 case Operation():
                     self.spend(kind, self.machine.seconds(item))
-                case Exchange():
+                case CollectiveOp():
                     self.start(item)
                     self.wait(item)
                 case Start():
@@ -204,7 +205,7 @@ class Streams:
         if self.trace is not None:
             self.trace.append((stream, longest(start), longest(end), what))
 
-    def start(self, exchange: Exchange) -> None:
+    def start(self, exchange: CollectiveOp) -> None:
         line, kind = line_of(exchange.group)
         begin = self.later(self.now, self.lines.get(line, 0.0))
         end = self.machine.arrival(exchange, begin)
@@ -215,7 +216,7 @@ class Streams:
         if self.trace is not None:
             self.note(kind, begin, self.lines[line], exchange.name)
 
-    def wait(self, exchange: Exchange) -> None:
+    def wait(self, exchange: CollectiveOp) -> None:
         line, kind = line_of(exchange.group)
         end = self.ends[exchange.name].popleft()
         if isinstance(end, OnTheWay):
@@ -239,7 +240,7 @@ class Streams:
         until it leaves under way what it has found: from then on it takes as long every time."""
         for left in range(times - 1, -1, -1):
             found, start, before = self.in_flight(), self.now, self.spent
-            self.spent = Seconds()
+            self.spent = TimeBreakdown()
             body()
             if self.machine.alike and self.trace is None and same(found, self.in_flight()):
                 self.shift(left * (self.now - start))

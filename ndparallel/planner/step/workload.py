@@ -23,14 +23,14 @@ import numpy as np
 
 from gpu import Operation
 from ndparallel.pipeline.work import spread_layers
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
 from ndparallel.planner.layers.numbers import either
-from ndparallel.planner.layers.operations import HALF, Exchange
+from ndparallel.planner.layers.operations import HALF, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.step.overlap import Bucket, Unit, gathered_backward, gathered_forward
-from ndparallel.planner.step.streams import Item, Seconds, Streams, total
+from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
+from ndparallel.planner.step.streams import Item, StreamClock, TimeBreakdown, total
 
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
@@ -59,7 +59,7 @@ def kinds_by_stage(
     return tuple(map(tuple, kinds))
 
 
-def elements_of(job: Job, plan: Plan, kind: str) -> tuple[Any, Any]:
+def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a
     copy of the table."""
     counted, tp = job.shape.parameters(), plan.tp
@@ -80,14 +80,14 @@ class Workload:
 
     pricing: Pricing
     layers: tuple[int, ...] = ()  # of every stage; none: split evenly
-    kinds_seen: dict[str, Bucket] = field(default_factory=dict)
+    kinds_seen: dict[str, BucketCost] = field(default_factory=dict)
 
     @property
     def machine(self) -> Pricing:
         return self.pricing
 
     @property
-    def job(self) -> Job:
+    def job(self) -> TrainingJob:
         return self.pricing.job
 
     @property
@@ -100,39 +100,42 @@ class Workload:
 
     # ---- units and buckets
 
-    def buckets(self, stage: int) -> list[Bucket]:
+    def buckets(self, stage: int) -> list[BucketCost]:
         """Of one stage, the last unit's first."""
         return [self.bucket(kind) for kind in reversed(self.kinds[stage])]
 
-    def bucket(self, kind: str) -> Bucket:
+    def bucket(self, kind: str) -> BucketCost:
         """One unit's; all of a kind are the same."""
         if kind not in self.kinds_seen:
             self.kinds_seen[kind] = self.make_bucket(kind)
         return self.kinds_seen[kind]
 
-    def make_bucket(self, kind: str) -> Bucket:
+    def make_bucket(self, kind: str) -> BucketCost:
         seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
-        unit = Unit([seconds.forward.plain], [seconds.backward.plain], elements)
+        unit = UnitCost([seconds.forward.plain], [seconds.backward.plain], elements)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
             "gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes
         )
-        return Bucket(
+        return BucketCost(
             [unit], reduce, self.exchanges("weights", "all_gather", elements, HALF) if sharded else []
         )
 
-    def exchanges(self, name: str, collective: str, elements: tuple[Any, Any], size: int) -> list[Exchange]:
+    def exchanges(
+        self, name: str, collective: str, elements: tuple[Any, Any], size: int
+    ) -> list[CollectiveOp]:
         """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""
         shared, experts = elements
         group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
         named = [
-            Exchange(f"{name} part {part}", collective, group, shared * size / parts) for part in range(parts)
+            CollectiveOp(f"{name} part {part}", collective, group, shared * size / parts)
+            for part in range(parts)
         ]
         if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
             shard = shared * size / self.plan.shards
-            named.append(Exchange(f"{name} of replicas", "all_reduce", "replicas", shard))
+            named.append(CollectiveOp(f"{name} of replicas", "all_reduce", "replicas", shard))
         if isinstance(experts, np.ndarray) or experts:
-            named.append(Exchange(f"{name} of experts", collective, "experts_dp", experts * size))
+            named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
         return named
 
     @property
@@ -142,15 +145,15 @@ class Workload:
     # ---- the pipeline
 
     @cached_property
-    def columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
-        """Seconds of F, I and W of every stage; what is recomputed counts as I."""
+    def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
+        """TimeBreakdown of F, I and W of every stage; what is recomputed counts as I."""
         if self.plan.zero == 3:
             return self.sharded_columns()
         known = {kinds: self.stage_seconds(kinds) for kinds in {*self.kinds}}
         forward, inputs, weights = zip(*(known[kinds] for kinds in self.kinds))
         return list(forward), list(inputs), list(weights)
 
-    def stage_seconds(self, kinds: Sequence[str]) -> list[Seconds]:
+    def stage_seconds(self, kinds: Sequence[str]) -> list[TimeBreakdown]:
         """F, I and W of a stage with these units."""
         units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]
         passes = [
@@ -160,16 +163,16 @@ class Workload:
             total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)
         ]
 
-    def sharded_columns(self) -> tuple[list[Seconds], list[Seconds], list[Seconds]]:
+    def sharded_columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
         """FSDP within stages: F and B take what they wait for weights."""
         forward, backward, stack = [], [], self.job.stack
         for stage in range(self.plan.stages):
-            buckets, streams = self.buckets(stage), (Streams(self.pricing), Streams(self.pricing))
+            buckets, streams = self.buckets(stage), (StreamClock(self.pricing), StreamClock(self.pricing))
             gathered_forward(streams[0], buckets, stack.prefetch, True)
             gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap)
             forward.append(streams[0].spent)
             backward.append(streams[1].spent)
-        return forward, backward, [Seconds() for _ in backward]
+        return forward, backward, [TimeBreakdown() for _ in backward]
 
     def messages(self) -> tuple[Any, Any]:
         """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and
@@ -208,12 +211,12 @@ def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
     return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * pricing.job.stack.optimizer_bytes)
 
 
-def tied_sum(pricing: Pricing) -> Exchange:
+def tied_sum(pricing: Pricing) -> CollectiveOp:
     """Over the first and the last stage, when dp's sums are done
     (megatron/core/distributed/finalize_model_grads.py)."""
     job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
     mine = job.shape.parameters().token_embedding / pricing.plan.tp / owners
-    return Exchange(
+    return CollectiveOp(
         "gradients of both ends",
         "all_reduce",
         "ends",

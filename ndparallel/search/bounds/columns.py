@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.pricing import Pricing
@@ -39,10 +39,12 @@ UNITS = PARTS[1:]
 DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
 MANY = 1e9  # parameters: enough that a difference of two prices is exact
 
-Columns = dict[str, np.ndarray]  # the last axis of each counts plans; before it stand passes, lines or parts
+PlanTable = dict[
+    str, np.ndarray
+]  # the last axis of each counts plans; before it stand passes, lines or parts
 
 
-def columns_of(job: Job, plans: Plan) -> Columns:
+def columns_of(job: TrainingJob, plans: Plan) -> PlanTable:
     """The columns of plans that share recompute, zero and sequence parallelism. Their degrees are arrays of
     one length."""
     pricing = Pricing(replace(job, hardware=slowest(job.hardware, int(np.max(plans.gpus)))), plans)
@@ -71,16 +73,16 @@ def whole(column: Any, size: int) -> np.ndarray:
     return np.broadcast_to(np.asarray(column, dtype=float), (size,))
 
 
-def joined(tables: Sequence[Columns]) -> Columns:
+def joined(tables: Sequence[PlanTable]) -> PlanTable:
     return {name: np.concatenate([table[name] for table in tables], axis=-1) for name in tables[0]}
 
 
-def take(columns: Columns, rows: np.ndarray) -> Columns:
+def take(columns: PlanTable, rows: np.ndarray) -> PlanTable:
     """Some of the plans, by their places."""
     return {name: np.take(column, rows, axis=-1) for name, column in columns.items()}
 
 
-def exists(job: Job, kind: str) -> bool:
+def exists(job: TrainingJob, kind: str) -> bool:
     return {"dense": job.shape.moe_layers < job.shape.layers, "experts": job.shape.moe_layers > 0}.get(
         kind, True
     )
@@ -201,7 +203,7 @@ BACKWARD: tuple[Callable, ...] = (bare_backward, waits_of_gathers, waits_of_back
 # ----------------------------------------------------------------------------------------------------- memory
 
 
-def memory_columns(job: Job, plans: Plan) -> dict[str, Any]:
+def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
     holds."""
     lists = LayerLists(job.shape, plans.share(job), job.stack)

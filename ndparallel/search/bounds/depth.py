@@ -22,7 +22,7 @@ from ndparallel.search.bounds.columns import PARTS
 
 
 @dataclass(frozen=True)
-class Depth:
+class StagePartition:
     """Of one pipeline: `ranks` that can matter, what they and what is before them consist of (rank, part),
     and the whole model."""
 
@@ -47,14 +47,14 @@ class Depth:
 
 
 @lru_cache(maxsize=4096)
-def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> Depth:
+def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> StagePartition:
     stages = np.array([parts_of(kinds) for kinds in kinds_by_stage(shape, pp * chunks)])
     held = [Layout(layout, pp, chunks).stages_of(rank) for rank in range(pp)]
     ranks = np.array([stages[mine].sum(axis=0) for mine in held])
     passed = np.vstack([np.zeros(len(PARTS)), np.cumsum(stages, axis=0)])
     some = ends_of_runs(ranks)
     beside = ranks[[rank - 1 if rank else min(1, pp - 1) for rank in some]]
-    return Depth(
+    return StagePartition(
         pp,
         chunks,
         np.array(some),

@@ -24,14 +24,14 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.job import Job, Plan
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
-from ndparallel.planner.memory.in_flight import HELD
+from ndparallel.planner.memory.in_flight import PEAK_IN_FLIGHT
 from ndparallel.planner.software import Stack
 from ndparallel.planner.step.paired import PAIRED
 from ndparallel.planner.step.step import AUTOMATIC
-from ndparallel.search.bounds.columns import DEGREES, Columns, columns_of, take
-from ndparallel.search.bounds.depth import Depth, depth_of
+from ndparallel.search.bounds.columns import DEGREES, PlanTable, columns_of, take
+from ndparallel.search.bounds.depth import StagePartition, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
 # schedules in which the last gradients go up before their weights' are done
@@ -41,15 +41,15 @@ HEAD_START = {"zb-h1": 1, "zb-h2": 2, "zb-1p": 1, "zb-2p": 2}
 
 
 @dataclass(frozen=True)
-class Price:
+class StepBound:
     """Of plans: the least seconds of a step, and bytes on the fullest GPU."""
 
     seconds: np.ndarray
     memory_bytes: np.ndarray
 
 
-def price(job: Job, plans: Plan) -> Price:
-    """Price an array of plans on the same number of GPUs. Raises UserError for the lessons' own software,
+def price(job: TrainingJob, plans: Plan) -> StepBound:
+    """StepBound an array of plans on the same number of GPUs. Raises UserError for the lessons' own software,
     which is timed alone."""
     if job.stack.executed:
         raise UserError(
@@ -62,12 +62,12 @@ def price(job: Job, plans: Plan) -> Price:
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
         mine = in_pairs(take(columns, rows)) if plans.schedule in PAIRED and pp > 1 else take(columns, rows)
-        these = Pipelines(mine, depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
+        these = PipelineBounds(mine, depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
         seconds[rows], memory[rows] = these.least_seconds(plans.schedule), these.peak_bytes(plans.schedule)
-    return Price(seconds, memory)
+    return StepBound(seconds, memory)
 
 
-def in_pairs(columns: Columns) -> Columns:
+def in_pairs(columns: PlanTable) -> PlanTable:
     """At the best all that goes to experts hides; what hides behind a pass that is over still does so."""
     return columns | {"timed": columns["passes"] - columns["to_experts"]}
 
@@ -84,12 +84,12 @@ def layout(schedule: str) -> str:
 
 
 @dataclass(frozen=True)
-class Pipelines:
+class PipelineBounds:
     """Plans that are cut alike in depth; what all schedules need is computed once. Arrays are (rank,
     plan)."""
 
-    columns: Columns
-    depth: Depth
+    columns: PlanTable
+    depth: StagePartition
     stack: Stack
 
     @property
@@ -107,7 +107,7 @@ class Pipelines:
         """Bytes on the fullest GPU; of a schedule that is searched for, at the most."""
         depth, chunks = self.depth, 1.0
         if depth.pp > 1:
-            chunks = HELD[schedule](
+            chunks = PEAK_IN_FLIGHT[schedule](
                 self.columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks
             )
         return (self.held_anyway + chunks * self.chunk_bytes).max(axis=0) + self.columns["reserve"]
