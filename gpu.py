@@ -60,8 +60,8 @@ def si(value: float, unit: str) -> str:
 
 
 class Operation(NamedTuple):
-    """What a GPU computes: enough to price it. `shape` is (m, n, k) for a matmul; `bytes` counts what is read
-    and written."""
+    """One operation that a GPU computes, with all that its price depends on. `shape` is (m, n, k) for a
+    matmul; `bytes` counts what is read and written."""
 
     name: str
     kind: str = "elementwise"
@@ -74,7 +74,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """The wire between two GPUs, each way."""
+    """The link between two GPUs; each direction has the whole bandwidth."""
 
     latency_seconds: float
     bandwidth_bytes_per_second: float
@@ -136,8 +136,8 @@ CLASSROOM = Hardware(
 
 
 class Message(NamedTuple):
-    """An array on its way: GPUs pass plain tuples of this shape. `what` names it; `call` is the collective it
-    belongs to, so that a mismatch can name both sides."""
+    """An array under way. GPUs pass plain tuples of this shape. `what` names the message; `call` is the
+    collective it belongs to, so that a mismatch can name both sides."""
 
     what: Any
     call: tuple | None
@@ -149,8 +149,8 @@ class Message(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What happened: GPUs keep plain tuples of this shape, and timelines, traces and tables are drawn from
-    them alone."""
+    """One event of one GPU, kept as a plain tuple of this shape. Timelines, traces and tables are drawn
+    from events alone."""
 
     rank: int
     stream: str
@@ -229,7 +229,7 @@ class Stream:
 
 @dataclass
 class Handle:
-    """Work under way on another stream, from `start` to `end`. `deliver` puts the result where it belongs and
+    """Work under way on another stream, from `start` to `end`, in seconds. `deliver` writes the result and
     returns it."""
 
     gpu: "GPU"
@@ -241,21 +241,21 @@ class Handle:
     waited: bool = False
 
     def wait(self) -> Any:
-        """Move the current stream on to the end of the work, and let its result appear."""
+        """Move the current stream to the end of the work, and return its result."""
         if not self.waited:
             self.gpu.wait_for(self)
             self.waited, self.result = True, self.deliver()
         return self.result
 
     def then(self, action: Callable[[Any], Any]) -> "Handle":
-        """Do something more with the result as soon as it is waited for."""
+        """Apply `action` to the result as soon as it is waited for."""
         deliver = self.deliver
         self.deliver = lambda: action(deliver())
         return self
 
 
 class Pending(Handle):
-    """A receive that was announced; the message is looked for only when somebody waits for it."""
+    """An announced receive. The message is looked up only at `wait`."""
 
     def __init__(self, gpu: "GPU", source: int, what: Any, into: np.ndarray | None, stream: str) -> None:
         self.received: list[np.ndarray] = []
@@ -271,7 +271,7 @@ class Pending(Handle):
 
 
 class On:
-    """`with gpu.on(name) as stream`: what the GPU does in the block, it does on that stream."""
+    """A context in which the GPU works on another stream: `with gpu.on(name) as stream`."""
 
     __slots__ = ("gpu", "stream", "caller")
 

@@ -11,27 +11,26 @@ from typing import NoReturn
 
 
 class UserError(ValueError):
-    """Something that the user can put right. The command line prints its sentence and exits with 2; anything
-    else is our bug."""
+    """An error that the user can correct. The command line prints its sentence and exits with 2; every
+    other exception is a bug."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One that raises UserError, and does not print all its options before saying what is wrong with one of
-    them."""
+    """An argparse parser that raises UserError, without printing the list of all options first."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{in_words(message)} ({self.prog} --help tells what there is).")
 
 
 def in_words(message: str) -> str:
-    """What argparse says of a number, in words that are not Python's."""
+    """Replace the name of a Python type in argparse's message by plain words."""
     return message.replace("invalid float value:", "not a number:").replace(
         "invalid int value:", "not a whole number:"
     )
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """Say that there is no such `kind`, which one is nearest, and which there are."""
+    """Return a UserError that names the unknown value, its nearest neighbour and all choices."""
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
     near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
@@ -44,7 +43,7 @@ READ_ENOUGH = 141
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Do `work` and turn the errors meant for people into one sentence and exit code 2."""
+    """Run `work` and return its exit code; print a UserError as one sentence and return 2."""
     # or Python would look for garbage once more, in memory that is given back anyway
     atexit.register(gc.freeze)
     open_what_is_closed()
@@ -69,7 +68,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def ended(work: Callable[[], int]) -> int:
-    """The exit code of `work`, also where it ends by itself: --help does, and rich where nobody reads on."""
+    """Return the exit code of `work`, also where it raises SystemExit, as --help does."""
     try:
         return work()
     except SystemExit as end:
@@ -79,7 +78,7 @@ def ended(work: Callable[[], int]) -> int:
 
 
 def open_what_is_closed() -> None:
-    """Python has None for what the shell has closed (>&-); what is written there goes nowhere."""
+    """Give Python somewhere to write where the shell closed standard output or error (>&-)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for as long as the process lives
@@ -91,7 +90,7 @@ def told(sentence: str) -> int:
 
 
 def give_up_output() -> None:
-    """Let Python not try once more, at its end, to write what could not be written."""
+    """Keep Python from writing the rest of the output once more when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -8,8 +8,8 @@ from ndparallel.base.errors import UserError
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write `text` beside `path` and rename it, so that nobody ever finds half a file. Raises UserError where
-    that cannot be done."""
+    """Write `text` to a temporary file beside `path` and rename it, so that no reader finds half a file.
+    Raises UserError where the file cannot be written."""
     path = Path(path)
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -22,8 +22,7 @@ def write_atomically(path: str | Path, text: str) -> None:
 
 
 def check_writable(*paths: str | Path | None) -> None:
-    """Raise UserError, before long work, where a file surely cannot be written afterwards; None is no
-    file."""
+    """Raise UserError, before long work, for a path that cannot be written afterwards. None is accepted."""
     for path in [Path(given) for given in paths if given is not None]:
         if error := _surely_wrong(path):
             raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.")

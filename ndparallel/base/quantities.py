@@ -79,7 +79,7 @@ def parse_quantity(text: str | float, quantity: str, name: str = "", example: st
 
 
 class _Wrong(Exception):
-    """What is wrong with a text."""
+    """The reason why a text is no quantity."""
 
 
 def _parse(text: str, quantity: str) -> float:
@@ -96,7 +96,7 @@ def _parse(text: str, quantity: str) -> float:
 
 
 def _number(value: float) -> float:
-    """The value, where it can be a quantity."""
+    """Return the value of a number, or raise _Wrong where it is negative or not finite."""
     wrong = (
         "is not a number"
         if math.isnan(value)
@@ -112,8 +112,8 @@ def _number(value: float) -> float:
 
 
 def _factor(unit: str, quantity: str) -> float | None:
-    """What one `unit` is in SI, None where it does not measure `quantity`. Binary prefixes count bytes and
-    bits alone."""
+    """Return the SI value of one `unit` of `quantity`, or None where the unit measures something else.
+    Binary prefixes are for bytes and bits only."""
     prefixes = _PREFIXES | (_BINARY if quantity.startswith("bytes") else {})
     for name, value in _UNITS[quantity].items():
         if unit.endswith(name) and unit[: -len(name)] in prefixes:

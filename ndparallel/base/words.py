@@ -11,7 +11,7 @@ SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")
 
 
 def count(number: int, noun: str, ending: str = "s") -> str:
-    """Write "1 GPU" and "4 GPUs"; of a few nouns the plural's `ending` is another."""
+    """Write "1 GPU" or "4 GPUs"; `ending` is the ending of the plural."""
     return f"{number} {noun}{ending * (number != 1)}"
 
 
@@ -21,8 +21,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def duration(seconds: float, other_seconds: float) -> str:
-    """Write "takes 1.5% longer", "takes 3.2x as long", "takes 1.5% less time" or "takes as long" than what
-    takes `other_seconds`."""
+    """Compare two durations in words: "takes 1.5% longer", "takes 3.2x as long", "takes 1.5% less time" or
+    "takes as long"."""
     if seconds >= 2 * other_seconds:
         return f"takes {seconds / other_seconds:.1f}x as long"
     longer = f"{seconds / other_seconds - 1:+.1%}"

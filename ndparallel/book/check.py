@@ -68,8 +68,8 @@ Run = Callable[[str], str]
 
 @cache
 def run(command: str) -> str:
-    """What a command prints, to standard output and to standard error. Raises UserError for one that is not
-    the project's."""
+    """Return what a command prints, to standard output and standard error. Raises UserError for a command
+    that is not the project's."""
     asked = COMMAND.fullmatch(command)
     if not asked:
         raise UserError(
@@ -106,8 +106,8 @@ def start(program: str, name: str, arguments: list[str]) -> None:
 
 
 def renewed(text: str, run: Run = run) -> str:
-    """The text with every output and every number as the commands make them now; what differs only in a loss
-    stays."""
+    """Return the text with all outputs and numbers as the commands make them now; a difference only in a
+    loss is left as it is."""
     text = CONSOLE.sub(lambda found: new_console(found, run), text)
     return PARAGRAPH.sub(lambda found: new_paragraph(found, run), text)
 
@@ -120,7 +120,7 @@ def new_console(found: re.Match, run: Run) -> str:
 
 
 def same(old: str, new: str) -> bool:
-    """Whether two outputs are equal, but for losses that are as near as other machines may find them."""
+    """Return whether two outputs are equal, except for losses as close as other machines may find them."""
     ours, theirs = LOSS.sub("loss", old), LOSS.sub("loss", new)
     near = (abs(float(a) - float(b)) < LOSS_TOLERANCE for a, b in zip(LOSS.findall(old), LOSS.findall(new)))
     return ours == theirs and all(near)
@@ -137,14 +137,14 @@ def new_paragraph(found: re.Match, run: Run) -> str:
 
 
 def new_numbers(block: re.Match, run: Run) -> Iterator[tuple[str, str]]:
-    """Each number of a block as it is written and as it should be."""
+    """Yield each number of a block as it is written and as it should be."""
     names = record_of(block["command"].strip(), run)
     for old, expression in lines_of(block):
         yield old, old if expression.startswith("source:") else written_like(old, value_of(expression, names))
 
 
 def value_of(expression: str, names: dict[str, Any]) -> float:
-    """A Python expression's value. Raises UserError where it has none."""
+    """Return the value of a Python expression. Raises UserError where it has none."""
     try:
         return float(eval(expression, dict(names)))
     except Exception as error:
@@ -152,7 +152,7 @@ def value_of(expression: str, names: dict[str, Any]) -> float:
 
 
 def lines_of(block: re.Match) -> list[list[str]]:
-    """[number, expression] of each line, or of each part of a line between semicolons."""
+    """Return [number, expression] for each line, or for each part of a line between semicolons."""
     parts = [part.strip() for part in re.split(r"[;\n]", block["lines"])]
     return [re.split(r"\s{2,}|\s(?=source:)", part, maxsplit=1) for part in parts if part]
 
@@ -162,7 +162,8 @@ def whole(number: str) -> str:
 
 
 def written_like(text: str, value: float) -> str:
-    """A value in the unit and with the digits of a number that is written: ("26.8 ms", 0.03) is "30.0 ms"."""
+    """Write a value in the unit and with the digits of a written number: ("26.8 ms", 0.03) gives "30.0
+    ms"."""
     found = QUANTITY.fullmatch(text)
     if not found:
         raise UserError(f"{text!r} is no number with a unit.")
@@ -185,7 +186,7 @@ class Record(dict):
 
 
 def record_of(command: str, run: Run) -> dict[str, Any]:
-    """What a command's JSON has, by its keys; strategies by their names. Nothing for no command."""
+    """Return a command's JSON, with strategies by their names; nothing for no command."""
     if not command:
         return {}
     printed = run(f"{command} --json")
@@ -199,7 +200,7 @@ def record_of(command: str, run: Run) -> dict[str, Any]:
 
 
 def unexplained(text: str) -> list[str]:
-    """The numbers with units in a text's prose that no comment above their paragraph explains."""
+    """Return the numbers with units in a text's prose that no comment above their paragraph explains."""
     explained = PARAGRAPH.sub(without_explained, text)
     return PROSE_QUANTITY.findall(NOT_PROSE.sub(" ", explained))
 

@@ -41,7 +41,7 @@ LONGEST = 33  # seconds of the longest schedule that is drawn on the gallery's c
 
 @dataclass(frozen=True)
 class Picture:
-    """What it shows, and how it is drawn from runs on an engine."""
+    """A picture of the book: what it shows, and how it is drawn from runs on an engine."""
 
     shows: str
     draw: Callable[[str], str]
@@ -50,7 +50,7 @@ class Picture:
 def lesson_run(
     lesson: str, names: Sequence[str], engine: str, gpus_per_node: int | None = None, **job: int
 ) -> Run:
-    """Run a lesson's strategies on pocket as they stand, but for other nodes and other fields of the job."""
+    """Run a lesson's strategies on pocket with other nodes or other fields of the job."""
     its, pocket = load(lesson), find_hardware("pocket")
     hardware = replace(pocket, gpus_per_node=gpus_per_node or pocket.gpus_per_node)
     return run_lesson(its, Job(**(its.defaults | job)), hardware, its.gpus, names, engine, lambda name: None)
@@ -62,7 +62,7 @@ def timelines(lesson: str, names: Sequence[str], engine: str, **changes: int) ->
 
 
 def memory(lesson: str, names: Sequence[str], engine: str, **changes: int) -> str:
-    """GPU 0 of every strategy."""
+    """Draw the memory of GPU 0 of every strategy."""
     run = lesson_run(lesson, names, engine, **changes)
     return draw_memory(
         [memory_history(name, run.results[name][0], run.hardware.memory_bytes) for name in names]
@@ -70,7 +70,7 @@ def memory(lesson: str, names: Sequence[str], engine: str, **changes: int) -> st
 
 
 def block(names: Sequence[str], engine: str) -> str:
-    """One of the middle layers: the first and the last have neighbours of another kind."""
+    """Draw one of the middle layers; the first and the last have neighbours of another kind."""
     run, model = lesson_run("2d_tensor_parallel", names, engine), Job().model
     return draw_block(
         [block_run(name, run.results[name], f"layers.{model.layers // 2}") for name in names], model
@@ -78,7 +78,7 @@ def block(names: Sequence[str], engine: str) -> str:
 
 
 def work(engine: str) -> str:
-    """The strategies of `ndparallel compare`, as it runs them."""
+    """Draw the strategies of `ndparallel compare`, run as it runs them."""
     parser = argparse.ArgumentParser()
     add_common_options(parser, gpus=None)
     arguments = parser.parse_args(["--engine", engine])
@@ -88,8 +88,8 @@ def work(engine: str) -> str:
 
 
 def equal_work(names: Sequence[str], _engine: str, end: float | None = LONGEST) -> str:
-    """Schedules of 4 ranks and 8 microbatches, with a second for each of F, I and W of a rank's layers;
-    nothing runs."""
+    """Draw schedules of 4 ranks and 8 microbatches, with one second for each of F, I and W of a rank's
+    layers. Nothing is executed."""
     return draw_schedules([time_one(name) for name in names], end)
 
 
@@ -153,5 +153,5 @@ def is_stale(name: str, svg: str, folder: Path) -> bool:
 
 
 def strays(folder: Path) -> list[Path]:
-    """Files among the pictures that none of them is."""
+    """Return the files in the folder of pictures that are no pictures of the book."""
     return sorted(set(folder.glob("*")) - {path_of(name, folder) for name in PICTURES})

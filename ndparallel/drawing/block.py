@@ -42,8 +42,8 @@ class BlockCollective(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockRun:
-    """One strategy's run of one block: `talks` of its first rank in order, `slices[name][rank]` of the
-    block's parameters."""
+    """One strategy's run of one transformer block: `talks` are the collectives of its first rank in order,
+    `slices[name][rank]` the slices of the block's parameters."""
 
     name: str
     talks: tuple[BlockCollective, ...]
@@ -61,8 +61,8 @@ class BlockRun:
 
 
 def block_run(name: str, results: Sequence[RankResult], unit: str) -> BlockRun:
-    """Read what became of the block `unit`, as layers.3. Raises ValueError where ranks talk at a place that
-    no block has."""
+    """Read one block (`unit`, as "layers.3") out of a run. Raises ValueError for a collective at an
+    unexpected place."""
     return BlockRun(name, tuple(talks(results[0], unit)), slices(results, unit))
 
 
@@ -78,7 +78,7 @@ def slices(results: Sequence[RankResult], unit: str) -> dict[str, list[Parameter
 
 
 def talks(run: RankRun, unit: str) -> Iterator[BlockCollective]:
-    """The collectives of one block, in order."""
+    """Yield the collectives of one block, in order."""
     events = [Event._make(event) for event in run.events if event[2] in (COMPUTE, COLLECTIVE, SEND)]
     sent: defaultdict[tuple, float] = defaultdict(float)
     for event in events:
@@ -95,7 +95,7 @@ def talks(run: RankRun, unit: str) -> Iterator[BlockCollective]:
 
 
 def in_order(events: Sequence[Event]) -> Iterator[tuple[str, Event, str]]:
-    """Every collective between the names of the operations before and after it."""
+    """Yield every collective with the names of the operations before and after it."""
     before, waiting = "", list[Event]()
     for event in events:
         if event.kind == COLLECTIVE:
@@ -106,7 +106,8 @@ def in_order(events: Sequence[Event]) -> Iterator[tuple[str, Event, str]]:
 
 
 def place_of(before: str, after: str, unit: str) -> tuple[str, str] | None:
-    """(direction, place) of a collective between two operations, None for one that is another unit's."""
+    """Return (direction, place) of a collective between two operations; None for another unit's
+    collective."""
     for operation, places in ((before, AFTER), (after, BEFORE)):
         direction, _, rest = operation.partition(" ")
         name, _, short = rest.partition(" ")

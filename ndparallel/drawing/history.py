@@ -26,7 +26,7 @@ from ndparallel.drawing import palette
 
 
 class RankRun(Protocol):
-    """What one rank leaves behind, as far as a picture or a table needs it."""
+    """The results of one rank that pictures and tables need."""
 
     @property
     def rank(self) -> int: ...
@@ -69,7 +69,7 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """One strategy's run: its lanes, from 0 to `seconds`, the latest stream of any GPU."""
+    """One strategy's run as lanes, from 0 to `seconds`, the end of the latest stream of any GPU."""
 
     name: str
     seconds: float
@@ -78,7 +78,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class MemoryHistory:
-    """What one GPU held: from each of `seconds` on, `held` bytes by kind."""
+    """The memory of one GPU over time: from each of `seconds` on, `held` bytes by kind."""
 
     name: str
     rank: int
@@ -96,7 +96,7 @@ class MemoryHistory:
 
 
 def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
-    """Read the events of all ranks of one run into lanes: by rank, the compute stream first."""
+    """Turn the events of all ranks of one run into lanes: rank by rank, the compute stream first."""
     runs = sorted(runs, key=lambda run: run.rank)
     names = dict.fromkeys(lane_name(stream) for stream in stream_names(runs))
     lanes = [lane for run in runs for lane in _lanes(run, names)]
@@ -104,14 +104,14 @@ def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
 
 
 def stream_names(runs: Iterable[RankRun]) -> list[str]:
-    """All streams on which something happened: compute, then the others as they first appear."""
+    """Return all streams with events: compute, then the others in the order of their first event."""
     seen = dict.fromkeys(event[1] for run in runs for event in run.events if event[2] != MEMORY)
     return [COMPUTE, *(name for name in seen if name != COMPUTE)]
 
 
 @lru_cache
 def lane_name(stream: str) -> str:
-    """The lane that a stream is drawn in."""
+    """Return the name of the lane in which a stream is drawn."""
     return stream.partition(" ")[0]
 
 
@@ -127,8 +127,8 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
 
 
 def _spans(events: Iterable[tuple]) -> Iterator[Span]:
-    """The outermost events of one lane that last: a collective stands for its messages, and what overlaps is
-    drawn from where it shows."""
+    """Return one lane's outermost events that take time. A collective stands for its messages; an
+    overlapping event is drawn from where it shows."""
     covered = 0.0
     for _, stream, kind, what, start, end, _, _, _ in sorted(events, key=lambda event: (event[4], -event[5])):
         if end > start and end > covered:
@@ -138,7 +138,7 @@ def _spans(events: Iterable[tuple]) -> Iterator[Span]:
 
 
 def activity(event: Event) -> str:
-    """What an event counts as, in the words of the palette."""
+    """Return an event's activity, one of the palette's."""
     return activity_of(event.stream, event.kind, event.what)
 
 
@@ -173,8 +173,7 @@ def label(what: Any) -> str:
 
 
 def alike(run: Timeline) -> Timeline:
-    """Draw GPUs that did the very same, to the last digit, once: as the first of them, with the others'
-    numbers."""
+    """Draw GPUs with identical lanes once: as the first of them, with the numbers of the others."""
     lanes_of: dict[int, list[Lane]] = {}
     for lane in run.lanes:
         lanes_of.setdefault(lane.rank, []).append(lane)
@@ -188,8 +187,8 @@ def alike(run: Timeline) -> Timeline:
 
 
 def joined(spans: Iterable[Span], words: int) -> list[Span]:
-    """Join operations whose names share the first words (1: the phase, 2: phase and unit) and that follow one
-    another without a gap."""
+    """Join operations that follow one another without a gap and share the first words of their names (1:
+    the phase, 2: phase and unit)."""
     result: list[Span] = []
     for span in spans:
         if span.activity in palette.PHASES:
@@ -203,7 +202,7 @@ def joined(spans: Iterable[Span], words: int) -> list[Span]:
 
 
 def thinned(spans: Sequence[Span], seconds: float) -> list[Span]:
-    """Put neighbours together that lie within `seconds`: one span for each activity, as long as its spans
+    """Merge neighbouring spans within `seconds` into one span for each activity, as long as its spans
     were. No time is lost."""
     result: list[Span] = []
     cluster: list[Span] = []
@@ -233,7 +232,8 @@ def _gathered(cluster: list[Span]) -> list[Span]:
 
 
 def memory_history(name: str, run: RankRun, limit_bytes: float) -> MemoryHistory:
-    """Read what one GPU held over time; its highest point is the peak that the GPU counted."""
+    """Read the memory of one GPU over time out of its events; the highest point is the peak that the GPU
+    counted."""
     points = list(memory_points(run.events))
     return MemoryHistory(
         name,
@@ -260,7 +260,7 @@ def memory_points(events: Iterable[tuple]) -> Iterator[tuple[float, dict[str, fl
 
 
 def ticks(seconds: float, most: int = 6) -> list[float]:
-    """Round times from 0 up to `seconds`, at most `most` steps of 1, 2 or 5 times a power of ten."""
+    """Return round times from 0 to `seconds`: at most `most` steps of 1, 2 or 5 times a power of ten."""
     if not seconds > 0:
         return [0.0]
     steps = (float(f"{digit}e{power}") for power in range(-15, 16) for digit in (1, 2, 5))

@@ -24,7 +24,7 @@ Telling = tuple[float, str]  # when, and what
 
 
 def narrate(run: RankRun, step_seconds: float) -> Iterator[str]:
-    """Tell the run of one rank, a sentence a line, up to the end of the step."""
+    """Narrate the run of one rank up to the end of the step, one sentence a line."""
     yield f"GPU {run.rank}, in the order of time ('on dp': on the stream of dp, beside compute):"
     # a bubble is known only when it ends
     told = sorted(tellings(run, step_seconds), key=lambda telling: telling[0])
@@ -49,8 +49,8 @@ def line(seconds: float, words: str) -> str:
 
 
 def in_order(events: Iterable[tuple]) -> list[Event]:
-    """By start; what starts together as the program ran, but a collective before its messages. Memory follows
-    the compute stream."""
+    """Sort events by their start. Events that start together stay in program order, but a collective comes
+    before its messages. Memory events follow the compute stream."""
     places: list[tuple[float, float, Event]] = []
     first_message: dict[str, float] = {}
     now = 0.0
@@ -70,7 +70,7 @@ def in_order(events: Iterable[tuple]) -> list[Event]:
 
 @dataclass
 class Narrator:
-    """What has to be remembered from one sentence to the next."""
+    """The state that the narration keeps from one sentence to the next."""
 
     busy_until: float = 0.0
     held: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEMORY_KINDS, 0.0))
@@ -91,7 +91,7 @@ class Narrator:
             yield self.busy_until, f"has nothing to do for {si(seconds - self.busy_until, 's')}: bubble."
 
     def memory(self, events: list[Event]) -> str:
-        """Changes at one instant are one sentence."""
+        """Say all changes of memory at one instant in one sentence."""
         before, self.held = self.held, self.held | {event.what: event.bytes for event in events}
         changes = {kind: size - before[kind] for kind, size in self.held.items()}
         grown = sizes("allocates", {kind: change for kind, change in changes.items() if change > 0})
@@ -106,7 +106,7 @@ def sizes(verb: str, by_kind: dict[str, float]) -> str:
 
 
 def deed(event: Event) -> str:
-    """What a GPU does in an event, in words."""
+    """Say in words what a GPU does in an event."""
     name = label(event.what).removesuffix(f" of group {event.stream!r}")  # which is said already
     lasts, size = si(event.end - event.start, "s"), si(event.bytes, "B")
     match event.kind:
@@ -124,7 +124,7 @@ def deed(event: Event) -> str:
 
 
 def gpus(ranks: Sequence[int]) -> str:
-    """Write "GPUs 0, 2, 4, 6", of neighbours and of many only the first and the last."""
+    """Write "GPUs 0, 2, 4, 6"; of neighbours and of many GPUs only the first and the last."""
     first, last = ranks[0], ranks[-1]
     if list(ranks) == list(range(first, last + 1)) and len(ranks) > 2:
         return f"GPUs {first} to {last}"

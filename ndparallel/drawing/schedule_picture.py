@@ -43,8 +43,8 @@ Label = Callable[["Cell"], tuple[str, Style | str]]
 
 
 class Cell(NamedTuple):
-    """The `columns` of a rank's row, from `first_column` on, that show one action; `fused` says whether it is
-    part of a pair, and which."""
+    """The `columns` of a rank's row, from `first_column` on, that show one action; `fused` tells whether
+    it is part of a pair, and which part."""
 
     first_column: int
     columns: int
@@ -55,8 +55,8 @@ class Cell(NamedTuple):
 
 
 def columns_per_second(timings: Sequence[Timing], width: int) -> float:
-    """The scale at which all of `timings` fit into `width` columns; the shortest action takes whole columns
-    where there is room."""
+    """Return the scale at which all of `timings` fit into `width` columns; where there is room, the
+    shortest action takes whole columns."""
     scale = (width - max(len(margin(timing)) for timing in timings)) / max(
         timing.makespan for timing in timings
     )
@@ -115,12 +115,12 @@ def cells(timing: Timing, rank: int, scale: float) -> Iterator[Cell]:
 
 
 def column(seconds: float, scale: float) -> int:
-    """The first column whose middle is not before `seconds`."""
+    """Return the first column whose middle is not before `seconds`."""
     return math.ceil(seconds * scale - 0.5)
 
 
 def shade_of(layout: Layout, chunk: int) -> float:
-    """0 for the first chunk of a rank, 1 for the last."""
+    """Return 0 for the first chunk of a rank, 1 for the last, and shares between."""
     return chunk / max(layout.chunks - 1, 1)
 
 
@@ -129,7 +129,7 @@ def shade(op: str, lightness: float) -> ColorTriplet:
 
 
 def dark_enough(lightness: float) -> bool:
-    """Whether white can be read on a shade."""
+    """Return whether white text is readable on a shade."""
     return lightness < 0.5
 
 
@@ -142,7 +142,7 @@ def coloured(cell: Cell) -> tuple[str, Style]:
 
 
 def number(cell: Cell) -> tuple[str, str]:
-    """The microbatch, or as many of its last digits as there is room for."""
+    """Return the microbatch, or as many of its last digits as there is room for."""
     return str(cell.action.microbatch)[-max(cell.columns, 1) :], ""
 
 
@@ -158,7 +158,7 @@ def letter_and_number(cell: Cell) -> tuple[str, str]:
 
 
 def axis(makespan: float, scale: float) -> str:
-    """As many round times as there is room for."""
+    """Return an axis with as many round times as there is room for."""
     line, room = "", len(f"{makespan:g}") + 4
     for tick in ticks(makespan, most=max(int(makespan * scale / room), 1)):
         line = line.ljust(column(tick, scale)) + f"{tick:g}"
@@ -166,8 +166,8 @@ def axis(makespan: float, scale: float) -> str:
 
 
 def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> Text:
-    """What occurs in the pictures of `timings`, and how it is drawn; in plain ones, `drawn`, a pair's sign
-    may have found no room."""
+    """Explain the signs that occur in the pictures of `timings`. In plain pictures, `drawn`, the sign of a
+    pair may have found no room."""
     schedules = [timing.schedule for timing in timings]
     ops = {action.op for schedule in schedules for action in schedule.actions[0]}
     text = Text()
@@ -188,7 +188,7 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> 
 
 
 def peaks(by_rank: Sequence[int], most: int = 4) -> str:
-    """Write what ranks hold, one by one where they are at most `most`."""
+    """Write the peaks of all ranks, one by one where they are at most `most`, else their range."""
     if len(set(by_rank)) == 1:
         return f"{by_rank[0]} each"
     return " ".join(map(str, by_rank)) if len(by_rank) <= most else f"{min(by_rank)} to {max(by_rank)}"

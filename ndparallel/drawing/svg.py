@@ -115,7 +115,7 @@ def lane_gap(lane: Lane) -> float:
 def panel(
     timeline: Timeline, top: float, per_second: float, pointed_seconds: float, shapes: dict[str, str]
 ) -> Iterator[str]:
-    """The title, every lane with its name, and a mark where the step ends. New lanes are added to
+    """Yield the title, every lane with its name, and a mark at the end of the step. New lanes are added to
     `shapes`."""
     end, y = LEFT + timeline.seconds * per_second, top + TITLE_HEIGHT - GPU_GAP
     yield text(LEFT, top + 17, timeline.name, "name")
@@ -133,7 +133,7 @@ def panel(
 
 
 def lane_name(lane: Lane) -> tuple[str, str]:
-    """What stands before a lane, and the kind of text; a name that is long is written small."""
+    """Return the label of a lane and its text style; a long label is written small."""
     if lane.stream != COMPUTE:
         return lane.stream, "end small"
     name = f"GPU {ranges(lane.ranks)}"
@@ -148,8 +148,8 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds: float) -> Iterator[str]:
-    """A lane's spans by colour, those of `pointed_seconds` and more with their times, on a ground of idle
-    time where it is for compute."""
+    """Draw a lane's spans by colour on a ground of idle time (compute lanes only). Spans of
+    `pointed_seconds` and more show their times on hover."""
     height = lane_height(lane)
     if lane.stream == COMPUTE:
         yield f'<g class="nd-{IDLE}">{bar(Span(0, seconds, IDLE, IDLE), height, per_second)}</g>'
@@ -176,12 +176,12 @@ def bar(span: Span, height: float, per_second: float) -> str:
 
 
 def thin_bar(span: Span, height: float, per_second: float) -> str:
-    """A bar as part of a path, which the line around it lets show however thin it is."""
+    """Return a bar as part of a path whose outline keeps it visible however thin it is."""
     return f"M{number(span.start * per_second)} 0v{number(height)}h{number(span.seconds * per_second)}V0z"
 
 
 def title(span: Span) -> str:
-    """What a span tells when it is pointed at: its length, and when exactly it was."""
+    """Return what a span shows on hover: its length, its start and its end."""
     start, end = span.window or (span.start, span.end)
     many = f" ({span.events} events)" if span.events > 1 else ""
     within = "within " if span.window else ""
@@ -189,7 +189,8 @@ def title(span: Span) -> str:
 
 
 def touching(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
-    """Spans that follow another of the same colour without a gap, where both are long enough to show it."""
+    """Yield spans that follow another of the same colour without a gap, where both are long enough to show
+    it."""
     for before, span in pairwise(spans):
         if (
             before.end == span.start

@@ -29,8 +29,8 @@ LANE_HEIGHT, LANE_GAP, TITLE_HEIGHT, ROW_HEIGHT, BAND_GAP = 17, 2, 24, 16, 8
 
 
 class Stop(NamedTuple):
-    """A column: its name, its width in pixels, the weights that it multiplies with; rows of them drawn below
-    one another."""
+    """A column of the picture: its name, its width in pixels, the weights that it multiplies with; rows of
+    weights are drawn below one another."""
 
     name: str
     width: int
@@ -61,8 +61,8 @@ STOPS = (
 
 
 def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
-    """Draw one block of a model, and a band for every run of it; a band without lanes has those of the band
-    above."""
+    """Draw one block of a model, and a band for every run of it; a band without lanes has those of the
+    band above."""
     lefts = [LEFT + sum(stop.width for stop in STOPS[:place]) for place in range(len(STOPS))]
     top, parts = WEIGHTS_HEIGHT + HEADER_HEIGHT, [*weights(runs[0], lefts), *header(lefts)]
     above = None
@@ -88,8 +88,8 @@ def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
 
 
 def weights(run: BlockRun, lefts: Sequence[float]) -> Iterator[str]:
-    """Every weight above the stop that multiplies with it, centred, its slices in the colours of those who
-    hold them."""
+    """Draw every weight above the stop that multiplies with it, centred, its slices in the colours of the
+    ranks that hold them."""
     yield text(LEFT, 17, f"A transformer block on {count(run.ranks, 'GPU')}", "name")
     yield text(LEFT, 33, "Weights as in y = x W: rows are inputs, columns are outputs", "small")
     for stop, left in zip(STOPS, lefts):
@@ -105,7 +105,8 @@ def weights(run: BlockRun, lefts: Sequence[float]) -> Iterator[str]:
 
 
 def drawn_size(parameter: Parameter) -> tuple[float, float]:
-    """Width and height: a parameter is stored as (outputs, inputs), and drawn with its outputs as columns."""
+    """Return width and height: a parameter is stored as (outputs, inputs), and drawn with its outputs as
+    columns."""
     outputs, inputs = parameter.whole
     return outputs * SCALE, inputs * SCALE
 
@@ -120,7 +121,7 @@ def label(names: Sequence[str], run: BlockRun) -> str:
 
 
 def slices(held: Sequence[Parameter], x: float, y: float) -> Iterator[str]:
-    """One weight; a slice that several ranks hold is shared between their colours."""
+    """Draw one weight; a slice that several ranks hold shows all their colours."""
     holders: dict[tuple, list[int]] = {}
     for rank, parameter in enumerate(held):
         holders.setdefault(tuple((piece.start, piece.stop) for piece in parameter.index), []).append(rank)
@@ -140,7 +141,7 @@ def rectangle(paint: str, x: float, y: float, width: float, height: float, more:
 
 
 def header(lefts: Sequence[float]) -> Iterator[str]:
-    """The names of the stops, and the residuals, which lead past them."""
+    """Draw the names of the stops, and the residual connections around them."""
     y = WEIGHTS_HEIGHT + HEADER_HEIGHT - 6
     for stop, left in zip(STOPS, lefts):
         yield text(left + stop.width / 2, y - 4, stop.name, "middle" + " name" * bool(stop.place))
@@ -154,7 +155,8 @@ def header(lefts: Sequence[float]) -> Iterator[str]:
 
 
 def band(run: BlockRun, lanes: Sequence[Sequence[str]], lefts: Sequence[float], top: float) -> Iterator[str]:
-    """A title with what the block costs, the collectives of both directions, and between them the lanes."""
+    """Draw one run: a title with what the block costs, the collectives of both directions, and between
+    them the lanes."""
     yield text(LEFT, top + 17, run.name, "name")
     yield text(WIDTH - RIGHT, top + 17, cost(run), "end")
     y = top + TITLE_HEIGHT
@@ -183,7 +185,7 @@ def cost(run: BlockRun) -> str:
 
 
 def directions(run: BlockRun, direction: str, lefts: Sequence[float], top: float) -> Iterator[str]:
-    """What the GPUs do at every place, in one direction."""
+    """Return the collectives at every place, in one direction."""
     arrow = "forward \u2192" if direction == "forward" else "\u2190 backward"
     yield text(LEFT - 8, top + 11, arrow, "end small")
     for stop, left in zip(STOPS, lefts):
@@ -207,7 +209,7 @@ def cell(stop: Stop, words: str, rank: int, left: float, y: float) -> Iterator[s
 
 
 def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str:
-    """What one GPU has at a stop: tokens where the residual runs, else columns, heads or rows of its
+    """Say what one GPU has at a stop: tokens on the residual, elsewhere columns, heads or rows of its
     slices."""
     if stop.residual:
         return tokens(run, config, rank)
@@ -229,7 +231,7 @@ def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str
 
 
 def tokens(run: BlockRun, config: ModelConfig, rank: int) -> str:
-    """All of them, unless they are gathered at f: then the rank's part of the sequence."""
+    """Return the rank's tokens: all of them, or its part of the sequence where they are gathered at f."""
     gathers = "all-gather" in run.operations("forward", "f1")
     return f"tokens {span(part(config.sequence, run.ranks, rank))}" if gathers else "all tokens"
 

@@ -38,7 +38,7 @@ Column = tuple[float, dict[str, float]]
 
 
 def draw_memory(histories: Sequence[MemoryHistory]) -> str:
-    """Draw what GPUs held, a panel for each, with its peak and its limit."""
+    """Draw the memory of GPUs over time, a panel for each, with its peak and its limit."""
     per_second = PLOT_WIDTH / (max(history.end_seconds for history in histories) or 1.0)
     tops = [HEADROOM * top_of(history) for history in histories]
     per_byte = min(HIGHEST / max(tops), HIGHEST_SUM / sum(tops))
@@ -59,7 +59,7 @@ def draw_memory(histories: Sequence[MemoryHistory]) -> str:
 
 
 def top_of(history: MemoryHistory) -> float:
-    """The bytes that a panel must have room for."""
+    """Return the bytes at the top of a panel."""
     near = history.limit_bytes < NEAR * history.peak_bytes
     return max(history.peak_bytes, history.limit_bytes if near else 0, 1)
 
@@ -82,8 +82,8 @@ def panel(
 
 
 def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[Column]:
-    """(x, bytes held by kind) of every pixel with a change: its fullest moment, then its last, so that no
-    peak is lost."""
+    """Yield (x, bytes held by kind) for every pixel with a change: its fullest moment, then its last, so
+    that no peak is lost."""
     columns: dict[int, list[dict[str, float]]] = {}
     for seconds, held in zip(history.seconds, history.held):
         columns.setdefault(min(int(seconds * per_second), PLOT_WIDTH - 1), []).append(held)
@@ -95,7 +95,7 @@ def fullest_by_pixel(history: MemoryHistory, per_second: float) -> Iterator[Colu
 def area(
     kind: str, below: Sequence[str], columns: Iterable[Column], base: float, end: float, per_byte: float
 ) -> str:
-    """A step curve over time of all kinds up to this one; the kinds under it are drawn over it."""
+    """Return a step curve over time of all kinds up to this one; lower kinds are drawn over it."""
     path, height, most = [f"M{LEFT} {number(base)}"], 0.0, 0.0
     for x, held in columns:
         level, most = sum(held[name] for name in below) * per_byte, max(most, held[kind])
@@ -109,8 +109,8 @@ def area(
 
 
 def level(name: str, size: float, base: float, end: float, per_byte: float) -> str:
-    """A line at a number of bytes, named in the margin: the peak below its line, the limit above, so that
-    they never meet."""
+    """Draw a line at a number of bytes with its name in the margin: the peak's name below its line, the
+    limit's above, so that they never overlap."""
     y = base - size * per_byte
     line = (
         f'<path class="{name}" d="M{LEFT} {number(y)}H{number(end)}"><title>{name} '

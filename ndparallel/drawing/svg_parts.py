@@ -37,7 +37,7 @@ SEAM = (
 
 
 def document(label: str, height: float, paints: Mapping[str, Paint], body: Iterable[str]) -> str:
-    """A whole SVG: its size, its colours in both modes, its ground, its body."""
+    """Return a whole SVG: its size, its colours in light and dark mode, its background, its body."""
     size = f'viewBox="0 0 {WIDTH} {number(height)}" width="{WIDTH}" height="{number(height)}"'
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{escape(label)}" '
@@ -72,8 +72,8 @@ def frame_colours(mode: int) -> str:
 
 
 def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
-    """Rules for shapes that <use> repeats; no rule about what they are in would reach them there, so that
-    their names are our own."""
+    """Return colour rules for shapes that <use> repeats. Rules for their surroundings would not reach
+    them, so they have names of their own."""
     lines = (
         f".nd-seam,.nd-box{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
     )
@@ -81,7 +81,7 @@ def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
 
 
 def scoped(rules: str) -> str:
-    """Let rules hold inside our pictures only: a notebook's page has styles of its own."""
+    """Restrict rules to our own pictures, because a notebook's page has styles of its own."""
     result = []
     for rule in rules.split("}")[:-1]:
         selectors, declarations = rule.split("{")
@@ -95,7 +95,7 @@ def scoped(rules: str) -> str:
 
 
 def time_axis(end: float, bottom: float, per_second: float, left: float = LEFT) -> Iterator[str]:
-    """Grid lines at round times, behind everything, and their times under them."""
+    """Draw grid lines at round times behind everything, with the times under them."""
     for tick in ticks(end):
         x = number(left + tick * per_second)
         yield f'<path class="grid" d="M{x} {TITLE_HEIGHT - 4}V{number(bottom + 4)}"/>'
@@ -108,7 +108,7 @@ def time_axis(end: float, bottom: float, per_second: float, left: float = LEFT) 
 def legend(
     paints: Iterable[str], top: float, words: Mapping[str, str] | None = None, left: int = LEFT
 ) -> Iterator[str]:
-    """A patch of every paint, and its name or what `words` calls it."""
+    """Draw a patch of every paint with its name, or with its word in `words`."""
     x = left
     for paint in paints:
         name = (words or {}).get(paint, paint)
@@ -123,5 +123,5 @@ def text(x: float, y: float, words: str, kind: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """A coordinate, to a hundredth of a pixel."""
+    """Write a coordinate, to a hundredth of a pixel."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -64,7 +64,7 @@ def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
 
 
 def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
-    """Every colour that occurs, in the order of the ops, and that of idle time."""
+    """Return every colour that occurs, in the order of the operations, and the colour of idle time."""
     paints = {IDLE: ACTIVITIES[IDLE]}
     for op, chunks in chunks_by_op(timings).items():
         for chunk, lightness in chunks.items():
@@ -74,7 +74,7 @@ def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
 
 
 def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
-    """For every op that occurs, how light each chunk is drawn that it occurs on."""
+    """Return, for every operation that occurs, the shade of each of its chunks."""
     layouts = {
         (action.op, timing.schedule.layout)
         for timing in timings
@@ -89,7 +89,7 @@ def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
 
 
 def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
-    """A patch for every chunk of an op, and what they are."""
+    """Draw a patch for every chunk of an operation, with its meaning."""
     x, by_op = LEFT, chunks_by_op(timings)
     for op, chunks in by_op.items():
         for chunk in chunks:
@@ -103,7 +103,7 @@ def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
 
 
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
-    """The name, the figures, and the rows of one schedule."""
+    """Draw the name, the figures and the rows of one schedule."""
     figures = (
         f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held "
         f"{peaks(timing.peak_held, most=8)}"
@@ -117,7 +117,7 @@ def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
 
 
 def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
-    """The ground of idle time, the boxes by colour, frames round fused pairs, the numbers by ink."""
+    """Draw one rank: idle time as the ground, boxes by colour, frames round fused pairs, numbers by ink."""
     yield f'<path class="nd-{IDLE}" d="M0 0h{number(timing.makespan * per_second)}v{ROW_HEIGHT}H0z"/>'
     shapes, numbers = defaultdict(list), defaultdict(list)
     for start, end, action, paint in boxes(timing, rank):
@@ -144,7 +144,7 @@ def outline(x: float, width: float) -> str:
 
 
 def boxes(timing: Timing, rank: int) -> Iterator[Box]:
-    """Where every action of a rank stands; the two of a fused pair have half of its time each."""
+    """Return the box of every action of a rank; the two of a fused pair have half of its time each."""
     schedule, position = timing.schedule, 0
     for step in schedule.steps(rank):
         start, end = timing.start[rank][position], timing.end[rank][position]
@@ -156,6 +156,6 @@ def boxes(timing: Timing, rank: int) -> Iterator[Box]:
 
 
 def fused_pairs(timing: Timing, rank: int) -> Iterator[tuple[float, float]]:
-    """When each fused pair of a rank runs."""
+    """Yield start and end of each fused pair of a rank."""
     for position in timing.schedule.fused[rank]:
         yield timing.start[rank][position], timing.end[rank][position]

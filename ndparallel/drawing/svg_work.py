@@ -35,8 +35,8 @@ WORDS = {BACKWARD: "compute", IDLE: "bubble"}
 
 
 def draw_work(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Draw strategies' rows of a report under these names; the first is the single GPU, whose step is marked
-    for all."""
+    """Draw the rows of a report as bars under these names; the first is the single GPU, whose step is
+    marked for all."""
     per_second = BARS_WIDTH / max(gpu_seconds(row) for row in rows)
     bottom = TITLE_HEIGHT + len(rows) * (BAR_HEIGHT + BAR_GAP)
     paints = {paint: ACTIVITIES[paint] for paint in PARTS}
@@ -58,7 +58,7 @@ def gpu_seconds(row: Mapping[str, Any]) -> float:
 
 
 def bar(row: Mapping[str, Any], name: str, place: int, per_second: float) -> Iterator[str]:
-    """A strategy's name, its bar, its speedup and the memory of its fullest GPU."""
+    """Draw a strategy's name, its bar, its speedup and the memory of its fullest GPU."""
     x, y = float(BARS_LEFT), TITLE_HEIGHT + place * (BAR_HEIGHT + BAR_GAP)
     yield text(BARS_LEFT - 8, y + 11, name, "end")
     for paint, key in PARTS.items():

@@ -68,8 +68,8 @@ def lane_name(lane: Lane) -> str:
 
 
 def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
-    """What stands in each cell from 0 to `seconds`: an activity, or BLANK where a communication stream has
-    none."""
+    """Return the content of each cell from 0 to `seconds`: an activity, or BLANK where a communication
+    stream is silent."""
     filled = shares(lane, seconds, cell_seconds)
     if lane.stream != COMPUTE:  # it talks rarely and shortly, and none of it may be lost
         return [
@@ -82,7 +82,7 @@ def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
 
 
 def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, float]]:
-    """Seconds of each activity in each cell."""
+    """Return the seconds of each activity in each cell."""
     count = max(round(seconds / cell_seconds), 1)
     filled: list[dict[str, float]] = [defaultdict(float) for _ in range(count)]
     for start, end, activity, *_ in lane.spans:
@@ -97,8 +97,8 @@ def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, fl
 
 
 def in_proportion(filled: Sequence[dict[str, float]], cell_seconds: float) -> list[str]:
-    """One activity for each cell. It takes the cell's time, and the others keep theirs for the next cell that
-    has them: so what is shorter than a cell is seen as often as it is long."""
+    """Choose one activity for each cell. The time that other activities have in it is kept for the next
+    cell that has them, so that short activities are seen in proportion to their time."""
     kept: dict[str, float] = defaultdict(float)
     seen = []
     for cell in filled:
@@ -124,20 +124,21 @@ def painted(activities: Sequence[str]) -> Text:
 
 @cache
 def style(activity: str) -> str:
-    """A quiet letter on its colour; idle is no more than a faint dot."""
+    """Return the style of a quiet letter on its colour; idle is no more than a faint dot."""
     ground = ACTIVITIES[activity].light
     return "dim" if activity == IDLE else f"{letter_colour(ground)} on {ground}"
 
 
 def letter_colour(ground: str) -> str:
-    """The ground, half way towards black where it is light and towards white where it is dark."""
+    """Return the background colour moved half way towards black where it is light and towards white where
+    it is dark."""
     parts = [int(ground[place : place + 2], 16) for place in (1, 3, 5)]
     towards = 0 if sum(parts) > 3 * 128 else 255
     return "#" + "".join(f"{(part + towards) // 2:02x}" for part in parts)
 
 
 def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
-    """A line with a tick at every round time, and its times under them, as many as there is room for."""
+    """Return a line with a tick at every round time, and as many times under it as there is room for."""
     line, times = list("-" * columns), ""
     for tick in ticks(end, most=columns // 10):
         place, words = min(round(tick / end * columns) if end else 0, columns - 1), si(tick, "s")
@@ -150,7 +151,7 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
 
 
 def legend(timelines: Sequence[Timeline]) -> Text:
-    """The letters that occur, and what they stand for."""
+    """Return the letters that occur, with their meaning."""
     seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {
         IDLE
     }

@@ -25,7 +25,7 @@ from ndparallel.drawing.history import RankRun, activity, label, memory_points, 
 
 
 def trace(runs: Iterable[RankRun]) -> dict[str, Any]:
-    """All events of one run in the Trace Event Format (JSON object form)."""
+    """Return all events of one run in the Trace Event Format (JSON object form)."""
     runs = sorted(runs, key=lambda run: run.rank)
     threads = {stream: number for number, stream in enumerate(stream_names(runs), start=1)}
     timed = [*slices(runs, threads), *flows(runs, threads), *counters(runs)]
@@ -69,7 +69,7 @@ def slices(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
 
 
 def arguments(event: Event) -> dict[str, Any]:
-    """What a viewer shows of a slice that is pointed at: the other rank of a message, the ranks of a
+    """Return what a viewer shows of a selected slice: the other rank of a message, the ranks of a
     collective."""
     known: dict[str, Any] = {"kind": event.kind, "start_seconds": event.start, "end_seconds": event.end}
     if event.peer is not None:
@@ -78,7 +78,7 @@ def arguments(event: Event) -> dict[str, Any]:
 
 
 def flows(runs: Sequence[RankRun], threads: dict[str, int]) -> Iterator[dict]:
-    """Both ends of an arrow for every message that was received."""
+    """Yield both ends of an arrow for every message that was received."""
     for number, (send, receive) in enumerate(messages(runs), start=1):
         for phase, event in (("s", send), ("f", receive)):
             place = {

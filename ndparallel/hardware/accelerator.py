@@ -66,8 +66,8 @@ IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no da
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator(Hardware):
-    """A real GPU in its node. The inherited rates are what is achieved; `peak_flops_per_second`, by dtype, is
-    the data sheet's."""
+    """A real GPU in its node. The inherited rates are achieved rates; `peak_flops_per_second`, by dtype,
+    is the data sheet's."""
 
     peak_flops_per_second: Mapping[str, float] = field(hash=False)
     matmul_fraction: float
@@ -79,8 +79,8 @@ class Accelerator(Hardware):
     description: str = ""
 
     def rate(self, operation: Operation):
-        """FLOP/s that this operation achieves: the fraction of its dtype's peak, and of that what its tiles
-        use of the SMs."""
+        """Return the FLOP/s that an operation achieves: its dtype's peak, times the matmul fraction, times
+        the share of the SMs that its tiles use."""
         achieved = self.peak(operation.dtype) * self.matmul_fraction
         if operation.kind in self.attention_fractions:
             return min(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
@@ -94,7 +94,8 @@ class Accelerator(Hardware):
         )
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s on the data sheet. Raises UserError for a dtype that this GPU cannot multiply."""
+        """Return the data sheet's FLOP/s for a dtype. Raises UserError for a dtype that this GPU cannot
+        multiply."""
         name = DTYPES.get(dtype)
         if name is None:
             raise unknown("dtype", dtype, DTYPES)
@@ -109,8 +110,8 @@ class Accelerator(Hardware):
 
 
 def find_hardware(name_or_path: str) -> Hardware:
-    """The preset of that name, or what a JSON or TOML file describes. Raises UserError for an unknown name or
-    a wrong file."""
+    """Return the preset of that name, or the hardware that a JSON or TOML file describes. Raises UserError
+    for an unknown name or a wrong file."""
     if Path(name_or_path).suffix in (".json", ".toml"):
         return read_hardware(Path(name_or_path))
     name = name_or_path.lower()
@@ -129,20 +130,20 @@ def hardware_names() -> list[str]:
 
 @cache
 def data_sheets() -> dict[str, dict[str, Any]]:
-    """The presets' tables as they stand in `presets.toml`."""
+    """Return the tables of `presets.toml` by name."""
     return read_toml(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError where it is none."""
+    """Parse TOML. Raises ValueError for text that is not TOML."""
     import tomllib  # the lessons' own hardware needs no file
 
     return tomllib.loads(text)
 
 
 def read_hardware(path: Path) -> Accelerator:
-    """Hardware from a file: the keys of a preset, and `based_on = "h100"` to name only what differs from
-    one."""
+    """Read hardware from a JSON or TOML file. Its keys are those of a preset; `based_on = "h100"` takes
+    the missing ones from a preset."""
     try:
         text = path.read_text("utf-8")
         table = json.loads(text) if path.suffix == ".json" else read_toml(text)
@@ -183,8 +184,8 @@ KEYS = ("peak", *FRACTIONS, *COUNTS, *(key for key in QUANTITIES if key not in O
 
 
 def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
-    """Build hardware from a data sheet's numbers. Raises UserError naming every unknown or missing key, and a
-    wrong value."""
+    """Build an Accelerator from a data sheet's numbers. Raises UserError for unknown or missing keys and
+    for wrong values."""
     value = {key: _value(name, key, given) for key, given in _complete(name, table).items()}
     limited = sustained_fraction(value)
     return Accelerator(
@@ -207,7 +208,8 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
 
 
 def sustained_fraction(value: Mapping[str, Any]) -> float:
-    """The fraction of the peak that matmuls keep up: what the kernels reach, or what the power allows."""
+    """Return the share of the peak that matmuls sustain: the kernels' best, or less where the power limit
+    allows less."""
     power, joules = value["power_limit"] or value["power"], value["joules_per_flop"]
     if joules is None:
         return value["matmul_fraction"] * min(1.0, power / value["power"])

@@ -31,8 +31,8 @@ MOST_JITTER_PERCENT = 1000.0
 
 @dataclass(frozen=True)
 class Disturbances:
-    """`slow_gpus` are (rank, factor), `slow_links` (rank, rank, factor); `jitter` is the relative standard
-    deviation of a kernel's time."""
+    """Slow GPUs, slow links and jitter. `slow_gpus` are (rank, factor), `slow_links` (rank, rank, factor);
+    `jitter` is the standard deviation of a kernel's time as a share of it."""
 
     slow_gpus: tuple[tuple[int, float], ...] = ()
     slow_links: tuple[tuple[int, int, float], ...] = ()
@@ -44,7 +44,7 @@ class Disturbances:
 
     @property
     def ranks(self) -> dict[int, str]:
-        """The GPUs that are named, and the option that names each."""
+        """Yield each named GPU with the option that names it."""
         links = {
             rank: f"--slow-link {a}-{b}:{factor:g}" for a, b, factor in self.slow_links for rank in (a, b)
         }
@@ -53,8 +53,8 @@ class Disturbances:
     # ---- what gpu.py and the lockstep clocks ask
 
     def slowdown(self, rank: int) -> Callable[[str], float] | None:
-        """A function that gives, for every next kernel on a stream of this GPU, by what factor it is slower;
-        None where none is."""
+        """Return a function that gives the slowdown factor of the next kernel on a stream of this GPU, or
+        None where the GPU is not disturbed."""
         slow = math.prod(factor for slow_rank, factor in self.slow_gpus if slow_rank == rank)
         if not self.jitter:
             return None if slow == 1 else lambda stream: slow
@@ -64,8 +64,8 @@ class Disturbances:
         )
 
     def _factors(self, rank: int, stream: str) -> Iterator[float]:
-        """The factors of a stream's kernels in their order: each is given by seed, rank, stream and its
-        number alone."""
+        """Yield the factors of a stream's kernels in their order. Each depends on seed, rank, stream and
+        its number alone."""
         variance = math.log1p(self.jitter**2)
         generator = np.random.default_rng([self.seed, rank, *stream.encode()])
         while True:
@@ -82,8 +82,8 @@ class Disturbances:
         )
 
     def link_factor(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """By what factor the bandwidth between ranks `a` and `b` is divided, either way; takes arrays of
-        ranks."""
+        """Return the factor that divides the bandwidth between ranks `a` and `b`, in both directions.
+        Takes arrays of ranks too."""
         factors = np.ones(np.broadcast_shapes(np.shape(a), np.shape(b)))
         for one, other, factor in self.slow_links:
             factors = np.where(
@@ -92,7 +92,7 @@ class Disturbances:
         return factors
 
     def slows_a_link_among(self, ranks: Sequence[int]) -> bool:
-        """Whether it takes more than the two kinds of link to describe how these ranks are connected."""
+        """Return whether one of the slowed links connects two of these ranks."""
         return any(a in ranks and b in ranks for a, b, _ in self.slow_links)
 
     # ---- what people read
@@ -115,8 +115,8 @@ class Disturbances:
         }
 
     def check(self, gpus: int) -> None:
-        """Raise UserError where a GPU is named that none of the strategies has; `gpus` is how many the
-        largest has."""
+        """Raise UserError where an option names a GPU that does not exist among `gpus`, the number that
+        the largest strategy has."""
         for rank, option in self.ranks.items():
             if rank >= gpus:
                 have = f"GPUs 0 to {gpus - 1}" if gpus > 1 else "GPU 0 alone"
@@ -156,8 +156,7 @@ def add_disturbance_options(parser: argparse.ArgumentParser) -> None:
 
 
 def disturbances_from(arguments: argparse.Namespace) -> Disturbances | None:
-    """What the options ask for, None where they ask for nothing. Raises UserError for what is no
-    disturbance."""
+    """Return the disturbances that the options ask for, or None. Raises UserError for a wrong one."""
     if not 0 <= arguments.jitter <= MOST_JITTER_PERCENT:
         given, most = (f"{percent:g}" for percent in (arguments.jitter, MOST_JITTER_PERCENT))
         raise UserError(

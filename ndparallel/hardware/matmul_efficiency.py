@@ -26,8 +26,8 @@ Curve = tuple[tuple[float, float], ...]
 
 
 def tile_fill(shape: tuple, multiprocessors: int, batch=1):
-    """Share of the SMs' work that is asked for when `batch` results (m, n) are cut into tiles, the better way
-    round; takes arrays too.
+    """Return the share of the SMs' work that is needed when `batch` results (m, n) are cut into tiles, in the
+    better of both directions; takes arrays too.
 
     A matmul with fewer tiles than SMs is cut along k as well ("split-k"), so that only the padding of its
     tiles is lost.
@@ -38,8 +38,8 @@ def tile_fill(shape: tuple, multiprocessors: int, batch=1):
 
 
 def _fill(m, n, multiprocessors: int, batch):
-    """In Python's own operators, which are quicker for numbers and do arrays as well; -(-a // b) rounds a / b
-    up."""
+    """Return the share of all waves' work that the result needs. Python's own operators are quicker for
+    numbers and take arrays too; -(-a // b) rounds a / b up."""
     tiles = batch * -(-m // TILE[0]) * -(-n // TILE[1])
     whole_waves = -(-tiles // multiprocessors) * multiprocessors
     used = whole_waves - (tiles < multiprocessors) * (multiprocessors - tiles)
@@ -47,13 +47,14 @@ def _fill(m, n, multiprocessors: int, batch):
 
 
 def along(curve: Curve, flops):
-    """The share of a matmul of so many FLOPs; beyond the curve's ends, that of the nearest."""
+    """Return the curve's share for a matmul of so many FLOPs; beyond the ends of the curve, that of the
+    nearest end."""
     sizes, shares = zip(*curve)
     return np.interp(np.log(np.maximum(flops, 1.0)), np.log(sizes), shares)
 
 
 def checked_curve(subject: str, given: Any) -> Curve:
-    """A curve as it stands in a file. Raises UserError for anything but pairs of rising FLOPs and shares
+    """Return a curve read from a file. Raises UserError unless it is pairs of rising FLOPs and shares
     above 0 and up to 1."""
     try:
         curve = tuple((float(flops), float(share)) for flops, share in given)

@@ -33,8 +33,8 @@ VARIANTS = ("ring", "all-gather")
 
 @lru_cache(maxsize=256)
 def zigzag(sequence: int, parts: int, index: int) -> tuple[int, ...]:
-    """The positions of part `index`: its chunk counted from the start of the sequence, and the one counted
-    from the end."""
+    """Return the positions of part `index`: one chunk counted from the start of the sequence, one from the
+    end."""
     if parts == 1:
         return tuple(range(sequence))
     chunk = sequence // (2 * parts)
@@ -44,7 +44,7 @@ def zigzag(sequence: int, parts: int, index: int) -> tuple[int, ...]:
 
 @dataclass
 class ContextParallel:
-    """One rank's operators: its positions, and the ways of keys and values."""
+    """The context-parallel operators of one rank: its positions, and how keys and values reach it."""
 
     gpu: GPU
     group: Group
@@ -62,14 +62,14 @@ class ContextParallel:
         return zigzag(sequence, self.size, self.index)
 
     def all_positions(self, sequence: int) -> tuple[int, ...]:
-        """Where the tokens of all ranks stand, in the order in which `gather` puts them."""
+        """Return the positions of all ranks' tokens in the order in which `gather` puts them."""
         return tuple(
             position for index in range(self.size) for position in zigzag(sequence, self.size, index)
         )
 
     def travel(self, own: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (rank's index, its block), own first. The next block is on its way while the caller computes
-        with this one."""
+        """Yield (rank's index, its block), the own block first. The next block is sent while the caller
+        computes with this one."""
         block = own
         for hop in range(self.size - 1):
             on_their_way = self.pass_on(block, "keys and values", hop)
@@ -84,7 +84,7 @@ class ContextParallel:
         return RingExchange(leaving, self.gpu.irecv(ranks[self.index - 1], (what, hop), stream=name))
 
     def gather(self, own: np.ndarray) -> np.ndarray:
-        """All ranks' blocks, (cp, *own.shape)."""
+        """Return the blocks of all ranks, (cp, *own.shape)."""
         return all_gather(self.gpu, np.empty((self.size, *own.shape), own.dtype), own, self.group)
 
     def scatter(self, blocks: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ class ContextParallel:
 
 
 class RingExchange(NamedTuple):
-    """A block on its way to the right and one on its way from the left."""
+    """One step of the ring: a block sent to the right and one received from the left."""
 
     leaving: Handle
     arriving: Handle

@@ -2,7 +2,7 @@
 and for the planner.
 
 Idea   A rule says what a degree has to do, and which degrees can. The lessons' jobs and the planner's plans
-       ask the same rules and word what is violations each in their own way.
+       ask the same rules, and each words what is broken in its own way.
 Limit  Memory, and how fast a plan is, are no rules.
 
 Glossary
@@ -18,8 +18,8 @@ MOST_STAGES_ABOVE_LAYERS = 2  # embedding and head may have stages of their own
 
 @dataclass(frozen=True)
 class Rule:
-    """`name` is for counting plans that break it; `what` the degree cannot do, where `holds` is false;
-    divisors of `number` can."""
+    """A rule for one degree. `holds` tells whether a degree keeps it, `what` says what a degree that
+    breaks it cannot do, divisors of `number` keep it, and `name` counts the plans that break it."""
 
     name: str
     what: str
@@ -32,7 +32,7 @@ def divides(name: str, what: str, number: int) -> Rule:
 
 
 def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
-    """Of tp; `ffn` is None where every layer has experts instead of an MLP."""
+    """Return the rules for tp; `ffn` is None where every layer has experts instead of an MLP."""
     shared = Rule(
         "tp cannot share the KV heads",
         f"share {kv_heads} KV heads",
@@ -47,7 +47,7 @@ def tensor_rules(heads: int, kv_heads: int, ffn: int | None) -> list[Rule]:
 
 
 def sequence_rules(tokens: int) -> list[Rule]:
-    """Of tp, where it cuts sequences too."""
+    """Return the rule for tp under sequence parallelism."""
     return [
         divides(
             "sequence not divisible by tp", f"cut the {tokens} tokens of a sequence that a rank has", tokens
@@ -56,7 +56,8 @@ def sequence_rules(tokens: int) -> list[Rule]:
 
 
 def routed_rules(expert_ffn: int, tokens: int) -> list[Rule]:
-    """Of tp, where there are experts: it cuts them, and what is sent to them."""
+    """Return the rules for tp in a model with experts: it cuts the experts and the tokens that they are
+    sent."""
     return [
         divides("experts not divisible by tp", f"cut experts of width {expert_ffn}", expert_ffn),
         divides("sequence not divisible by tp", f"cut the tokens of a sequence, {tokens}", tokens),
@@ -64,7 +65,7 @@ def routed_rules(expert_ffn: int, tokens: int) -> list[Rule]:
 
 
 def context_rules(sequence: int) -> list[Rule]:
-    """Of cp: every rank has an early and a late chunk of the sequence."""
+    """Return the rule for cp: every rank has an early and a late chunk of the sequence."""
     what = f"cut a sequence of {sequence}"
     return [
         Rule("sequence not divisible by 2 cp", what, sequence, lambda cp: cp == 1 or sequence % (2 * cp) == 0)
@@ -72,10 +73,10 @@ def context_rules(sequence: int) -> list[Rule]:
 
 
 def expert_rules(experts: int) -> list[Rule]:
-    """Of ep."""
+    """Return the rule for ep."""
     return [divides("experts not divisible by ep", f"share out {experts} experts evenly", experts)]
 
 
 def can_fill(layers: int, stages: int) -> bool:
-    """Whether no stage stays empty."""
+    """Return whether every stage has a layer, the embedding or the head."""
     return stages <= layers + MOST_STAGES_ABOVE_LAYERS

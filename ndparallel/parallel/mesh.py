@@ -39,8 +39,8 @@ SPANS = {
 
 @dataclass(frozen=True)
 class Mesh:
-    """Degrees of parallelism. Raises UserError for degrees below 1, an ep that does not divide dp, an order
-    that is not one. An order may leave out axes of one rank."""
+    """Degrees of parallelism and the order of their axes. An order may leave out axes of one rank. Raises
+    UserError for degrees below 1, an ep that does not divide dp, and a wrong order."""
 
     tp: int = 1
     cp: int = 1
@@ -62,7 +62,7 @@ class Mesh:
         object.__setattr__(self, "order", self.whole_order())
 
     def whole_order(self) -> str:
-        """The order with what it leaves out, axes of one rank, as the outermost."""
+        """Return the order with the axes that it leaves out as the outermost ones."""
         named = self.order.split("-")
         if len(set(named)) < len(named) or not set(named) <= set(AXES):
             raise UserError(
@@ -80,7 +80,7 @@ class Mesh:
         return "-".join([*named, *left_out])
 
     def ranks_along(self, axis: str) -> int:
-        """The size of an axis of the order."""
+        """Return the size of an axis of the order."""
         return self.dp // self.ep if axis == "dp" else int(getattr(self, axis))
 
     @property
@@ -89,29 +89,29 @@ class Mesh:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Axes, innermost first, with their sizes."""
+        """Return the axes with their sizes, innermost first."""
         return {axis: self.ranks_along(axis) for axis in self.order.split("-")}
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank stands on every axis, "dp" and "expert_dp" included."""
+        """Return a rank's coordinates on every axis, "dp" and "expert_dp" included."""
         found = {}
         for axis, size in self.sizes.items():
             rank, found[axis] = divmod(rank, size)
         return found | {"expert_dp": found["dp"], "dp": found["dp"] * self.ep + found["ep"]}
 
     def rank(self, **coordinates: int) -> int:
-        """The rank at these coordinates on AXES; those not named are 0."""
+        """Return the rank at these coordinates on AXES; those not given are 0."""
         rank, stride = 0, 1
         for axis, size in self.sizes.items():
             rank, stride = rank + stride * coordinates.get(axis, 0), stride * size
         return rank
 
     def group(self, axis: str, rank: int) -> Group:
-        """The ranks that differ from `rank` along `axis` only, in the axis' order."""
+        """Return the ranks that differ from `rank` along `axis` only, in the axis' order."""
         return Group(axis, _members(self, axis, rank))
 
     def groups(self, axis: str) -> np.ndarray:
-        """All groups of an axis, one a row, by their first rank: (groups, size)."""
+        """Return all groups of an axis by their first rank: (groups, size)."""
         names = list(reversed(self.sizes))
         grid = np.arange(self.world_size).reshape([self.sizes[name] for name in names])
         spanned = [names.index(span) for span in reversed(SPANS[axis])]
@@ -119,8 +119,8 @@ class Mesh:
         return np.moveaxis(grid, spanned, range(-len(spanned), 0)).reshape(-1, size)
 
     def link(self, axis: str, hardware: Hardware) -> str:
-        """Whether rings of the axis' groups stay "inside" a node, go "across" nodes at every hop, or do
-        "both"; "none" for one rank."""
+        """Return where the rings of an axis' groups run: "inside" a node, "across" nodes at every hop,
+        "both", or "none" for one rank."""
         groups = self.groups(axis)
         if groups.shape[1] == 1:
             return "none"

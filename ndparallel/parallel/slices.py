@@ -16,11 +16,11 @@ from numpy.random import default_rng  # numpy loads it late: once here, and not 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A named tensor of shape `whole`, of which this rank holds `index`. `deviation` None means that it
-    starts as ones.
+    """A named tensor of shape `whole`, of which this rank holds `index`. With `deviation` None it starts as
+    ones.
 
-    `shared_by` consecutive tp ranks hold the same slice and find a part of its gradient each, which they must
-    sum.
+    `shared_by` consecutive tp ranks hold the same slice and compute a part of its gradient each, which
+    they must sum.
     """
 
     name: str
@@ -55,15 +55,15 @@ def whole(*shape: int) -> tuple[slice, ...]:
 
 
 def part(size: int, parts: int, index: int) -> slice:
-    """The index-th of `parts` parts of a dimension; the first parts are one larger where it does not
-    divide."""
+    """Return the index-th of `parts` parts of a dimension; where `parts` does not divide it, the first
+    parts are one larger."""
     base, extra = divmod(size, parts)
     start = index * base + min(index, extra)
     return slice(start, start + base + (index < extra))
 
 
 def views(parameters: list[Parameter], flat: np.ndarray) -> dict[str, np.ndarray]:
-    """Name the parts of a flat array."""
+    """Return named views of the parts of a flat array."""
     named, start = {}, 0
     for parameter in parameters:
         named[parameter.name] = flat[start : start + parameter.size].reshape(parameter.shape)

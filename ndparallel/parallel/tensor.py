@@ -31,7 +31,8 @@ SEQUENCE_PARALLEL = ("none", "sp", "sp-regather")
 
 @dataclass
 class TensorParallel:
-    """One rank's operators. Activations are (sequence, batch, hidden); shards are cut along the sequence."""
+    """The tensor-parallel operators of one rank. Activations are (sequence, batch, hidden); shards are cut
+    along the sequence."""
 
     gpu: GPU
     group: Group
@@ -84,17 +85,17 @@ class TensorParallel:
         return reduce_scatter(self.gpu, shard, x, self.group)
 
     def share(self, x: np.ndarray) -> np.ndarray:
-        """This rank's part of the sequence, of an activation that all ranks have whole, or of which it has
-        just that part."""
+        """Return this rank's part of the sequence; under sequence parallelism an activation is that part
+        already."""
         return x if self.shards else x[part(len(x), self.size, self.index)]
 
     def unshare(self, x: np.ndarray) -> np.ndarray:
-        """The activation of which this is the rank's part, as the ranks have it; backward, each of the two is
-        the other."""
+        """Gather the ranks' parts of the sequence, unless activations stay cut. Its backward pass is
+        `share`, and the other way round."""
         return x if self.shards or self.size == 1 else self.gather(x)
 
     def sum_shared(self, gradients: Iterable[tuple[Parameter, np.ndarray]]) -> None:
-        """Sum the gradients of shared parameters over the ranks that share them, in one all-reduce for each
+        """Sum the gradients of shared parameters over the ranks that share them: one all-reduce for each
         number of sharers."""
         by_sharers: dict[int, list[np.ndarray]] = {}
         for parameter, gradient in gradients:

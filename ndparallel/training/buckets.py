@@ -29,7 +29,8 @@ from ndparallel.parallel.slices import part
 
 
 class Bucket:
-    """DDP: whole weights and whole gradients on every rank. `owned` is what this rank's optimizer steps."""
+    """A DDP bucket: whole weights and whole gradients on every rank. `owned` is the part that this rank's
+    optimizer steps."""
 
     def __init__(self, gpu: GPU, units: list[Unit], group: Group, seed: int) -> None:
         self.gpu, self.units, self.group, self.seed = gpu, units, group, seed
@@ -52,7 +53,8 @@ class Bucket:
         return np.concatenate([unit.initial_weights(self.seed) for unit in self.units])
 
     def zeros(self, kind: str, size: int) -> np.ndarray:
-        """Count the memory first: what does not fit is never made."""
+        """Allocate an array of zeros; the memory is counted first, so that an array which does not fit is
+        never made."""
         self.gpu.allocate(kind, size * itemsize(self.dtype))
         return np.zeros(size, self.dtype)
 
@@ -60,7 +62,7 @@ class Bucket:
         self.gpu.free(kind, array.nbytes)
 
     def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
-        """Let the units' parameters be views of these."""
+        """Make the units' parameters views of these arrays."""
         start = 0
         for unit in self.units:
             stop = start + unit.size
@@ -75,7 +77,7 @@ class Bucket:
         return [self]
 
     def filled_by(self, unit: Unit) -> bool:
-        """Whether the backward pass of this unit is the bucket's last."""
+        """Return whether this unit's backward pass completes the bucket."""
         return unit is self.units[0]
 
     @property
@@ -100,7 +102,7 @@ class Bucket:
         return dy
 
     def sum_shared(self) -> None:
-        """Sum over tp what its ranks share, before anything is averaged over dp."""
+        """Sum over tp the gradients that its ranks share, before anything is averaged over dp."""
         self.units[0].context.tp.sum_shared(
             pair for unit in self.units for pair in unit.parameter_gradients()
         )
@@ -112,7 +114,7 @@ class Bucket:
 
 
 class ShardedOptimizer(Bucket):
-    """ZeRO-1: the optimizer's state, and the step, only for the rank's own shard."""
+    """A ZeRO-1 bucket: every rank keeps the optimizer's state of its own shard and steps only that."""
 
     @property
     def owned(self) -> slice:
@@ -131,8 +133,8 @@ class ShardedOptimizer(Bucket):
 
 
 class ShardedGradients(ShardedOptimizer):
-    """ZeRO-2: whole gradients only while a bucket is being filled and reduced; then they are added to the
-    shard."""
+    """A ZeRO-2 bucket: gradients are whole only while the bucket is filled and reduced; then they are
+    added to the rank's shard."""
 
     staged: np.ndarray | None
 
@@ -158,7 +160,8 @@ class ShardedGradients(ShardedOptimizer):
             self.attach(gradients=self.staged)
 
     def reduce_scatter(self, async_op: bool = False):
-        """Reduce what is staged; waiting adds it to the shard and gives the staging memory back."""
+        """Reduce the staged gradients; the handle's wait adds them to the shard and frees the staging
+        memory."""
         assert self.staged is not None, "stage() comes before the backward pass"
         whole, self.staged = self.staged, None
 
@@ -170,14 +173,13 @@ class ShardedGradients(ShardedOptimizer):
         return handle if async_op else handle.wait()
 
     def average(self, whole: np.ndarray) -> Handle:
-        """Start to average whole gradients over the group; the handle's wait returns this rank's shard of
-        them."""
+        """Start to average whole gradients over the group; the handle's wait returns this rank's shard."""
         piece = np.empty_like(self.gradient_shard)
         return reduce_scatter(self.gpu, piece, whole, self.group, "average", self.algorithm, async_op=True)
 
 
 class FullyShardedUnit(ShardedGradients):
-    """ZeRO-3, FSDP: weights too are whole only while they are used."""
+    """A ZeRO-3 (FSDP) bucket: weights, too, are whole only while they are used."""
 
     gathered: Handle | None
 
@@ -208,7 +210,7 @@ class FullyShardedUnit(ShardedGradients):
 
 
 def usual_algorithm(group: Group, hardware: Hardware) -> str:
-    """What a bucket's collectives take where nobody asks for another algorithm."""
+    """Return the algorithm of a bucket's collectives where no other is asked for."""
     return "hierarchical" if "hierarchical" in candidates("all_reduce", group, hardware) else "ring"
 
 
@@ -228,7 +230,7 @@ class BucketPair:
         )
 
     def both(self, verb: str, *arguments: Any, async_op: bool = False):
-        """Start a verb on both, then wait, unless the caller does."""
+        """Start a collective on both buckets; then wait, unless `async_op` is given."""
         handles = Handles([getattr(part, verb)(*arguments, async_op=True) for part in self.parts])
         return handles if async_op else handles.wait()
 
@@ -254,7 +256,7 @@ class BucketPair:
 
 
 class Handles(list[Handle]):
-    """Several, waited for one after another."""
+    """Several handles, waited for one after another."""
 
     def wait(self) -> None:
         for handle in self:
@@ -264,15 +266,15 @@ class Handles(list[Handle]):
 def make_bucket(
     kind: type[Bucket], gpu: GPU, units: list[Unit], group: Group, expert_group: Group, seed: int
 ) -> Bucket | BucketPair:
-    """A bucket over `group`, and over `expert_group` the experts inside its units, where there are any."""
+    """Build a bucket over `group`, and one over `expert_group` for the experts inside its units."""
     bucket = kind(gpu, units, group, seed)
     inner = [inner for unit in units for inner in unit.inner]
     return BucketPair(bucket, kind(gpu, inner, expert_group, seed)) if inner else bucket
 
 
 def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
-    """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass fills
-    them; the last run first."""
+    """Cut the units into runs of at least `minimum_bytes`, from the last unit on, as the backward pass
+    fills them; the last run first."""
     runs: list[list[Unit]] = [[]]
     held = 0
     for unit in reversed(units):

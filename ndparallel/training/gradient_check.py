@@ -20,7 +20,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def whole_tensors(holdings: Iterable[Holding]) -> Tensors:
-    """The tensors of a run in which one rank holds all, by name."""
+    """Return the tensors of a run in which one rank holds all, by name."""
     return {
         name: view for holding in holdings for name, view in views(holding.parameters, holding.array).items()
     }
@@ -35,7 +35,7 @@ def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
 
 
 def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
-    """The largest difference of any tensor on any rank; NaN where one is not a number."""
+    """Return the largest relative difference of any tensor on any rank; NaN where one has a NaN."""
     largest = {name: np.abs(tensor).max() for name, tensor in reference.items()}
     return worst(
         difference(parameter, elements, array, reference[parameter.name], largest[parameter.name])
@@ -45,8 +45,8 @@ def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float
 
 
 def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
-    """Cut a flat holding at the borders of its parameters: (parameter, which elements of its flattened slice,
-    those elements)."""
+    """Cut a flat array at the borders of its parameters: (parameter, which elements of its flattened
+    slice, those elements)."""
     start, stop, base = holding.start, holding.start + holding.array.size, 0
     for parameter in holding.parameters:
         first, last = max(start, base), min(stop, base + parameter.size)
@@ -58,12 +58,12 @@ def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
 def difference(
     parameter: Parameter, elements: slice, array: np.ndarray, whole: np.ndarray, scale: float
 ) -> float:
-    """Of these elements of a rank's slice from the same of the whole tensor, whose largest is `scale`."""
+    """Return max |rank's slice - reference| / `scale`, where `scale` is max |reference|."""
     distances = array - whole[parameter.index].reshape(-1)[elements]
     distance = float(np.abs(distances, out=distances).max())
     return distance / float(scale) if scale else distance
 
 
 def worst(differences: Iterable[float]) -> float:
-    """The largest, where NaN is larger than everything."""
+    """Return the largest value; NaN counts as larger than everything."""
     return max(differences, key=lambda value: math.inf if math.isnan(value) else value, default=math.nan)

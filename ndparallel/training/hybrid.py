@@ -26,16 +26,16 @@ from ndparallel.training.buckets import FullyShardedUnit
 
 
 class HybridShardedUnit(FullyShardedUnit):
-    """Sharded over the ranks of its node. Raises UserError where nodes hold unequal numbers of the group's
-    ranks."""
+    """An HSDP unit: sharded over the ranks of its node, and replicated across nodes. Raises UserError
+    where nodes hold unequal numbers of the group's ranks."""
 
     def __init__(self, gpu: GPU, units: list[Unit], group: Group, seed: int) -> None:
         shard, self.copies = node_and_rail(group, gpu)
         super().__init__(gpu, units, shard, seed)
 
     def average(self, whole: np.ndarray) -> Handle:
-        """Inside the node, then across: the all-reduce starts by itself where the reduce-scatter ends, on a
-        stream of its own."""
+        """Reduce-scatter inside the node, then all-reduce across nodes; the second starts on a stream of
+        its own where the first ends."""
         piece = np.empty_like(self.gradient_shard)
         with self.gpu.on(self.group.name) as line:
             start = line.now
@@ -46,7 +46,7 @@ class HybridShardedUnit(FullyShardedUnit):
 
 
 def node_and_rail(group: Group, gpu: GPU) -> tuple[Group, Group]:
-    """The group's ranks in this rank's node, and those that have its place in every node."""
+    """Return two groups: the ranks in this rank's node, and the ranks with its place in every node."""
     nodes = [
         tuple(group.ranks[member] for member in node) for node in nodes_of(group, gpu.hardware.gpus_per_node)
     ]

@@ -29,8 +29,8 @@ WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learni
 
 @dataclass(frozen=True)
 class Job:
-    """Train this model on this text. `batch` is the global one, in sequences; a step takes it in
-    `microbatches` parts."""
+    """A training run of the lessons: model, text, mesh and settings. `batch` is the global batch, in
+    sequences; a step takes it in `microbatches` parts."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     mesh: Mesh = field(default_factory=Mesh)
@@ -87,8 +87,7 @@ class Job:
 
     @property
     def work(self) -> "Job":
-        """What is to be computed, and nothing of how: the job of a single GPU that takes the batch whole and
-        forgets nothing."""
+        """The same work on a single GPU, which takes the batch whole and recomputes nothing."""
         return Job(**{name: getattr(self, name) for name in WORK})
 
     def on(self, **changes) -> "Job":
@@ -96,7 +95,8 @@ class Job:
 
 
 def check_batch(job: Job) -> None:
-    """Every data-parallel rank gets as many sequences, and every microbatch of it."""
+    """Raise UserError unless all data-parallel ranks, and all their microbatches, get equally many
+    sequences."""
     parts = job.mesh.dp * job.microbatches
     if job.batch % parts:
         ranks = f"{count(job.mesh.dp, 'data-parallel part')} of " * (job.mesh.dp > 1)
@@ -138,7 +138,7 @@ def check_tensor_parallel(job: Job) -> None:
 
 
 def check_context_parallel(job: Job) -> None:
-    """Raise UserError where the ranks of a sequence cannot have an early and a late chunk each, and cut them
+    """Raise UserError where the sequence cannot be cut into an early and a late chunk for each rank, and
     further over tp."""
     cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
     if job.context_parallel not in VARIANTS:
@@ -162,7 +162,7 @@ def check_context_parallel(job: Job) -> None:
 
 
 def check_experts(job: Job) -> None:
-    """Raise UserError where tokens cannot choose their experts, or ranks cannot share the experts out."""
+    """Raise UserError where tokens cannot choose as many experts, or ep cannot divide the experts."""
     model, mesh = job.model, job.mesh
     if model.experts == 0:
         if mesh.ep > 1:

@@ -31,14 +31,13 @@ DIRECTION = {"F": "forward", "B": "backward", "I": "backward"}
 
 @lru_cache(maxsize=64)
 def schedule_of(name: str, ranks: int, microbatches: int, chunks: int | None) -> Schedule:
-    """Build a schedule once in a process."""
+    """Build a job's schedule; each process builds it once."""
     return build(name, ranks, microbatches, chunks)
 
 
 @dataclass
 class Stages:
-    """The stages on one rank of the pipeline group, by number, and the messages between them and the
-    others'."""
+    """The stages on one rank of the pipeline group, by number, and their messages to other stages."""
 
     gpu: GPU
     group: Group
@@ -52,12 +51,12 @@ class Stages:
         return self.group.index(self.gpu.rank)
 
     def steps(self) -> Iterator[list[Action]]:
-        """What this rank does at once, in order: one action, or a fused pair."""
+        """Yield this rank's actions in order; a fused pair of actions comes together."""
         return iter(self.schedule.steps(self.rank))
 
     def receive(self, action: Action) -> Any:
-        """The input of an action: activations from the stage before, gradients from the stage behind, nothing
-        for W."""
+        """Return the input of an action: activations of the stage before, gradients of the stage behind,
+        nothing for W."""
         if action.op == "F" and action.stage == 0:
             return self.tokens[action.microbatch]
         if action.op == "W" or (action.op != "F" and action.stage == self.schedule.layout.stages - 1):
@@ -88,7 +87,7 @@ class Stages:
         return x
 
     def send(self, action: Action, y: Any) -> None:
-        """Hand an output to the stage that needs it, on this rank or another."""
+        """Send an output to the stage that needs it, on this rank or another."""
         target = action.stage + 1 if action.op == "F" else action.stage - 1
         if action.op == "W" or not 0 <= target < self.schedule.layout.stages:
             return
@@ -103,10 +102,10 @@ class Stages:
         return self.group.ranks[self.schedule.layout.rank(stage)]
 
     def completes(self, action: Action) -> bool:
-        """Whether the gradients of the action's stage are complete after it."""
+        """Return whether the gradients of the action's stage are complete after it."""
         return self.last[action.stage] == action
 
     @cached_property
     def last(self) -> dict[int, Action]:
-        """By stage, the last action that adds to its weights' gradients."""
+        """Return, by stage, the last action that adds to its weights' gradients."""
         return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}

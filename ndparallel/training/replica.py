@@ -33,7 +33,7 @@ from ndparallel.training.pipeline_stages import Stages, schedule_of
 
 @dataclass
 class Holding:
-    """Elements `start` and after of the flat array of these parameters, as one rank holds them."""
+    """A flat array of these parameters from element `start` on, as one rank holds it."""
 
     parameters: list[Parameter]
     start: int
@@ -54,8 +54,8 @@ class Outcome:
 
 
 class Replica:
-    """The model on one rank, in buckets of the given class and of at least `bucket_mb` (default: one bucket
-    for all)."""
+    """The model on one rank, in buckets of the given class and of at least `bucket_mb` (default: one
+    bucket for all)."""
 
     def __init__(
         self, gpu: GPU, job: Job, bucket: type[Bucket] = Bucket, bucket_mb: float = math.inf
@@ -88,7 +88,7 @@ class Replica:
         )
 
     def make_stages(self) -> Stages:
-        """The stages on this rank; without a pipeline, the whole model is the one stage."""
+        """Build the stages on this rank; without a pipeline, the whole model is one stage."""
         job, group = self.job, self.job.mesh.group("pp", self.gpu.rank)
         schedule = schedule_of(job.schedule, group.size, job.microbatches, job.stage_chunks)
         layout, rank = schedule.layout, group.index(self.gpu.rank)
@@ -96,7 +96,7 @@ class Replica:
         return Stages(self.gpu, group, schedule, stage_units(self.context, layout.stages, mine))
 
     def runs(self, minimum_bytes: float) -> list[list[Unit]]:
-        """The units of each bucket, the last first; a bucket stays within a stage."""
+        """Return the units of each bucket, the last first; a bucket stays within a stage."""
         return [
             run
             for stage in sorted(self.stages.units, reverse=True)
@@ -138,7 +138,7 @@ class Replica:
         self.context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
 
     def sum_tied(self) -> None:
-        """Embedding and head hold a table each, drawn alike: sum their gradients, and they stay alike."""
+        """Sum the gradients of embedding and head, which hold equal tables, so that the tables stay equal."""
         tables = [unit.g["table"] for unit in self.units if "table" in unit.g]
         if len(tables) == 2:
             tables[0] += tables[1]
@@ -148,28 +148,28 @@ class Replica:
             all_reduce(self.gpu, tables[0], Group("tied", ends))
 
     def filled_by(self, unit) -> list[Bucket | BucketPair]:
-        """The buckets whose gradients are complete once this unit's backward pass is."""
+        """Return the buckets whose gradients are complete once this unit's backward pass is."""
         return [bucket for bucket in self.buckets if bucket.filled_by(unit)]
 
     def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketPair]:
-        """The buckets that an action has passed through whole once it has passed this unit."""
+        """Return the buckets whose last unit an action has passed, once it has passed this unit."""
         end = -1 if action.op == "F" else 0
         return [bucket for bucket in self.buckets if bucket.units[end] is unit]
 
     def buckets_of(self, stage: int) -> list[Bucket | BucketPair]:
-        """The buckets of one of this rank's stages, the last first."""
+        """Return the buckets of one of this rank's stages, the last first."""
         units = self.stages.units[stage]
         return [bucket for bucket in self.buckets if bucket.units[0] in units]
 
     def wait_for_gradients(self, bucket: Bucket | BucketPair | None = None) -> None:
-        """Wait until a bucket's gradients, or all, have been reduced."""
+        """Wait until the gradients of a bucket, or of all buckets, are reduced."""
         for each in [bucket] if bucket else list(self.on_their_way):
             handle = self.on_their_way.pop(each, None)
             if handle:
                 handle.wait()
 
     def optimizer_step(self) -> None:
-        """Step what this rank owns."""
+        """Step the optimizer for the part of the weights that this rank owns."""
         if self.job.model.tied:
             self.sum_tied()
         if not self.outcome.gradients:
@@ -184,7 +184,7 @@ class Replica:
 
 
 def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:
-    """The ranks that average their gradients, and those that average their experts': all that hold the
-    same."""
+    """Return two groups: the ranks that average their gradients with this one, and those that average
+    their experts' gradients with it."""
     axes = ("dp_cp", "expert_dp_cp") if mesh.cp > 1 else ("dp", "expert_dp")
     return mesh.group(axes[0], rank), mesh.group(axes[1], rank)

@@ -81,9 +81,9 @@ PRICED = (  # rules that are broken by what was run all the same: an uneven cut 
 
 @dataclass(frozen=True)
 class Case:
-    """One measured run; `measured_seconds` of a step, or of one layer's passes (`part`); memory in bytes;
-    None where there is nothing to compare. `widened` is how many times the bytes are that were priced: 2 in
-    TF32 and float32."""
+    """One measured run. `measured_seconds` are of a step, or of one layer's passes (`part`); memory is in
+    bytes; None where nothing was measured. `widened` is the ratio of the run's bytes to the priced ones: 2
+    for TF32 and float32."""
 
     name: str
     job: TrainingJob
@@ -100,7 +100,7 @@ class Case:
 
 
 def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
-    """The runs of a file, by default of the project's own collection."""
+    """Read the runs of a file, by default of the project's own collection."""
     file = path or resources.files("ndparallel.validation") / "measured_runs.json"
     try:
         cases = json.loads(file.read_text("utf-8"))
@@ -115,7 +115,7 @@ def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
 
 
 def express(run: Mapping[str, Any]) -> Case:
-    """Read one run. Raises UserError, saying why, where it cannot be expressed."""
+    """Turn one run into a Case. Raises UserError with the reason where that is impossible."""
     run = with_tables(run)
     degrees, hardware = degrees_of(run), hardware_of(run["hardware"])
     stack, bits = stack_of(run), number_of_bits(run.get("precision"))
@@ -135,8 +135,8 @@ def express(run: Mapping[str, Any]) -> Case:
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The run with all its tables and its numbers as numbers; software, parallelism and what was measured may
-    be left out."""
+    """Return the run with all its tables, and its numbers as numbers. Software, parallelism and
+    measurements may be missing."""
     run = {**dict.fromkeys(TABLES), **tidy(run)}
     run["software"] = {"framework": run["software"]} if isinstance(run["software"], str) else run["software"]
     for table in TABLES:
@@ -151,7 +151,7 @@ def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tidy(value: Any) -> Any:
-    """Numbers that were written as words or with a point; what is infinite or no number is not stated."""
+    """Turn numbers written as words into numbers; infinite values and NaN count as not stated."""
     if isinstance(value, Mapping):
         return {key: tidy(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -164,7 +164,7 @@ def tidy(value: Any) -> Any:
 
 
 def refuse_impossible(job: TrainingJob, plan: Plan) -> None:
-    """Raise UserError with the first rule that the plan breaks and that cannot be priced all the same."""
+    """Raise UserError for the first violated rule without which the plan cannot be priced."""
     for reason in broken(job, plan):
         if reason.rule not in PRICED:
             raise UserError(reason.sentence)
@@ -174,7 +174,7 @@ def refuse_impossible(job: TrainingJob, plan: Plan) -> None:
 
 
 def stack_of(run: Mapping[str, Any]) -> Stack:
-    """The software that stands for the run's, with its attention and what it runs again."""
+    """Return the software stack that stands for the run's, with its attention kernel and recomputation."""
     software, words = run["software"], str(run["software"].get("framework") or "").lower()
     flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
@@ -191,7 +191,8 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
 
 
 def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
-    """All degrees; dp is what the GPUs leave. Raises UserError where that is no whole number."""
+    """Return all degrees of parallelism; dp follows from the number of GPUs. Raises UserError where it is
+    no whole number."""
     parallel, gpus = run["parallel"], run.get("gpus")
     degrees = {axis: int(number_in(parallel.get(axis))) or 1 for axis in AXES}
     ulysses = parallel.get("sp")
@@ -230,8 +231,8 @@ def plan_of(
 
 
 def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], shape: ModelShape) -> int:
-    """Ranks that the experts are spread over; those that tp cuts are as many bytes on each rank as if tp
-    spread them too."""
+    """Return how many ranks the experts are spread over. Experts cut by tp take as many bytes on each rank
+    as experts spread over tp."""
     if not shape.experts:
         return 1
     cut = int(number_in(parallel.get("etp"))) or (degrees["tp"] if degrees["ep"] == 1 else 1)
@@ -240,7 +241,7 @@ def spread_of_experts(parallel: Mapping[str, Any], degrees: Mapping[str, int], s
 
 
 def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]:
-    """Our name of the schedule, and the chunks of a pipeline rank."""
+    """Return our name of the schedule, and the chunks of a pipeline rank."""
     stated, chunks = (
         schedule_named(run["parallel"].get("schedule")),
         int(number_in(run["parallel"].get("vp"))),
@@ -254,21 +255,21 @@ def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]
 
 
 def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
-    """One layer to a chunk, embedding and head counted; where that makes one chunk there is nothing to
+    """Return one layer a chunk, embedding and head counted; if that makes one chunk, there is nothing to
     interleave."""
     chunks = (layers + 2) // pp
     return (name, chunks) if chunks > 1 else ("1f1b", 1)
 
 
 def in_groups(job: TrainingJob, plan: Plan) -> Plan:
-    """Interleaved goes round in groups of pp microbatches; of other numbers breadth-first makes the most
-    alike schedule."""
+    """Return the interleaved schedule for multiples of pp microbatches, else the breadth-first one, which
+    is nearest to it."""
     uneven = plan.schedule == "interleaved" and plan.microbatches(job) % plan.pp
     return replace(plan, schedule="looped-bfs") if uneven else plan
 
 
 def micro_batch(batch: Mapping[str, Any], dp: int) -> int:
-    """Stated, or what the stated number of microbatches leaves of the batch, or 1."""
+    """Return the stated microbatch size, or the one that follows from the number of microbatches, or 1."""
     number = microbatches_of(batch)
     left = number_in(batch.get("global")) / (dp * number) if number else 0
     return int(number_in(batch.get("micro")) or (left if left == int(left) else 0)) or 1

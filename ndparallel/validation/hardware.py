@@ -29,8 +29,8 @@ PEAK = "peak_bf16_tflops"
 
 
 def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
-    """The GPU of that name with the run's own figures. Raises UserError for one that is unknown and whose
-    data sheet is not given."""
+    """Return the GPU of that name with the run's own figures. Raises UserError for an unknown GPU without
+    a data sheet."""
     name, given = str(hardware.get("gpu") or "unnamed GPU"), stated_figures(hardware)
     table = known_gpu(name) or like_nearest(name, given)
     return accelerator(
@@ -39,8 +39,8 @@ def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
 
 
 def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run states, in our names and units; a null, a zero or a word that is no number states
-    nothing."""
+    """Return the figures that a run states, in our names and units. A null, a zero or a word that is no
+    number states nothing."""
     given = {
         ours: number_in(hardware.get(key)) * unit
         for key, (ours, unit) in STATED.items()
@@ -52,7 +52,7 @@ def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number_in(value: Any) -> float:
-    """A number above 0, or 0 where there is none."""
+    """Return a number above 0, or 0 where there is none."""
     try:
         return max(0.0, value if isinstance(value, int | float) else float(str(value)))
     except ValueError:
@@ -73,7 +73,7 @@ def other_gpus() -> dict[str, dict[str, Any]]:
 
 
 def known_gpu(name: str) -> dict[str, Any] | None:
-    """The preset that a name stands for, with what the GPU's own data sheet says otherwise."""
+    """Return the preset that a name stands for, with the differences of the GPU's own data sheet."""
     found = [
         entry
         for entry in other_gpus().values()
@@ -89,13 +89,13 @@ def known_gpu(name: str) -> dict[str, Any] | None:
 
 
 def has_word(word: str, name: str) -> bool:
-    """Whether a name has that word, not within a longer one: a10 in 8xA10-24GB, and neither in A100 nor in
-    A10G."""
+    """Return whether a name contains a word that is not part of a longer one: a10 in 8xA10-24GB, but not
+    in A100 or A10G."""
     return re.search(rf"(?<![a-wyz0-9]){word}(?![0-9])(?![a-z](?![a-z]))", name) is not None
 
 
 def preset(name: str) -> dict[str, Any]:
-    """A preset whose peaks are numbers."""
+    """Return a preset whose peaks are numbers."""
     table = data_sheets()[name]
     return table | {
         "peak": {dtype: parse_quantity(rate, "FLOP/s", dtype) for dtype, rate in table["peak"].items()}
@@ -103,14 +103,15 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def with_peak(table: Mapping[str, Any], peak: float) -> dict[str, Any]:
-    """The same GPU with another peak in 16 bits; the tensor cores' other rates go with it."""
+    """Return the same GPU with another peak in 16 bits; the tensor cores' other rates change with it."""
     ratio = peak / table["peak"]["bf16"]
     peaks = {dtype: rate * (1 if dtype == "fp32" else ratio) for dtype, rate in table["peak"].items()}
     return {**table, "peak": peaks}
 
 
 def like_nearest(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The preset with the nearest peak, its power in proportion, for a GPU that gives its own data sheet."""
+    """Return the preset with the nearest peak, its power in proportion, for a GPU that comes with its own
+    data sheet."""
     if missing := [key for key in ("peak", "memory", "memory_bandwidth") if key not in given]:
         raise UserError(
             f"no preset knows the GPU {name!r}, and the run does not give its "

@@ -16,8 +16,8 @@ from ndparallel.validation.hardware import number_in
 
 
 def measured_seconds(measured: Mapping[str, Any], job: TrainingJob, plan: Plan) -> tuple[float | None, str]:
-    """Seconds that the source gives or that follow from its figures, and what they are of; None where it
-    gives none."""
+    """Return the seconds that the source gives or that follow from its figures, and what they measure;
+    None where it gives none."""
     given = {key: number_in(value) for key, value in measured.items() if number_in(value)}
     if layer := seconds_of_layer(given):
         return layer
@@ -43,7 +43,7 @@ def peak_of(job: TrainingJob) -> float:
 
 
 def seconds_of_layer(given: Mapping[str, float]) -> tuple[float, str] | None:
-    """Of one layer's passes, both or one."""
+    """Return the seconds of one layer's passes, of both or of one."""
     forward, backward = (given.get(f"layer_{side}_ms", 0.0) for side in ("fwd", "bwd"))
     if total := given.get("layer_total_ms") or (forward + backward if forward and backward else 0.0):
         return total / 1e3, "layer"

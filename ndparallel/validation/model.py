@@ -44,12 +44,12 @@ ACTIVATIONS = (("geglu", "geglu"), ("relu", "relu"), ("gelu", "gelu"), ("swi?g?l
 
 @dataclass(frozen=True)
 class Stated:
-    """What a run says of its model."""
+    """The facts that a run states about its model."""
 
     model: Mapping[str, Any]
 
     def get(self, field: str) -> Any:
-        """In any spelling; None where it is not stated."""
+        """Return a field in any spelling; None where it is not stated."""
         names = (field, *MORE_SPELLINGS.get(field, ()), *SPELLINGS.get(field, ()))
         return next((self.model[name] for name in names if self.model.get(name) is not None), None)
 
@@ -59,14 +59,14 @@ class Stated:
 
     @cached_property
     def known(self) -> ModelShape | None:
-        """The preset of that name, if what is stated does not contradict it."""
+        """Return the preset of that name, if no stated fact contradicts it."""
         found = next((preset(name) for name in presets() if plain(name) == plain(self.name)), None)
         sizes = ("hidden", "heads", "kv_heads", "ffn", "head_dim")
         differs = found and any(self.get(size) not in (None, getattr(found, size)) for size in sizes)
         return None if differs else found
 
     def size(self, field: str, otherwise: Any = None) -> Any:
-        """As stated, as the preset has it, or by a rule. Raises UserError where there is none."""
+        """Return a size as stated, as in the preset, or by a rule. Raises UserError where there is none."""
         value = self.get(field)
         value = getattr(self.known, field) if value is None and self.known else value
         if value is None and otherwise is None:
@@ -81,27 +81,27 @@ class Stated:
         )
 
     def count(self, field: str) -> int | None:
-        """A number that may be 0, or not stated."""
+        """Return a number that may be 0 or missing."""
         value = self.get(field)
         return None if value is None else checked_size(value, field, least=0)
 
 
 def plain(name: str) -> str:
-    """A model's name without hyphens, what is in brackets, and what makes no other shape: llama3.1-8b is
-    llama-3-8b."""
+    """Return a model's name without hyphens, brackets and suffixes that change no size: llama3.1-8b
+    becomes llama38b."""
     name = re.sub(r"\(.*\)|[-_ ]|instruct|base|meta", "", name.lower())
     return re.sub(r"llama3\.1", "llama3", name)
 
 
 def shape_of(run: Mapping[str, Any], tp: int, megatron: bool) -> ModelShape:
-    """Raises UserError for a size that is not stated and follows from nothing."""
+    """Return the model's shape. Raises UserError for a size that is not stated and follows from nothing."""
     stated = Stated(run["model"])
     shape = known_shape(run, stated) or usual_shape(run, stated)
     return cut_by(tp, megatron, shape)
 
 
 def known_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape | None:
-    """The preset, with the run's own depth, vocabulary and experts."""
+    """Return the preset with the run's own depth, vocabulary and experts."""
     if not (known := stated.known):
         return None
     layers = stated.size("layers")
@@ -118,7 +118,7 @@ def known_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape | None:
 
 
 def usual_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape:
-    """GPT's or Llama's but for what is stated."""
+    """Return a GPT or a Llama with the stated sizes."""
     hidden, heads, layers = (stated.size(field) for field in ("hidden", "heads", "layers"))
     activation, latent, experts = activation_of(stated), latent_of(stated), experts_of(stated, layers)
     gpt, alibi = not GATED[activation], bool(re.match("mpt|bloom", stated.name))
@@ -145,7 +145,8 @@ def usual_shape(run: Mapping[str, Any], stated: Stated) -> ModelShape:
 
 
 def usual_ffn(hidden: int, gpt: bool) -> int:
-    """GPT's four times, or as many weights in three matrices, in whole 256s (Llama, 2302.13971)."""
+    """Return GPT's ffn, four times hidden, or as many weights in three matrices, rounded up to 256 (Llama,
+    2302.13971)."""
     return 4 * hidden if gpt else -(-8 * hidden // (3 * 256)) * 256
 
 
@@ -171,7 +172,7 @@ def latent_of(stated: Stated) -> LatentAttention | None:
 
 
 def experts_of(stated: Stated, layers: int) -> Experts | None:
-    """The mixture that is stated, over the preset's."""
+    """Return the stated experts, or the preset's."""
     number, top_k, ffn, shared = map(stated.count, ("experts", "top_k", "expert_ffn", "shared_experts"))
     known = stated.known.experts if stated.known else None
     if not number and not known:
@@ -192,7 +193,7 @@ def experts_of(stated: Stated, layers: int) -> Experts | None:
 
 
 def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[int, ...]:
-    """The layers without experts: a list, so many at the front, or all but one in so many."""
+    """Return the layers without experts: a stated list, so many at the front, or all but every n-th."""
     first, every = stated.get("first_dense"), stated.get("every")
     if isinstance(first, list):
         return tuple(checked_size(layer, "a dense layer's number", least=0) for layer in first)
@@ -208,7 +209,7 @@ def dense_layers(stated: Stated, layers: int, usual: tuple[int, ...]) -> tuple[i
 
 
 def cut_by(tp: int, megatron: bool, shape: ModelShape) -> ModelShape:
-    """The shape padded to what tp divides: heads, KV heads that ranks do not share, the MLP, the
+    """Return the shape padded to multiples of tp: heads, KV heads that ranks do not share, the MLP, the
     vocabulary."""
     heads = padded(shape.heads, tp)
     kv_heads = (

@@ -19,7 +19,7 @@ SINGLE_LOGITS = 4  # logits and their gradient; in numbers of 2 bytes
 
 
 def half_of(stated: Any, stack: Stack, plan: Plan) -> bool:
-    """Whether weights and optimizer are in the numbers of the matmuls."""
+    """Return whether weights and optimizer states have the number type of the matmuls."""
     precision = str(stated or "").lower()
     alone = (
         stack.name.startswith("pytorch")
@@ -31,8 +31,9 @@ def half_of(stated: Any, stack: Stack, plan: Plan) -> bool:
 
 
 def in_four_bytes(job: TrainingJob, dtype: str) -> TrainingJob:
-    """The same job with numbers of 4 bytes, told in numbers of 2: memory and links are half of what they are.
-    Flash attention takes only numbers of 16 bits and less (github.com/Dao-AILab/flash-attention, README)."""
+    """Return a job in 4-byte numbers as a job in 2-byte numbers on hardware with half the memory and half
+    the bandwidth. Flash attention takes only numbers of 16 bits and less
+    (github.com/Dao-AILab/flash-attention, README)."""
     assert isinstance(job.hardware, Accelerator)
     gpu = job.hardware
     peak = (

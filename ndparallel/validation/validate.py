@@ -29,8 +29,8 @@ PAIRS = (  # runs that differ in one thing
 
 @dataclass(frozen=True)
 class Result:
-    """One case: what was measured and what is predicted; errors are signed fractions, None where there is
-    nothing to compare."""
+    """The measured and the predicted values of one case. Errors are signed fractions; None where nothing
+    was measured."""
 
     name: str
     measured_seconds: float | None = None
@@ -65,7 +65,7 @@ def _error(predicted: float | None, measured: float | None) -> float | None:
 
 
 def validate(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
-    """Predict every run. One that cannot be expressed says why."""
+    """Predict every run. A run that cannot be expressed has the reason instead."""
     return [result_of(run) for run in runs]
 
 
@@ -94,7 +94,7 @@ def as_list(unknown: Any) -> list[str]:
 
 
 def predicted_seconds(case: Case) -> float:
-    """Of a step, or of the last layer's passes where that was measured."""
+    """Return the seconds of a step, or of the last layer's passes where those were measured."""
     if not case.one_layer:
         return predict(case.job, case.plan).seconds
     job = replace(case.job, hardware=slowest(case.job.hardware, case.plan.gpus))
@@ -107,8 +107,8 @@ def predicted_seconds(case: Case) -> float:
 
 
 def summary(results: list[Result]) -> dict[str, Any]:
-    """What `validate --json` prints; a case that was missed counts with an error of 100 %, one that has no
-    seconds not at all."""
+    """Return what `validate --json` prints. A run that cannot be predicted counts with an error of 100 %;
+    a run without measured seconds does not count."""
     steps = [
         1.0 if result.missed else abs(result.step_error or 0.0)
         for result in results
@@ -125,7 +125,7 @@ def summary(results: list[Result]) -> dict[str, Any]:
 
 
 def contrasts(results: list[Result]) -> list[dict[str, Any]]:
-    """The ratio of two steps inside every pair whose runs are both there."""
+    """Return the ratio of two steps for every pair whose runs are both in the list."""
     measured = {result.name: result.measured_seconds for result in results if result.measured_seconds}
     predicted = {result.name: result.predicted_seconds for result in results if result.predicted_seconds}
     return [

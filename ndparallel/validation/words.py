@@ -58,8 +58,8 @@ def year_in(framework: str) -> int | None:
 
 
 def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
-    """The software that stands for a framework; one that nobody knows is Megatron-Core, or PyTorch where
-    weights are sharded."""
+    """Return the software stack that stands for a framework; an unknown framework is Megatron-Core, or
+    PyTorch where weights are sharded."""
     for pattern, name in FRAMEWORKS:
         if re.search(pattern, framework):
             return (
@@ -71,12 +71,14 @@ def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
 
 
 def assumed_year(framework: str, flash: bool | None) -> int:
-    """Without a year: today's, or where attention is said to be unfused the last before it was fused."""
+    """Return the software's year where a run states none: two years after FlashAttention 2, or the year
+    before it where attention is stated as unfused."""
     return year_in(framework) or (FIRST_FLASH2 - 1 if flash is False else FIRST_FLASH2 + 2)
 
 
 def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
-    """The software's own of that year, but where the run says that attention was fused, or was not."""
+    """Return the attention kernel of the software's year, unless the run states that attention was fused
+    or was not."""
     if flash is False or (flash is None and used == "unfused"):
         return "unfused"
     if year and year < FIRST_FLASH2:
@@ -86,8 +88,7 @@ def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
 
 
 def number_of_bits(precision: Any) -> int:
-    """8, 16, 19 (TF32) or 32: of the numbers that the layers' matrices are multiplied in; the shortest that
-    is named."""
+    """Return 8, 16, 19 (TF32) or 32: the shortest number type named for the layers' matmuls."""
     words = str(precision or "").lower()
     if re.search(r"fp8|float8|e4m3|fp4|int8", words):
         return 8
@@ -97,7 +98,7 @@ def number_of_bits(precision: Any) -> int:
 
 
 def zero_stage(stated: Any, framework: str) -> int:
-    """0 to 3; where nothing is stated what the framework's name says."""
+    """Return ZeRO's stage, 0 to 3; where none is stated, what the framework's name implies."""
     if isinstance(stated, int):
         return int(stated)
     words = framework if stated is None else str(stated).lower()
@@ -111,8 +112,8 @@ def zero_stage(stated: Any, framework: str) -> int:
 
 
 def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
-    """Ranks that weights are sharded over where they are replicated besides (HSDP): stated, or a node; 0 for
-    all."""
+    """Return the ranks that weights are sharded over where they are replicated besides (HSDP): the stated
+    number, or a node; 0 for all."""
     stated = next((parallel[key] for key in ("shards", "dp_shard", "hsdp_shard") if parallel.get(key)), 0)
     words = str(parallel.get("zero")).lower()
     if stated or not re.search("hsdp|hybrid", words):
@@ -121,7 +122,7 @@ def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
 
 
 def schedule_named(stated: str | None) -> str | None:
-    """Our name, or None where the word says nothing."""
+    """Return our name of the schedule, or None where the word names none."""
     words = re.sub(r"[^a-z0-9]", "", str(stated or "").lower())
     return next((name for pattern, name in SCHEDULES if re.search(pattern, words)), None)
 
@@ -130,7 +131,8 @@ def schedule_named(stated: str | None) -> str | None:
 
 
 def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
-    """(none, selective or full; with full how many layers of a stage with so many `layers`, 0 for all)."""
+    """Return none, selective or full; with full also how many of a stage's `layers` are recomputed, 0 for
+    all."""
     words = words_of(stated)
     if modules_of(stated) or re.search("selective|op.level|^sac", words):
         return "selective", 0
@@ -140,7 +142,7 @@ def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
 
 
 def recomputed_layers(words: str, layers: int) -> int:
-    """Of a stage's layers; 0 where the words say no number, and so mean all."""
+    """Return how many of a stage's layers are recomputed; 0, which means all, where no number is given."""
     if found := re.search(r"every (\d+)|1 ?/ ?(\d+)", words):
         return max(1, layers // int(found[1] or found[2]))
     if found := re.search(r"(\d+) ?%", words):
@@ -153,7 +155,7 @@ def recomputed_layers(words: str, layers: int) -> int:
 
 
 def modules_of(stated: Any) -> tuple[str, ...]:
-    """What runs again, where the run names modules; those that are unknown here cost nothing."""
+    """Return the modules that are recomputed, where the run names them; unknown modules cost nothing."""
     words = [word for word in re.split(r"[^a-z_]+", words_of(stated).removeprefix("selective")) if word]
     known = tuple(dict.fromkeys(RECOMPUTED[word] for word in words if word in RECOMPUTED))
     return known if known and all(word in RECOMPUTED or "_" in word for word in words) else ()

@@ -48,7 +48,7 @@ SPELLINGS = {
 
 
 class Config:
-    """The entries of one config.json, asked for by field; `defaults` are those of `class_name`, a
+    """The entries of one config.json, read field by field; `defaults` are those of `class_name`, a
     configuration class of transformers."""
 
     def __init__(self, entries: Mapping[str, Any], defaults: Mapping[str, Any], class_name: str) -> None:
@@ -56,8 +56,8 @@ class Config:
         self.notes: list[str] = []
 
     def key(self, field: str) -> str:
-        """The key that gives `field`, or all its spellings if none does. A null counts as not given, as in
-        transformers."""
+        """Return the key that gives `field`, or all its spellings if none does. A null counts as not
+        given, as in transformers."""
         given = [key for key in SPELLINGS[field] if self.entries.get(key) is not None]
         for other in given[1:]:
             if self.entries[other] != self.entries[given[0]]:
@@ -74,7 +74,7 @@ class Config:
         return checked_size(self.value(field), field, self.key(field), least)
 
     def size_or_null(self, field: str) -> int:
-        """A size whose null, which must be written down, means "there is none": 0."""
+        """Return a size, or 0 for a null, which must be written down and means "there is none"."""
         if any(key in self.entries and self.entries[key] is None for key in SPELLINGS[field]):
             return 0
         return self.size(field, least=0)
@@ -113,7 +113,7 @@ class Config:
 
 
 class ConfigRule(NamedTuple):
-    """A default that follows from other fields, and how to say it."""
+    """A default that follows from other fields, and the sentence that says so."""
 
     words: str
     compute: Callable[[Config], int]

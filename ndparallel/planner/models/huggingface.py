@@ -72,8 +72,8 @@ def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
 
 
 def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries of the language model: `text_config` where there is one; whether embeddings are tied may be
-    said outside of it."""
+    """Return the entries of the language model: `text_config` where there is one. Whether embeddings are
+    tied may be given outside of it."""
     if "text_config" not in entries:
         return entries
     text, tied = entries["text_config"], entries.get("tie_word_embeddings")
@@ -85,7 +85,7 @@ def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def refuse_variants(entries: Mapping[str, Any], family: Family) -> None:
-    """Raise UserError for an architecture that the family allows and we cannot count."""
+    """Raise UserError for a variant of the architecture whose parameters are not counted here."""
     for path, wanted in family.must.items():
         value: Any = entries
         for key in path.split("."):
@@ -119,7 +119,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
 
 
 def left_out(entries: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the file describes and a shape does not hold."""
+    """Return sentences on what the file describes and a ModelShape does not hold."""
     if "text_config" in entries:
         yield "Only text_config, the language model, is counted; what sees or hears is left out."
     if mtp := text.get("num_nextn_predict_layers"):

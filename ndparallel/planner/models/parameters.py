@@ -50,8 +50,8 @@ class Parameters:
 
     @property
     def active(self) -> int:
-        """All but the experts that a token does not choose; the embedding counts (published figures differ in
-        this: see the tests)."""
+        """Parameters that one token uses: all but the experts it does not choose; the embedding counts
+        (published figures differ in this: see the tests)."""
         return self._model(self._moe_layer(self.top_k))
 
     def _moe_layer(self, experts: int) -> int:

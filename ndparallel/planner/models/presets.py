@@ -36,8 +36,8 @@ def find_model(name_or_path: str) -> ModelShape:
 
 @cache
 def presets() -> dict[str, dict[str, Any]]:
-    """The presets by name, each with its `source` and its `config`: the keys of its config.json that matter,
-    defaults written out."""
+    """Return the presets by name, each with its `source` and its `config`: the keys of its config.json
+    that matter, with defaults written out."""
     return json.loads(PRESETS.read_text(encoding="utf-8"))
 
 

@@ -247,5 +247,5 @@ class ModelShape:
 
 
 def count(matrices: tuple[Linear, ...]) -> int:
-    """The parameters of several matrices together."""
+    """Return the parameters of several matrices together."""
     return sum(matrix.parameters for matrix in matrices)
