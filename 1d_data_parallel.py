@@ -238,7 +238,7 @@ def microbatches(runner: Runner, job: Job) -> Sweep:
     """Four batches at once, a batch for each of 4 GPUs, taken in more and more parts: who must talk after
     every part?"""
     rows = [
-        accumulated(runner, strategy, job.on(batch=4 * job.batch, microbatches=parts))
+        accumulated(runner, strategy, job.replace(batch=4 * job.batch, microbatches=parts))
         for strategy in LESSON.strategies
         if strategy.name in ACCUMULATED
         for parts in PARTS

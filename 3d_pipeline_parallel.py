@@ -137,7 +137,7 @@ FIGURES = ("step_seconds", "speedup", "bubble share", "waiting share")
 
 def microbatches(runner: Runner, job: Job) -> Sweep:
     """1F1B: the same four batches at once in more and more parts."""
-    rows = in_parts(runner, job.on(batch=4 * job.batch))
+    rows = in_parts(runner, job.replace(batch=4 * job.batch))
     return Sweep(
         f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches")
     )
@@ -146,19 +146,20 @@ def microbatches(runner: Runner, job: Job) -> Sweep:
 def in_parts(runner: Runner, job: Job) -> list[dict]:
     parts = [m for m in (1, 2, 4, 8, 16, 32) if job.batch % m == 0]
     return [
-        row(runner, "1F1B", job.on(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3)) for m in parts
+        row(runner, "1F1B", job.replace(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3))
+        for m in parts
     ]
 
 
 def chunks(runner: Runner, job: Job) -> Sweep:
     """Interleaved: more stages on each GPU, where messages cost nothing, inside a node, and across, where
     they cost nine times as much."""
-    job = job.on(microbatches=job.batch, model=replace(job.model, layers=16))
+    job = job.replace(microbatches=job.batch, model=replace(job.model, layers=16))
     costless = Link(latency_seconds=0.0, bandwidth_bytes_per_second=inf)
-    with runner.on(inside=costless) as free, runner.on(gpus_per_node=1) as across:
+    with runner.with_hardware(inside=costless) as free, runner.with_hardware(gpus_per_node=1) as across:
         links = {"free": free, "inside": runner, "across": across}
         rows = [
-            row(links[kind], "interleaved", job.on(stage_chunks=v), chunks=v, links=kind)
+            row(links[kind], "interleaved", job.replace(stage_chunks=v), chunks=v, links=kind)
             for kind in links
             for v in (1, 2, 4)
         ]
@@ -167,8 +168,8 @@ def chunks(runner: Runner, job: Job) -> Sweep:
 
 def overhead(runner: Runner, job: Job) -> Sweep:
     """1F1B on a GPU whose kernels cost 2 ms each: more microbatches are more kernels."""
-    with runner.on(kernel_overhead_seconds=2e-3) as slow:
-        rows = in_parts(slow, job.on(batch=4 * job.batch))
+    with runner.with_hardware(kernel_overhead_seconds=2e-3) as slow:
+        rows = in_parts(slow, job.replace(batch=4 * job.batch))
     return Sweep(
         "Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches")
     )

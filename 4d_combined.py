@@ -137,7 +137,7 @@ def all_of_them(gpus: int) -> int:
 
 
 def with_experts(job: Job, mesh: Mesh) -> ModelConfig:
-    return job.model.on(experts=8, top_k=2)
+    return job.model.replace(experts=8, top_k=2)
 
 
 def half_as_many(job: Job, mesh: Mesh) -> int:
@@ -146,7 +146,7 @@ def half_as_many(job: Job, mesh: Mesh) -> int:
 
 
 def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
-    return job.model.on(sequence=2 * job.model.sequence)
+    return job.model.replace(sequence=2 * job.model.sequence)
 
 
 BAD_ORDER = "dp-pp-ep-cp-tp"
@@ -319,7 +319,7 @@ def capacities(runner: Runner, job: Job) -> Sweep:
 
 
 def bounded(runner: Runner, job: Job, factor: float | None) -> dict:
-    experts = {"model": lambda job, mesh: with_experts(job, mesh).on(capacity_factor=factor)}
+    experts = {"model": lambda job, mesh: with_experts(job, mesh).replace(capacity_factor=factor)}
     strategy = grid("", experts, tp=2, pp=2, dp=2, ep=2)
     row, results = measured_row(runner, strategy, job, capacity_factor=factor)
     del row["speedup"]  # one GPU alone drops other choices: it is no measure here

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     check_outputs(arguments)
     hardware = disturbed_hardware_from(arguments)
-    lessons = [load(name).on(arguments.gpus) if arguments.gpus else load(name) for name in available()]
+    lessons = [load(name).named_for(arguments.gpus) if arguments.gpus else load(name) for name in available()]
     if arguments.what_if:
         runs = [
             (scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware)))

@@ -34,7 +34,7 @@ class Strategy:
     reference: Callable[..., Any] | None = None
     named: Callable[[int], str] | None = None
 
-    def on(self, gpus: int) -> "Strategy":
+    def named_for(self, gpus: int) -> "Strategy":
         """The same strategy under the name that it has on so many GPUs."""
         return replace(self, name=self.named(gpus)) if self.named else self
 
@@ -43,7 +43,7 @@ class Strategy:
         changes = {
             name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()
         }
-        return job.on(mesh=mesh, **changes)
+        return job.replace(mesh=mesh, **changes)
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Lesson:
     def dimension(self) -> str:
         return self.title.partition(":")[0]
 
-    def on(self, gpus: int) -> "Lesson":
+    def named_for(self, gpus: int) -> "Lesson":
         """The lesson with its strategies named as they are on so many GPUs."""
-        names = {strategy.name: strategy.on(gpus).name for strategy in self.strategies}
+        names = {strategy.name: strategy.named_for(gpus).name for strategy in self.strategies}
         return replace(
             self,
-            strategies=[strategy.on(gpus) for strategy in self.strategies],
+            strategies=[strategy.named_for(gpus) for strategy in self.strategies],
             contrast=tuple(names.get(name, name) for name in self.contrast),
             compare=tuple(names.get(name, name) for name in self.compare),
             hierarchy=names.get(self.hierarchy or "", self.hierarchy),

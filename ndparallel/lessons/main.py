@@ -145,7 +145,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         return 0
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(arguments))
-    lesson = lesson.on(arguments.gpus)
+    lesson = lesson.named_for(arguments.gpus)
     with progress() as announce:
         run = run_lesson(
             lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce

@@ -103,7 +103,7 @@ class Runner:
         if kind is None and self.hardware.disturbances:
             self.hardware.disturbances.check(self.most_gpus)
 
-    def on(self, **hardware: Any) -> "Runner":
+    def with_hardware(self, **hardware: Any) -> "Runner":
         """A runner like this one on changed hardware, to be used with `with`."""
         return Runner(replace(self.hardware, **hardware), self.engine, self.announce)
 
@@ -199,7 +199,7 @@ class Runner:
         if trace is None or entry.job is None:
             return row
         watched = self.run(
-            entry.strategy, entry.job.on(watch=True), replace(hardware, memory_bytes=float("inf"))
+            entry.strategy, entry.job.replace(watch=True), replace(hardware, memory_bytes=float("inf"))
         )
         return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
 

@@ -35,12 +35,12 @@ def one_network(hardware: Hardware) -> Hardware:
 
 def wider(job: Job) -> Job:
     model = job.model
-    return job.on(model=model.on(hidden=2 * model.hidden, ffn=2 * model.ffn))
+    return job.replace(model=model.replace(hidden=2 * model.hidden, ffn=2 * model.ffn))
 
 
 def more_microbatches(job: Job) -> Job:
     """Four times the batch, in microbatches as large as before, or of one sequence in a pipeline."""
-    return job.on(batch=4 * job.batch, microbatches=4 * job.microbatches)
+    return job.replace(batch=4 * job.batch, microbatches=4 * job.microbatches)
 
 
 SCENARIOS = (

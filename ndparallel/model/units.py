@@ -61,7 +61,7 @@ class ModelConfig:
     def head_dim(self) -> int:
         return self.hidden // self.heads
 
-    def on(self, **changes) -> "ModelConfig":
+    def replace(self, **changes) -> "ModelConfig":
         return replace(self, **changes)
 
 

@@ -90,7 +90,7 @@ class Job:
         """The same work on a single GPU, which takes the batch whole and recomputes nothing."""
         return Job(**{name: getattr(self, name) for name in WORK})
 
-    def on(self, **changes) -> "Job":
+    def replace(self, **changes) -> "Job":
         return replace(self, **changes)
 
 

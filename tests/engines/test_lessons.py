@@ -21,7 +21,7 @@ LAYERS = {"3d_pipeline_parallel": 8, "4d_combined": 8}  # enough to fill their s
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_strategy_is_the_same_on_both_engines(name):
     lesson = load(name)
-    job = Job(**{"model": MODEL.on(layers=LAYERS.get(name, 2))} | lesson.defaults)
+    job = Job(**{"model": MODEL.replace(layers=LAYERS.get(name, 2))} | lesson.defaults)
     one, other = (
         run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None)
         for engine in ("inline", "processes")
@@ -38,7 +38,7 @@ def test_every_strategy_is_the_same_on_both_engines(name):
     [("1d_data_parallel", "FSDP prefetch", 4), ("4d_combined", "with experts, EP", 8)],
 )
 def test_a_strategy_leaves_no_circle_that_only_the_garbage_collector_could_set_free(lesson, name, gpus):
-    job = Job(**{"model": SMALL.on(layers=4)} | load(lesson).defaults)
+    job = Job(**{"model": SMALL.replace(layers=4)} | load(lesson).defaults)
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

@@ -166,9 +166,9 @@ def test_a_single_gpu():
 # --------------------------------------------------------------------------------------------------- the grid
 
 SMALL = ModelConfig(layers=4, sequence=16)
-ALL_EXPERTS = SMALL.on(experts=4, top_k=4, shared_experts=1)  # every token goes to every expert: balance
+ALL_EXPERTS = SMALL.replace(experts=4, top_k=4, shared_experts=1)  # every token goes to every expert: balance
 # an expert takes one row of each rank: balance
-FULL_EXPERTS = SMALL.on(experts=8, top_k=2, capacity_factor=0.01)
+FULL_EXPERTS = SMALL.replace(experts=8, top_k=2, capacity_factor=0.01)
 
 
 def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
@@ -252,7 +252,7 @@ def test_a_tp_group_that_reaches_from_one_node_into_the_next():
 
 # ---------------------------------------------------------------------------- experts that are not in balance
 
-UNEVEN = SMALL.on(experts=8, top_k=2, shared_experts=1, sequence=32)
+UNEVEN = SMALL.replace(experts=8, top_k=2, shared_experts=1, sequence=32)
 
 
 def assert_followed(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
@@ -271,11 +271,13 @@ def assert_followed(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
 @pytest.mark.parametrize("factor", [None, 1.0], ids=["dropless", "capacity"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_4d_lessons_own_router_with_its_token_counts(seed, factor):
-    assert_followed(Mesh(tp=2, pp=2, dp=2, ep=2), seed=seed, batch=8, model=UNEVEN.on(capacity_factor=factor))
+    assert_followed(
+        Mesh(tp=2, pp=2, dp=2, ep=2), seed=seed, batch=8, model=UNEVEN.replace(capacity_factor=factor)
+    )
 
 
 @pytest.mark.parametrize(("mesh", "changes"), [
-    (Mesh(dp=4, ep=4), {"model": UNEVEN.on(balance_loss=0.0, shared_experts=0)}),
+    (Mesh(dp=4, ep=4), {"model": UNEVEN.replace(balance_loss=0.0, shared_experts=0)}),
     (Mesh(dp=4, ep=2), {"zero": 3, "microbatches": 2, "batch": 8}),
     (Mesh(tp=2, dp=2, ep=2), {"recompute": "full", "sequence_parallel": "sp-regather"}),
     (Mesh(tp=4, dp=2, ep=2), {"recompute": "selective", "sequence_parallel": "sp"}),
@@ -288,9 +290,9 @@ def test_a_router_that_is_not_in_balance(mesh, changes):
 
 def test_a_router_that_leaves_experts_without_rows():
     """As many experts as tokens: some get none, skip their kernels, and their ranks wait."""
-    lesson, results = executed_grid(Mesh(dp=4, ep=4), ROOMY, {"model": SMALL.on(experts=16, top_k=1)})
+    lesson, results = executed_grid(Mesh(dp=4, ep=4), ROOMY, {"model": SMALL.replace(experts=16, top_k=1)})
     assert any(0 in what.expert_rows for result in results for what in result.value.routed[0].values())
-    assert_followed(Mesh(dp=4, ep=4), model=SMALL.on(experts=16, top_k=1))
+    assert_followed(Mesh(dp=4, ep=4), model=SMALL.replace(experts=16, top_k=1))
 
 
 def test_token_counts_over_links_of_both_kinds():

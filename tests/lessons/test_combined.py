@@ -21,8 +21,8 @@ from ndparallel.training.job import Job
 from tests.support.common import SMALL, loss_and_gradient_difference, measured, run, strategy
 
 LESSON = "4d_combined"
-DENSE = SMALL.on(layers=4)
-SPARSE = DENSE.on(experts=4, expert_ffn=8, shared_experts=1)
+DENSE = SMALL.replace(layers=4)
+SPARSE = DENSE.replace(experts=4, expert_ffn=8, shared_experts=1)
 SCHEDULES = ("1f1b", "interleaved", "zb-h1")
 
 
@@ -66,7 +66,7 @@ def test_there_are_at_least_twenty_distinct_combinations():
 )
 def test_loss_and_every_gradient_shard_equal_the_single_gpus(number, mesh):
     job = job_of(number, mesh)
-    reference = job.on(schedule="1f1b", stage_chunks=None, zero=0, sequence_parallel="none")
+    reference = job.replace(schedule="1f1b", stage_chunks=None, zero=0, sequence_parallel="none")
     loss, gradient = loss_and_gradient_difference(run(on(mesh), job, mesh.world_size), reference)
     assert loss <= 1e-12 and gradient <= 1e-12
 
@@ -79,7 +79,7 @@ def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
     chunks = 2 if schedule == "interleaved" else None
     job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=chunks)
     loss, gradient = loss_and_gradient_difference(
-        run(on(mesh), job, 8), job.on(schedule="1f1b", stage_chunks=None, zero=0)
+        run(on(mesh), job, 8), job.replace(schedule="1f1b", stage_chunks=None, zero=0)
     )
     assert loss <= 1e-12 and gradient <= 1e-12
 
@@ -88,15 +88,15 @@ def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
 def test_the_lessons_own_strategies_are_right_in_float32(name):
     own = strategy(LESSON, name)
     job = own.job(Job(), 8)
-    loss, gradient = loss_and_gradient_difference(run(own, Job(), 8), job.on(mesh=Mesh(), zero=0))
+    loss, gradient = loss_and_gradient_difference(run(own, Job(), 8), job.replace(mesh=Mesh(), zero=0))
     assert loss <= 1e-5 and gradient <= 1e-5
 
 
 def test_experts_run_on_sixteen_gpus_too():
     own = strategy(LESSON, "with experts, EP")
-    job = own.job(Job(model=DENSE.on(heads=4)), 16)
+    job = own.job(Job(model=DENSE.replace(heads=4)), 16)
     assert job.mesh == Mesh(tp=2, pp=2, dp=4, ep=4)
-    loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job.on(mesh=Mesh()))
+    loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job.replace(mesh=Mesh()))
     assert loss <= 1e-5 and gradient <= 1e-5
 
 
@@ -165,7 +165,7 @@ def test_memory_stops_data_parallelism():
     job = Job(model=MODEL_SIZES["large"])
     with pytest.raises(OutOfMemoryError):
         run(strategy(LESSON, "DP only"), job, 8)
-    assert run(strategy(LESSON, "TP2 x PP2 x DP2"), job.on(steps=1), 8)
+    assert run(strategy(LESSON, "TP2 x PP2 x DP2"), job.replace(steps=1), 8)
 
 
 def test_who_talks_how_often_is_the_hierarchy_of_parallelism():
@@ -258,7 +258,7 @@ def test_an_order_is_taken_as_the_sweep_over_orders_writes_it(capsys):
     ("gpus", "cube"), [(8, "TP2 x PP2 x DP2"), (4, "TP2 x PP2 x DP1"), (16, "TP2 x PP2 x DP4")]
 )
 def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
-    lesson = load(LESSON).on(gpus)
+    lesson = load(LESSON).named_for(gpus)
     assert lesson.strategies[0].name == lesson.contrast[0] == lesson.compare[0] == lesson.hierarchy == cube
     assert str(lesson.strategies[0].mesh(gpus).dp) == cube[-1]
 

@@ -35,7 +35,7 @@ DEFAULT = Job()
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_loss_and_every_gradient_shard_equal_the_single_gpus(name, dtype, microbatches):
-    job = JOB.on(dtype=dtype, microbatches=microbatches)
+    job = JOB.replace(dtype=dtype, microbatches=microbatches)
     loss, gradient = loss_and_gradient_difference(run(strategy(LESSON, name), job, 4), job)
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
@@ -51,7 +51,7 @@ def test_loss_and_every_gradient_shard_equal_the_single_gpus(name, dtype, microb
 )
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_weights_after_three_steps_equal_the_single_gpus(name, optimizer, dtype, tolerance):
-    job = JOB.on(dtype=dtype, optimizer=optimizer, steps=3)
+    job = JOB.replace(dtype=dtype, optimizer=optimizer, steps=3)
     assert difference_of_weights(run(strategy(LESSON, name), job, 4), job) <= tolerance
 
 
@@ -76,7 +76,7 @@ def test_a_forgotten_wait_is_a_wrong_gradient():
 @pytest.mark.parametrize("gpus", [4, 8])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_compute_exposed_and_bubble_add_up_to_the_step_on_every_gpu(name, gpus):
-    results = run(strategy(LESSON, name), DEFAULT.on(model=SMALL), gpus)
+    results = run(strategy(LESSON, name), DEFAULT.replace(model=SMALL), gpus)
     step = max(result.end_seconds for result in results)
     for result in results:
         parts = breakdown(result.events, step)
@@ -162,7 +162,7 @@ def test_bytes_sent_are_a_multiple_of_a_rings(name, times):
 
 def test_zero_2_reduces_after_every_microbatch_and_ddp_once():
     bytes_sent = {
-        name: measured(LESSON, name, DEFAULT.on(microbatches=2), 4).bytes_sent_per_gpu
+        name: measured(LESSON, name, DEFAULT.replace(microbatches=2), 4).bytes_sent_per_gpu
         for name in ("DDP ring", "ZeRO-2", "FSDP")
     }
     once = measured(LESSON, "DDP ring", DEFAULT, 4).bytes_sent_per_gpu

@@ -48,7 +48,7 @@ def gradient_bytes() -> int:
 def test_loss_and_every_gradient_shard_equal_the_single_gpus_whatever_a_node_holds(
     over_nodes, gpus_per_node, dtype
 ):
-    job = EIGHT.on(dtype=dtype, microbatches=2, batch=16)
+    job = EIGHT.replace(dtype=dtype, microbatches=2, batch=16)
     loss, gradient = loss_and_gradient_difference(
         run(over_nodes, job, 8, replace(POCKET, gpus_per_node=gpus_per_node)), job
     )

@@ -183,7 +183,7 @@ def test_measured_peak_memory_is_the_schedules(schedule):
 
 def test_total_compute_is_the_same_in_every_schedule():
     def busy(name):
-        results = run(strategy(LESSON, name), DEFAULT.on(model=EIGHT), 4)
+        results = run(strategy(LESSON, name), DEFAULT.replace(model=EIGHT), 4)
         events = [Event._make(event) for result in results for event in result.events]
         return sum(
             event.end - event.start

@@ -37,7 +37,7 @@ def seconds(operations) -> float:
 def test_recomputing_leaves_loss_and_every_gradient_the_same_to_the_bit(recompute, layout, dtype):
     job = Job(model=SMALL, dtype=dtype, **layout)
     same = replace(strategy("2d_tensor_parallel", "TP"), mesh=lambda gpus: job.mesh, changes={})
-    for kept, again in zip(run(same, job, 1), run(same, job.on(recompute=recompute), 1), strict=True):
+    for kept, again in zip(run(same, job, 1), run(same, job.replace(recompute=recompute), 1), strict=True):
         assert kept.value.losses == again.value.losses
         for one, other in zip(kept.value.gradients, again.value.gradients, strict=True):
             np.testing.assert_array_equal(one.array, other.array)
@@ -89,7 +89,7 @@ def test_full_recomputation_costs_a_third_more_and_selective_far_less():
 
 
 def test_everything_is_held_against_the_gpu_that_forgets_nothing_and_takes_the_batch_whole():
-    job = DEFAULT.on(
+    job = DEFAULT.replace(
         recompute="full",
         microbatches=4,
         mesh=Mesh(dp=2),
@@ -98,7 +98,7 @@ def test_everything_is_held_against_the_gpu_that_forgets_nothing_and_takes_the_b
         steps=2,
         seed=5,
     )
-    assert baseline(job).job == DEFAULT.on(steps=2, seed=5)
+    assert baseline(job).job == DEFAULT.replace(steps=2, seed=5)
 
 
 def test_the_lesson_says_what_it_measured():

@@ -102,7 +102,7 @@ def test_sequence_parallelism_gathers_and_scatters_instead(variant, gathers, tim
     runs = [run(plain(), job, 2) for job in (three, four)]
     for kind, count in (("all_gather", gathers), ("reduce_scatter", 4)):
         assert len(collectives_of(runs[1], kind)) - len(collectives_of(runs[0], kind)) == count
-    plain_runs = [run(plain(), job.on(sequence_parallel="none"), 2) for job in (three, four)]
+    plain_runs = [run(plain(), job.replace(sequence_parallel="none"), 2) for job in (three, four)]
     more, plain_more = (sent(pair[1]) - sent(pair[0]) for pair in (runs, plain_runs))
     norms = 2 * SMALL.hidden * 4  # two norm weights more in the one all-reduce of shared gradients
     assert more - norms == times * plain_more

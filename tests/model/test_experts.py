@@ -180,7 +180,7 @@ def slope(replica: Replica, weight: np.ndarray, element: int, step: float = 1e-6
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_every_gradient_is_that_of_finite_differences(job):
-    job = job.on(model=replace(job.model, layers=1), batch=2, dtype="float64")
+    job = job.replace(model=replace(job.model, layers=1), batch=2, dtype="float64")
     roomy = replace(POCKET, memory_bytes=float("inf"))
     [result] = launch(gradients_and_slopes, 1, roomy, job, 5, engine="inline")
     tensors = {tensor for tensor, _, _ in result.value}
@@ -200,7 +200,7 @@ def test_every_gradient_is_that_of_finite_differences(job):
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in JOBS), ("shared", "float32")])
 @layouts
 def test_loss_and_every_gradient_shard_equal_the_single_gpus(mesh, sequence_parallel, name, dtype):
-    job = JOBS[name].on(mesh=mesh, dtype=dtype, microbatches=2, sequence_parallel=sequence_parallel)
+    job = JOBS[name].replace(mesh=mesh, dtype=dtype, microbatches=2, sequence_parallel=sequence_parallel)
     loss, gradient = differences(job)
     assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
@@ -225,7 +225,7 @@ def smallest_margins(gpu, job: Job) -> list[float]:
 @pytest.mark.parametrize("strategy_name", names("1d_data_parallel"))
 @pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=2), Mesh(dp=4, ep=4), Mesh(dp=2, cp=2, ep=2)], ids=name)
 def test_every_1d_strategy_trains_experts_that_ranks_share_out(strategy_name, mesh):
-    job = JOBS["shared"].on(dtype="float64", optimizer="sgd", steps=3, microbatches=2)
+    job = JOBS["shared"].replace(dtype="float64", optimizer="sgd", steps=3, microbatches=2)
     on_mesh = replace(strategy("1d_data_parallel", strategy_name), mesh=lambda gpus: mesh)
     results = run_strategy(on_mesh, job, 4)
     assert max(differences(job, results)) <= 1e-12
@@ -235,7 +235,7 @@ def test_every_1d_strategy_trains_experts_that_ranks_share_out(strategy_name, me
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
 def test_a_pipeline_computes_the_experts_weight_gradients_later(schedule):
     model = replace(JOBS["shared"].model, layers=4)
-    job = JOBS["shared"].on(
+    job = JOBS["shared"].replace(
         model=model,
         mesh=Mesh(pp=2, tp=2),
         dtype="float64",
@@ -248,7 +248,7 @@ def test_a_pipeline_computes_the_experts_weight_gradients_later(schedule):
 
 
 def test_full_recomputation_changes_no_gradient():
-    job = JOBS["shared"].on(mesh=Mesh(dp=2, ep=2, tp=2), dtype="float64", recompute="full")
+    job = JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2, tp=2), dtype="float64", recompute="full")
     assert max(differences(job)) <= 1e-12
 
 
@@ -263,8 +263,10 @@ def test_no_split_changes_the_balance_loss(mesh, sequence_parallel):
                 losses.setdefault(layer, []).append(routed.balance_loss)
         return {layer: np.mean(values) for layer, values in losses.items()}
 
-    job = JOBS["many"].on(mesh=mesh, dtype="float64", sequence_parallel=sequence_parallel, microbatches=2)
-    assert balance_loss(job) == pytest.approx(balance_loss(alone(job).on(microbatches=1)), rel=1e-12)
+    job = JOBS["many"].replace(
+        mesh=mesh, dtype="float64", sequence_parallel=sequence_parallel, microbatches=2
+    )
+    assert balance_loss(job) == pytest.approx(balance_loss(alone(job).replace(microbatches=1)), rel=1e-12)
 
 
 def test_the_ranks_of_an_expert_are_those_of_dp_seen_twice():
@@ -288,8 +290,8 @@ def test_the_ranks_of_an_expert_are_those_of_dp_seen_twice():
 
 def test_a_capacity_that_no_expert_reaches_changes_nothing():
     """A token goes to an expert once, so factor experts / top_k has room for all."""
-    dropless = JOBS["shared"].on(mesh=Mesh(dp=2, ep=2))
-    roomy = dropless.on(model=replace(dropless.model, capacity_factor=2.0))
+    dropless = JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2))
+    roomy = dropless.replace(model=replace(dropless.model, capacity_factor=2.0))
     for one, other in zip(run(dropless), run(roomy)):
         assert all((a.array == b.array).all() for a, b in zip(one.value.gradients, other.value.gradients))
         assert not any(routed.dropped for routed in other.value.routed[0].values())
@@ -332,7 +334,7 @@ def with_ties(gpu, job: Job):
 )
 def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
     """All tokens go to experts 0 and 1, whatever the mesh; the others are on ranks of their own."""
-    job = JOBS["shared"].on(mesh=mesh, dtype="float64")
+    job = JOBS["shared"].replace(mesh=mesh, dtype="float64")
     [single] = run(alone(job), with_ties)
     whole = whole_tensors(single.value.gradients)
     assert all((whole[f"layers.1.experts.{weight}"][2:] == 0).all() for weight in ("gate_up", "down"))
@@ -350,7 +352,7 @@ def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
 
 @layouts
 def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel):
-    job = JOBS["shared"].on(mesh=mesh, sequence_parallel=sequence_parallel)
+    job = JOBS["shared"].replace(mesh=mesh, sequence_parallel=sequence_parallel)
     for result in run(job, both_passes):
         z, routed = sizes_of(job, result.rank), result.value[1].routed[0]["layers.1", 0]
         sent = z.routed_tokens * z.top_k
@@ -381,7 +383,7 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
 ):
     job = JOBS[name]
     model = replace(job.model, capacity_factor=factor)
-    job = job.on(model=model, mesh=mesh, dtype=dtype, sequence_parallel=sequence_parallel)
+    job = job.replace(model=model, mesh=mesh, dtype=dtype, sequence_parallel=sequence_parallel)
     for result in run(job, forward_only):
         z, (held, outcome) = sizes_of(job, result.rank), result.value
         elements = model.layers * sum(costs.attention_saved(z).values()) + sum(costs.head_saved(z).values())
@@ -412,7 +414,7 @@ def test_compute_of_all_ranks_together_is_the_single_gpus_but_for_sorting(mesh):
     def flops(job):
         return sum(event.flops for result in run(job, both_passes) for event in events(result, COMPUTE))
 
-    job = JOBS["shared"].on(mesh=mesh)
+    job = JOBS["shared"].replace(mesh=mesh)
     assert flops(job) == flops(alone(job))
 
 
@@ -422,7 +424,7 @@ def test_a_row_crosses_the_ep_links_once_each_way_whatever_tp_is(sequence_parall
     layer."""
 
     def crossed(tp):
-        job = JOBS["unshared"].on(mesh=Mesh(dp=2, ep=2, tp=tp), sequence_parallel=sequence_parallel)
+        job = JOBS["unshared"].replace(mesh=Mesh(dp=2, ep=2, tp=tp), sequence_parallel=sequence_parallel)
         results = run(job, both_passes)
         counts = {
             event.what[0][1]
@@ -450,7 +452,7 @@ def test_a_row_crosses_the_ep_links_once_each_way_whatever_tp_is(sequence_parall
 def test_the_rank_of_the_popular_experts_holds_all():
     """With ties all rows go to rank 0's experts: its work is that of all ranks, and the others wait for
     it."""
-    job = JOBS["unshared"].on(
+    job = JOBS["unshared"].replace(
         model=replace(MODELS["unshared"], layers=1, balance_loss=0.0), mesh=Mesh(dp=2, ep=2), batch=64
     )
     crowded = run(job, with_ties)
@@ -472,7 +474,7 @@ def expert_events(result) -> list[Event]:
 def test_senders_queue_at_the_popular_door():
     """Three ranks send all their rows to the fourth, which takes them in one after another: 3 n /
     bandwidth."""
-    job = JOBS["one"].on(model=replace(MODELS["one"], layers=1, shared_experts=0), mesh=Mesh(dp=4, ep=4))
+    job = JOBS["one"].replace(model=replace(MODELS["one"], layers=1, shared_experts=0), mesh=Mesh(dp=4, ep=4))
     results = run(job, with_ties)
     arrivals = [event for event in events(results[0], RECEIVE, "ep") if event.bytes > 1000][:3]
     n = job.microbatch * SMALL.sequence * SMALL.hidden * 4
@@ -483,7 +485,7 @@ def test_senders_queue_at_the_popular_door():
 
 def test_shared_experts_compute_while_rows_travel():
     """Across nodes, all of it is hidden behind the rows' way to the experts."""
-    job = JOBS["shared"].on(mesh=Mesh(dp=2, ep=2))
+    job = JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2))
     for result in run(job, forward_only, replace(POCKET, gpus_per_node=1)):
         travelling = events(result, COLLECTIVE, "ep")[1::3]  # of each layer: counts, rows there, rows back
         shared = [

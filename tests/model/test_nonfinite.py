@@ -52,7 +52,7 @@ def run_of(program, engine="inline", **changes) -> Run:
     announced = []
     strategy = Strategy("ours", program, lambda gpus: Mesh(dp=gpus))
     runner = Runner(POCKET, engine, announced.append)
-    run = run_entries("test", [enter(strategy, JOB.on(**changes), 4)], JOB.on(**changes), runner)
+    run = run_entries("test", [enter(strategy, JOB.replace(**changes), 4)], JOB.replace(**changes), runner)
     run.announced = announced
     return run
 

@@ -85,7 +85,7 @@ def test_recomputation_changes_no_gradient(variant, recompute):
 
 def test_ring_and_all_gather_agree():
     job = Job(model=SMALL, mesh=Mesh(cp=4), dtype="float64")
-    ring, gathered = (run(job.on(context_parallel=variant)) for variant in VARIANTS)
+    ring, gathered = (run(job.replace(context_parallel=variant)) for variant in VARIANTS)
     for one, other in zip(ring, gathered):
         assert one.value.losses == pytest.approx(other.value.losses, rel=1e-14)
         assert gradient_difference([one.value], whole_tensors(other.value.gradients)) <= 1e-12

@@ -218,7 +218,7 @@ def test_what_is_told_is_the_last_asked_for_or_the_last_of_the_contrast(argument
 
 @pytest.mark.parametrize("name", available())
 def test_a_lesson_finds_true_words_whichever_of_its_strategies_have_numbers(name):
-    lesson = load(name).on(8 if name.startswith("4d") else 4)
+    lesson = load(name).named_for(8 if name.startswith("4d") else 4)
     job = Job(model=replace(SMALL, layers=8, heads=8), **lesson.defaults)
     ran = run_lesson(lesson, job, POCKET, lesson.gpus, [], "inline", lambda name: None)
     for missing in combinations(list(ran.results), 2):

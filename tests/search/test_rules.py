@@ -26,8 +26,8 @@ from ndparallel.training.job import Job as ExecutedJob
 from tests.support.common import SMALL, run, strategy
 from tests.support.meshes import differences
 
-DENSE = SMALL.on(layers=5, heads=6, kv_heads=3, hidden=24, ffn=36, sequence=48)
-SPARSE = DENSE.on(experts=6, expert_ffn=12)
+DENSE = SMALL.replace(layers=5, heads=6, kv_heads=3, hidden=24, ffn=36, sequence=48)
+SPARSE = DENSE.replace(experts=6, expert_ffn=12)
 BATCH = 12
 
 

@@ -35,7 +35,7 @@ def run(
 @lru_cache(maxsize=64)
 def reference(job: Job) -> RankResult:
     """The single GPU's run of the same job, in one piece, with all the memory it needs."""
-    return run(single_gpu(), job.on(microbatches=1), 1, replace(POCKET, memory_bytes=float("inf")))[0]
+    return run(single_gpu(), job.replace(microbatches=1), 1, replace(POCKET, memory_bytes=float("inf")))[0]
 
 
 def loss_and_gradient_difference(results: list[RankResult], job: Job) -> tuple[float, float]:

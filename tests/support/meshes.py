@@ -50,7 +50,7 @@ def run(job: Job, program=train, hardware=POCKET) -> list[RankResult]:
 
 def alone(job: Job) -> Job:
     """The same job on one GPU."""
-    return job.on(
+    return job.replace(
         mesh=Mesh(),
         sequence_parallel="none",
         context_parallel="ring",

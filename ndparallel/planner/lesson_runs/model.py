@@ -45,6 +45,6 @@ def config_of(job: TrainingJob) -> ModelConfig:
             "the lessons' model has experts in every layer, and shared ones as wide as the others: name "
             "other --software."
         )
-    return config.on(
+    return config.replace(
         experts=some.experts, top_k=some.top_k, expert_ffn=some.ffn, shared_experts=some.shared_experts
     )
