@@ -1,4 +1,5 @@
-"""README's two commands set up all they need, and .ci/run runs just these."""
+"""The two commands of README set up all they need; .ci/run runs just these, and the workflow runs .ci/run on
+the versions of Python that the package promises."""
 
 import os
 import re
@@ -49,3 +50,25 @@ def test_ci_reads_the_same_two_out_of_readme():
     )
     assert [line.split(" && ") for line in found.stdout.splitlines()] == commands()
     assert os.access(script, os.X_OK)
+
+
+def test_the_workflow_runs_ci_on_every_python_that_the_package_promises():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    promised = [line.rsplit(" ", 1)[1] for line in PROJECT["classifiers"] if ":: Python :: 3." in line]
+    assert re.findall(r'"(3\.\d+)"', workflow) == promised
+    assert PROJECT["requires-python"] == f">={promised[0]}" and "- run: .ci/run" in workflow
+
+
+def test_a_commit_is_held_to_the_tools_that_ci_holds_it_to():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    script = (ROOT / ".ci" / "run").read_text()
+    for tool in ("ruff check", "ruff format", "mypy"):
+        assert f"entry: {tool}" in hooks and f".venv/bin/{tool}" in script
+
+
+def test_contributing_names_files_and_commands_that_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = re.findall(r"[\w./]+\.(?:py|md)|\.ci/run", text)
+    found = [[*ROOT.glob(name), *(ROOT / "benchmarks").glob(name)] for name in named]
+    assert len(named) > 15 and all(found), [name for name, there in zip(named, found) if not there]
+    assert set(re.findall(r"ndparallel (\w+)", text)) <= COMMANDS.keys()
