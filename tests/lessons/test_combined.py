@@ -112,25 +112,12 @@ def test_zero_2_and_fsdp_pay_for_every_microbatch():
     assert sent[3] / sent[0] == pytest.approx(4 * 3 / 2)
 
 
-def test_the_order_of_all_layouts_at_the_defaults():
+def test_the_link_stops_tp_on_8_gpus_and_the_bubble_stops_pp():
     with Runner(POCKET, "inline") as runner:
         rows = load(LESSON).sweeps["layouts"](runner, Job()).rows
-    found = [(row["tp"], row["pp"], row["dp"]) for row in rows]
-    assert found == [
-        (1, 1, 8),
-        (2, 1, 4),
-        (4, 1, 2),
-        (2, 2, 2),
-        (4, 2, 1),
-        (1, 2, 4),
-        (2, 4, 1),
-        (1, 4, 2),
-        (1, 8, 1),
-        (8, 1, 1),
-    ]
-    by_layout = dict(zip(found, rows))
-    assert by_layout[8, 1, 1]["waiting share"] > 0.5, "the link stops TP"
-    assert by_layout[1, 8, 1]["bubble share"] > 0.5, "the bubble stops PP"
+    by_layout = {(row["tp"], row["pp"], row["dp"]): row for row in rows}
+    assert by_layout[8, 1, 1]["waiting share"] > 0.5
+    assert by_layout[1, 8, 1]["bubble share"] > 0.5
 
 
 def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
@@ -139,13 +126,6 @@ def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
     seconds = {row["order"]: row["step_seconds"] for row in rows}
     assert seconds["tp-dp-pp"] == min(seconds.values())
     assert seconds["dp-pp-tp"] == max(seconds.values()) > 1.3 * min(seconds.values())
-
-
-def test_the_good_layout_beats_the_bad_one():
-    good, bad = (
-        measured(LESSON, name, Job(), 8).step_seconds for name in ("TP2 x PP2 x DP2", "TP outermost")
-    )
-    assert good < bad
 
 
 def test_a_fast_network_changes_the_winner():

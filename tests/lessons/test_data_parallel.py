@@ -83,14 +83,6 @@ def test_compute_exposed_and_bubble_add_up_to_the_step_on_every_gpu(name, gpus):
         assert parts.compute + parts.exposed + parts.bubble == pytest.approx(step, rel=1e-9)
 
 
-def test_the_order_of_speedups_at_the_defaults():
-    seconds = {name: measured(LESSON, name, DEFAULT, 4).step_seconds for name in STRATEGIES}
-    single = reference(DEFAULT).end_seconds
-    assert seconds["DDP overlapped"] < seconds["DDP ring"] < seconds["DDP naive"] < single
-    assert seconds["FSDP prefetch"] < seconds["FSDP"]
-    assert single / seconds["DDP overlapped"] / 4 >= 0.9
-
-
 def test_ring_ddp_is_slower_across_nodes_than_within_one():
     across = measured(LESSON, "DDP ring", DEFAULT, 4, replace(POCKET, gpus_per_node=1))
     assert across.step_seconds > measured(LESSON, "DDP ring", DEFAULT, 4).step_seconds
