@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+from ndparallel.base.quoting import visible
+
 
 class UserError(ValueError):
     """An error that the user can correct. The command line prints its sentence and exits with 2; every
@@ -85,7 +87,7 @@ def open_what_is_closed() -> None:
 
 
 def told(sentence: str) -> int:
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {visible(sentence)}", file=sys.stderr)
     return 2
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 from pathlib import Path
 
 from ndparallel.base.errors import UserError
@@ -41,9 +42,11 @@ def _surely_wrong(path: Path) -> OSError | None:
 def _write_beside_and_rename(path: Path, text: str) -> None:
     if path.is_dir():
         raise IsADirectoryError
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    file = beside.open("x", encoding="utf-8")  # a new one: never a file or a link that somebody put there
     try:
-        beside.write_text(text, encoding="utf-8")
+        with file:
+            file.write(text)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from rich.table import Table
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.quoting import visible
 from ndparallel.planner.options import add_job_options, job_from
 from ndparallel.results.report import quiet_table
 from ndparallel.results.show import prose
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         show(curves)
     if arguments.svg is not None:
         print(
-            f"\n{arguments.svg} shows efficiency and MFU of both.",
+            f"\n{visible(arguments.svg)} shows efficiency and MFU of both.",
             file=sys.stderr if arguments.json else sys.stdout,
         )
     return 0

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
@@ -82,7 +83,9 @@ def run(args: argparse.Namespace) -> None:
     else:
         show(timings, args)
     if args.svg is not None:
-        print(f"\n{args.svg} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout)
+        print(
+            f"\n{visible(args.svg)} shows {listed(args.names)}.", file=sys.stderr if args.json else sys.stdout
+        )
 
 
 def check(args: argparse.Namespace) -> None:

@@ -19,11 +19,11 @@ Glossary
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha1
-from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 
 from gpu import COMPUTE, si
+from ndparallel.base.quoting import markup
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
 from ndparallel.drawing.palette import ACTIVITIES, IDLE
 from ndparallel.drawing.svg_parts import (
@@ -172,7 +172,7 @@ def bar(span: Span, height: float, per_second: float) -> str:
         f'x="{number(span.start * per_second)}" width="{number(span.seconds * per_second)}" '
         f'height="{number(height)}"'
     )
-    return f"<rect {place}><title>{escape(title(span))}</title></rect>"
+    return f"<rect {place}><title>{markup(title(span))}</title></rect>"
 
 
 def thin_bar(span: Span, height: float, per_second: float) -> str:

@@ -12,9 +12,9 @@ Glossary
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from html import escape
 
 from gpu import si
+from ndparallel.base.quoting import markup
 from ndparallel.drawing.history import ticks
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
 
@@ -40,7 +40,7 @@ def document(label: str, height: float, paints: Mapping[str, Paint], body: Itera
     """Return a whole SVG: its size, its colours in light and dark mode, its background, its body."""
     size = f'viewBox="0 0 {WIDTH} {number(height)}" width="{WIDTH}" height="{number(height)}"'
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{escape(label)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{markup(label)}" '
         f"{size}>"
     )
     return "\n".join(
@@ -119,7 +119,7 @@ def legend(
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:
     named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{number(x)}" y="{number(y)}">{escape(words)}</text>'
+    return f'<text{named} x="{number(x)}" y="{number(y)}">{markup(words)}</text>'
 
 
 def number(value: float) -> str:

@@ -21,6 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gpu import COMPUTE, si
+from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH
 from ndparallel.drawing.history import Lane, Timeline, ticks
 from ndparallel.drawing.palette import ACTIVITIES, IDLE
@@ -51,7 +52,7 @@ def gantt(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
     columns = max(width - margin - 1, 10)
     cell_seconds = end / columns or 1.0
     for timeline in timelines:
-        yield Text.assemble((timeline.name, "bold"), f"  {si(timeline.seconds, 's')}")
+        yield Text.assemble((visible(timeline.name), "bold"), f"  {si(timeline.seconds, 's')}")
         for lane in timeline.lanes:
             row = Text.assemble(
                 f"{lane_name(lane):<{margin}}", painted(cells(lane, timeline.seconds, cell_seconds))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
@@ -56,27 +57,29 @@ def emit_megatron(job: TrainingJob, plan: Plan) -> str:
 
 def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "#!/bin/bash"
+    yield from map(shell_comment, remarks(job, plan))
+
+
+def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """What a reader of the script wants to know and no flag says."""
+    gpus, number = count(int(plan.gpus), "GPU"), int(plan.microbatches(job))
+    yield f"{job.shape.name} on {gpus} ({job.hardware.name}), as planned by ndparallel."
     yield (
-        f"# {job.shape.name} on {count(int(plan.gpus), 'GPU')} ({job.hardware.name}), as planned by "
-        "ndparallel."
-    )
-    number = int(plan.microbatches(job))
-    yield (
-        f"# Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. "
+        f"Derived: data-parallel size {plan.dp}, {number} microbatch{'es' * (number != 1)} in a step. "
         f"Flags of {release('megatron')}."
     )
     padded = math.ceil(job.shape.vocab / (PADDED_TO * plan.tp)) * PADDED_TO * plan.tp
     if padded != job.shape.vocab:
         yield (
-            f"# It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts "
+            f"It pads the vocabulary to {padded}, so that tp={plan.tp} can cut it; the plan counts "
             f"{job.shape.vocab}."
         )
     if job.routing_imbalance > 1:
         yield (
-            f"# Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no "
-            "flag says."
+            f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag "
+            "says."
         )
-    yield f"# What no plan knows is given as this script's arguments: {ELSEWHERE}."
+    yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
 
 def environment(plan: Plan) -> Iterator[str]:

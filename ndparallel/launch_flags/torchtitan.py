@@ -13,6 +13,7 @@ Glossary
 from collections.abc import Iterator
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import in_docstring
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
@@ -54,10 +55,8 @@ def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
 
 def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
     number = int(plan.microbatches(job))
-    yield (
-        f'"""{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name}), as planned by ndparallel, for '
-        f"{release('torchtitan')}."
-    )
+    title = f"{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name})"
+    yield f'"""{in_docstring(title)}, as planned by ndparallel, for {release("torchtitan")}.'
     yield ""
     yield (
         f"Derived: {plan.dp} data-parallel ranks, {number} microbatch{'es' * (number != 1)} in a step. Save "

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu import MEMORY_KINDS, si
+from ndparallel.base.quoting import markup, visible
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.results.measure import Measurement
 
@@ -237,13 +238,11 @@ class Report:
             )
 
     def _repr_html_(self) -> str:
-        from html import escape  # only where a notebook asks for it
-
-        head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
+        head = "".join(f"<th>{markup(column)}</th>" for column in COLUMNS)
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows()
+            "<tr>" + "".join(f"<td>{markup(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows()
         )
-        notes = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
+        notes = "".join(f"<p>{markup(remark)}</p>" for remark in self.remarks())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
 
@@ -281,7 +280,7 @@ def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: in
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
     table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
-    for cells in rows:
+    for cells in (map(visible, row) for row in rows):
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
     return table
 

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.base.quoting import visible
 from ndparallel.base.words import NO_BREAK, WIDTH, count, paragraph
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
@@ -43,7 +44,7 @@ def show(
     told, written = story(run, contrast, arguments), list(write_files(run, contrast, arguments))
     if arguments.json:
         print(run.report.json())
-        print("".join(f"{line}\n" for line in written), end="", file=sys.stderr)
+        print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
         return
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
     width = min(console.width, WIDTH)
@@ -53,7 +54,7 @@ def show(
         console.print(part)
     for lines in (written, told):
         if lines:
-            print("", *lines, sep="\n")
+            print("", *map(visible, lines), sep="\n")
 
 
 def parts(
@@ -105,8 +106,8 @@ def headline(run: Run) -> str:
 
 def prose(words: str, width: int, bold: str = "") -> Text:
     """A paragraph that begins with what is `bold`."""
-    text = Text(paragraph(words, width))
-    text.stylize("bold", 0, len(bold))
+    text = Text(paragraph(visible(words), width))
+    text.stylize("bold", 0, len(visible(bold)))
     return text
 
 

@@ -1,6 +1,7 @@
 """Files are whole or not there, and a path that cannot be written is one sentence."""
 
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -23,12 +24,15 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_text("old")
 
-    def full_disk(self, text, encoding):
-        with open(self, "w") as file:
-            file.write(text[:1])
+    def full_disk(self, mode, encoding):
+        file = open(self, mode, encoding=encoding)  # noqa: SIM115  the caller closes it
+        file.write = lambda text: os.write(file.fileno(), text[:1].encode()) and refuse()
+        return file
+
+    def refuse():
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full_disk)
+    monkeypatch.setattr(Path, "open", full_disk)
     with pytest.raises(UserError, match="cannot write .*trace.json': no space left on device"):
         write_atomically(path, "new")
     monkeypatch.undo()
@@ -105,10 +109,10 @@ def test_a_device_is_known_to_be_writable():
 
 
 def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):
-    def refuse(self, text, encoding):
+    def refuse(self, mode, encoding):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(
         UserError, match="permission denied; name a file in a directory that you may write to"
     ):
@@ -133,3 +137,13 @@ def test_a_link_stays_a_link_and_its_target_is_written(tmp_path):
     link.symlink_to(target)
     write_atomically(link, "new")
     assert link.is_symlink() and target.read_text() == "new"
+
+
+def test_a_link_that_somebody_put_where_the_new_file_is_made_is_never_followed(tmp_path, monkeypatch):
+    victim, path = tmp_path / "victim", tmp_path / "trace.json"
+    victim.write_text("mine")
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "guessed")
+    (tmp_path / ".trace.json.guessed.part").symlink_to(victim)
+    with pytest.raises(UserError, match="cannot write"):
+        write_atomically(path, "new")
+    assert victim.read_text() == "mine" and not path.exists()
