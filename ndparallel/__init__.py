@@ -1,4 +1,101 @@
-"""N-D parallelism for training large models: real numbers and honest seconds, from one GPU to a cluster."""
+"""N-D parallelism for training large models: real numbers and honest seconds, from one GPU to a cluster.
 
-import gpu  # noqa: F401  first of all: it sets one BLAS thread a GPU before numpy is imported
-from ndparallel.collective import algorithms  # noqa: F401  enters its algorithms beside those of collectives.py
+The names in `__all__` are the public API and keep their place when files move; `gpu` and `collectives` are
+public modules of their own. A name is imported when it is first used, so that `import ndparallel` is quick.
+"""
+
+# ruff: noqa: I001, F401  gpu comes first: it sets one BLAS thread a GPU before numpy is imported
+import gpu
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ndparallel.collective import algorithms  # enters its algorithms beside those of collectives.py
+
+if TYPE_CHECKING:  # what the table below does, in words that type checkers read; a test holds them equal
+    from collectives import Group as Group
+    from gpu import (
+        CLASSROOM as CLASSROOM,
+        GPU as GPU,
+        Hardware as Hardware,
+        Link as Link,
+        MismatchError as MismatchError,
+        Operation as Operation,
+        OutOfMemoryError as OutOfMemoryError,
+    )
+    from ndparallel.base.errors import UserError as UserError
+    from ndparallel.drawing.history import memory_history as memory_history, timeline as timeline
+    from ndparallel.engines.launch import (
+        DeadlockError as DeadlockError,
+        RankError as RankError,
+        RankResult as RankResult,
+        Ranks as Ranks,
+        launch as launch,
+    )
+    from ndparallel.hardware.accelerator import find_hardware as find_hardware
+    from ndparallel.hardware.pocket import POCKET as POCKET
+    from ndparallel.lessons.lesson import Lesson as Lesson, Strategy as Strategy
+    from ndparallel.lessons.main import run_lesson as run_lesson
+    from ndparallel.lessons.registry import load as load_lesson
+    from ndparallel.model.units import ModelConfig as ModelConfig
+    from ndparallel.parallel.mesh import Mesh as Mesh
+    from ndparallel.pipeline.catalog import build as build_schedule
+    from ndparallel.pipeline.timing import time_schedule as time_schedule
+    from ndparallel.pipeline.work import Work as Work
+    from ndparallel.planner.job import Plan as Plan, TrainingJob as TrainingJob
+    from ndparallel.planner.models.presets import find_model as find_model
+    from ndparallel.planner.prediction import answer as predict
+    from ndparallel.planner.software import find_stack as find_stack
+    from ndparallel.search.search import search as search_plans
+    from ndparallel.training.job import Job as Job
+
+PUBLIC = {
+    "CLASSROOM": "gpu:CLASSROOM",
+    "DeadlockError": "ndparallel.engines.launch:DeadlockError",
+    "GPU": "gpu:GPU",
+    "Group": "collectives:Group",
+    "Hardware": "gpu:Hardware",
+    "Job": "ndparallel.training.job:Job",
+    "Lesson": "ndparallel.lessons.lesson:Lesson",
+    "Link": "gpu:Link",
+    "Mesh": "ndparallel.parallel.mesh:Mesh",
+    "MismatchError": "gpu:MismatchError",
+    "ModelConfig": "ndparallel.model.units:ModelConfig",
+    "Operation": "gpu:Operation",
+    "OutOfMemoryError": "gpu:OutOfMemoryError",
+    "POCKET": "ndparallel.hardware.pocket:POCKET",
+    "Plan": "ndparallel.planner.job:Plan",
+    "RankError": "ndparallel.engines.launch:RankError",
+    "RankResult": "ndparallel.engines.launch:RankResult",
+    "Ranks": "ndparallel.engines.launch:Ranks",
+    "Strategy": "ndparallel.lessons.lesson:Strategy",
+    "TrainingJob": "ndparallel.planner.job:TrainingJob",
+    "UserError": "ndparallel.base.errors:UserError",
+    "Work": "ndparallel.pipeline.work:Work",
+    "build_schedule": "ndparallel.pipeline.catalog:build",
+    "find_hardware": "ndparallel.hardware.accelerator:find_hardware",
+    "find_model": "ndparallel.planner.models.presets:find_model",
+    "find_stack": "ndparallel.planner.software:find_stack",
+    "launch": "ndparallel.engines.launch:launch",
+    "load_lesson": "ndparallel.lessons.registry:load",
+    "memory_history": "ndparallel.drawing.history:memory_history",
+    "predict": "ndparallel.planner.prediction:answer",
+    "run_lesson": "ndparallel.lessons.main:run_lesson",
+    "search_plans": "ndparallel.search.search:search",
+    "time_schedule": "ndparallel.pipeline.timing:time_schedule",
+    "timeline": "ndparallel.drawing.history:timeline",
+}
+__all__ = [*PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use, and with it the pictures that notebooks show."""
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'ndparallel' has no attribute {name!r}")
+    import_module("ndparallel.drawing.notebook")
+    module, _, attribute = PUBLIC[name].partition(":")
+    globals()[name] = value = getattr(import_module(module), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *PUBLIC])
