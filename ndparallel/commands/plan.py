@@ -33,7 +33,7 @@ from ndparallel.commands.plan_options import (
     usual_plan,
 )
 from ndparallel.drawing.timeline import Timelines
-from ndparallel.launch_flags.options import described, launch
+from ndparallel.launch_flags.options import add_launch_options, described, launch, script_given
 from ndparallel.planner.job import Plan
 from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
@@ -87,17 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)"
     )
-    flags = parser.add_argument_group("launch flags")
-    flags.add_argument(
-        "--emit",
-        choices=("megatron", "torchtitan"),
-        help="print this framework's launch script or recipe, and nothing else",
-    )
-    flags.add_argument(
-        "--from-megatron",
-        metavar="FILE",
-        help="the job and the plan of a launch script of Megatron-LM, instead of options",
-    )
+    add_launch_options(parser)
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
     output.add_argument(
         "--csv", action="store_true", help="print the plans found, one a line, and nothing else"
@@ -160,7 +150,8 @@ def run_one(arguments: argparse.Namespace) -> int:
     asked = described(usual(arguments))
     found = answer(asked.job, asked.plan)
     changed = dict(same_plan(arguments, found))
-    beside, sentences = comparison(found) if arguments.from_megatron and not arguments.emit else ({}, [])
+    script = script_given(arguments)
+    beside, sentences = comparison(found, script[0]) if script and not arguments.emit else ({}, [])
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
         told = {

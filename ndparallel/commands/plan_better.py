@@ -1,4 +1,4 @@
-"""What would be better than the plan of a launch script: the search's best, of those that Megatron-Core can
+"""What would be better than the plan of a launch script: the search's best, of those that the framework can
 launch.
 
 Cost   One search of the same job on the same GPUs.
@@ -9,46 +9,44 @@ from typing import Any
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import duration
-from ndparallel.launch_flags.frozen import release
-from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.frameworks import Framework
 from ndparallel.planner.prediction import Answer
 from ndparallel.search.search import search
 from ndparallel.search.tables import words_of
 
-SCHEDULES = ("1f1b", "interleaved")  # of Megatron-Core
 
-
-def comparison(found: Answer) -> tuple[dict[str, Any], list[str]]:
+def comparison(found: Answer, framework: Framework) -> tuple[dict[str, Any], list[str]]:
     """For JSON, and in a sentence; null where nothing is better."""
-    best = better(found)
-    return {"better": best and best.as_dict()}, [sentence(found, best)]
+    best = better(found, framework)
+    return {"better": best and best.as_dict()}, [sentence(found, best, framework)]
 
 
-def better(found: Answer) -> Answer | None:
-    """The fastest plan that Megatron-Core can launch, if it is faster than what was found, or that does not
+def better(found: Answer, framework: Framework) -> Answer | None:
+    """The fastest plan that the framework can launch, if it is faster than what was found, or that does not
     fit."""
     try:
-        ranked = search(found.job, int(found.plan.gpus), {"schedule": SCHEDULES}, also=[found.plan]).answers
+        schedules = {"schedule": framework.can_launch["schedule"]}
+        ranked = search(found.job, int(found.plan.gpus), schedules, also=[found.plan]).answers
     except UserError:  # no plan fits
         return None
-    best = next((one for one in ranked if can_launch(one)), None)
+    best = next((one for one in ranked if can_launch(one, framework)), None)
     return best if best and (best.seconds < found.seconds or found.missing_bytes > 0) else None
 
 
-def can_launch(found: Answer) -> bool:
+def can_launch(found: Answer, framework: Framework) -> bool:
     try:
-        return bool(emit_megatron(found.job, found.plan))
+        return bool(framework.emit(found.job, found.plan))
     except UserError:
         return False
 
 
-def sentence(found: Answer, best: Answer | None) -> str:
+def sentence(found: Answer, best: Answer | None, framework: Framework) -> str:
     if best is None:
-        return f"The search finds no plan that {release('megatron')} can launch and that is faster and fits."
+        return f"The search finds no plan that {framework.release} can launch and that is faster and fits."
     gain = duration(best.seconds, found.seconds).removeprefix("takes ")
     fits = ", and fits" if found.missing_bytes > 0 else ""
     plan = words_of(best.plan)
     return (
-        f"Of the plans that {release('megatron')} can launch, the search's best takes "
+        f"Of the plans that {framework.release} can launch, the search's best takes "
         f"{si(best.seconds, 's')}, {gain}{fits}: {plan}."
     )

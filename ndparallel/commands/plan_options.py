@@ -10,19 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.fields import TITAN_SCHEDULES
-from ndparallel.launch_flags.options import described
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
+from ndparallel.launch_flags.options import described, priced, script_given
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import add_plan_options, job_from
 from ndparallel.planner.prediction import Answer, answer
-from ndparallel.planner.software import find_stack
 from ndparallel.search.space import FIXABLE, parsed
 from ndparallel.search.what_if import Variant, what_if
-
-CAN_LAUNCH: dict[str, dict[str, Any]] = {  # what --emit leaves the search to choose from
-    "megatron": {"schedule": ("1f1b", "interleaved"), "zero": (0, 1, 3)},
-    "torchtitan": {"schedule": tuple(TITAN_SCHEDULES), "zero": (0, 2, 3)},
-}
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
@@ -70,30 +64,28 @@ def searches(arguments: argparse.Namespace) -> bool:
         or arguments.max_memory is not None
         or arguments.csv
     )
-    return bool(asked) or not (given(arguments) or arguments.from_megatron)
+    return bool(asked) or not (given(arguments) or script_given(arguments))
 
 
 def asked_for(arguments: argparse.Namespace) -> tuple[Variant, list[Plan]]:
     """The job to search for, and the plan that a launch script has already."""
-    if arguments.from_megatron:
+    if script_given(arguments):
         read = described(usual(arguments))
         return Variant(read.job, int(read.plan.gpus)), [read.plan]
-    job = job_from(arguments)
-    if arguments.emit == "torchtitan" and not arguments.software:
-        job = replace(job, stack=find_stack("torchtitan"))
-    return Variant(job, arguments.gpus), []
+    return Variant(priced(arguments, job_from(arguments)), arguments.gpus), []
 
 
 def fixed(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the search has to keep: what the framework has, plan options, and --fix."""
-    asked = {} if arguments.from_megatron else given(arguments)
+    asked = {} if script_given(arguments) else given(arguments)
     for name in asked:
         if name not in FIXABLE:
             raise UserError(
                 f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan "
                 "without --search."
             )
-    return CAN_LAUNCH.get(arguments.emit, {}) | asked | dict(parsed(words) for words in arguments.fix)
+    can_launch = FRAMEWORKS[arguments.emit].can_launch if arguments.emit else {}
+    return {**can_launch} | asked | dict(parsed(words) for words in arguments.fix)
 
 
 def same_plan(arguments: argparse.Namespace, found: Answer) -> Iterator[tuple[str, Answer]]:

@@ -77,6 +77,8 @@ RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recomp
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
 ZERO = {0: "", 1: "--use-distributed-optimizer", 2: f"{FSDP} optim_grads", 3: f"{FSDP} optim_grads_params"}
 
+MEGATRON_SCHEDULES = ("1f1b", "interleaved")
+
 TITAN_DEGREES = {
     "tp": "parallelism.tensor_parallel_degree",
     "pp": "parallelism.pipeline_parallel_degree",
@@ -106,3 +108,38 @@ CHOICES: Mapping[str, Mapping[str, Mapping]] = {
     "job": {"dtype": DTYPES, "software: attention": ATTENTION},
     "plan": {"recompute": RECOMPUTE, "zero": ZERO},
 }
+
+
+# ----------------------------------------------------------------------------------- the tables, row by row
+
+
+def megatron_rows() -> list[tuple[str, str, str]]:
+    """Numbers, and each word of a choice that has flags."""
+    rows = [(of, name, f"{flag} N") for of, flags in NUMBERS.items() for name, flag in flags.items()]
+    choices = (
+        (of, name, word, flags)
+        for of, choice in CHOICES.items()
+        for name, words in choice.items()
+        for word, flags in words.items()
+    )
+    return rows + [
+        (of, f"{name} = {in_words(word)}", flags or "(its own default)") for of, name, word, flags in choices
+    ]
+
+
+def torchtitan_rows() -> list[tuple[str, str, str]]:
+    degrees = [("plan", name, f"{key} = N") for name, key in TITAN_DEGREES.items()]
+    schedules = [("plan", f"schedule = {ours}", theirs) for ours, theirs in TITAN_SCHEDULES.items()]
+    recompute = [
+        ("plan", f"recompute = {word}", f"activation_checkpoint = {value}")
+        for word, value in TITAN_RECOMPUTE.items()
+    ]
+    reshard = [
+        ("plan", f"zero = {zero}", f'parallelism.fsdp_reshard_after_forward = "{word}"')
+        for zero, word in TITAN_RESHARD.items()
+    ]
+    return degrees + schedules + recompute + reshard
+
+
+def in_words(word: object) -> str:
+    return (", ".join(word) or "none") if isinstance(word, tuple) else f"{word}"

@@ -23,7 +23,11 @@ def frozen(framework: str) -> dict[str, Any]:
 
 def release(framework: str) -> str:
     """Write "Megatron-Core 0.19.2"."""
-    return f"{frozen(framework)['framework']} {frozen(framework)['version']}"
+    return title(frozen(framework))
+
+
+def title(kept: Mapping[str, Any]) -> str:
+    return f"{kept['framework']} {kept['version']}"
 
 
 @cache

@@ -204,7 +204,7 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
 def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.pp == 1:
         return
-    if plan.schedule not in ("1f1b", "interleaved"):
+    if plan.schedule not in fields.MEGATRON_SCHEDULES:
         raise cannot(f"the schedule {plan.schedule}", "it has 1f1b, and interleaved with several chunks")
     if plan.chunks > 1 and plan.pp == 2 and not job.stack.pp_overlap:
         raise cannot(

@@ -1,4 +1,5 @@
-"""`--emit` and `--from-megatron` of `ndparallel plan`."""
+"""The options of `ndparallel plan` about launch scripts: `--emit NAME`, and `--from-NAME` where they can be
+read."""
 
 import argparse
 import sys
@@ -8,41 +9,70 @@ from pathlib import Path
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.megatron import emit_megatron
-from ndparallel.launch_flags.read_megatron import Reading, read_megatron
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework
+from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
-from ndparallel.launch_flags.torchtitan import emit_torchtitan
+from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, routing_from
 from ndparallel.planner.prediction import Answer
-from ndparallel.planner.software import find_stack
 
-EMITTERS = {"megatron": emit_megatron, "torchtitan": emit_torchtitan}
-BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside --from-megatron
+BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """Add --emit, and --from-NAME for each framework whose launch scripts can be read."""
+    group = parser.add_argument_group("launch flags")
+    group.add_argument(
+        "--emit",
+        choices=FRAMEWORKS,
+        help="print this framework's launch script or recipe, and nothing else",
+    )
+    for name in (framework.name for framework in FRAMEWORKS.values() if framework.read):
+        group.add_argument(
+            f"--from-{name}",
+            metavar="FILE",
+            help=f"the job and the plan of a launch script of {name}, instead of options",
+        )
+
+
+def script_given(arguments: argparse.Namespace) -> tuple[Framework, Path] | None:
+    """The launch script that is given instead of options, and whose it is."""
+    scripts = (
+        (framework, Path(path))
+        for framework in FRAMEWORKS.values()
+        if (path := getattr(arguments, f"from_{framework.name}", None))
+    )
+    return next(scripts, None)
 
 
 def described(arguments: argparse.Namespace) -> Reading:
-    """The job and the plan that the options describe, or the command line that they name. Raises UserError
+    """The job and the plan that the options describe, or the launch script that they name. Raises UserError
     for both at once."""
-    found = from_file(arguments) if arguments.from_megatron else Reading(*job_and_plan(arguments), ())
-    if arguments.emit == "torchtitan" and not arguments.software:
-        stack = replace(find_stack("torchtitan"), cp_gathers=found.job.stack.cp_gathers)
-        return replace(found, job=replace(found.job, stack=stack))
-    return found
+    script = script_given(arguments)
+    found = from_file(arguments, *script) if script else Reading(*job_and_plan(arguments), ())
+    return replace(found, job=priced(arguments, found.job))
 
 
-def from_file(arguments: argparse.Namespace) -> Reading:
-    refuse_other_options(arguments)
-    path = Path(arguments.from_megatron)
+def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
+    """The job on the software of the framework that --emit names, unless --software names another."""
+    if not arguments.emit or arguments.software:
+        return job
+    return FRAMEWORKS[arguments.emit].priced(job)
+
+
+def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:
+    assert framework.read
+    refuse_other_options(arguments, framework, path)
     hardware = find_hardware(arguments.hardware)
     try:
-        found = read_megatron(text_of(path), hardware, gpus=arguments.gpus, vocab=arguments.vocab)
+        found = framework.read(text_of(path), hardware, gpus=arguments.gpus, vocab=arguments.vocab)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
     return replace(found, job=replace(found.job, routing_imbalance=imbalance))
 
 
-def refuse_other_options(arguments: argparse.Namespace) -> None:
+def refuse_other_options(arguments: argparse.Namespace, framework: Framework, path: Path) -> None:
     """Raise UserError for a size or a degree beside a file that has its own."""
     parser = argparse.ArgumentParser()
     add_job_options(parser)
@@ -51,8 +81,8 @@ def refuse_other_options(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) not in (None, default) and name not in BESIDE_A_FILE:
             option = name.replace("_", "-")
             raise UserError(
-                f"--{option} is the business of {arguments.from_megatron} here: change it there, or leave "
-                "--from-megatron out."
+                f"--{option} is the business of {path} here: change it there, or leave "
+                f"--from-{framework.name} out."
             )
 
 
@@ -77,7 +107,7 @@ def launch(framework: str | None, found: Answer) -> dict[str, str]:
     not fit says so beside it."""
     if not framework:
         return {}
-    text = EMITTERS[framework](found.job, found.plan)
+    text = FRAMEWORKS[framework].emit(found.job, found.plan)
     if found.missing_bytes > 0:
         print(
             f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr
