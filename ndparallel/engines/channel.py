@@ -33,9 +33,10 @@ from gpu import say
 from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, message_of, note, noted
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
+from ndparallel.engines.system import PIPE_BUF, give_way
 from ndparallel.engines.waiting import Waiting, named, place
 
-READ_BYTES = 2 * select.PIPE_BUF  # at once: for more, memory would have to be found every time
+READ_BYTES = 2 * PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
 # written by the launcher into the pipes of ranks that are stuck
 QUESTION = note(LAUNCHER, "whom do you wait for?")
@@ -79,7 +80,7 @@ class Channel:
     def post(self, target: int, message: tuple) -> None:
         outlet = self.outlets.get(target) or no_such_rank(self.rank, target, len(self.outlets))
         frame = frame_of(self.run, self.rank, message, self.arena.put)
-        if len(frame) > select.PIPE_BUF:  # a very long name: the whole frame travels as an array
+        if len(frame) > PIPE_BUF:  # a very long name: the whole frame travels as an array
             frame = note(self.rank, (self.arena.put(np.frombuffer(frame, np.uint8)), len(frame)))
         self.sent[target] += 1
         if self.outbox or not written(outlet, frame):
@@ -108,7 +109,7 @@ class Channel:
         for _ in range(self.looks):
             if self.poll.poll(0):
                 return True
-            os.sched_yield()
+            give_way()
         return False
 
     def _sleep(self, source: int, what: Any) -> None:

@@ -13,7 +13,6 @@ Glossary
     note      a frame that carries any value, and belongs to no run
 """
 
-import select
 from collections.abc import Callable
 from functools import lru_cache
 from pickle import HIGHEST_PROTOCOL, dumps, loads
@@ -23,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from gpu import is_size_only
+from ndparallel.engines.system import PIPE_BUF
 
-CONTENT_BYTES = min(2048, select.PIPE_BUF // 2)  # arrays up to this size travel inside the frame
+CONTENT_BYTES = min(2048, PIPE_BUF // 2)  # arrays up to this size travel inside the frame
 # Bytes of the frame; run, source; bytes of the name and of the form; the clock's three numbers; block;
 # numbers of the name
 HEADER = Struct("IiiIIdddQqq")

@@ -3,11 +3,12 @@
 Idea   A rank runs until it waits for a message that is not there; then the next rank that can run goes on,
        from where it stood. A message wakes exactly the rank that waits for it, so a switch costs the same
        among 4 ranks and 8,192.
-Cost   One switch of stacks (greenlet) for every wait that finds nothing.
+Cost   One switch of stacks for every wait that finds nothing.
 Limit  One core. A debugger works: `breakpoint()` in a program stops every rank.
 
 Glossary
-    stack   a greenlet: a function under way, which can be left in the middle and gone on with later
+    stack   a function under way, which can be left in the middle and gone on with later: a greenlet, or a
+            thread where greenlet is not installed
     main    the stack that started them all; it goes on when a rank has ended, or when none can go on
     seat    one rank's place: its inboxes, its stack, and the message it waits for
     ready   the stacks that can go on, in the order in which they became able to
@@ -16,15 +17,17 @@ Glossary
 import importlib
 import pickle
 from collections import defaultdict, deque
-from types import ModuleType
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpu import say
-from ndparallel.base.errors import UserError
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import no_such_rank, take
+from ndparallel.engines.system import note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task, run_rank
+from ndparallel.engines.thread_stacks import MainStack, ThreadStack
 from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
 
 
@@ -33,13 +36,12 @@ class Inline:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self.greenlet = _import_greenlet()
 
     def start(self) -> None:
         pass
 
     def begin(self, program: Program, task: Task) -> PendingRun:
-        return PendingRun(InlineRun(self.world_size, program, task, self.greenlet).run)
+        return PendingRun(InlineRun(self.world_size, program, task).run)
 
     def close(self) -> None:
         pass
@@ -48,19 +50,16 @@ class Inline:
 class InlineRun:
     """One task on all ranks, from start to end."""
 
-    def __init__(self, world_size: int, program: Program, task: Task, greenlet: ModuleType) -> None:
-        self.program, self.task, self.arguments = (
-            program,
-            task,
-            pickle.dumps(task.arguments, pickle.HIGHEST_PROTOCOL),
-        )
-        self.main = greenlet.getcurrent()
+    def __init__(self, world_size: int, program: Program, task: Task) -> None:
+        self.program, self.task = program, task
+        self.arguments = pickle.dumps(task.arguments, pickle.HIGHEST_PROTOCOL)
+        self.main, make_stack = stacks()
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
         self.failures: dict[int, Failure] = {}
         self.seats: dict[int, InlineRank] = {}
         for rank in range(world_size):
-            self.seats[rank] = InlineRank(self, rank, greenlet.greenlet(self._run_rank))
+            self.seats[rank] = InlineRank(self, rank, make_stack(self._run_rank))
 
     def run(self) -> list[RankResult]:
         with rare_garbage_collection():
@@ -171,10 +170,12 @@ class InlineRank:
         return Waiting(self.rank, source, say(what), place(self.stack.gr_frame), unread)
 
 
-def _import_greenlet() -> ModuleType:
+def stacks() -> tuple[Any, Callable[[Callable[..., None]], Any]]:
+    """The stack that runs now, and what makes others: greenlets, or threads where greenlet is missing."""
     try:
-        return importlib.import_module("greenlet")
+        greenlet = importlib.import_module("greenlet")
     except ImportError:
-        raise UserError(
-            "engine 'inline' needs greenlet: pip install 'ndparallel[inline]', or choose engine='processes'."
-        ) from None
+        note_once("without greenlet, ranks run inline as threads: the same results, but slower.")
+        main = MainStack()
+        return main, partial(ThreadStack, main)
+    return greenlet.getcurrent(), greenlet.greenlet

@@ -15,6 +15,7 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.failures import DeadlockError, RankError
+from ndparallel.engines.system import can_run_processes, note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task
 from ndparallel.engines.world import default_engine, launched_rank, launched_size
 
@@ -122,6 +123,11 @@ def check_ranks(engine: str, largest: int) -> None:
 
 
 def _make_engine(name: str, world_size: int, start_method: str | None) -> Any:
+    if name == "processes" and not can_run_processes():
+        note_once(
+            f"{sys.platform} has not what ranks need as processes: they run inline, with equal results."
+        )
+        name = "inline"
     match name:  # imported only where used: each needs what the other does not
         case "inline":
             from ndparallel.engines.inline import Inline

@@ -34,6 +34,7 @@ from ndparallel.engines.channel import QUESTION, Channels, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
+from ndparallel.engines.system import usable_cores
 from ndparallel.engines.task import PendingRun, Program, Task, reference_to
 from ndparallel.engines.waiting import Waiting, deadlocked, report
 
@@ -104,7 +105,8 @@ class ProcessPool:
     def _start(self, context: Any) -> None:
         for end in (*self.wiring.readers, *self.wiring.writers):
             os.set_blocking(end.fileno(), False)
-        looks = LOOKS_ON_OWN_CORE if len(self.wiring.readers) <= _cores() else LOOKS
+        cores = len(usable_cores()) or os.cpu_count() or 1
+        looks = LOOKS_ON_OWN_CORE if len(self.wiring.readers) <= cores else LOOKS
         with _interrupts_held():
             for rank in range(len(self.wiring.readers)):
                 here, there = context.Pipe()
@@ -228,10 +230,6 @@ class RunMonitor:
         ):
             self.asked = ranks
         self.stuck = stuck
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

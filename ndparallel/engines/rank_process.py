@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from ndparallel.engines.channel import Channel, Channels
 from ndparallel.engines.failures import Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
+from ndparallel.engines.system import keep_to_core, usable_cores
 from ndparallel.engines.task import ProgramReference, load, run_rank
 
 
@@ -38,10 +39,9 @@ def live(rank: int, wiring: Channels, launcher: Connection, looks: int) -> None:
 def _keep_to_a_core(rank: int, world_size: int) -> None:
     """Share the ranks out evenly where they outnumber the cores: the scheduler would not, as a rank that
     looks for messages seems busy."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    cores = usable_cores()
     if cores and world_size > len(cores):
-        with suppress(OSError):  # not everywhere is it allowed
-            os.sched_setaffinity(0, {cores[rank % len(cores)]})
+        keep_to_core(cores[rank % len(cores)])
 
 
 def _end_with_launcher() -> None:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.engines.system import give_way
 
 SIZES = {
     "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
@@ -51,7 +52,10 @@ def launched_rank() -> int:
 
 
 def default_engine() -> str:
-    return "mpi" if launched_size() > 1 else "processes"
+    """What runs ranks where nobody says: processes on Linux, which can fork them, and inline elsewhere."""
+    if launched_size() > 1:
+        return "mpi"
+    return "processes" if sys.platform == "linux" else "inline"
 
 
 @cache
@@ -113,7 +117,7 @@ class World:
 
     def _rest(self) -> None:
         if self.looks < EAGER_LOOKS:
-            os.sched_yield()
+            give_way()
         else:
             time.sleep(
                 min(SLEEP_SECONDS * 2 ** ((self.looks - EAGER_LOOKS) // EAGER_LOOKS), LONGEST_SLEEP_SECONDS)

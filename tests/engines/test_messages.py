@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from gpu import CLASSROOM
-from ndparallel.base.errors import UserError
 from ndparallel.engines.frame import frame_of, header_of, message_of
 from ndparallel.engines.launch import Ranks, launch
 from tests.support import rank_programs
@@ -137,12 +136,6 @@ def test_a_debugger_stops_every_rank_of_inline_in_the_middle_of_its_program():
         "1",
         "2",
     ] and "result 3" in done.stdout
-
-
-def test_inline_without_greenlet_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "greenlet", None)
-    with pytest.raises(UserError, match="pip install"):
-        Ranks(2, "inline")
 
 
 LEAVES = (

@@ -1,0 +1,38 @@
+"""What operating systems differ in, and what is done where something is missing.
+
+Limit  Processes as ranks need Linux or another POSIX system. Elsewhere all ranks run in one process.
+"""
+
+import functools
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that a pipe takes whole or not at all; POSIX promises 512
+
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def can_run_processes() -> bool:
+    """Whether the engine "processes" finds what it needs: pipes that can be polled, and POSIX signals."""
+    return hasattr(select, "poll") and hasattr(select, "PIPE_BUF") and hasattr(signal, "pthread_sigmask")
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may run on; an empty list where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def keep_to_core(core: int) -> None:
+    """Keep this process to one core, where that is possible and allowed."""
+    with suppress(AttributeError, OSError):
+        os.sched_setaffinity(0, {core})
+
+
+@functools.cache
+def note_once(sentence: str) -> None:
+    """Tell the user something that needs no answer. Nothing is told twice."""
+    print(f"note: {sentence}", file=sys.stderr)

@@ -1,0 +1,171 @@
+"""Where greenlet, fork or POSIX is missing, ranks run all the same, to the last digit, and a sentence says how."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gpu import CLASSROOM
+from ndparallel.base.errors import UserError
+from ndparallel.engines import system, thread_stacks, world
+from ndparallel.engines.launch import Ranks, launch
+from tests.engines.test_fuzz import check, draw, outcome, perform
+from tests.support import mpi_script, rank_programs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def without_greenlet(monkeypatch):
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    system.note_once.cache_clear()
+
+
+def on_threads(program, *arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "greenlet", None)
+        return program(*arguments)
+
+
+def test_without_greenlet_inline_says_once_that_it_runs_on_threads(without_greenlet, capsys):
+    for _ in range(2):
+        launch(rank_programs.rank_number, 2, CLASSROOM, engine="inline")
+    assert capsys.readouterr().err == (
+        "note: without greenlet, ranks run inline as threads: the same results, but slower.\n"
+    )
+
+
+def test_programs_of_all_kinds_end_on_threads_as_on_greenlets_in_numbers_events_clocks_and_words():
+    expected, found = mpi_script.outcomes("inline"), on_threads(mpi_script.outcomes, "inline")
+    assert len(expected) > 30
+    for name, end in expected.items():
+        assert repr(found[name]) == repr(end), name
+
+
+def test_random_programs_end_on_threads_as_on_greenlets():
+    for number in range(200):
+        scripts, legal = draw(Random(f"threads {number}"))
+        ranks = Ranks(len(scripts), "inline")
+        found = on_threads(outcome, ranks, scripts)
+        check(found, scripts, legal)
+        if not isinstance(found, Exception):
+            assert found == ranks.run(perform, CLASSROOM, scripts)
+
+
+def test_threads_run_hundreds_of_ranks(without_greenlet):
+    results = launch(rank_programs.ring_of, 400, CLASSROOM, 1, 5, "float32", engine="inline")
+    assert len(results) == 400
+
+
+def test_a_thread_that_an_error_left_standing_runs_its_finally_and_ends(without_greenlet, tmp_path):
+    with pytest.raises(UserError, match="rank 1 gives up"):
+        launch(gives_up, 3, CLASSROOM, str(tmp_path / "left"), engine="inline")
+    assert sorted((tmp_path / "left").read_text().split()) == ["0", "2"]
+
+
+def gives_up(gpu, file):
+    if gpu.rank == 1:
+        raise UserError("rank 1 gives up.")
+    try:
+        gpu.receive(1, "never")
+    finally:
+        rank_programs.say(file, gpu.rank)
+
+
+def test_no_more_threads_is_a_sentence(without_greenlet, monkeypatch):
+    monkeypatch.setattr(thread_stacks.threading.Thread, "start", refuse)
+    with pytest.raises(UserError, match="no more threads"):
+        launch(rank_programs.rank_number, 2, CLASSROOM, engine="inline")
+
+
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+
+ENDLESS = """
+import sys
+sys.modules["greenlet"] = None
+from gpu import CLASSROOM
+from ndparallel.engines.launch import launch
+
+def spin(gpu):
+    if gpu.rank == 0:
+        gpu.receive(1, "never")
+    print("spinning", flush=True)
+    while True:
+        pass
+
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    launch(spin, 2, CLASSROOM, engine="inline")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_a_rank_that_computes_on_a_thread():
+    run = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdout.readline() == "spinning\n"
+    run.send_signal(signal.SIGINT)
+    assert run.communicate(timeout=60)[0] == "interrupted\n" and run.returncode == 0
+
+
+# ------------------------------------------------------------------------------------------- other systems
+
+
+WINDOWS = """
+import os, select, signal, sys
+for module, names in {
+    os: "fork sched_yield sched_getaffinity sched_setaffinity memfd_create getppid",
+    select: "poll PIPE_BUF epoll",
+    signal: "pthread_sigmask SIGCHLD",
+}.items():
+    for name in names.split():
+        vars(module).pop(name, None)
+for name in ("fcntl", "resource", "pwd", "termios", "greenlet"):
+    sys.modules[name] = None
+sys.platform = "win32"
+import runpy
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+NOTES = {
+    (): ["greenlet"],
+    ("--engine", "processes"): ["win32", "greenlet"],
+    ("--engine", "inline"): ["greenlet"],
+}
+
+
+@pytest.mark.parametrize("options", NOTES)
+def test_a_system_without_fork_polls_and_signals_runs_inline_and_says_so(options):
+    lesson = [str(ROOT / "1d_data_parallel.py"), "--strategy", "DDP ring", "--json"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
+    here = subprocess.run(
+        [sys.executable, *lesson], env=environment, capture_output=True, text=True, check=True
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", WINDOWS, *lesson, *options], env=environment, capture_output=True, text=True
+    )
+    assert (there.returncode, there.stdout) == (0, here.stdout), there.stderr
+    notes = there.stderr.splitlines()
+    assert len(notes) == len(NOTES[options])
+    assert all(note.startswith("note: ") and word in note for note, word in zip(notes, NOTES[options]))
+
+
+def test_processes_are_the_default_where_they_can_be_forked(monkeypatch):
+    for name in (*world.SIZES, *world.SIZES.values()):
+        monkeypatch.delenv(name, raising=False)
+    assert world.default_engine() == ("processes" if sys.platform == "linux" else "inline")
+    for platform in ("darwin", "win32"):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert world.default_engine() == "inline"
