@@ -5,7 +5,7 @@ Idea   An engine gives every rank a transport of two calls: `post`, which never 
        named message. Clocks, bytes and numbers are made by gpu.py from these alone, so they are the same on
        every engine. `processes` is one process per rank, `inline` one stack per rank in a single process,
        `mpi` what mpirun has started, anywhere.
-Limit  Processes need POSIX: pipes, shared mappings and signals are used as they are. Elsewhere ranks run inline.
+Limit  Processes need POSIX: pipes, shared mappings and signals. Elsewhere all ranks run inline.
 
 Glossary
     engine      has `start()`, `run(program, task) -> list[RankResult]` and `close()`

@@ -1,4 +1,4 @@
-"""Where greenlet, fork or POSIX is missing, ranks run all the same, to the last digit, and a sentence says how."""
+"""Where greenlet, fork or POSIX is missing, ranks run all the same, and a sentence says how."""
 
 import os
 import signal
