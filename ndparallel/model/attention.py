@@ -19,7 +19,6 @@ Glossary
     logsum        logarithm of the sum of exponentials of a query's scores
     weights       what a block's probabilities weigh in those over all blocks: exp(the block's logsum -
                   logsum)
-    again         the price list of what is computed a second time under selective recomputation
 """
 
 from dataclasses import dataclass
@@ -27,25 +26,26 @@ from functools import cached_property
 
 import numpy as np
 
-from ndparallel.model import functional
-from ndparallel.model.units import Charge, Context, Saved
+from ndparallel.model import costs, functional
+from ndparallel.model.units import Saved, Unit
 
 Tensors3 = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def attention_core(context: Context) -> "LocalCore":
-    """The core for this rank's way of sharing a sequence."""
-    if context.cp.size == 1:
-        return LocalCore(context)
-    return RingCore(context) if context.cp.variant == "ring" else GatherCore(context)
+def attention_core(block: Unit) -> "LocalCore":
+    """Return the core for this rank's way of sharing a sequence."""
+    cp = block.context.cp
+    if cp.size == 1:
+        return LocalCore(block)
+    return RingCore(block) if cp.variant == "ring" else GatherCore(block)
 
 
 class LocalCore:
     """All the keys are here."""
 
-    def __init__(self, context: Context) -> None:
-        self.cp, self.keeps = context.cp, context.recompute != "selective"
-        self.context, self.queries = context, context.positions
+    def __init__(self, block: Unit) -> None:
+        self.block, self.context, self.cp = block, block.context, block.context.cp
+        self.keeps, self.queries = self.context.recompute != "selective", self.context.positions
 
     @cached_property
     def bias(self) -> np.ndarray | None:
@@ -53,55 +53,61 @@ class LocalCore:
             self.queries, self.cp.all_positions(self.context.config.sequence), self.context.dtype
         )
 
-    def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+    def pairs(self, q: np.ndarray) -> int:
+        """Query-key pairs that the causal mask keeps, over batch and heads."""
+        _, batch, heads, _ = q.shape
+        sequence = self.context.config.sequence
+        return batch * heads * sequence * (sequence + 1) // (2 * self.cp.size)
+
+    def mix(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, saved: Saved) -> np.ndarray:
         """Let every token look at the tokens before it: (s, b, heads, d)."""
-        probabilities = self.probabilities(q, k, charge)
-        charge("values")
+        probabilities = self.probabilities(q, k)
+        self.products("values", self.pairs(q), q, tensors=2)
         if self.keeps:
             saved.keep(probabilities=probabilities)
         return functional.attention_values(probabilities, v)
 
-    def mix_backward(
-        self,
-        dmixed: np.ndarray,
-        mixed: np.ndarray,
-        qkv: Tensors3,
-        saved: Saved,
-        charge: Charge,
-        again: Charge,
-    ) -> Tensors3:
-        """The gradients of q, k and v."""
+    def mix_backward(self, dmixed: np.ndarray, mixed: np.ndarray, qkv: Tensors3, saved: Saved) -> Tensors3:
+        """Return the gradients of q, k and v."""
         q, k, v = qkv
-        probabilities = saved.take("probabilities") if self.keeps else self.probabilities(q, k, again)
-        charge("values")
+        probabilities = saved.take("probabilities") if self.keeps else self.recomputed(q, k)
+        self.products("values", self.pairs(q), q, tensors=3, products=2)
         dprobabilities, dv = functional.attention_values_backward(dmixed, probabilities, v)
-        charge("softmax")
+        self.block.elementwise("softmax", self.pairs(q), 3)
         dscores = functional.softmax_backward(dprobabilities, probabilities)
-        charge("scores")
+        self.products("scores", self.pairs(q), q, tensors=4, products=2)
         return *functional.attention_scores_backward(dscores, q, k), dv
 
-    def probabilities(self, q: np.ndarray, k: np.ndarray, charge: Charge) -> np.ndarray:
-        charge("scores")
-        charge("softmax")
+    def probabilities(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        self.products("scores", self.pairs(q), q, tensors=2)
+        self.block.elementwise("softmax", self.pairs(q), 2)
         return functional.softmax(functional.attention_scores(q, k), self.bias)[0]
+
+    def recomputed(self, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        with self.context.within("recompute"):
+            return self.probabilities(q, k)
+
+    def products(self, name: str, pairs: int, q: np.ndarray, tensors: int, products: int = 1) -> None:
+        """Charge for matmuls over query-key pairs that also move `tensors` arrays as large as q."""
+        self.block.charge(costs.attention, name, pairs, q.shape[-1], tensors, q.size, products)
 
 
 class GatherCore(LocalCore):
     """The keys of all ranks are gathered, forward and again backward; their gradients are reduced and
     scattered."""
 
-    def mix(self, q, k, v, saved, charge):
+    def mix(self, q, k, v, saved):
         k, v = self.gather(k, v)
-        return super().mix(q, k, v, saved, charge)
+        return super().mix(q, k, v, saved)
 
-    def mix_backward(self, dmixed, mixed, qkv, saved, charge, again):
+    def mix_backward(self, dmixed, mixed, qkv, saved):
         q, k, v = qkv
-        dq, dk, dv = super().mix_backward(dmixed, mixed, (q, *self.gather(k, v)), saved, charge, again)
+        dq, dk, dv = super().mix_backward(dmixed, mixed, (q, *self.gather(k, v)), saved)
         blocks = np.stack([dk.reshape(self.cp.size, *k.shape), dv.reshape(self.cp.size, *v.shape)], axis=1)
         return dq, *self.cp.scatter(blocks)
 
     def gather(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ranks' keys, one rank after another along the sequence, and so their values."""
+        """Return the keys of all ranks, one rank after another along the sequence, and the values."""
         blocks = self.cp.gather(np.stack([k, v]))
         return np.concatenate(blocks[:, 0]), np.concatenate(blocks[:, 1])
 
@@ -110,25 +116,26 @@ class RingCore(LocalCore):
     """Keys and values come round the ring, block by block; their gradients travel on with them, and so come
     home."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.meetings = [
-            meeting(self.queries, self.cp.index, source, context.dtype) for source in range(self.cp.size)
+    def __init__(self, block: Unit) -> None:
+        super().__init__(block)
+        self.steps = [
+            ring_step(self.queries, self.cp.index, source, self.context.dtype)
+            for source in range(self.cp.size)
         ]
 
-    def mix(self, q, k, v, saved, charge):
+    def mix(self, q, k, v, saved):
         logsums: list[tuple[RingStep, np.ndarray]] = []
         for source, (keys, values) in self.cp.travel(np.stack([k, v])):
-            here = self.meetings[source]
-            probabilities, block_logsum = functional.softmax(here.scores(q, keys, charge), here.bias)
+            here = self.steps[source]
+            probabilities, block_logsum = functional.softmax(self.scores(here, q, keys), here.bias)
             if self.keeps:
                 saved.keep(**{here.saved: probabilities})
-            here.charge(charge, "values")
+            self.products(here.name("values"), self.pairs_of(here, q), q, tensors=2)
             block = functional.attention_values(probabilities, values[here.keys])
             if not logsums:  # the diagonal: every query sees at least itself
                 mixed, logsum = block, block_logsum.copy()
             else:
-                here.charge(charge, "merge")
+                self.block.elementwise("block merge", q.size, 3)
                 functional.attention_merge(
                     mixed[here.queries], logsum[..., here.queries, :], block, block_logsum
                 )
@@ -136,31 +143,74 @@ class RingCore(LocalCore):
         saved.keep(**({"weights": self.weights(logsums, logsum)} if self.keeps else {"logsum": logsum}))
         return mixed
 
+    def pairs_of(self, here: "RingStep", q: np.ndarray) -> int:
+        """Query-key pairs of one block: half of all off the diagonal, and on it what is left."""
+        tokens, batch, heads, _ = q.shape
+        off_diagonal = batch * heads * tokens**2 // 2
+        return off_diagonal if here.bias is None else self.pairs(q) - (self.cp.size - 1) * off_diagonal
+
+    def scores(self, here: "RingStep", q: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Scores that the mask and a softmax follow, and its price with theirs."""
+        pairs = self.pairs_of(here, q)
+        self.products(here.name("scores"), pairs, q, tensors=2)
+        self.block.elementwise(here.name("softmax"), pairs, 2)
+        return functional.attention_scores(q[here.queries], keys[here.keys])
+
     def weights(self, logsums: list, logsum: np.ndarray) -> np.ndarray:
-        """What each block's probabilities weigh in the whole, (cp, b, kv_heads, group, s, 1); 0 for queries
-        that took no part."""
-        weights = np.zeros((self.cp.size, *logsum.shape), logsum.dtype)
+        """Return what each block's probabilities weigh in the whole, (cp, b, kv_heads, group, s, 1); 0 for
+        queries that took no part."""
+        weights = np.zeros_like(logsum, shape=(self.cp.size, *logsum.shape))
         for here, block_logsum in logsums:
             weights[here.source][..., here.queries, :] = np.exp(block_logsum - logsum[..., here.queries, :])
         return weights
 
-    def mix_backward(self, dmixed, mixed, qkv, saved, charge, again):
+    def mix_backward(self, dmixed, mixed, qkv, saved):
         q, k, v = qkv
         row_sums = functional.grouped(np.sum(dmixed * mixed, axis=-1, keepdims=True), k.shape[2])
         rows = saved.take("weights" if self.keeps else "logsum")
         dq, on_their_way = np.zeros_like(q), None
         for hop, (source, block) in enumerate(self.cp.travel(np.stack([k, v]))):
-            here = self.meetings[source]
+            here = self.steps[source]
             probabilities = (
-                here.weighed(saved, rows) if self.keeps else here.recomputed(q, block[0], rows, again)
+                here.weighed(saved, rows) if self.keeps else self.recomputed_block(here, q, block[0], rows)
             )
-            dqueries, dblock = here.backward(dmixed, row_sums, probabilities, q, block, charge)
+            dqueries, dblock = self.block_backward(here, dmixed, row_sums, probabilities, q, block)
             dq[here.queries] += dqueries
             if on_their_way:
                 dblock += on_their_way.wait()
             on_their_way = self.cp.pass_on(dblock, "gradients of keys and values", hop)
         assert on_their_way, "there is more than one block"
         return dq, *on_their_way.wait()
+
+    def recomputed_block(
+        self, here: "RingStep", q: np.ndarray, keys: np.ndarray, logsum: np.ndarray
+    ) -> np.ndarray:
+        """Return the probabilities over all blocks, from the scores."""
+        with self.context.within("recompute"):
+            scores = self.scores(here, q, keys)
+        scores -= logsum[..., here.queries, :]
+        if here.bias is not None:
+            scores += here.bias
+        return np.exp(scores, out=scores)
+
+    def block_backward(
+        self, here: "RingStep", dmixed, row_sums, probabilities, q, block
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradients of the queries that took part, and of the block."""
+        dblock, pairs = np.zeros_like(block), self.pairs_of(here, q)
+        self.products(here.name("values"), pairs, q, tensors=3, products=2)
+        dmixed, values = dmixed[here.queries], block[1, here.keys]
+        dprobabilities, dblock[1, here.keys] = functional.attention_values_backward(
+            dmixed, probabilities, values
+        )
+        self.block.elementwise(here.name("softmax"), pairs, 3)
+        dprobabilities -= row_sums[..., here.queries, :]
+        dprobabilities *= probabilities
+        self.products(here.name("scores"), pairs, q, tensors=4, products=2)
+        dqueries, dblock[0, here.keys] = functional.attention_scores_backward(
+            dprobabilities, q[here.queries], block[0, here.keys]
+        )
+        return dqueries, dblock
 
 
 @dataclass(frozen=True)
@@ -171,56 +221,23 @@ class RingStep:
     source: int
     queries: slice
     keys: slice
-    bias: np.ndarray | None = None
+    bias: np.ndarray | None = None  # of the diagonal alone
 
     @property
     def saved(self) -> str:
         return f"probabilities {self.source}"
 
-    def charge(self, charge: Charge, what: str) -> None:
-        charge(what if self.bias is not None else f"block {what}")
-
-    def scores(self, q: np.ndarray, keys: np.ndarray, charge: Charge) -> np.ndarray:
-        """Scores that the mask and a softmax follow, and its price with theirs."""
-        self.charge(charge, "scores")
-        self.charge(charge, "softmax")
-        return functional.attention_scores(q[self.queries], keys[self.keys])
+    def name(self, operation: str) -> str:
+        return operation if self.bias is not None else f"block {operation}"
 
     def weighed(self, saved: Saved, weights: np.ndarray) -> np.ndarray:
-        """The probabilities over all blocks, from those over this one."""
+        """Return the probabilities over all blocks, from those over this one."""
         probabilities = saved.take(self.saved)
         probabilities *= weights[self.source][..., self.queries, :]
         return probabilities
 
-    def recomputed(self, q: np.ndarray, keys: np.ndarray, logsum: np.ndarray, charge: Charge) -> np.ndarray:
-        """The probabilities over all blocks, from the scores."""
-        scores = self.scores(q, keys, charge)
-        scores -= logsum[..., self.queries, :]
-        if self.bias is not None:
-            scores += self.bias
-        return np.exp(scores, out=scores)
 
-    def backward(
-        self, dmixed, row_sums, probabilities, q, block, charge: Charge
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The gradients of the queries that took part, and of the block."""
-        dblock = np.zeros_like(block)
-        self.charge(charge, "values")
-        dmixed, values = dmixed[self.queries], block[1, self.keys]
-        dprobabilities, dblock[1, self.keys] = functional.attention_values_backward(
-            dmixed, probabilities, values
-        )
-        self.charge(charge, "softmax")
-        dprobabilities -= row_sums[..., self.queries, :]
-        dprobabilities *= probabilities
-        self.charge(charge, "scores")
-        dqueries, dblock[0, self.keys] = functional.attention_scores_backward(
-            dprobabilities, q[self.queries], block[0, self.keys]
-        )
-        return dqueries, dblock
-
-
-def meeting(positions: tuple[int, ...], index: int, source: int, dtype: str) -> RingStep:
+def ring_step(positions: tuple[int, ...], index: int, source: int, dtype: str) -> RingStep:
     """Early and late halves of zigzag parts: a rank's early queries see no late keys, and the late ones those
     early that are before them.
 

@@ -61,7 +61,7 @@ def elementwise(name: str, elements, passes: float, dtype: str = "float32", kern
 
 
 def attention(
-    name: str, pairs, head_dim, tensors: int, elements, dtype: str = "float32", products: int = 1
+    name: str, pairs, head_dim, tensors: int, elements, products: int = 1, dtype: str = "float32"
 ) -> Operation:
     """Price `products` matmuls over query-key pairs that also move the scores and `tensors` arrays of
     `elements`."""
@@ -157,9 +157,9 @@ def diagonal_pairs(z: Sizes):
 def meeting_forward(prefix: str, pairs, z: Sizes) -> list[Operation]:
     elements = z.tokens * z.heads * z.head_dim
     return [
-        attention(f"{prefix}scores", pairs, z.head_dim, 2, elements, z.dtype),
+        attention(f"{prefix}scores", pairs, z.head_dim, 2, elements, dtype=z.dtype),
         elementwise(f"{prefix}softmax", pairs, 2, z.dtype),
-        attention(f"{prefix}values", pairs, z.head_dim, 2, elements, z.dtype),
+        attention(f"{prefix}values", pairs, z.head_dim, 2, elements, dtype=z.dtype),
     ]
 
 
@@ -173,9 +173,9 @@ def core_backward(z: Sizes) -> list[Operation]:
 def meeting_backward(prefix: str, pairs, z: Sizes) -> list[Operation]:
     elements = z.tokens * z.heads * z.head_dim
     return [
-        attention(f"{prefix}values", pairs, z.head_dim, 3, elements, z.dtype, products=2),
+        attention(f"{prefix}values", pairs, z.head_dim, 3, elements, products=2, dtype=z.dtype),
         elementwise(f"{prefix}softmax", pairs, 3, z.dtype),
-        attention(f"{prefix}scores", pairs, z.head_dim, 4, elements, z.dtype, products=2),
+        attention(f"{prefix}scores", pairs, z.head_dim, 4, elements, products=2, dtype=z.dtype),
     ]
 
 

@@ -17,14 +17,12 @@ Glossary
                 return
 """
 
-from collections.abc import Callable, Iterator
-
 import numpy as np
 
 from gpu import Handle
-from ndparallel.model import costs, functional, routing
+from ndparallel.model import functional, routing
 from ndparallel.model.layers import Block, Gated, gated_parameters, norm_parameter, small_deviation
-from ndparallel.model.units import Charge, Context, Routed, Saved, Unit, rows
+from ndparallel.model.units import Context, Routed, Saved, Unit, rows
 from ndparallel.parallel.expert import TokenDispatcher
 from ndparallel.parallel.slices import Parameter, part
 
@@ -34,11 +32,6 @@ class MoELayer(Gated):
     out."""
 
     norm, add = "norm2", "add2"
-    prices = {
-        "forward": costs.router_forward,
-        "recompute": costs.router_forward,
-        "backward": costs.router_backward,
-    }
 
     def __init__(self, block: Block) -> None:
         super().__init__(block)
@@ -48,7 +41,7 @@ class MoELayer(Gated):
             self.linears |= {"down": "activated", "gate_up": "normed"}
         self.experts = LocalExperts(f"{block.name}.experts", self.context)
         block.inner.append(self.experts)
-        self.itineraries: dict[int, TokenDispatcher] = {}
+        self.dispatchers: dict[int, TokenDispatcher] = {}
         self.frequencies: dict[int, np.ndarray] = {}
 
     @staticmethod
@@ -69,49 +62,44 @@ class MoELayer(Gated):
             *shared,
         ]
 
-    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
-        saved, charge = self.saved(microbatch), self.charge(phase, x)
-        charge("norm2")
-        normed = functional.rms_norm(x, self.block.w["norm2"])
+    def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
+        saved = self.saved(microbatch)
+        normed = self.block.norm("norm2", x)
         saved.keep(x=x)
         routed = self.tp.share(normed)
-        counted = self.route(routed, saved, charge)
-        itinerary, arriving = self.permute(routed, saved, phase)
-        self.itineraries[microbatch] = itinerary
-        y = x + self.shared_experts(normed, saved, charge)
-        out = self.experts.forward_rows(arriving.wait(), itinerary, saved, phase)
-        mixed = self.combine(itinerary.from_experts(out), saved, phase)
+        counted = self.route(routed, saved)
+        dispatcher, arriving = self.permute(routed, saved)
+        self.dispatchers[microbatch] = dispatcher
+        y = x + self.shared_experts(normed, saved)
+        out = self.experts.forward_rows(arriving.wait(), dispatcher, saved)
+        mixed = self.combine(dispatcher.from_experts(out), saved)
         self.note(counted, microbatch, saved)
-        charge("add2")
+        self.block.elementwise("add2", y.size, 3)
         return y + self.tp.unshare(mixed)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
-        saved, charge = self.saved(microbatch), self.charge("backward", dy)
-        itinerary = self.itineraries[microbatch]
-        arriving, dgates = self.combine_backward(self.tp.share(dy), itinerary, saved)
-        dnormed = self.shared_experts_backward(dy, saved, charge)
-        returning = itinerary.from_experts(self.experts.backward_rows(arriving.wait(), itinerary, saved))
+        saved, dispatcher = self.saved(microbatch), self.dispatchers[microbatch]
+        arriving, dgates = self.combine_backward(self.tp.share(dy), dispatcher, saved)
+        dnormed = self.shared_experts_backward(dy, saved)
+        returning = dispatcher.from_experts(self.experts.backward_rows(arriving.wait(), dispatcher, saved))
         if not self.block.defers:
-            self.experts.rows_weight(self.itineraries.pop(microbatch), saved, "backward")
-        drouted = self.route_backward(dgates, microbatch, saved, charge)
+            self.experts.rows_weight(self.dispatchers.pop(microbatch), saved)
+        drouted = self.route_backward(dgates, microbatch, saved)
         drouted += self.permute_backward(returning, saved, drouted.shape)
-        dnormed = dnormed + self.tp.unshare(drouted)
-        charge("norm2")
-        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w["norm2"])
-        self.block.g["norm2"] += dweight
-        charge("add2")
+        dx = self.block.norm_backward("norm2", dnormed + self.tp.unshare(drouted), saved)
+        self.block.elementwise("add2", dx.size, 3)
         return dx + dy
 
     def backward_weight(self, microbatch: int) -> None:
         super().backward_weight(microbatch)
-        self.experts.rows_weight(self.itineraries.pop(microbatch), self.saved(microbatch), "weight")
+        self.experts.rows_weight(self.dispatchers.pop(microbatch), self.saved(microbatch))
 
     # ---- the router: which experts, and how busy they are
 
-    def route(self, routed: np.ndarray, saved: Saved, charge: Charge) -> Handle | None:
+    def route(self, routed: np.ndarray, saved: Saved) -> Handle | None:
         """Choose every token's experts; count the choices, where a loss is to balance them."""
-        logits = self.linear("router", routed, self.block.w["router"], charge)
-        charge("route")
+        logits = self.linear("router", routed, self.block.w["router"])
+        self.block.elementwise("route", logits.size, 2)
         probabilities = functional.softmax(logits)[0]
         chosen = routing.top_k(rows(probabilities), self.config.top_k)
         saved.keep(routed=routed, probabilities=probabilities, chosen=chosen)
@@ -121,9 +109,9 @@ class MoELayer(Gated):
             else None
         )
 
-    def route_backward(self, dgates: np.ndarray, microbatch: int, saved: Saved, charge: Charge) -> np.ndarray:
+    def route_backward(self, dgates: np.ndarray, microbatch: int, saved: Saved) -> np.ndarray:
         """The gradient of the routed tokens by what the router made of them: gates, and the balance loss."""
-        charge("route")
+        self.block.elementwise("route", saved["probabilities"].size, 3)
         probabilities, chosen = saved.take("probabilities"), saved.take("chosen")
         dprobabilities = routing.gates_backward(
             dgates, rows(probabilities), chosen, self.config.renormalise
@@ -134,7 +122,7 @@ class MoELayer(Gated):
                 self.config.balance_loss * self.context.loss_scale / tokens
             )
         return self.linear_backward(
-            "router", functional.softmax_backward(dprobabilities, probabilities), saved, charge
+            "router", functional.softmax_backward(dprobabilities, probabilities), saved
         )
 
     def note(self, counted: Handle | None, microbatch: int, saved: Saved) -> None:
@@ -145,7 +133,7 @@ class MoELayer(Gated):
                 counted.wait(), self.config.sequence, self.config.top_k
             )
             balance_loss = self.config.balance_loss * loss
-        went = self.itineraries[microbatch]
+        went = self.dispatchers[microbatch]
         dropped = saved["chosen"].size - saved["order"].size
         self.context.routed[self.block.name, microbatch] = Routed(
             tuple(went.by_expert), tuple(went.sent), dropped, balance_loss
@@ -153,63 +141,63 @@ class MoELayer(Gated):
 
     # ---- from tokens to rows and back, each forward above its backward
 
-    def permute(self, routed: np.ndarray, saved: Saved, phase: str) -> tuple[TokenDispatcher, Handle]:
+    def permute(self, routed: np.ndarray, saved: Saved) -> tuple[TokenDispatcher, Handle]:
         """Send the routed tokens (s, b, h) to their experts."""
-        config, chosen = self.config, saved["chosen"]
-        limit = routing.capacity(config.capacity_factor, len(chosen), config.top_k, config.experts)
-        order, counts = routing.assign(chosen, config.experts, limit)
+        order, counts = self.assign(saved["chosen"])
         saved.keep(order=order)
-        itinerary = self.ep.itinerary(counts)
-        self.charge_rows(phase, order, routed.shape[1])("permute")
-        return itinerary, itinerary.to_experts(routing.permute(rows(routed), order, config.top_k))
+        dispatcher = self.ep.dispatcher(counts)
+        permuted = routing.permute(rows(routed), order, self.config.top_k)
+        self.block.elementwise("permute", permuted.size, 2)
+        return dispatcher, dispatcher.to_experts(permuted)
+
+    def assign(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the choices (t, k) that experts take, in order, and how many each expert takes (E)."""
+        config = self.config
+        limit = routing.capacity(config.capacity_factor, len(chosen), config.top_k, config.experts)
+        return routing.assign(chosen, config.experts, limit)
 
     def permute_backward(self, returning: Handle, saved: Saved, shape: tuple[int, ...]) -> np.ndarray:
-        drows, order = returning.wait(), saved.take("order")
-        self.charge_rows("backward", order, shape[1])("permute")
-        return routing.permute_backward(drows, order, shape[0] * shape[1], self.config.top_k).reshape(shape)
+        drows, order, (s, b, h) = returning.wait(), saved.take("order"), shape
+        self.block.elementwise("permute", s * b * h + drows.size, 1)
+        return routing.permute_backward(drows, order, s * b, self.config.top_k).reshape(shape)
 
-    def combine(self, returning: Handle, saved: Saved, phase: str) -> np.ndarray:
+    def combine(self, returning: Handle, saved: Saved) -> np.ndarray:
         """The weighed sum of what the experts say of every routed token, (s, b, h)."""
         returned, routed, order = returning.wait(), saved["routed"], saved["order"]
         saved.keep(returned=returned)
-        self.charge_rows(phase, order, routed.shape[1])("combine")
+        self.block.elementwise("combine", routed.size + returned.size, 1)
         return routing.combine(returned, self.gates(saved), order).reshape(routed.shape)
 
     def combine_backward(
-        self, dmixed: np.ndarray, itinerary: TokenDispatcher, saved: Saved
+        self, dmixed: np.ndarray, dispatcher: TokenDispatcher, saved: Saved
     ) -> tuple[Handle, np.ndarray]:
         """Send the experts their outputs' gradients; return the gates'."""
         order = saved["order"]
-        self.charge_rows("backward", order, dmixed.shape[1])("combine")
+        self.block.elementwise("combine", dmixed.size + 2 * saved["returned"].size, 1)
         dreturned, dgates = routing.combine_backward(
             rows(dmixed), saved.take("returned"), self.gates(saved), order
         )
-        return itinerary.to_experts(dreturned), dgates
+        return dispatcher.to_experts(dreturned), dgates
 
     def gates(self, saved: Saved) -> np.ndarray:
         return routing.gates(rows(saved["probabilities"]), saved["chosen"], self.config.renormalise)
 
-    def charge_rows(self, phase: str, order: np.ndarray, batch: int) -> Charge:
-        return self.block.charge(
-            phase, costs.rows_backward if phase == "backward" else costs.rows_forward, batch, len(order)
-        )
-
     # ---- the shared experts: one gated MLP, as wide as all of them
 
-    def shared_experts(self, normed: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray | float:
+    def shared_experts(self, normed: np.ndarray, saved: Saved) -> np.ndarray | float:
         if not self.config.shared_experts:
             return 0.0
         gathered = self.tp.enter(normed)
         saved.keep(normed=normed if self.tp.regathers else gathered)
-        return self.linear_and_talk(
-            "down", self.activate(gathered, saved, charge), self.block.w["down"], charge, self.tp.leave
+        return self.linear_over_tp(
+            "down", self.activate(gathered, saved), self.block.w["down"], self.tp.leave
         )
 
-    def shared_experts_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray | float:
+    def shared_experts_backward(self, dy: np.ndarray, saved: Saved) -> np.ndarray | float:
         if not self.config.shared_experts:
             return 0.0
-        dgate_up = self.activate_backward(dy, saved, charge)
-        return self.linear_backward("gate_up", dgate_up, saved, charge, self.tp.enter_backward)
+        dgate_up = self.activate_backward(dy, saved)
+        return self.linear_backward("gate_up", dgate_up, saved, self.tp.enter_backward)
 
 
 class LocalExperts(Unit):
@@ -242,56 +230,45 @@ class LocalExperts(Unit):
         gate_up = named["gate_up"]
         return {"gate_up": gate_up.reshape(len(gate_up), -1, gate_up.shape[-1])}
 
-    def forward_rows(
-        self, rows: np.ndarray, itinerary: TokenDispatcher, saved: Saved, phase: str
-    ) -> np.ndarray:
+    def forward_rows(self, rows: np.ndarray, dispatcher: TokenDispatcher, saved: Saved) -> np.ndarray:
         """Every expert on its rows (r, h)."""
-        self.sort(rows, itinerary, phase)
-        ffn = self.w["down"].shape[-1]
-        gate_up, activated, out = (
-            np.empty((len(rows), 2 * ffn), rows.dtype),
-            np.empty((len(rows), ffn), rows.dtype),
-            np.empty_like(rows),
-        )
-        for expert, its, charge in self.busy(itinerary, phase, costs.expert_forward):
-            gate_up[its] = charge.matmul("gate_up", rows[its], self.w["gate_up"][expert].T)
-            charge("swiglu")
+        self.sort(rows, dispatcher)
+        count, ffn = rows.shape[0], self.w["down"].shape[-1]
+        gate_up, activated = (np.empty_like(rows, shape=(count, width)) for width in (2 * ffn, ffn))
+        out = np.empty_like(rows)
+        for expert, its in dispatcher.busy_experts():
+            gate_up[its] = self.matmul("gate_up", rows[its], self.w["gate_up"][expert].T)
+            self.elementwise("swiglu", activated[its].size, 3)
             activated[its] = functional.swiglu(gate_up[its])
-            out[its] = charge.matmul("down", activated[its], self.w["down"][expert].T)
+            out[its] = self.matmul("down", activated[its], self.w["down"][expert].T)
         saved.keep(rows=rows, **{"expert gate_up": gate_up, "expert activated": activated})
-        self.sort(rows, itinerary, phase)
+        self.sort(rows, dispatcher)
         return out
 
-    def backward_rows(self, dout: np.ndarray, itinerary: TokenDispatcher, saved: Saved) -> np.ndarray:
+    def backward_rows(self, dout: np.ndarray, dispatcher: TokenDispatcher, saved: Saved) -> np.ndarray:
         """The gradient of the rows; what the weights' takes is kept."""
-        self.sort(dout, itinerary, "backward")
+        self.sort(dout, dispatcher)
         gate_up, drows = saved.take("expert gate_up"), np.empty_like(dout)
         dgate_up = np.empty_like(gate_up)
-        for expert, its, charge in self.busy(itinerary, "backward", costs.expert_backward):
-            dactivated = charge.matmul("down", dout[its], self.w["down"][expert])
-            charge("swiglu")
+        for expert, its in dispatcher.busy_experts():
+            dactivated = self.matmul("down", dout[its], self.w["down"][expert])
+            self.elementwise("swiglu", dactivated.size, 5)
             dgate_up[its] = functional.swiglu_backward(dactivated, gate_up[its])
-            drows[its] = charge.matmul("gate_up", dgate_up[its], self.w["gate_up"][expert])
+            drows[its] = self.matmul("gate_up", dgate_up[its], self.w["gate_up"][expert])
         saved.keep(**{"d expert down": dout, "d expert gate_up": dgate_up})
-        self.sort(dout, itinerary, "backward")
+        self.sort(dout, dispatcher)
         return drows
 
-    def rows_weight(self, itinerary: TokenDispatcher, saved: Saved, phase: str) -> None:
+    def rows_weight(self, dispatcher: TokenDispatcher, saved: Saved) -> None:
         """Add up the weights' gradients; those of an expert without rows stay as they are."""
         for name, inputs in {"down": saved.take("expert activated"), "gate_up": saved.take("rows")}.items():
             dy = saved.take(f"d expert {name}")
-            for expert, its, charge in self.busy(itinerary, phase, costs.expert_backward):
-                gradient = charge.matmul(f"{name} weight", dy[its].T, inputs[its])
+            for expert, its in dispatcher.busy_experts():
+                gradient = self.matmul(f"{name} weight", dy[its].T, inputs[its])
                 gradient /= self.context.ep.size
                 self.g[name][expert] += gradient
 
-    def busy(
-        self, itinerary: TokenDispatcher, phase: str, operations: Callable
-    ) -> Iterator[tuple[int, slice, Charge]]:
-        """The experts that have rows, which ones, and what they cost."""
-        for expert, its in itinerary.busy_experts():
-            yield expert, its, self.charge(phase, operations, 1, its.stop - its.start)
-
-    def sort(self, rows: np.ndarray, itinerary: TokenDispatcher, phase: str) -> None:
-        if itinerary.needs_sorting and len(rows):
-            self.charge(phase, costs.sort_rows, 1, len(rows))("sort")
+    def sort(self, rows: np.ndarray, dispatcher: TokenDispatcher) -> None:
+        """Charge for bringing together what several ranks sent for one expert, or for parting it again."""
+        if dispatcher.needs_sorting:
+            self.elementwise("sort", rows.size, 2)

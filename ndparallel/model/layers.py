@@ -5,14 +5,15 @@ Idea   One implementation for every layout: the single GPU is the case where eve
        chain: forward(x, microbatch) from the tokens to the loss, backward(dy, microbatch) from None to None.
        A backward pass has two halves that a pipeline may part: `backward_input` (I) hands the gradient on,
        `backward_weight` (W) adds up the weights' gradients, any time later.
-Cost   ndparallel/model/costs.py, operation by operation.
+Cost   Every operation says its own beside its mathematics: a matmul (m, k) x (k, n) takes 2mnk FLOPs, what
+       works element by element moves so many arrays through memory.
 Limit  What is transient inside a block is not counted as memory; what waits for the backward pass is, to the
        byte.
 
 Glossary
-    branch     attention or MLP, with its norm before it and its residual around it
-    linear     a branch's matmul: the name of its weight (several weights side by side are one matmul) and of
-               the input it saved
+    sublayer   attention or MLP, with its norm before it and its residual around it
+    linear     a sublayer's matmul: the name of its weight (several weights side by side are one matmul) and
+               of the input it saved
 """
 
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from weakref import proxy
 
 import numpy as np
 
-from ndparallel.model import costs, functional
+from ndparallel.model import functional
 from ndparallel.model.attention import attention_core
-from ndparallel.model.units import Charge, Context, Saved, Unit, rows
+from ndparallel.model.units import Context, Saved, Unit, rows
 from ndparallel.parallel.slices import Parameter, part, whole
 
 
@@ -33,7 +34,6 @@ class SubLayer:
     norm: str
     add: str
     linears: dict[str, str]
-    prices: dict[str, Callable]
 
     def __init__(self, block: "Block") -> None:
         # weak, so that a model is set free with its last user: no circle keeps its arrays
@@ -42,10 +42,10 @@ class SubLayer:
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
-        """The branch's parameters in a block of this name, its norm first."""
+        """The sublayer's parameters in a block of this name, its norm first."""
         raise NotImplementedError
 
-    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
+    def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
         raise NotImplementedError
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
@@ -54,78 +54,67 @@ class SubLayer:
     def saved(self, microbatch: int) -> Saved:
         return self.block.keep((self.norm, microbatch))
 
-    def enter(self, x: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+    # ---- the two ends: norm and gather, reduce and residual
+
+    def enter(self, x: np.ndarray, saved: Saved) -> np.ndarray:
         """Norm and gather; keep the residual and the matmul's input."""
-        charge(self.norm)
-        normed = functional.rms_norm(x, self.block.w[self.norm])
+        normed = self.block.norm(self.norm, x)
         gathered = self.tp.enter(normed)
         saved.keep(x=x, normed=normed if self.tp.regathers else gathered)
         return gathered
 
-    def enter_backward(
-        self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved, charge: Charge
-    ) -> np.ndarray:
-        dnormed = self.linear_backward(name, dlinear, saved, charge, self.tp.enter_backward)
-        charge(self.norm)
-        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.block.w[self.norm])
-        self.block.g[self.norm] += dweight
-        charge(self.add)
+    def enter_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved) -> np.ndarray:
+        dnormed = self.linear_backward(name, dlinear, saved, self.tp.enter_backward)
+        dx = self.block.norm_backward(self.norm, dnormed, saved)
+        self.block.elementwise(self.add, dx.size, 3)
         dx += dy
         return dx
 
-    def leave(self, name: str, inner: np.ndarray, x: np.ndarray, charge: Charge) -> np.ndarray:
+    def leave(self, name: str, inner: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Multiply, sum what the ranks have and add the residual."""
-        y = self.linear_and_talk(name, inner, self.block.w[name], charge, self.tp.leave)
-        charge(self.add)
+        y = self.linear_over_tp(name, inner, self.block.w[name], self.tp.leave)
+        self.block.elementwise(self.add, y.size, 3)
         y += x
         return y
 
-    def linear(self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge) -> np.ndarray:
-        """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
-        return charge.matmul(name, rows(x), w.T).reshape(x.shape[0], x.shape[1], -1)
+    # ---- a matmul and the two of its backward pass
 
-    def linear_and_talk(
-        self, name: str, x: np.ndarray, w: np.ndarray, charge: Charge, talk: Callable
-    ) -> np.ndarray:
-        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, they talk about one
-        while the next is computed."""
+    def linear(self, name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """(s, b, k) by the transpose of w (n, k): (s, b, n)."""
+        return self.block.matmul(name, rows(x), w.T).reshape(x.shape[0], x.shape[1], -1)
+
+    def linear_over_tp(self, name: str, x: np.ndarray, w: np.ndarray, collective: Callable) -> np.ndarray:
+        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, one is summed while
+        the next is computed."""
         if self.tp.chunks == 1 or self.tp.size == 1:
-            return talk(self.linear(name, x, w, charge))
-        handles = []
-        for chunk in np.split(x, self.tp.chunks):
-            partial = charge.matmul(name, rows(chunk), w.T, self.tp.chunks).reshape(*chunk.shape[:-1], -1)
-            handles.append(self.tp.reduce(partial, async_op=True))
+            return collective(self.linear(name, x, w))
+        chunks = np.split(x, self.tp.chunks)
+        handles = [self.tp.reduce(self.linear(name, chunk, w), async_op=True) for chunk in chunks]
         return np.concatenate([handle.wait() for handle in handles])
 
     def linear_backward(
-        self, name: str, dy: np.ndarray, saved: Saved, charge: Charge, talk: Callable | None = None
+        self, name: str, dy: np.ndarray, saved: Saved, collective: Callable | None = None
     ) -> np.ndarray:
         """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks
         for it."""
         w = self.block.w[name]
-        dx = self.linear_and_talk(name, dy, w.T, charge, talk) if talk else self.linear(name, dy, w.T, charge)
+        dx = self.linear_over_tp(name, dy, w.T, collective) if collective else self.linear(name, dy, w.T)
         if self.block.defers:
             saved.keep(**{f"d {name}": dy})
         else:
-            self.linear_weight(name, dy, saved, charge)
+            self.linear_weight(name, dy, saved)
         return dx
 
-    def linear_weight(self, name: str, dy: np.ndarray, saved: Saved, charge: Charge) -> None:
+    def linear_weight(self, name: str, dy: np.ndarray, saved: Saved) -> None:
         x = saved.take(self.linears[name])
         if self.tp.regathers and self.linears[name] == "normed":
             x = self.tp.gather(x)
-        self.block.g[name] += charge.matmul(f"{name} weight", rows(dy).T, rows(x))
+        self.block.g[name] += self.block.matmul(f"{name} weight", rows(dy).T, rows(x))
 
     def backward_weight(self, microbatch: int) -> None:
         saved = self.saved(microbatch)
         for name in self.linears:
-            dy = saved.take(f"d {name}")
-            self.linear_weight(
-                name, dy, saved, self.block.charge("weight", self.prices["backward"], dy.shape[1])
-            )
-
-    def charge(self, phase: str, x: np.ndarray) -> Charge:
-        return self.block.charge(phase, self.prices[phase], batch=x.shape[1])
+            self.linear_weight(name, saved.take(f"d {name}"), saved)
 
 
 class Attention(SubLayer):
@@ -133,15 +122,10 @@ class Attention(SubLayer):
 
     norm, add = "norm1", "add1"
     linears = {"out": "mixed", "qkv": "normed"}
-    prices = {
-        "forward": costs.attention_forward,
-        "recompute": costs.attention_forward,
-        "backward": costs.attention_backward,
-    }
 
     def __init__(self, block: "Block") -> None:
         super().__init__(block)
-        self.core = attention_core(self.context)
+        self.core = attention_core(self.block)
         context, d = self.context, self.context.config.head_dim
         self.rotations = functional.rotations_at(context.positions, d, context.dtype)
         queries, keys = (parameter.shape[0] // d for parameter in block.parameters[1:3])
@@ -168,55 +152,59 @@ class Attention(SubLayer):
             Parameter(f"{name}.out", (h, config.heads * d), (everything, q), small_deviation(context)),
         ]
 
-    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
-        saved, charge = self.saved(microbatch), self.charge(phase, x)
-        qkv = self.linear("qkv", self.enter(x, saved, charge), self.block.w["qkv"], charge)
-        charge("rotary")
+    def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
+        saved = self.saved(microbatch)
+        qkv = self.linear("qkv", self.enter(x, saved), self.block.w["qkv"])
         heads = qkv.reshape(*qkv.shape[:2], -1, self.context.config.head_dim)
-        qk, v = functional.rotary(heads[:, :, : self.turned], self.rotations), heads[:, :, self.turned :]
+        qk, v = self.rotate(heads[:, :, : self.turned]), heads[:, :, self.turned :]
         q, k = qk[:, :, : self.queries], qk[:, :, self.queries :]
-        mixed = self.core.mix(q, k, v, saved, charge)
+        mixed = self.core.mix(q, k, v, saved)
         mixed = mixed.reshape(*mixed.shape[:2], -1)
         saved.keep(q=q, k=k, v=v, mixed=mixed)
-        return self.leave("out", mixed, x, charge)
+        return self.leave("out", mixed, x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
-        saved, charge = self.saved(microbatch), self.charge("backward", dy)
+        saved = self.saved(microbatch)
         mixed = saved["mixed"]
-        dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved, charge)
+        dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved)
         q, k, v = saved.take_all("q", "k", "v")
-        heads = dmixed.reshape(q.shape), mixed.reshape(q.shape)
-        dq, dk, dv = self.core.mix_backward(*heads, (q, k, v), saved, charge, self.charge("recompute", dy))
-        charge("rotary")
-        dqk = functional.rotary_backward(np.concatenate([dq, dk], axis=2), self.rotations)
+        dq, dk, dv = self.core.mix_backward(dmixed.reshape(q.shape), mixed.reshape(q.shape), (q, k, v), saved)
+        dqk = self.rotate_backward(np.concatenate([dq, dk], axis=2))
         dqkv = np.concatenate([dqk, dv], axis=2).reshape(*dqk.shape[:2], -1)
-        return self.enter_backward("qkv", dqkv, dy, saved, charge)
+        return self.enter_backward("qkv", dqkv, dy, saved)
+
+    def rotate(self, qk: np.ndarray) -> np.ndarray:
+        self.block.elementwise("rotary", qk.size, 2)
+        return functional.rotary(qk, self.rotations)
+
+    def rotate_backward(self, dqk: np.ndarray) -> np.ndarray:
+        self.block.elementwise("rotary", dqk.size, 2)
+        return functional.rotary_backward(dqk, self.rotations)
 
 
 class Gated(SubLayer):
     """SwiGLU between two matmuls; tp cuts gate and up by columns, down by rows."""
 
-    def activate(self, gathered: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
-        """What down is multiplied with, for a gathered input."""
-        gate_up = self.linear("gate_up", gathered, self.block.w["gate_up"], charge)
-        charge("swiglu")
+    def activate(self, gathered: np.ndarray, saved: Saved) -> np.ndarray:
+        """Return what down is multiplied with, for a gathered input."""
+        gate_up = self.linear("gate_up", gathered, self.block.w["gate_up"])
         activated = functional.swiglu(gate_up)
+        self.block.elementwise("swiglu", activated.size, 3)
         saved.keep(gate_up=gate_up, activated=activated)
         return activated
 
-    def activate_backward(self, dy: np.ndarray, saved: Saved, charge: Charge) -> np.ndarray:
+    def activate_backward(self, dy: np.ndarray, saved: Saved) -> np.ndarray:
         """From the gradient of what leaves down to that of gate and up."""
-        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved, charge)
-        charge("swiglu")
+        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved)
+        self.block.elementwise("swiglu", dactivated.size, 5)
         return functional.swiglu_backward(dactivated, saved.take("gate_up"))
 
 
 class Mlp(Gated):
-    """The dense block's second branch."""
+    """The dense block's second sublayer."""
 
     norm, add = "norm2", "add2"
     linears = {"down": "activated", "gate_up": "normed"}
-    prices = {"forward": costs.mlp_forward, "recompute": costs.mlp_forward, "backward": costs.mlp_backward}
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
@@ -225,13 +213,13 @@ class Mlp(Gated):
             *gated_parameters(name, context, context.config.ffn),
         ]
 
-    def forward(self, x: np.ndarray, microbatch: int, phase: str = "forward") -> np.ndarray:
-        saved, charge = self.saved(microbatch), self.charge(phase, x)
-        return self.leave("down", self.activate(self.enter(x, saved, charge), saved, charge), x, charge)
+    def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
+        saved = self.saved(microbatch)
+        return self.leave("down", self.activate(self.enter(x, saved), saved), x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
-        saved, charge = self.saved(microbatch), self.charge("backward", dy)
-        return self.enter_backward("gate_up", self.activate_backward(dy, saved, charge), dy, saved, charge)
+        saved = self.saved(microbatch)
+        return self.enter_backward("gate_up", self.activate_backward(dy, saved), dy, saved)
 
 
 class Block(Unit):
@@ -241,7 +229,7 @@ class Block(Unit):
         super().__init__(
             name, context, [*Attention.parameters(name, context), *feed_forward.parameters(name, context)]
         )
-        self.branches: tuple[SubLayer, SubLayer] = (Attention(self), feed_forward(self))
+        self.sublayers: tuple[SubLayer, SubLayer] = (Attention(self), feed_forward(self))
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """q, k, v lie side by side and are one matmul; so are gate and up, before down at the end."""
@@ -254,27 +242,31 @@ class Block(Unit):
         return fused
 
     def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
-        y = self.run(x, microbatch, "forward")
+        self.context.phase = "forward"
+        y = self.run(x, microbatch)
         if self.context.recompute == "full":
-            for branch in self.branches:
-                branch.saved(microbatch).drop()
+            for sublayer in self.sublayers:
+                sublayer.saved(microbatch).drop()
             self.keep(microbatch).keep(x=x)
         return y
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
+        self.context.phase = "backward"
         if self.context.recompute == "full":
-            self.run(self.keep(microbatch).take("x"), microbatch, "recompute")
-        for branch in reversed(self.branches):
-            dy = branch.backward_input(dy, microbatch)
+            with self.context.within("recompute"):
+                self.run(self.keep(microbatch).take("x"), microbatch)
+        for sublayer in reversed(self.sublayers):
+            dy = sublayer.backward_input(dy, microbatch)
         return dy
 
     def backward_weight(self, microbatch: int) -> None:
-        for branch in reversed(self.branches):
-            branch.backward_weight(microbatch)
+        self.context.phase = "weight"
+        for sublayer in reversed(self.sublayers):
+            sublayer.backward_weight(microbatch)
 
-    def run(self, x: np.ndarray, microbatch: int, phase: str) -> np.ndarray:
-        for branch in self.branches:
-            x = branch.forward(x, microbatch, phase)
+    def run(self, x: np.ndarray, microbatch: int) -> np.ndarray:
+        for sublayer in self.sublayers:
+            x = sublayer.forward(x, microbatch)
         return x
 
 
@@ -336,7 +328,8 @@ class Embedding(Unit):
 
     def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
         """(s, b) to (s, b, h)."""
-        self.charge("forward", costs.embedding_forward, tokens.shape[1])("lookup")
+        self.context.phase = "forward"
+        self.elementwise("lookup", tokens.size * self.context.config.hidden, 2)
         self.keep(microbatch).keep(tokens=tokens)
         mine, places = held(tokens, self.rows)
         x = self.w["table"][places]
@@ -345,17 +338,19 @@ class Embedding(Unit):
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> None:
         """There is nobody to hand a gradient on to."""
+        self.context.phase = "backward"
         if self.defers:
             self.keep(microbatch).keep(dy=dy)
         else:
-            self.add_rows(dy, microbatch, "backward")
+            self.add_rows(dy, microbatch)
 
     def backward_weight(self, microbatch: int) -> None:
-        self.add_rows(self.keep(microbatch).take("dy"), microbatch, "weight")
+        self.context.phase = "weight"
+        self.add_rows(self.keep(microbatch).take("dy"), microbatch)
 
-    def add_rows(self, dy: np.ndarray, microbatch: int, phase: str) -> None:
+    def add_rows(self, dy: np.ndarray, microbatch: int) -> None:
         dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
-        self.charge(phase, costs.embedding_backward_weight, tokens.shape[1])("lookup weight")
+        self.elementwise("lookup weight", dy.size, 3)
         mine, places = held(tokens, self.rows)
         np.add.at(self.g["table"], places[mine], dy[mine])
 
@@ -379,13 +374,12 @@ class Head(Unit):
 
     def forward(self, x: np.ndarray, microbatch: int) -> float:
         """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""
-        targets = self.context.targets[microbatch]
-        tp, charge = self.context.tp, self.charge("forward", costs.head_forward, targets.shape[1])
-        charge("norm")
-        normed = functional.rms_norm(x, self.w["norm"])
+        self.context.phase = "forward"
+        tp, targets = self.context.tp, self.context.targets[microbatch]
+        normed = self.norm("norm", x)
         gathered = tp.enter(normed)
-        logits = charge.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
-        charge("cross_entropy")
+        logits = self.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
+        self.elementwise("cross_entropy", logits.size, 2)
         logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
         mine, places = held(targets, self.rows)
         target = tp.reduce(np.where(mine, np.take_along_axis(logits, places[..., None], axis=-1)[..., 0], 0))
@@ -399,32 +393,28 @@ class Head(Unit):
 
     def backward_input(self, dy: None, microbatch: int) -> np.ndarray:
         """The gradient of the loss starts here: probabilities less one where the target is."""
+        self.context.phase = "backward"
         saved = self.keep(microbatch)
         targets, probabilities = self.context.targets[microbatch], saved.take("probabilities")
-        charge = self.charge("backward", costs.head_backward, targets.shape[1])
-        charge("cross_entropy")
+        self.elementwise("cross_entropy", probabilities.size, 2)
         dlogits = self.less_targets(probabilities, targets)
         dlogits *= self.context.loss_scale / targets.size
-        dgathered = charge.matmul("logits", rows(dlogits), self.w["logits"]).reshape(*targets.shape, -1)
+        dgathered = self.matmul("logits", rows(dlogits), self.w["logits"]).reshape(*targets.shape, -1)
         if self.defers:
             saved.keep(dlogits=dlogits)
         else:
-            self.add_weight(dlogits, saved, charge)
-        dnormed = self.context.tp.enter_backward(dgathered)
-        charge("norm")
-        dx, dweight = functional.rms_norm_backward(dnormed, saved.take("x"), self.w["norm"])
-        self.g["norm"] += dweight
-        return dx
+            self.add_weight(dlogits, saved)
+        return self.norm_backward("norm", self.context.tp.enter_backward(dgathered), saved)
 
     def backward_weight(self, microbatch: int) -> None:
+        self.context.phase = "weight"
         saved = self.keep(microbatch)
-        dlogits = saved.take("dlogits")
-        self.add_weight(dlogits, saved, self.charge("weight", costs.head_backward, dlogits.shape[1]))
+        self.add_weight(saved.take("dlogits"), saved)
 
-    def add_weight(self, dlogits: np.ndarray, saved: Saved, charge: Charge) -> None:
+    def add_weight(self, dlogits: np.ndarray, saved: Saved) -> None:
         normed = saved.take("normed")
         gathered = self.context.tp.gather(normed) if self.context.tp.regathers else normed
-        self.g["logits"] += charge.matmul("logits weight", rows(dlogits).T, rows(gathered))
+        self.g["logits"] += self.matmul("logits weight", rows(dlogits).T, rows(gathered))
 
     def less_targets(self, probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Take 1 off the targets' probabilities, in place."""

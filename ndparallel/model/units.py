@@ -1,25 +1,28 @@
-"""What every unit of the model shares: its flat arrays, its saved activations, and its price list.
+"""What every unit of the model shares: its flat arrays, its saved activations, and mathematics that charges
+the clock.
 
 Idea   A unit (embedding, block, head) is what FSDP gathers, what a bucket is filled by, what a pipeline stage
-       is made of.
+       is made of. What it computes is priced where it is computed, by the shapes of the very arrays, so that
+       numbers and seconds cannot part.
 
 Glossary
     saved      what a unit keeps of one microbatch from its forward to its backward pass, counted as
                activations
     w, g       the unit's weights and gradients by short name, views of flat arrays
-    charge     a price list from ndparallel/model/costs.py: operations are looked up by name, held against the
-               real shapes and charged
+    phase      what an operation is done for: forward, backward, weight (gradients alone) or recompute
+    charge     move the GPU's clock on by an operation's price (ndparallel/model/costs.py)
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from gpu import GPU, Operation
-from ndparallel.model import costs
+from ndparallel.model import costs, functional
 from ndparallel.model.costs import Sizes
 from ndparallel.model.nonfinite import NonFiniteWatch
 from ndparallel.parallel.context import ContextParallel
@@ -28,7 +31,7 @@ from ndparallel.parallel.slices import Parameter, part, views
 from ndparallel.parallel.tensor import TensorParallel
 
 RECOMPUTE = ("none", "selective", "full")
-MOST_PRICE_LISTS = 4096  # that a rank keeps
+MOST_OPERATIONS = 4096  # that a rank keeps in mind: experts make ever new ones
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,7 @@ class Context:
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
     watch: NonFiniteWatch | None = None
     known_sizes: dict[int, Sizes] = field(default_factory=dict)
-    # the same for all units of a kind
-    prices: dict[tuple, dict[str, Operation]] = field(default_factory=dict)
+    phase: str = "forward"  # forward, backward, weight or recompute: the first word of an event's name
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
@@ -110,18 +112,20 @@ class Context:
             self.known_sizes[batch] = sizes
         return self.known_sizes[batch]
 
-    def price_list(
-        self, operations: Callable[..., list[Operation]], batch: int, counts: tuple[int, ...]
-    ) -> dict[str, Operation]:
-        """Operations by name, for `batch` sequences and for counts that the sizes do not tell."""
-        key = (operations, batch, counts)
-        if key not in self.prices:
-            if len(self.prices) == MOST_PRICE_LISTS:  # what experts' row counts make grows with the steps
-                self.prices.clear()
-            self.prices[key] = {
-                operation.name: operation for operation in operations(self.sizes(batch), *counts)
-            }
-        return self.prices[key]
+    @contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """Name the operations of the block after another phase."""
+        outer, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = outer
+
+    @cached_property
+    def price(self) -> Callable[..., Operation]:
+        """`costs.matmul(name, m, n, k)` and its like in the context's dtype, made once and looked up after:
+        price(costs.matmul, name, m, n, k)."""
+        return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=self.dtype))
 
 
 def local_sizes(
@@ -193,37 +197,6 @@ class Saved(dict[str, np.ndarray]):
         self.take_all(*self)
 
 
-class Charge(dict[str, str]):
-    """The price list of one pass through one unit: charge an operation by its name. What events call it is
-    put together once."""
-
-    def __init__(
-        self, gpu: GPU, prefix: str, prices: dict[str, Operation], watch: NonFiniteWatch | None = None
-    ) -> None:
-        self.gpu, self.prefix, self.prices, self.watch = gpu, prefix, prices, watch
-
-    def __missing__(self, name: str) -> str:
-        self[name] = full = f"{self.prefix} {name}"
-        return full
-
-    def __call__(self, name: str) -> None:
-        self.gpu.compute(self.prices[name], self[name])
-
-    def matmul(self, name: str, a: np.ndarray, b: np.ndarray, chunks: int = 1) -> np.ndarray:
-        """Multiply (m, k) and (k, n), and charge for just that; `a` may be one of `chunks` equal chunks of
-        what is priced."""
-        operation = self.prices[name] if chunks == 1 else costs.chunk(self.prices[name], chunks)
-        if operation.shape != (a.shape[0], b.shape[1], a.shape[1]):
-            raise AssertionError(
-                f"{self[name]} is priced as {operation.shape} and multiplies {a.shape} with {b.shape}"
-            )
-        self.gpu.compute(operation, self[name])
-        product = a @ b
-        if self.watch:
-            self.watch.see(self[name], product)
-        return product
-
-
 def rows(x: np.ndarray) -> np.ndarray:
     """(s, b, h) to (s * b, h)."""
     return x.reshape(-1, x.shape[-1])
@@ -243,7 +216,7 @@ class Unit:
         self.w: dict[str, np.ndarray] = {}
         self.g: dict[str, np.ndarray] = {}
         self.saved: dict[Any, Saved] = {}
-        self.charges: dict[tuple, Charge] = {}
+        self.event_names: dict[tuple[str, str], str] = {}
         self.inner: list[Unit] = []  # units inside, whose gradients are averaged over other ranks
         self.defers = True
 
@@ -272,16 +245,43 @@ class Unit:
             self.saved[key] = Saved(self.gpu)
         return self.saved[key]
 
-    def charge(
-        self, phase: str, operations: Callable[..., list[Operation]], batch: int, *counts: int
-    ) -> Charge:
-        """The price list for `batch` sequences, and for counts that the sizes do not tell."""
-        key = (phase, operations, batch, counts)
-        charge = self.charges.get(key)
-        if charge is None:
-            prices = self.context.price_list(operations, batch, counts)
-            charge = self.charges[key] = Charge(self.gpu, f"{phase} {self.name}", prices, self.context.watch)
-        return charge
+    # ---- mathematics, priced where it is computed
+
+    def matmul(self, name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Multiply (m, k) and (k, n), and charge for it."""
+        self.charge(costs.matmul, name, a.shape[0], b.shape[1], a.shape[1])
+        product = a @ b
+        if self.context.watch:
+            self.context.watch.see(self.event_name(name), product)
+        return product
+
+    def elementwise(self, name: str, elements: int, passes: int) -> None:
+        """Charge for a kernel that moves `passes` arrays of so many elements; the caller computes it."""
+        self.charge(costs.elementwise, name, elements, passes)
+
+    def norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        """RMSNorm with the weight of this name."""
+        self.elementwise(name, x.size, 2)
+        return functional.rms_norm(x, self.w[name])
+
+    def norm_backward(self, name: str, dy: np.ndarray, saved: Saved) -> np.ndarray:
+        """Return the gradient of the input, which `saved` has as "x"; add up the weight's."""
+        self.elementwise(name, dy.size, 3)
+        dx, dweight = functional.rms_norm_backward(dy, saved.take("x"), self.w[name])
+        self.g[name] += dweight
+        return dx
+
+    def charge(self, make: Callable[..., Operation], name: str, *sizes: int) -> None:
+        self.gpu.compute(self.context.price(make, name, *sizes), self.event_name(name))
+
+    def event_name(self, name: str) -> str:
+        """What events call an operation: "forward layers.0 qkv"."""
+        key = self.context.phase, name
+        if key not in self.event_names:
+            self.event_names[key] = f"{key[0]} {self.name} {name}"
+        return self.event_names[key]
+
+    # ---- the passes
 
     forward: Callable[[Any, int], Any]
     backward_input: Callable[[Any, int], Any]

@@ -13,7 +13,7 @@ Limit  The rank of the most popular expert gets the most rows, computes longest,
 Glossary
     row            a token on its way to one of its k experts
     counts         rows by expert, known to the sender only, and therefore exchanged first
-    itinerary      how the rows of one microbatch travel: the same way there and back, forward and backward
+    dispatcher     how the rows of one microbatch travel: the same way there and back, forward and backward
 """
 
 from collections.abc import Iterator
@@ -49,14 +49,18 @@ class ExpertParallel:
         """Sum what every rank found out about its tokens over the ranks that share their sequences."""
         return all_reduce(self.gpu, counts, self.sequence, async_op=True)
 
-    def itinerary(self, counts: np.ndarray) -> "TokenDispatcher":
-        """Tell the ranks how many rows are coming: `counts` (experts) of this rank's rows, by the expert they
-        go to."""
-        here = np.empty((self.size, len(counts) // self.size), counts.dtype)
-        all_to_all(self.gpu, here, counts.reshape(here.shape), self.group)
-        everywhere = np.empty((self.tp.size, *here.shape), counts.dtype)
-        all_gather(self.gpu, everywhere, here, self.tp.group)
-        return TokenDispatcher(self, counts.reshape(here.shape), everywhere)
+    def dispatcher(self, counts: np.ndarray) -> "TokenDispatcher":
+        """Return how the rank's rows travel: `counts` (experts) of them, by the expert they go to."""
+        return TokenDispatcher(self, *self.exchange_counts(counts))
+
+    def exchange_counts(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tell the ranks how many rows are coming. Returns the rank's own (ep, local experts), and those that
+        come (tp, ep, local experts)."""
+        leaving = counts.reshape(self.size, -1)
+        here = np.empty_like(leaving)
+        all_to_all(self.gpu, here, leaving, self.group)
+        everywhere = np.empty_like(here, shape=(self.tp.size, *here.shape))
+        return leaving, all_gather(self.gpu, everywhere, here, self.tp.group)
 
 
 class TokenDispatcher:
@@ -65,7 +69,7 @@ class TokenDispatcher:
     expert."""
 
     def __init__(self, ep: ExpertParallel, leaving: np.ndarray, arriving: np.ndarray) -> None:
-        self.ep, self.gpu = ep, ep.gpu
+        self.ep = ep
         self.sent, self.leaving = leaving.reshape(-1).tolist(), leaving.sum(axis=1).tolist()
         self.received = arriving[ep.tp.index].sum(axis=1).tolist()
         self.by_tp_rank = arriving.sum(axis=(1, 2)).tolist()
@@ -75,7 +79,7 @@ class TokenDispatcher:
     @property
     def needs_sorting(self) -> bool:
         """Whether rows of several senders must be brought together by expert."""
-        return self.ep.size * self.ep.tp.size > 1
+        return self.ep.size * self.ep.tp.size > 1 and any(self.by_expert)
 
     def busy_experts(self) -> Iterator[tuple[int, slice]]:
         """The local experts that have rows, and which ones."""
@@ -86,43 +90,36 @@ class TokenDispatcher:
     def to_experts(self, rows: np.ndarray) -> Handle:
         """Send rows that are sorted by expert; wait for those that come to this rank's experts, sorted by
         expert too."""
-        arrived = np.empty((sum(self.received), rows.shape[1]), rows.dtype)
-        on_the_way = all_to_all(
-            self.gpu, arrived, rows, self.ep.group, self.received, self.leaving, async_op=True
-        )
-        return on_the_way.then(lambda here: self.hand_on(here)[self.order])
+        arriving = self.all_to_all(rows, self.ep.group, self.leaving, self.received)
+        return arriving.then(lambda here: self.gather_over_tp(here)[self.order])
 
     def from_experts(self, rows: np.ndarray) -> Handle:
         """Send the rows back to where they came from, summed over the tp slices of the experts."""
         as_they_came = np.empty_like(rows)
         as_they_came[self.order] = rows
-        here = self.sum_up(as_they_came)
-        returned = np.empty((sum(self.leaving), rows.shape[1]), rows.dtype)
-        return all_to_all(self.gpu, returned, here, self.ep.group, self.leaving, self.received, async_op=True)
+        here = self.reduce_over_tp(as_they_came)
+        return self.all_to_all(here, self.ep.group, self.received, self.leaving)
 
-    def hand_on(self, here: np.ndarray) -> np.ndarray:
+    def gather_over_tp(self, here: np.ndarray) -> np.ndarray:
         """Give what arrived here to all tp ranks, each of which has a slice of the experts."""
         tp = self.ep.tp
         if tp.size == 1:
             return here
-        everywhere = np.empty((sum(self.by_tp_rank), here.shape[1]), here.dtype)
-        return all_to_all(
-            self.gpu,
-            everywhere,
-            np.concatenate([here] * tp.size),
-            tp.group,
-            self.by_tp_rank,
-            [len(here)] * tp.size,
-        )
+        copies = np.concatenate([here] * tp.size)
+        return self.all_to_all(copies, tp.group, [here.shape[0]] * tp.size, self.by_tp_rank).wait()
 
-    def sum_up(self, everywhere: np.ndarray) -> np.ndarray:
+    def reduce_over_tp(self, everywhere: np.ndarray) -> np.ndarray:
         """Sum what the tp ranks' slices made of the rows that arrived here."""
         tp, mine = self.ep.tp, sum(self.received)
         if tp.size == 1:
             return everywhere
-        parts = np.empty((tp.size * mine, everywhere.shape[1]), everywhere.dtype)
-        all_to_all(self.gpu, parts, everywhere, tp.group, [mine] * tp.size, self.by_tp_rank)
+        parts = self.all_to_all(everywhere, tp.group, self.by_tp_rank, [mine] * tp.size).wait()
         return parts.reshape(tp.size, mine, everywhere.shape[1]).sum(axis=0)
+
+    def all_to_all(self, rows: np.ndarray, group: Group, leaving: list[int], arriving: list[int]) -> Handle:
+        """Send `leaving` rows to each rank of the group, and wait for `arriving` rows from each."""
+        arrived = np.empty_like(rows, shape=(sum(arriving), rows.shape[1]))
+        return all_to_all(self.ep.gpu, arrived, rows, group, arriving, leaving, async_op=True)
 
 
 def by_expert_first(arriving: np.ndarray) -> np.ndarray:
