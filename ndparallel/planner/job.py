@@ -102,7 +102,7 @@ class Plan:
         return job.global_batch // (self.dp * self.micro_batch)
 
     def share(self, job: TrainingJob) -> Share:
-        linear = "float8" if job.dtype == "fp8" else "bfloat16"
+        dtype = job.stack.dtype
         sent = 1.0 if job.capacity_factor is None else min(1.0, job.capacity_factor)
         received = job.busiest if job.busiest <= 1 else smaller(job.busiest, self.ep)
         return Share(
@@ -114,7 +114,8 @@ class Plan:
             self.sequence_parallel,
             sent,
             received,
-            linear_dtype=linear,
+            linear_dtype="float8" if job.dtype == "fp8" else dtype,
+            dtype=dtype,
         )
 
 

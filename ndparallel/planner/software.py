@@ -14,9 +14,11 @@ how often, is read in the code.
 Glossary
     fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in
                 float32), "fused" (hand-written ones for norms, activations, dropout), "compiled"
-                (torch.compile: whole chains in one kernel)
-    attention   the kernel: "unfused" (scores go through memory), "flash1" (and Triton's of its time),
-                "flash2", "cudnn" (and flash 3)
+                (torch.compile: whole chains in one kernel), "minimal" (every array moves once, and a norm's
+                backward pass is one kernel: the lessons' prices)
+    attention   the kernel: "unfused" (all pairs are multiplied, scores go through memory), "masked" (scores,
+                softmax and values of the pairs that the mask keeps, through memory; round a ring block by
+                block), "flash1" (and Triton's of its time), "flash2", "cudnn" (and flash 3)
     early stop  torch's recomputation ends when it has all that the backward pass needs: not with the block's
                 last matrix
 """
@@ -72,12 +74,25 @@ class Stack:
     optimizer_bytes: int = 36  # moved for each parameter of the rank's share
     # a token crosses to a node once, however many of its experts are there (DeepEP)
     deduplicates: bool = False
-    dtype: str = "bfloat16"
-    executed: bool = False  # the lessons' own layers, whose lists are ndparallel/model/costs.py's
-    grid: bool = False  # of those: the loop of 4d_combined.py
-    # of those: sequence parallelism keeps shards of the matmuls' inputs and gathers them again
+    dtype: str = "bfloat16"  # of weights and activations
+    # ---- what the lists of the lessons' software have, and those of real frameworks do not
+    # sequence parallelism keeps shards of the column matrices' inputs and gathers them again right before
+    # their weights' gradients (with `tp_overlap` it does so anyway, beside the gradients of inputs)
     regathers: bool = False
-    tp_chunks: int = 1  # of those: parts of an activation, one all-reduced while the next is multiplied
+    tp_chunks: int = 1  # parts of an activation, one all-reduced while the next is multiplied
+    # over tp the embedding is summed, and three numbers of the loss for each token
+    vocabulary_sums: bool = False
+    # the gradient of the embedding's table is one of weights, which a schedule may put off
+    table_waits: bool = False
+    copies_kv_heads: bool = False  # tp ranks beyond kv_heads hold copies of heads, and not parts of them
+    # selective recomputation of attention ends with the probabilities: what they gave was kept
+    keeps_mixed: bool = False
+    # backward lists are in the order of the program: the last matrix first, the residual's sum behind the
+    # norm. The others' order is older; seconds are a sum
+    in_order: bool = False
+    # ---- of the lessons' runs
+    executed: bool = False  # steps are put together as the lessons do, on the clocks of all GPUs
+    grid: bool = False  # of those: the loop of 4d_combined.py
     bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
     unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
     host_seconds: float = 0.0  # of the CPU to launch one kernel: a pass takes no less than its launches
@@ -87,7 +102,7 @@ class Stack:
 
     @property
     def flash(self) -> bool:
-        return self.attention != "unfused"
+        return self.attention not in ("unfused", "masked")
 
 
 MEGATRON_2021 = Stack(
@@ -158,11 +173,21 @@ PYTORCH_COMPILED = replace(
 # weights are gathered at the end
 # of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
 DEEPSPEED = replace(PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False)
+# The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(
     "pocket",
-    "fused",
-    "unfused",
+    "minimal",
+    "masked",
+    accumulates=False,
+    tp_overlap="none",
     gathers_first=False,
+    logit_bytes=16,
+    logits_kept=4,
+    vocabulary_sums=True,
+    table_waits=True,
+    copies_kv_heads=True,
+    keeps_mixed=True,
+    in_order=True,
     dtype="float32",
     executed=True,
     grid=True,

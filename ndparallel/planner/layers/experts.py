@@ -10,7 +10,7 @@ Glossary
 """
 
 from gpu import Operation
-from ndparallel.planner.layers.operations import HALF, ROUTING_LAUNCHES, CollectiveOp, elementwise, matmul
+from ndparallel.planner.layers.operations import ROUTING_LAUNCHES, CollectiveOp
 from ndparallel.planner.layers.parts import LayerParts, matmul_shape
 from ndparallel.planner.models.shape import Experts
 
@@ -88,13 +88,15 @@ class ExpertLists(LayerParts):
         """Permute rows by expert, and back: read and write each row twice where it is sent, and where it
         arrives."""
         return [
-            elementwise("permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES)
+            self.elementwise(
+                "permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES
+            )
         ]
 
     def to_experts(self, name: str) -> CollectiveOp:
         """The rows of the busiest rank, at whose door all others wait."""
         size, choices = (
-            self.received * self.shape.hidden * HALF,
+            self.received * self.shape.hidden * self.itemsize,
             self.moe.top_k if self.stack.deduplicates else 0,
         )
         return CollectiveOp(f"ep {name}", "all_to_all", "ep", size, choices=choices)
@@ -106,7 +108,7 @@ class ExpertLists(LayerParts):
         up, down = self.shape.mlp(self.moe.ffn)
         matrix, rows = up if which == "up" else down, self.received / experts
         m, n, k = matmul_shape(side, rows, matrix.inputs, matrix.outputs)
-        one = matmul(
+        one = self.matmul(
             f"experts {matrix.name} {side}",
             m,
             n,

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpu import Operation
-from ndparallel.model import costs
 
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
@@ -49,6 +48,14 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
         "norm": (2, 4),
         "residual": (2, 2),
         "dropout": (0.5, 1),
+        "rotary": (2, 2),
+        "gated": (3, 5),
+        "plain": (2, 3),
+    },
+    "minimal": {
+        "norm": (2, 3),
+        "residual": (3, 3),
+        "dropout": (0.5, 1.5),
         "rotary": (2, 2),
         "gated": (3, 5),
         "plain": (2, 3),
@@ -124,14 +131,3 @@ class Layer(NamedTuple):
     recompute: list
     backward_input: list
     backward_weight: list
-
-
-def matmul(name: str, m, n, k, dtype: str = "bfloat16", batch=1, accumulate: bool = False) -> Operation:
-    """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes its result in
-    float32."""
-    return costs.matmul(name, m, n, k, dtype, batch, 2 * SINGLE if accumulate else HALF)
-
-
-def elementwise(name: str, elements, passes: float, kernels: int = 1) -> Operation:
-    """Price kernels that move `passes` arrays of `elements` 16-bit numbers through memory."""
-    return costs.elementwise(name, elements, passes, "bfloat16", kernels)

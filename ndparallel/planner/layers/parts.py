@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass
 
 from gpu import Operation
-from ndparallel.planner.layers.operations import HALF, PASSES, CollectiveOp, Share, elementwise, matmul
+from ndparallel.model import costs
+from ndparallel.planner.layers.numbers import larger
+from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Share, Start, Wait
 from ndparallel.planner.models.shape import Linear, ModelShape
 from ndparallel.planner.software import Stack
 
@@ -27,22 +29,36 @@ class LayerParts:
     share: Share
     stack: Stack
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number in activations."""
+        return costs.itemsize(self.share.dtype)
+
+    def matmul(self, name: str, m, n, k, dtype: str, batch=1, accumulate: bool = False) -> Operation:
+        """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes its result in
+        float32."""
+        return costs.matmul(name, m, n, k, dtype, batch, 2 * SINGLE if accumulate else self.itemsize)
+
+    def elementwise(self, name: str, elements, passes: float, kernels: int = 1) -> Operation:
+        """Price kernels that move `passes` arrays of `elements` through memory."""
+        return costs.elementwise(name, elements, passes, self.share.dtype, kernels)
+
     def passes(self, kernel: str, backward: bool) -> float:
         return PASSES[self.stack.fusion][kernel][backward]
 
     def norm(self, backward: bool) -> Operation:
-        return elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))
+        return self.elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))
 
     def residual(self, backward: bool) -> Operation:
         """Dropout, and the sum with what bypassed the half."""
         dropout = self.passes("dropout", backward) if self.stack.dropout else 0
-        return elementwise(
+        return self.elementwise(
             "residual", self.share.shard * self.shape.hidden, self.passes("residual", backward) + dropout
         )
 
     def activation(self, elements, backward: bool) -> Operation:
         kind = "gated" if self.shape.gated else "plain"
-        return elementwise(self.shape.activation, elements, self.passes(kind, backward))
+        return self.elementwise(self.shape.activation, elements, self.passes(kind, backward))
 
     def product(self, matrix: Linear, side: str, rows=None) -> Operation:
         """The matmul of one matrix: forward, dgrad or wgrad."""
@@ -51,12 +67,42 @@ class LayerParts:
         outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
         m, n, k = matmul_shape(side, rows, inputs, outputs)
         dtype = self.share.dtype if matrix.name in KEEP_DTYPE else self.share.linear_dtype
-        return matmul(
+        return self.matmul(
             f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates
         )
 
     def weights(self, matrices) -> list:
-        return [self.product(matrix, "wgrad") for matrix in matrices]
+        """The gradients of matrices, which are given in the order of the forward pass."""
+        ordered = reversed(matrices) if self.stack.in_order else matrices
+        return [item for matrix in ordered for item in self.weight(matrix)]
+
+    def weight(self, matrix: Linear) -> list:
+        product = self.product(matrix, "wgrad")
+        again = self.stack.regathers and matrix.split == "columns"
+        return [*self.gather(product), product] if again else [product]
+
+    def with_residual(self, half: list) -> list:
+        """The backward pass of a half of a layer, and of the sum that it is added to."""
+        residual = self.residual(True)
+        return [*half, residual] if self.stack.in_order else [residual, *half]
+
+    # ---- the heads of keys and values
+
+    @property
+    def kv_heads(self):
+        """Heads of keys and values on all tp ranks together."""
+        heads = self.shape.kv_heads
+        return larger(heads, self.share.tp) if self.stack.copies_kv_heads else heads
+
+    def attention(self) -> tuple[Linear, ...]:
+        """The matrices of attention, with the copies that tp ranks hold."""
+        matrices = self.shape.attention()
+        if not self.stack.copies_kv_heads:
+            return matrices
+        outputs = (self.shape.heads + 2 * self.kv_heads) * self.shape.head_dim
+        return tuple(
+            matrix._replace(outputs=outputs) if matrix.name == "qkv" else matrix for matrix in matrices
+        )
 
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
@@ -78,21 +124,37 @@ class LayerParts:
         )
         return [one] * (matrices if self.stack.tp_by_matrix else 1)
 
+    def summed(
+        self, product: Operation, beside: Operation, backward: bool = False, matrices: int = 1
+    ) -> list:
+        """A product whose parts tp ranks sum behind it, or chunk by chunk beside the next chunk."""
+        chunks = self.stack.tp_chunks
+        if chunks == 1 or self.share.tp == 1:
+            return [product, *self.sum_parts(beside, backward, matrices)]
+        size = self.activation_bytes / chunks
+        sums = [CollectiveOp(f"tp chunk {number}", "all_reduce", "tp", size) for number in range(chunks)]
+        sent = [item for one in sums for item in (costs.chunk(product, chunks), Start(one))]
+        return [*sent, *map(Wait, sums)]
+
     def gather_again(self, beside: Operation) -> list[CollectiveOp]:
         """The input of a column matrix, for its wgrad: only the shard was kept."""
         kept = self.stack.tp_overlap == "none" or not self.share.sequence_parallel
         return [] if kept else [self.exchange("all_gather", beside, True, math.inf)]
 
     def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> CollectiveOp:
-        size = self.share.rows * self.shape.hidden * HALF
         return CollectiveOp(
             f"tp {collective}",
             collective,
             "tp",
-            size,
+            self.activation_bytes,
             beside if hidden else None,
             self.share.tp if chunks is None else chunks,
         )
+
+    @property
+    def activation_bytes(self):
+        """Bytes of one vector for each of the rows that tp ranks multiply together."""
+        return self.share.rows * self.shape.hidden * self.itemsize
 
 
 def matmul_shape(side: str, rows, inputs, outputs) -> tuple:

@@ -171,17 +171,14 @@ def once_bytes(job: TrainingJob, plan: Plan):
 def kept_bytes(lists: LayerLists, recompute: str):
     """Bytes that one layer keeps of one microbatch."""
     shape, share, stack = lists.shape, lists.share, lists.stack
-    start = share.shard * shape.hidden * HALF
+    start = share.shard * shape.hidden * lists.itemsize
     if recompute == "full":
         return start
     again = stack.selective if recompute == "selective" else ()
     if "half" in again:
         return start + half_of_outputs(lists)
-    scores = (
-        0
-        if stack.flash or "core_attn" in again
-        else lists.scores * (HALF + (1 + HALF if stack.dropout else 0))
-    )
+    core = lists.kept_of_core("core_attn" in again)
+    scores = core * (lists.itemsize + (1 + lists.itemsize if stack.dropout else 0))
     moe_share = shape.moe_layers / shape.layers
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
@@ -198,12 +195,13 @@ def kept_bytes(lists: LayerLists, recompute: str):
 def normed_bytes(lists: LayerLists):
     """A half's input and its norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps
     the gathered ones."""
-    return lists.share.shard * lists.shape.hidden * HALF + gathered_bytes(lists)
+    return lists.share.shard * lists.shape.hidden * lists.itemsize + gathered_bytes(lists)
 
 
 def gathered_bytes(lists: LayerLists):
-    rows = lists.share.rows if lists.stack.tp_overlap == "none" else lists.share.shard
-    return rows * lists.shape.hidden * HALF
+    keeps_shards = lists.stack.tp_overlap != "none" or lists.stack.regathers
+    rows = lists.share.shard if keeps_shards else lists.share.rows
+    return rows * lists.shape.hidden * lists.itemsize
 
 
 def mask_bytes(lists: LayerLists):
@@ -214,7 +212,7 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
     """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks,
     those instead of them."""
     shape, tp = lists.shape, lists.share.tp
-    widths = (shape.heads + shape.kv_heads) * (shape.head_dim + shape.value_dim) / tp
+    widths = (shape.heads + lists.kv_heads) * (shape.head_dim + shape.value_dim) / tp
     if from_ranks and shape.latent:
         widths = (
             shape.heads * shape.value_dim / tp
@@ -222,13 +220,13 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
             + shape.latent.kv_rank
             + shape.latent.rope_dim
         )
-    return normed_bytes(lists) + lists.share.rows * widths * HALF + mask_bytes(lists)
+    return normed_bytes(lists) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):
     """Of the MLP; where it runs again, only what goes into it."""
     widths = 0 if again else (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
-    return normed_bytes(lists) + lists.share.rows * widths * HALF + mask_bytes(lists)
+    return normed_bytes(lists) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
 
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
@@ -238,14 +236,14 @@ def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     between = 1 + lists.shape.gated + ("moe_act" not in again)
     outside = lists.shape.hidden * (1 if lists.stack.early_gates else 2)
     widths = 0 if "moe" in again else outside + between * lists.shape.experts.ffn
-    return normed_bytes(lists) + lists.received * widths * HALF
+    return normed_bytes(lists) + lists.received * widths * lists.itemsize
 
 
 def half_of_outputs(lists: LayerLists):
     """Every second matrix's output, and attention's (torchtitan, 2410.06511)."""
     shape, tp = lists.shape, lists.share.tp
     outputs = sum(matrix.outputs for matrix in (*shape.attention(), *shape.mlp(shape.ffn)))
-    return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * HALF
+    return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * lists.itemsize
 
 
 def fits(job: TrainingJob, plan: Plan) -> bool:

@@ -1,0 +1,216 @@
+"""The core of attention, where queries meet keys: one fused kernel, or scores, softmax and values one after
+another, with the keys and values of the cp ranks.
+
+Idea   What the kernel multiplies and moves is decided by the stack's `attention`; how keys and values come
+       from the other cp ranks by its `cp_gathers`. A masked kernel meets the blocks of a ring one by one.
+Cost   Flash: 2 products forward and 5 backward for each query-key pair that the causal mask keeps. Masked: 2
+       and 4, and every score through memory. Unfused: 2 and 4 of all pairs.
+Limit  A list by blocks has as many items as cp says, so there cp is a number, and no array.
+
+Glossary
+    pairs        query-key pairs that the causal mask keeps, over the rank's heads
+    block        the keys and values of one cp rank;  diagonal: the rank's own, the only one with a mask
+    shift        a block handed to the right neighbour while another comes from the left
+"""
+
+from functools import partial
+
+from gpu import Operation
+from ndparallel.model import costs
+from ndparallel.planner.layers.operations import SCORE_DROPOUT, CollectiveOp, Start, Wait
+from ndparallel.planner.layers.parts import LayerParts
+
+
+class AttentionLists(LayerParts):
+    """Writes the core of attention for one share and one stack."""
+
+    def core(self, backward: bool) -> list:
+        """The core, with the keys and values of the cp ranks. They go round a ring beside it, their gradients
+        too (Liu et al. 2310.01889), or are gathered before it, and their gradients scattered behind it (Llama
+        3, 2407.21783, 3.3.2)."""
+        if self.stack.attention == "masked" and not self.stack.cp_gathers:
+            return self.ring_backward() if backward else self.ring_forward()
+        core = self.core_backward() if backward else self.core_forward()
+        size = self.keys_and_values_bytes
+        if self.stack.cp_gathers:
+            scatter = [CollectiveOp("cp scatter", "reduce_scatter", "cp", size)] if backward else []
+            return [CollectiveOp("cp gather", "all_gather", "cp", size), *core, *scatter]
+        beside = max(core, key=lambda op: op.kind != "elementwise") if self.stack.cp_overlap else None
+        return [
+            CollectiveOp("cp ring", "all_gather", "cp", size * (1 + backward), beside, self.share.cp),
+            *core,
+        ]
+
+    @property
+    def keys_and_values_bytes(self):
+        """Bytes of the keys and values of all cp ranks."""
+        kv = 2 * self.kv_heads / self.share.tp * self.shape.head_dim
+        return self.share.micro_batch * self.share.sequence * kv * self.itemsize
+
+    @property
+    def pairs(self):
+        """Query-key pairs under the causal mask, over the rank's heads; cp ranks share them evenly."""
+        heads, length = self.shape.heads / self.share.tp, self.share.sequence
+        return self.share.micro_batch * heads * length * (length + 1) / 2 / self.share.cp
+
+    def core_forward(self) -> list[Operation]:
+        """Scores, softmax, values."""
+        if self.stack.flash:
+            return [self.flash("forward", 1, 1, 1)]
+        if self.stack.attention == "masked":
+            return [operation for block in self.blocks_forward() for operation in block]
+        unmasked = self.unmasked
+        return [
+            unmasked("scores", "qk", self.shape.head_dim),
+            self.elementwise("softmax", self.scores, 2),
+            *self.score_dropout(),
+            unmasked("values", "pv", self.shape.value_dim),
+            self.elementwise("heads to rows", self.value_elements, 2),
+        ]
+
+    def core_backward(self) -> list[Operation]:
+        if self.stack.flash:
+            return [self.flash("backward", 3, 2, 2)]
+        if self.stack.attention == "masked":
+            return [operation for block in self.blocks_backward() for operation in block]
+        unmasked = self.unmasked
+        return [
+            unmasked("values dgrad", "qk", self.shape.value_dim),
+            unmasked("values wgrad", "pv", self.shape.value_dim),
+            *self.score_dropout(),
+            self.elementwise("softmax", self.scores, 3),
+            unmasked("queries", "pv", self.shape.head_dim),
+            unmasked("keys", "pv", self.shape.head_dim),
+            self.elementwise("rows to heads", self.value_elements, 4),
+        ]
+
+    def core_again(self) -> list[Operation]:
+        """What selective recomputation runs of the core."""
+        core = self.core_forward()
+        if not self.stack.keeps_mixed:
+            return core
+        return [operation for operation in core if operation.name in ("scores", "softmax")]
+
+    def kept_of_core(self, again: bool):
+        """Numbers kept beside queries, keys, values and what they give: all probabilities where they do not
+        come `again`; round a ring in blocks also what each block weighs, or the sum over all of them."""
+        if self.stack.flash:
+            return 0
+        if self.stack.attention == "masked" and not self.stack.cp_gathers:
+            return self.kept_of_blocks(again)
+        return 0 if again else self.scores
+
+    @property
+    def value_elements(self):
+        """Elements of the values mixed for the rank's tokens."""
+        return self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
+
+    # ---- one fused kernel
+
+    def flash(self, direction: str, query_products: int, value_products: int, times: int) -> Operation:
+        """One fused kernel: (pairs x head_dim) products of queries and keys, and of probabilities and
+        values."""
+        heads, kv_heads = self.shape.heads / self.share.tp, self.kv_heads / self.share.tp
+        flops = (
+            2.0 * self.pairs * (query_products * self.shape.head_dim + value_products * self.shape.value_dim)
+        )
+        arrays = times * self.share.rows * (heads + kv_heads) * (self.shape.head_dim + self.shape.value_dim)
+        name, moved = f"{self.stack.attention} {direction}", arrays * self.itemsize
+        return Operation("attention", name, (self.pairs,), self.share.dtype, flops, moved, times)
+
+    # ---- over all pairs
+
+    @property
+    def scores(self):
+        return (
+            self.share.micro_batch
+            * self.shape.heads
+            / self.share.tp
+            * self.share.sequence
+            * self.share.sequence
+            / self.share.cp
+        )
+
+    def unmasked(self, name: str, side: str, width: int) -> Operation:
+        """A product over all pairs: into scores (qk), or from them (pv)."""
+        length, mine = self.share.sequence, self.share.sequence / self.share.cp
+        n, k = (length, width) if side == "qk" else (width, length)
+        heads = self.share.micro_batch * self.shape.heads / self.share.tp
+        return self.matmul(name, mine, n, k, self.share.dtype, heads)
+
+    def score_dropout(self) -> list[Operation]:
+        if not self.stack.dropout:
+            return []
+        return [self.elementwise("score dropout", self.scores, SCORE_DROPOUT)]
+
+    # ---- over the pairs that the mask keeps, block by block
+
+    @property
+    def blocks(self):
+        """Blocks of keys that a rank's queries meet one after another."""
+        return 1 if self.stack.cp_gathers else self.share.cp
+
+    def block_pairs(self) -> list:
+        """Pairs of each block: the diagonal's, and those that come round, of which half are masked."""
+        heads, mine = self.shape.heads / self.share.tp, self.share.sequence / self.share.cp
+        other = self.share.micro_batch * heads * mine * mine / 2
+        return [self.pairs - (self.blocks - 1) * other, *[other] * (self.blocks - 1)]
+
+    def kept_of_blocks(self, again: bool):
+        """As `kept_of_core`; of blocks off the diagonal no half that is masked is computed."""
+        queries, others = self.share.rows * self.shape.heads / self.share.tp, self.blocks - 1
+        mine = self.share.sequence / self.share.cp
+        scores = queries * (mine + others * mine / 2)
+        weights = (1 if again else self.blocks) * (self.blocks > 1)
+        return queries * weights + (0 if again else scores)
+
+    def over_pairs(self, name: str, pairs, tensors: int, products: int = 1) -> Operation:
+        """Price `products` over pairs, which also move the scores and so many `tensors` of the rank's
+        tokens."""
+        dim = self.shape.head_dim
+        return costs.attention(name, pairs, dim, tensors, self.value_elements, self.share.dtype, products)
+
+    def blocks_forward(self) -> list[list[Operation]]:
+        """Block by block: scores, softmax, values, and their sum with those of the blocks before."""
+        merge = self.elementwise("merge", self.value_elements, 3)
+        return [
+            [
+                self.over_pairs("scores", pairs, 2),
+                self.elementwise("softmax", pairs, 2),
+                self.over_pairs("values", pairs, 2),
+                *[merge] * (number > 0),
+            ]
+            for number, pairs in enumerate(self.block_pairs())
+        ]
+
+    def blocks_backward(self) -> list[list[Operation]]:
+        return [
+            [
+                self.over_pairs("values", pairs, 3, products=2),
+                self.elementwise("softmax", pairs, 3),
+                self.over_pairs("scores", pairs, 4, products=2),
+            ]
+            for pairs in self.block_pairs()
+        ]
+
+    def ring_forward(self) -> list:
+        """A block is met while the next is on its way."""
+        items: list = []
+        for hop, block in enumerate(self.blocks_forward()):
+            keys = self.shifts("keys and values", [hop] if hop < self.blocks - 1 else [])
+            items += [*map(Start, keys), *block, *map(Wait, keys)]
+        return items
+
+    def ring_backward(self) -> list:
+        """Gradients follow their block: each rank adds its own to those that come, and hands them on."""
+        items: list = []
+        gradients = partial(self.shifts, "their gradients")
+        for hop, block in enumerate(self.blocks_backward()):
+            keys = self.shifts("keys and values", [hop] if hop < self.blocks - 1 else [])
+            items += [*map(Start, keys), *block, *map(Wait, gradients([hop - 1] if hop else []))]
+            items += [*map(Start, gradients([hop])), *map(Wait, keys)]
+        return [*items, *map(Wait, gradients([self.blocks - 1]))]
+
+    def shifts(self, what: str, hops: list[int]) -> list[CollectiveOp]:
+        size = self.keys_and_values_bytes / self.share.cp
+        return [CollectiveOp(f"cp {what} {hop}", "shift", "cp", size) for hop in hops]

@@ -1,0 +1,132 @@
+"""Rung 3 of the lists: what the builder of real models' layers writes for the lessons' software is what the
+executed layers do, item by item.
+
+Operations are compared by kind, sizes, type, FLOPs, bytes and kernels; collectives by name, group and bytes,
+and by where they stand; units by the bytes that they keep. A collective of one rank is none: the builder,
+which writes lists for arrays of plans, cannot leave it out."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from gpu import Operation
+from ndparallel.hardware.pocket import POCKET as GPUS
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+from ndparallel.planner.memory.total import kept_bytes, logits_bytes, normed_bytes
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.software import POCKET
+
+LLAMA = ModelShape("llama", layers=2, hidden=32, heads=8, kv_heads=2, head_dim=4, ffn=88, vocab=256)
+RECOMPUTE = ("none", "selective", "full")
+SEQUENCE_PARALLEL = ("none", "sp", "sp-regather")
+UNITS = ("embedding", "dense", "head")
+
+
+def job_of(shape=LLAMA, **software) -> TrainingJob:
+    return TrainingJob(shape, GPUS, replace(POCKET, **software), sequence=64, global_batch=8)
+
+
+def built(job: TrainingJob, plan: Plan) -> LayerLists:
+    return LayerLists(job.shape, plan.share(job), job.stack)
+
+
+def compared(items: Iterable, plan: Plan) -> list[tuple]:
+    """What is compared of a list's items."""
+    ranks = {"tp": plan.tp, "cp": plan.cp, "ep": plan.ep, "tp_cp": plan.tp * plan.cp}
+    found: list[tuple] = []
+    for item in items:
+        if isinstance(item, Operation):
+            found.append(item[1:])
+            continue
+        exchange = item.exchange if isinstance(item, Start | Wait) else item
+        if isinstance(exchange, CollectiveOp) and ranks[exchange.group] > 1:
+            found.append((type(item).__name__, *exchange[:5]))
+    return found
+
+
+def interleaved(whole: list, *parts: list) -> bool:
+    """Whether a list consists of these lists, each in its own order."""
+    if len(whole) != sum(map(len, parts)):
+        return False
+
+    @cache
+    def reachable(*taken: int) -> bool:
+        done = sum(taken)
+        return done == len(whole) or any(
+            place < len(part)
+            and part[place] == whole[done]
+            and reachable(*taken[:n], place + 1, *taken[n + 1 :])
+            for n, (part, place) in enumerate(zip(parts, taken))
+        )
+
+    return reachable(*(0 for _ in parts))
+
+
+def check(job: TrainingJob, plan: Plan, unit: str) -> None:
+    """Hold the four lists of a unit against the passes of the executed one."""
+    forward, again, inputs, weights = (
+        compared(items, plan) for items in built(job, plan).unit(unit, plan.recompute)
+    )
+    work, kind = ExecutedWorkload(job, plan), unit if unit in ("embedding", "head") else "block"
+
+    def executed(which: str, deferred: bool = False) -> list[tuple]:
+        return compared(work.passes(kind, which, deferred), plan)
+
+    assert forward == executed("forward")
+    assert weights == executed("weight")
+    again = again if kind == "block" else []
+    # what is computed again stands where it is needed, and weights' gradients behind those of inputs
+    assert interleaved(executed("backward", True), again, inputs)
+    assert interleaved(executed("backward"), again, inputs, weights)
+    assert kept(job, plan, kind) == sum(
+        item.bytes for item in work.passes(kind, "forward") if isinstance(item, Hold)
+    )
+
+
+def kept(job: TrainingJob, plan: Plan, kind: str):
+    """Bytes that the planner counts for what a unit keeps; what it leaves out at the two ends is added."""
+    lists = built(job, plan)
+    if kind == "embedding":
+        return lists.share.rows  # its tokens, which are bytes
+    if kind == "head":
+        return logits_bytes(job, plan) + normed_bytes(lists)
+    return kept_bytes(lists, plan.recompute)
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("shards", SEQUENCE_PARALLEL)
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_tensor_parallel_units_are_listed_as_they_are_executed(tp, shards, recompute):
+    job = job_of(regathers=shards == "sp-regather")
+    plan = Plan(tp=tp, micro_batch=2, sequence_parallel=shards != "none" and tp > 1, recompute=recompute)
+    for unit in UNITS:
+        check(job, plan, unit)
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_chunks_are_summed_beside_the_next_chunk_as_they_are_executed(tp, recompute):
+    check(job_of(tp_chunks=2), Plan(tp=tp, recompute=recompute), "dense")
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_context_parallel_units_are_listed_as_they_are_executed(tp, cp, gathers, recompute):
+    job = job_of(cp_gathers=gathers)
+    for sequence_parallel in {False, tp > 1}:
+        plan = Plan(tp=tp, cp=cp, sequence_parallel=sequence_parallel, recompute=recompute)
+        for unit in UNITS:
+            check(job, plan, unit)
+
+
+def test_lists_that_differ_in_the_order_of_one_part_are_no_interleaving():
+    assert interleaved([1, 2, 1, 3], [1, 3], [2, 1])
+    assert not interleaved([1, 2, 1, 3], [3, 1], [2, 1])
+    assert not interleaved([1, 2, 3], [1, 2])
