@@ -3,7 +3,7 @@ order."""
 
 import json
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 
 import pytest
 
@@ -18,85 +18,17 @@ from ndparallel.results.measure import BYTES, KIND, Measurement
 from ndparallel.results.report import Report
 from ndparallel.results.run import Run
 from ndparallel.training.job import Job
-from tests.support.common import SMALL, loss_and_gradient_difference, measured, run, strategy
+from tests.support.common import SMALL, loss_and_gradient_difference, measured, on_mesh, run, strategy
 
 LESSON = "4d_combined"
 DENSE = SMALL.replace(layers=4)
-SPARSE = DENSE.replace(experts=4, expert_ffn=8, shared_experts=1)
-SCHEDULES = ("1f1b", "interleaved", "zb-h1")
-
-
-def meshes() -> list[Mesh]:
-    """All combinations of tp, pp, dp, cp in 1, 2 on at most 8 ranks, and those with dp 2 again with ep 2."""
-    found = []
-    for tp, pp, dp, cp in product((1, 2), repeat=4):
-        if tp * pp * dp * cp <= 8:
-            found += [Mesh(tp=tp, pp=pp, dp=dp, cp=cp, ep=ep) for ep in (1, 2) if ep <= dp]
-    return found
-
-
-def job_of(number: int, mesh: Mesh) -> Job:
-    """Each mesh with another schedule, ZeRO stage, kind of sequence parallelism, and model."""
-    model = SPARSE if mesh.ep > 1 or number % 3 == 0 else DENSE
-    return Job(
-        model=model,
-        dtype="float64",
-        batch=8,
-        microbatches=4 // mesh.dp if mesh.pp == 1 else 4,
-        schedule=SCHEDULES[number % 3] if mesh.pp > 1 else "1f1b",
-        stage_chunks=2 if mesh.pp > 1 and number % 3 == 1 else None,
-        zero=number % 4,
-        sequence_parallel=("none", "sp", "sp-regather")[number // 2 % 3],
-        context_parallel=("ring", "all-gather")[number % 2],
-    )
-
-
-def on(mesh: Mesh):
-    return replace(strategy(LESSON, "TP2 x PP2 x DP2"), mesh=lambda gpus: mesh, changes={})
-
-
-def test_there_are_at_least_twenty_distinct_combinations():
-    assert len(meshes()) == len(set(meshes())) >= 20
-
-
-@pytest.mark.parametrize(
-    ("number", "mesh"),
-    list(enumerate(meshes())),
-    ids=lambda value: value if isinstance(value, int) else repr(value),
-)
-def test_loss_and_every_gradient_shard_equal_the_single_gpus(number, mesh):
-    job = job_of(number, mesh)
-    reference = job.replace(schedule="1f1b", stage_chunks=None, zero=0, sequence_parallel="none")
-    loss, gradient = loss_and_gradient_difference(run(on(mesh), job, mesh.world_size), reference)
-    assert loss <= 1e-12 and gradient <= 1e-12
-
-
-@pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "experts"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("zero", range(4))
-def test_every_zero_stage_is_right_under_every_schedule(zero, schedule, model):
-    mesh = Mesh(tp=2, pp=2, dp=2, ep=2 if model.experts else 1)
-    chunks = 2 if schedule == "interleaved" else None
-    job = Job(model=model, dtype="float64", microbatches=4, zero=zero, schedule=schedule, stage_chunks=chunks)
-    loss, gradient = loss_and_gradient_difference(
-        run(on(mesh), job, 8), job.replace(schedule="1f1b", stage_chunks=None, zero=0)
-    )
-    assert loss <= 1e-12 and gradient <= 1e-12
-
-
-@pytest.mark.parametrize("name", ["TP2 x PP2 x DP2", "with experts, EP", "CP2 x TP2 x DP2, 2x sequence"])
-def test_the_lessons_own_strategies_are_right_in_float32(name):
-    own = strategy(LESSON, name)
-    job = own.job(Job(), 8)
-    loss, gradient = loss_and_gradient_difference(run(own, Job(), 8), job.replace(mesh=Mesh(), zero=0))
-    assert loss <= 1e-5 and gradient <= 1e-5
 
 
 def test_experts_run_on_sixteen_gpus_too():
     own = strategy(LESSON, "with experts, EP")
     job = own.job(Job(model=DENSE.replace(heads=4)), 16)
     assert job.mesh == Mesh(tp=2, pp=2, dp=4, ep=4)
-    loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job.replace(mesh=Mesh()))
+    loss, gradient = loss_and_gradient_difference(run(own, Job(model=DENSE), 16), job)
     assert loss <= 1e-5 and gradient <= 1e-5
 
 
@@ -105,7 +37,11 @@ def test_zero_2_and_fsdp_pay_for_every_microbatch():
     besides."""
     sent = {}
     for zero in range(4):
-        results = run(on(Mesh(pp=2, dp=2)), Job(model=DENSE, microbatches=4, zero=zero), 4)
+        results = run(
+            on_mesh(LESSON, "TP2 x PP2 x DP2", Mesh(pp=2, dp=2)),
+            Job(model=DENSE, microbatches=4, zero=zero),
+            4,
+        )
         sent[zero] = next(row["sent_bytes"] for row in hierarchy(results, POCKET) if row["axis"] == "dp")
     assert sent[0] == sent[1]
     assert sent[2] / sent[0] == pytest.approx((4 + 1) / 2)

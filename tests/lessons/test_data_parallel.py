@@ -15,8 +15,6 @@ from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 from tests.support.common import (
     SMALL,
-    TOLERANCE,
-    difference_of_weights,
     loss_and_gradient_difference,
     measured,
     names,
@@ -29,30 +27,6 @@ LESSON = "1d_data_parallel"
 STRATEGIES = names(LESSON)
 JOB = Job(model=SMALL, batch=16)
 DEFAULT = Job()
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_loss_and_every_gradient_shard_equal_the_single_gpus(name, dtype, microbatches):
-    job = JOB.replace(dtype=dtype, microbatches=microbatches)
-    loss, gradient = loss_and_gradient_difference(run(strategy(LESSON, name), job, 4), job)
-    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "dtype", "tolerance"),
-    [
-        ("sgd", "float32", 1e-5),
-        ("sgd", "float64", 1e-12),
-        ("adamw", "float32", 1e-3),
-        ("adamw", "float64", 1e-9),
-    ],
-)
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_weights_after_three_steps_equal_the_single_gpus(name, optimizer, dtype, tolerance):
-    job = JOB.replace(dtype=dtype, optimizer=optimizer, steps=3)
-    assert difference_of_weights(run(strategy(LESSON, name), job, 4), job) <= tolerance
 
 
 def forgets_one_wait(gpu: GPU, job: Job) -> Outcome:

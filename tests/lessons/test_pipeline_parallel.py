@@ -14,7 +14,7 @@ from ndparallel.lessons.main import main as lesson_main
 from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.options import most_parts
 from ndparallel.lessons.registry import load
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner
 from ndparallel.model import costs
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.model.units import local_sizes
@@ -25,11 +25,12 @@ from ndparallel.results.measure import Measurement
 from ndparallel.training.job import Job
 from ndparallel.training.pipeline_stages import schedule_of
 from tests.support.common import (
+    CHUNKS,
     SMALL,
-    TOLERANCE,
     loss_and_gradient_difference,
     measured,
     names,
+    pipeline,
     run,
     strategy,
 )
@@ -50,27 +51,6 @@ SCHEDULES = [
     "dualpipev",
     "searched",
 ]
-CHUNKED = {"interleaved": 2, "looped-bfs": 2}
-
-
-def pipeline(schedule: str, chunks: int | None = None):
-    return replace(strategy(LESSON, "1F1B"), changes={"schedule": schedule, "stage_chunks": chunks})
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("extra", [0, 1, 2])
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_loss_and_every_gradient_equal_the_single_gpus(schedule, ranks, extra, dtype):
-    """M in P, 2P, 2P + 1, where the schedule allows it."""
-    microbatches = [ranks, 2 * ranks, 2 * ranks + 1][extra]
-    if schedule == "interleaved" and microbatches % ranks:
-        pytest.skip("interleaved sends microbatches round in groups of P")
-    job = Job(model=EIGHT, batch=microbatches, microbatches=microbatches, dtype=dtype)
-    loss, gradient = loss_and_gradient_difference(
-        run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks), job
-    )
-    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize(
@@ -78,18 +58,8 @@ def test_loss_and_every_gradient_equal_the_single_gpus(schedule, ranks, extra, d
 )
 def test_tied_embeddings_sum_the_gradients_of_first_and_last_stage(schedule, ranks):
     job = Job(model=replace(EIGHT, tied=True), microbatches=8, dtype="float64", steps=2)
-    loss, gradient = loss_and_gradient_difference(
-        run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks), job
-    )
+    loss, gradient = loss_and_gradient_difference(run(pipeline(schedule), job, ranks), job)
     assert loss <= 1e-12 and gradient <= 1e-12
-
-
-@pytest.mark.parametrize("name", ["MLP on two GPUs", "naive"])
-def test_the_barest_pipelines_equal_their_single_gpu(name):
-    with Runner(POCKET, "inline") as runner:
-        bare, job = strategy(LESSON, name), Job(model=EIGHT, dtype="float64")
-        row, _ = runner.measured(enter(bare, job, 4))
-    assert row.max_gradient_difference <= 1e-12
 
 
 def work_of(job: Job, schedule, hardware) -> Work:
@@ -127,8 +97,8 @@ def work_of(job: Job, schedule, hardware) -> Work:
 def test_the_executed_clock_equals_the_timing_of_the_schedules_list(schedule, ranks, gpus_per_node):
     job = Job(model=EIGHT, microbatches=8, mesh=Mesh(pp=ranks))
     hardware = replace(POCKET, gpus_per_node=gpus_per_node)
-    results = run(pipeline(schedule, CHUNKED.get(schedule)), job, ranks, hardware)
-    listed = schedule_of(schedule, ranks, 8, CHUNKED.get(schedule))
+    results = run(pipeline(schedule), job, ranks, hardware)
+    listed = schedule_of(schedule, ranks, 8, CHUNKS.get(schedule))
     timing = time_schedule(listed, work_of(job, listed, hardware))
     for rank, result in enumerate(results):
         compute = [
@@ -160,8 +130,8 @@ def test_the_gradients_of_weights_that_a_schedule_puts_off_are_a_phase_of_their_
 def test_measured_peak_memory_is_the_schedules(schedule):
     """A middle rank peaks at peak_held activations of a chunk, but for what I frees and W still needs."""
     job = Job(microbatches=8, mesh=Mesh(pp=4))
-    results = run(pipeline(schedule, CHUNKED.get(schedule)), job, 4)
-    listed = schedule_of(schedule, 4, 8, CHUNKED.get(schedule))
+    results = run(pipeline(schedule), job, 4)
+    listed = schedule_of(schedule, 4, 8, CHUNKS.get(schedule))
     timing = time_schedule(listed, Work())
     sizes = local_sizes(job.model, 1, 1, 0, "none", "float32")
     per_layer = 4 * sum(costs.block_saved(sizes).values())

@@ -15,12 +15,9 @@ from ndparallel.lessons.registry import load
 from ndparallel.model import costs
 from ndparallel.model.units import ModelConfig, local_sizes
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
 from tests.support.common import (
     SMALL,
-    TOLERANCE,
-    loss_and_gradient_difference,
     measured,
     reference,
     run,
@@ -33,48 +30,9 @@ WIDE = ModelConfig(layers=2, hidden=32, heads=8, kv_heads=2, ffn=24, vocab=251, 
 DEFAULT = Job(chunks=2)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("kv_heads", [1, 2, 8])
-@pytest.mark.parametrize("sequence_parallel", ["none", "sp", "sp-regather"])
-@pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_loss_and_every_gradient_slice_equal_the_single_gpus(tp, sequence_parallel, kv_heads, dtype):
-    job = Job(
-        model=replace(WIDE, kv_heads=kv_heads), dtype=dtype, sequence_parallel=sequence_parallel, batch=2
-    )
-    loss, gradient = loss_and_gradient_difference(
-        run(strategy(LESSON, "TP") if sequence_parallel == "none" else plain(), job, tp), job
-    )
-    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
-
-
 def plain():
     """TP with the job's own kind of sequence parallelism."""
     return replace(strategy(LESSON, "TP"), changes={})
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("tp", "dp"), [(2, 2), (2, 4), (4, 2)])
-@pytest.mark.parametrize("sequence_parallel", ["none", "sp", "sp-regather"])
-def test_tp_times_fsdp_is_right_on_both_axes(tp, dp, sequence_parallel, dtype):
-    both = replace(
-        strategy(LESSON, "TP x FSDP"),
-        mesh=lambda gpus: Mesh(tp=tp, dp=dp),
-        changes={"sequence_parallel": sequence_parallel},
-    )
-    job = Job(model=WIDE, dtype=dtype, batch=4)
-    loss, gradient = loss_and_gradient_difference(run(both, job, tp * dp), job)
-    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("name", ["MLP, columns then rows", "MLP, columns twice"])
-@pytest.mark.parametrize("gpus", [2, 4])
-def test_the_two_layer_mlp_equals_its_single_gpu_whichever_way_it_is_cut(name, gpus):
-    cut = strategy(LESSON, name)
-    job = Job(model=SMALL, dtype="float64")
-    whole = launch(cut.reference, 1, POCKET, job, engine="inline")[0].value
-    results = run(cut, job, gpus)
-    assert gradient_difference((result.value for result in results), whole_tensors(whole.gradients)) <= 1e-12
-    assert results[0].value.losses == pytest.approx(whole.losses, rel=1e-12)
 
 
 def collectives_of(results, kind: str) -> list[Event]:

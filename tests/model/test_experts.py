@@ -19,38 +19,18 @@ from ndparallel.parallel.slices import views
 from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Replica
-from tests.support.common import SMALL, TOLERANCE, difference_of_weights, names, strategy
-from tests.support.common import run as run_strategy
-from tests.support.meshes import alone, both_passes, differences, forward_only, name, run
-
-MOE = replace(SMALL, layers=2, experts=4, top_k=2, expert_ffn=8, shared_experts=1)
-MODELS = {
-    "shared": MOE,
-    "unshared": replace(MOE, shared_experts=0, renormalise=False),
-    "many": replace(MOE, experts=8, top_k=3, shared_experts=2, balance_loss=0.5),
-    "one": replace(MOE, top_k=1, balance_loss=0.0),
-}
-# under which no choice is near a tie
-JOBS = {name: Job(model=model, seed=2) for name, model in MODELS.items()}
-MESHES = [
-    Mesh(),
-    Mesh(dp=2),
-    Mesh(dp=2, ep=2),
-    Mesh(dp=4, ep=2),
-    Mesh(dp=4, ep=4),
-    Mesh(tp=2),
-    Mesh(tp=4),
-    Mesh(cp=2),
-    Mesh(tp=2, cp=2),
-    Mesh(tp=2, dp=2, ep=2),
-    Mesh(cp=2, dp=2, ep=2),
-    Mesh(tp=2, cp=2, dp=2, ep=2),
-]
-LAYOUTS = [(mesh, "none") for mesh in MESHES] + [
-    (mesh, variant) for mesh in MESHES if mesh.tp > 1 for variant in ("sp", "sp-regather")
-]
-layouts = pytest.mark.parametrize(
-    ("mesh", "sequence_parallel"), LAYOUTS, ids=[f"{name(mesh)} {variant}" for mesh, variant in LAYOUTS]
+from tests.support.common import SMALL, loss_and_gradient_difference, strategy
+from tests.support.meshes import (
+    EXPERT_JOBS,
+    EXPERT_MESHES,
+    EXPERT_MODELS,
+    MOE,
+    both_passes,
+    differences,
+    forward_only,
+    layouts,
+    name,
+    run,
 )
 
 
@@ -178,7 +158,7 @@ def slope(replica: Replica, weight: np.ndarray, element: int, step: float = 1e-6
     return (sides[0] - sides[1]) / (2 * step)
 
 
-@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+@pytest.mark.parametrize("job", EXPERT_JOBS.values(), ids=EXPERT_JOBS)
 def test_every_gradient_is_that_of_finite_differences(job):
     job = job.replace(model=replace(job.model, layers=1), batch=2, dtype="float64")
     roomy = replace(POCKET, memory_bytes=float("inf"))
@@ -197,15 +177,7 @@ def test_every_gradient_is_that_of_finite_differences(job):
 # ------------------------------------------------------------------------------------ the numbers of any mesh
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in JOBS), ("shared", "float32")])
-@layouts
-def test_loss_and_every_gradient_shard_equal_the_single_gpus(mesh, sequence_parallel, name, dtype):
-    job = JOBS[name].replace(mesh=mesh, dtype=dtype, microbatches=2, sequence_parallel=sequence_parallel)
-    loss, gradient = differences(job)
-    assert loss <= TOLERANCE[dtype] and gradient <= TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+@pytest.mark.parametrize("job", EXPERT_JOBS.values(), ids=EXPERT_JOBS)
 def test_no_choice_is_near_a_tie(job):
     """What makes the comparison fair: rounding never changes who is chosen."""
     [result] = run(job, smallest_margins)
@@ -222,20 +194,10 @@ def smallest_margins(gpu, job: Job) -> list[float]:
     return [float(np.min(found[..., k - 1] - found[..., k])) for found in ordered]
 
 
-@pytest.mark.parametrize("strategy_name", names("1d_data_parallel"))
-@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=2), Mesh(dp=4, ep=4), Mesh(dp=2, cp=2, ep=2)], ids=name)
-def test_every_1d_strategy_trains_experts_that_ranks_share_out(strategy_name, mesh):
-    job = JOBS["shared"].replace(dtype="float64", optimizer="sgd", steps=3, microbatches=2)
-    on_mesh = replace(strategy("1d_data_parallel", strategy_name), mesh=lambda gpus: mesh)
-    results = run_strategy(on_mesh, job, 4)
-    assert max(differences(job, results)) <= 1e-12
-    assert difference_of_weights(results, alone(job)) <= 1e-12
-
-
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v"])
 def test_a_pipeline_computes_the_experts_weight_gradients_later(schedule):
-    model = replace(JOBS["shared"].model, layers=4)
-    job = JOBS["shared"].replace(
+    model = replace(EXPERT_JOBS["shared"].model, layers=4)
+    job = EXPERT_JOBS["shared"].replace(
         model=model,
         mesh=Mesh(pp=2, tp=2),
         dtype="float64",
@@ -244,15 +206,15 @@ def test_a_pipeline_computes_the_experts_weight_gradients_later(schedule):
         sequence_parallel="sp",
     )
     results = launch(strategy("3d_pipeline_parallel", "1F1B").program, 4, POCKET, job, engine="inline")
-    assert max(differences(job, results)) <= 1e-12
+    assert max(loss_and_gradient_difference(results, job)) <= 1e-12
 
 
 def test_full_recomputation_changes_no_gradient():
-    job = JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2, tp=2), dtype="float64", recompute="full")
+    job = EXPERT_JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2, tp=2), dtype="float64", recompute="full")
     assert max(differences(job)) <= 1e-12
 
 
-@layouts
+@layouts(EXPERT_MESHES)
 def test_no_split_changes_the_balance_loss(mesh, sequence_parallel):
     """A sequence's, summed over the ranks that share it; a batch's is the mean over its sequences."""
 
@@ -263,10 +225,10 @@ def test_no_split_changes_the_balance_loss(mesh, sequence_parallel):
                 losses.setdefault(layer, []).append(routed.balance_loss)
         return {layer: np.mean(values) for layer, values in losses.items()}
 
-    job = JOBS["many"].replace(
+    job = EXPERT_JOBS["many"].replace(
         mesh=mesh, dtype="float64", sequence_parallel=sequence_parallel, microbatches=2
     )
-    assert balance_loss(job) == pytest.approx(balance_loss(alone(job).replace(microbatches=1)), rel=1e-12)
+    assert balance_loss(job) == pytest.approx(balance_loss(job.work), rel=1e-12)
 
 
 def test_the_ranks_of_an_expert_are_those_of_dp_seen_twice():
@@ -290,7 +252,7 @@ def test_the_ranks_of_an_expert_are_those_of_dp_seen_twice():
 
 def test_a_capacity_that_no_expert_reaches_changes_nothing():
     """A token goes to an expert once, so factor experts / top_k has room for all."""
-    dropless = JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2))
+    dropless = EXPERT_JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2))
     roomy = dropless.replace(model=replace(dropless.model, capacity_factor=2.0))
     for one, other in zip(run(dropless), run(roomy)):
         assert all((a.array == b.array).all() for a, b in zip(one.value.gradients, other.value.gradients))
@@ -300,7 +262,7 @@ def test_a_capacity_that_no_expert_reaches_changes_nothing():
 @pytest.mark.parametrize("mesh", [Mesh(), Mesh(dp=2, ep=2), Mesh(dp=2, ep=2, tp=2)], ids=name)
 def test_what_is_over_an_experts_capacity_is_dropped_and_counted_by_its_source(mesh):
     factor = 0.75
-    job = Job(model=replace(MODELS["shared"], capacity_factor=factor), mesh=mesh)
+    job = Job(model=replace(EXPERT_MODELS["shared"], capacity_factor=factor), mesh=mesh)
     tokens = job.microbatch * job.model.sequence // mesh.tp
     limit = int(np.ceil(factor * tokens * 2 / 4))
     results = [result.value[1].routed[0] for result in run(job, forward_only)]
@@ -334,8 +296,8 @@ def with_ties(gpu, job: Job):
 )
 def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
     """All tokens go to experts 0 and 1, whatever the mesh; the others are on ranks of their own."""
-    job = JOBS["shared"].replace(mesh=mesh, dtype="float64")
-    [single] = run(alone(job), with_ties)
+    job = EXPERT_JOBS["shared"].replace(mesh=mesh, dtype="float64")
+    [single] = run(job.work, with_ties)
     whole = whole_tensors(single.value.gradients)
     assert all((whole[f"layers.1.experts.{weight}"][2:] == 0).all() for weight in ("gate_up", "down"))
     assert all((whole["layers.1.experts.down"][expert] != 0).any() for expert in (0, 1))
@@ -350,9 +312,9 @@ def test_an_expert_without_tokens_has_gradient_0_and_its_rank_takes_part(mesh):
 # ---------------------------------------------------------------------------------- operations, memory, bytes
 
 
-@layouts
+@layouts(EXPERT_MESHES)
 def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel):
-    job = JOBS["shared"].replace(mesh=mesh, sequence_parallel=sequence_parallel)
+    job = EXPERT_JOBS["shared"].replace(mesh=mesh, sequence_parallel=sequence_parallel)
     for result in run(job, both_passes):
         z, routed = sizes_of(job, result.rank), result.value[1].routed[0]["layers.1", 0]
         sent = z.routed_tokens * z.top_k
@@ -377,11 +339,11 @@ KEPT = [("shared", "float32", None), ("many", "float64", None), ("unshared", "fl
 
 
 @pytest.mark.parametrize(("name", "dtype", "factor"), KEPT)
-@layouts
+@layouts(EXPERT_MESHES)
 def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
     mesh, sequence_parallel, name, dtype, factor
 ):
-    job = JOBS[name]
+    job = EXPERT_JOBS[name]
     model = replace(job.model, capacity_factor=factor)
     job = job.replace(model=model, mesh=mesh, dtype=dtype, sequence_parallel=sequence_parallel)
     for result in run(job, forward_only):
@@ -401,7 +363,7 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
 
 def test_a_blocks_list_is_that_of_equally_busy_experts():
     """What the planner sums is what a balanced run would charge and keep."""
-    z = local_sizes(MODELS["shared"], 8, 2, 0, "sp", "float32", ep=2)
+    z = local_sizes(EXPERT_MODELS["shared"], 8, 2, 0, "sp", "float32", ep=2)
     sent, rows = costs.balanced(z)
     assert sent * 2 == sum(rows) and len(rows) == 2, "each of two tp ranks sends half of what both work on"
     assert costs.block_forward(z) == costs.attention_forward(z) + costs.experts_forward(z, sent, rows)
@@ -414,8 +376,8 @@ def test_compute_of_all_ranks_together_is_the_single_gpus_but_for_sorting(mesh):
     def flops(job):
         return sum(event.flops for result in run(job, both_passes) for event in events(result, COMPUTE))
 
-    job = JOBS["shared"].replace(mesh=mesh)
-    assert flops(job) == flops(alone(job))
+    job = EXPERT_JOBS["shared"].replace(mesh=mesh)
+    assert flops(job) == flops(job.work)
 
 
 @pytest.mark.parametrize("sequence_parallel", ["none", "sp"])
@@ -424,7 +386,9 @@ def test_a_row_crosses_the_ep_links_once_each_way_whatever_tp_is(sequence_parall
     layer."""
 
     def crossed(tp):
-        job = JOBS["unshared"].replace(mesh=Mesh(dp=2, ep=2, tp=tp), sequence_parallel=sequence_parallel)
+        job = EXPERT_JOBS["unshared"].replace(
+            mesh=Mesh(dp=2, ep=2, tp=tp), sequence_parallel=sequence_parallel
+        )
         results = run(job, both_passes)
         counts = {
             event.what[0][1]
@@ -452,8 +416,8 @@ def test_a_row_crosses_the_ep_links_once_each_way_whatever_tp_is(sequence_parall
 def test_the_rank_of_the_popular_experts_holds_all():
     """With ties all rows go to rank 0's experts: its work is that of all ranks, and the others wait for
     it."""
-    job = JOBS["unshared"].replace(
-        model=replace(MODELS["unshared"], layers=1, balance_loss=0.0), mesh=Mesh(dp=2, ep=2), batch=64
+    job = EXPERT_JOBS["unshared"].replace(
+        model=replace(EXPERT_MODELS["unshared"], layers=1, balance_loss=0.0), mesh=Mesh(dp=2, ep=2), batch=64
     )
     crowded = run(job, with_ties)
     rows = [result.value.routed[0]["layers.0", 0].expert_rows for result in crowded]
@@ -474,7 +438,9 @@ def expert_events(result) -> list[Event]:
 def test_senders_queue_at_the_popular_door():
     """Three ranks send all their rows to the fourth, which takes them in one after another: 3 n /
     bandwidth."""
-    job = JOBS["one"].replace(model=replace(MODELS["one"], layers=1, shared_experts=0), mesh=Mesh(dp=4, ep=4))
+    job = EXPERT_JOBS["one"].replace(
+        model=replace(EXPERT_MODELS["one"], layers=1, shared_experts=0), mesh=Mesh(dp=4, ep=4)
+    )
     results = run(job, with_ties)
     arrivals = [event for event in events(results[0], RECEIVE, "ep") if event.bytes > 1000][:3]
     n = job.microbatch * SMALL.sequence * SMALL.hidden * 4
@@ -485,7 +451,7 @@ def test_senders_queue_at_the_popular_door():
 
 def test_shared_experts_compute_while_rows_travel():
     """Across nodes, all of it is hidden behind the rows' way to the experts."""
-    job = JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2))
+    job = EXPERT_JOBS["shared"].replace(mesh=Mesh(dp=2, ep=2))
     for result in run(job, forward_only, replace(POCKET, gpus_per_node=1)):
         travelling = events(result, COLLECTIVE, "ep")[1::3]  # of each layer: counts, rows there, rows back
         shared = [

@@ -9,11 +9,13 @@ from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load, single_gpu
 from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import Measurement, measure
 from ndparallel.training.gradient_check import gradient_difference, weight_difference, whole_tensors
 from ndparallel.training.job import Job
 
 SMALL = ModelConfig(layers=3, hidden=16, heads=4, kv_heads=2, ffn=24, sequence=16)
+CHUNKS = {"interleaved": 2, "looped-bfs": 2}  # stages of a rank, of schedules that leave it open
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
@@ -25,6 +27,17 @@ def names(lesson: str) -> list[str]:
     return [strategy.name for strategy in load(lesson).strategies]
 
 
+def on_mesh(lesson: str, name: str, mesh: Mesh) -> Strategy:
+    """The strategy on this mesh, with the job's own settings in place of those that it brings."""
+    return replace(strategy(lesson, name), mesh=lambda gpus: mesh, changes={})
+
+
+def pipeline(schedule: str) -> Strategy:
+    """3D's pipeline with this schedule."""
+    changes = {"schedule": schedule, "stage_chunks": CHUNKS.get(schedule)}
+    return replace(strategy("3d_pipeline_parallel", "1F1B"), changes=changes)
+
+
 def run(
     strategy: Strategy, job: Job, gpus: int, hardware: Hardware = POCKET, engine: str = "inline"
 ) -> list[RankResult]:
@@ -32,10 +45,14 @@ def run(
     return launch(strategy.program, job.mesh.world_size, hardware, job, engine=engine)
 
 
-@lru_cache(maxsize=64)
 def reference(job: Job) -> RankResult:
-    """The single GPU's run of the same job, in one piece, with all the memory it needs."""
-    return run(single_gpu(), job.replace(microbatches=1), 1, replace(POCKET, memory_bytes=float("inf")))[0]
+    """The single GPU's run of the same work: in one piece, with all the memory it needs."""
+    return run_alone(job.work)
+
+
+@lru_cache(maxsize=64)
+def run_alone(job: Job) -> RankResult:
+    return run(single_gpu(), job, 1, replace(POCKET, memory_bytes=float("inf")))[0]
 
 
 def loss_and_gradient_difference(results: list[RankResult], job: Job) -> tuple[float, float]:

@@ -1,14 +1,50 @@
 """What the tests of experts and of context parallelism share: one training step on any mesh, and how far it
 is from the single GPU's."""
 
+from dataclasses import replace
+
+import pytest
+
 from gpu import GPU
 from ndparallel.engines.launch import RankResult, launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
-from tests.support.common import reference
+from tests.support.common import SMALL, loss_and_gradient_difference
+
+CONTEXT_MESHES = [
+    Mesh(cp=2),
+    Mesh(cp=4),
+    Mesh(cp=8),
+    Mesh(cp=2, tp=2),
+    Mesh(cp=2, tp=4),
+    Mesh(cp=2, dp=2),
+    Mesh(cp=2, tp=2, dp=2),
+]
+EXPERT_MESHES = [
+    Mesh(),
+    Mesh(dp=2),
+    Mesh(dp=2, ep=2),
+    Mesh(dp=4, ep=2),
+    Mesh(dp=4, ep=4),
+    Mesh(tp=2),
+    Mesh(tp=4),
+    Mesh(cp=2),
+    Mesh(tp=2, cp=2),
+    Mesh(tp=2, dp=2, ep=2),
+    Mesh(cp=2, dp=2, ep=2),
+    Mesh(tp=2, cp=2, dp=2, ep=2),
+]
+MOE = replace(SMALL, layers=2, experts=4, top_k=2, expert_ffn=8, shared_experts=1)
+EXPERT_MODELS = {
+    "shared": MOE,
+    "unshared": replace(MOE, shared_experts=0, renormalise=False),
+    "many": replace(MOE, experts=8, top_k=3, shared_experts=2, balance_loss=0.5),
+    "one": replace(MOE, top_k=1, balance_loss=0.0),
+}
+# with this seed no choice of an expert is near a tie
+EXPERT_JOBS = {name: Job(model=model, seed=2) for name, model in EXPERT_MODELS.items()}
 
 
 def train(gpu: GPU, job: Job) -> Outcome:
@@ -48,24 +84,9 @@ def run(job: Job, program=train, hardware=POCKET) -> list[RankResult]:
     return launch(program, job.mesh.world_size, hardware, job, engine="inline")
 
 
-def alone(job: Job) -> Job:
-    """The same job on one GPU."""
-    return job.replace(
-        mesh=Mesh(),
-        sequence_parallel="none",
-        context_parallel="ring",
-        recompute="none",
-        schedule="1f1b",
-        stage_chunks=None,
-    )
-
-
-def differences(job: Job, results: list[RankResult] | None = None) -> tuple[float, float]:
-    """How far a run is from the single GPU's: its loss, relative, and its gradients."""
-    results, expected = results or run(job), reference(alone(job)).value
-    losses = [result.value.losses[0] for result in results if result.value.losses]
-    loss = abs(sum(losses) / len(losses) - expected.losses[0]) / expected.losses[0]
-    return loss, gradient_difference((result.value for result in results), whole_tensors(expected.gradients))
+def differences(job: Job) -> tuple[float, float]:
+    """How far one step on the job's mesh is from the single GPU's: its loss, relative, and its gradients."""
+    return loss_and_gradient_difference(run(job), job)
 
 
 def name(mesh: Mesh) -> str:
@@ -77,3 +98,12 @@ def name(mesh: Mesh) -> str:
         )
         or "single"
     )
+
+
+def layouts(meshes: list[Mesh]) -> pytest.MarkDecorator:
+    """Parametrize by mesh and kind of sequence parallelism: each mesh without, and with both where it has
+    tensor parallelism."""
+    pairs = [(mesh, "none") for mesh in meshes]
+    pairs += [(mesh, variant) for mesh in meshes if mesh.tp > 1 for variant in ("sp", "sp-regather")]
+    ids = [f"{name(mesh)} {variant}" for mesh, variant in pairs]
+    return pytest.mark.parametrize(("mesh", "sequence_parallel"), pairs, ids=ids)
