@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.catalog import RECIPES, build
+from ndparallel.pipeline.catalog import build, written
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.timing import time_schedule
@@ -39,7 +39,7 @@ def main() -> None:
         "check",
         title=f"{RANKS} ranks, {MICROBATCHES} microbatches: seconds",
     )
-    for name in RECIPES:
+    for name in written():
         schedule: Schedule = build(name, RANKS, MICROBATCHES)
         steps = (
             partial(build, name, RANKS, MICROBATCHES),

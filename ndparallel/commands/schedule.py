@@ -21,7 +21,7 @@ from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
-from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
+from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.report import quiet_table
@@ -31,7 +31,7 @@ MOST_STEPS = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("names", nargs="+", metavar="NAME", help=", ".join(SCHEDULES))
+    add("names", nargs="+", metavar="NAME", help=", ".join([*written(), SEARCHED]))
     add("--stages", type=int, required=True, metavar="P", help="ranks of the pipeline")
     add("--microbatches", type=int, required=True, metavar="M", help="parts that the batch is cut into")
     add(

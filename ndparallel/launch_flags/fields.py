@@ -11,6 +11,8 @@ Glossary
 
 from collections.abc import Mapping
 
+from ndparallel.pipeline.catalog import names_in
+
 SIZES = {  # of a model
     "layers": "--num-layers",
     "hidden": "--hidden-size",
@@ -77,21 +79,12 @@ RECOMPUTE_SOME = "--recompute-granularity full --recompute-method block --recomp
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe")
 ZERO = {0: "", 1: "--use-distributed-optimizer", 2: f"{FSDP} optim_grads", 3: f"{FSDP} optim_grads_params"}
 
-MEGATRON_SCHEDULES = ("1f1b", "interleaved")
 
 TITAN_DEGREES = {
     "tp": "parallelism.tensor_parallel_degree",
     "pp": "parallelism.pipeline_parallel_degree",
     "cp": "parallelism.context_parallel_degree",
     "ep": "parallelism.expert_parallel_degree",
-}
-TITAN_SCHEDULES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "looped-bfs": "LoopedBFS",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
 }
 TITAN_RESHARD = {2: "never", 3: "always"}  # after the forward pass, by ZeRO's stage
 TITAN_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
@@ -129,7 +122,7 @@ def megatron_rows() -> list[tuple[str, str, str]]:
 
 def torchtitan_rows() -> list[tuple[str, str, str]]:
     degrees = [("plan", name, f"{key} = N") for name, key in TITAN_DEGREES.items()]
-    schedules = [("plan", f"schedule = {ours}", theirs) for ours, theirs in TITAN_SCHEDULES.items()]
+    schedules = [("plan", f"schedule = {ours}", theirs) for ours, theirs in names_in("torchtitan").items()]
     recompute = [
         ("plan", f"recompute = {word}", f"activation_checkpoint = {value}")
         for word, value in TITAN_RECOMPUTE.items()

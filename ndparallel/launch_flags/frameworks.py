@@ -14,6 +14,7 @@ from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import Reading, read_megatron
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
+from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import find_stack
 
@@ -48,7 +49,7 @@ class Framework:
 MEGATRON = Framework(
     "megatron",
     emit_megatron,
-    can_launch={"schedule": fields.MEGATRON_SCHEDULES, "zero": (0, 1, 3)},
+    can_launch={"schedule": tuple(names_in("megatron")), "zero": (0, 1, 3)},
     frozen=partial(frozen, "megatron"),
     rows=fields.megatron_rows,
     read=read_megatron,
@@ -56,7 +57,7 @@ MEGATRON = Framework(
 TORCHTITAN = Framework(
     "torchtitan",
     emit_torchtitan,
-    can_launch={"schedule": tuple(fields.TITAN_SCHEDULES), "zero": (0, 2, 3)},
+    can_launch={"schedule": tuple(names_in("torchtitan")), "zero": (0, 2, 3)},
     frozen=partial(frozen, "torchtitan"),
     rows=fields.torchtitan_rows,
     software="torchtitan",

@@ -17,6 +17,7 @@ from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
+from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
@@ -204,8 +205,9 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
 def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.pp == 1:
         return
-    if plan.schedule not in fields.MEGATRON_SCHEDULES:
-        raise cannot(f"the schedule {plan.schedule}", "it has 1f1b, and interleaved with several chunks")
+    if plan.schedule not in (ours := names_in("megatron")):
+        has = ", and ".join(name + " with several chunks" * (not RECIPES[name].chunks) for name in ours)
+        raise cannot(f"the schedule {plan.schedule}", f"it has {has}")
     if plan.chunks > 1 and plan.pp == 2 and not job.stack.pp_overlap:
         raise cannot(
             "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"

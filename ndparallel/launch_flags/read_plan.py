@@ -11,6 +11,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
+from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors
@@ -44,7 +45,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
         sequence_parallel=flags.has("--sequence-parallel") and tp > 1,
         recompute=recompute_from(flags),
         recompute_layers=recompute_layers_from(flags),
-        schedule="interleaved" if chunks > 1 else "1f1b",
+        schedule=default_schedule(chunks),
     )
 
 

@@ -17,6 +17,7 @@ from ndparallel.base.quoting import in_docstring
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
+from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
@@ -175,11 +176,12 @@ def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
 def pipeline(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.pp == 1:
         return
-    if plan.schedule not in fields.TITAN_SCHEDULES:
-        raise cannot(f"schedule {plan.schedule}", f"it has {', '.join(fields.TITAN_SCHEDULES)}")
-    if plan.schedule in ("interleaved", "looped-bfs") and plan.chunks == 1:
-        raise cannot(f"{plan.schedule} with one chunk", "take more, or 1f1b")
-    yield "parallelism.pipeline_parallel_schedule", f'"{fields.TITAN_SCHEDULES[plan.schedule]}"'
+    known = names_in("torchtitan")
+    if plan.schedule not in known:
+        raise cannot(f"schedule {plan.schedule}", f"it has {', '.join(known)}")
+    if plan.recipe.chunks is None and plan.chunks == 1:
+        raise cannot(f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}")
+    yield "parallelism.pipeline_parallel_schedule", f'"{known[plan.schedule]}"'
     yield "parallelism.pipeline_parallel_microbatch_size", f"{plan.micro_batch}"
     yield (
         "parallelism.module_fqns_per_model_part",

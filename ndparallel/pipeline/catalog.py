@@ -1,4 +1,4 @@
-"""All schedules by name: where each comes from, what it can do, and `build`, which writes its lists.
+"""All schedules by name: where each comes from, what it can do, and `build`, which writes their lists.
 
 Idea   What a schedule cannot do is said here, once, in one sentence with the nearest choice that it can.
 Cost   About a microsecond for every action; `searched` tries many orders (see `ndparallel.pipeline.search`).
@@ -7,57 +7,29 @@ Limit  `searched` alone looks at times and memory; the others are the same for e
 Glossary: see `ndparallel.pipeline.actions`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import count
-from ndparallel.pipeline import schedules
 from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.schedules import Program, RankSide
+from ndparallel.pipeline.recipe import RankSide, Recipe
+from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one schedule is written.
-
-    program: one rank's actions; source: where the schedule was published; chunks: how many it keeps per rank,
-    None for any number; groups: whether microbatches go round in groups of P.
-    """
-
-    program: Callable[[RankSide], Program]
-    source: str
-    chunks: int | None = 1
-    layout: str = "loop"
-    groups: bool = False
-
-    @property
-    def default_chunks(self) -> int:
-        return self.chunks or 2
-
-    @property
-    def summary(self) -> str:
-        return " ".join((self.program.__doc__ or "").split())
+SEARCHED = "searched"  # the order that is found for given seconds and a given memory
 
 
-RECIPES: dict[str, Recipe] = {
-    "naive": Recipe(schedules.naive, "arXiv 1811.06965, figure 2b"),
-    "gpipe": Recipe(schedules.gpipe, "arXiv 1811.06965, drawn as in arXiv 2104.04473, figure 3"),
-    "1f1b": Recipe(
-        schedules.one_f_one_b, "PipeDream-Flush, arXiv 2006.09503; drawn as in arXiv 2104.04473, figure 4"
-    ),
-    "eager-1f1b": Recipe(schedules.eager_1f1b, "arXiv 2211.05322"),
-    "interleaved": Recipe(
-        schedules.interleaved, "Megatron-LM, arXiv 2104.04473, figure 4", chunks=None, groups=True
-    ),
-    "looped-bfs": Recipe(schedules.looped_bfs, "arXiv 2211.05953", chunks=None),
-    "zb-h1": Recipe(schedules.zb_h1, "arXiv 2401.10241, figure 3"),
-    "zb-h2": Recipe(schedules.zb_h2, "arXiv 2401.10241, figure 3"),
-    "zb-v": Recipe(schedules.zb_v, "arXiv 2401.10241, section on ZB-V", chunks=2, layout="v"),
-    "dualpipev": Recipe(schedules.dualpipev, "github.com/deepseek-ai/DualPipe", chunks=2, layout="v"),
-}
-SCHEDULES = (*RECIPES, "searched")
+def written() -> list[str]:
+    """The schedules whose order is written, and not searched for."""
+    return [name for name, recipe in RECIPES.items() if not recipe.is_searched]
+
+
+def names_in(framework: str) -> dict[str, str]:
+    """The schedules that a framework has: our names, and its own."""
+    return {name: recipe.names[framework] for name, recipe in RECIPES.items() if framework in recipe.names}
+
+
+def default_schedule(chunks: int) -> str:
+    """The schedule where nobody names one: 1F1B, interleaved with several chunks."""
+    return "interleaved" if chunks > 1 else "1f1b"
 
 
 def build(
@@ -74,10 +46,11 @@ def build(
 
     Raise UserError, with the nearest valid choice, for what the schedule cannot do.
     """
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
+    names = [*written(), SEARCHED]
+    if name not in names:
+        raise unknown("schedule", name, names)
     check_sizes(name, ranks, microbatches, chunks)
-    if name == "searched":
+    if name == SEARCHED:
         # only where it is asked for, with the clocks that it needs
         from ndparallel.pipeline.search import search
 
@@ -87,6 +60,7 @@ def build(
 
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:
+    """Raise UserError, with the nearest valid choice, for sizes that a schedule cannot have."""
     for what, number in (
         ("rank", ranks),
         ("microbatch", microbatches),
@@ -94,13 +68,14 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
     ):
         if number < 1:
             raise UserError(f"a schedule needs at least 1 {what}, not {number}.")
-    only = RECIPES[name].chunks if name in RECIPES else 1
+    recipe = RECIPES.get(name)
+    only = recipe.chunks if recipe else 1
     if only and chunks not in (None, only):
         raise UserError(
-            f"{name} keeps {count(only, 'chunk')} per rank, not {chunks}: take {only}, or interleaved with "
-            f"{chunks}."
+            f"{name} keeps {count(only, 'chunk')} per rank, not {chunks}: take {only}, or "
+            f"{default_schedule(chunks or 1)} with {chunks}."
         )
-    if name in RECIPES and RECIPES[name].groups and microbatches % ranks:
+    if recipe and recipe.groups and microbatches % ranks:
         below = microbatches // ranks * ranks
         near = f"{below} or {below + ranks}" if below else f"{ranks}"
         raise UserError(
@@ -110,8 +85,10 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
 
 
 def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Schedule:
-    """Where a batch is too short to fill the pipeline, a program runs past the last microbatch; what is past
-    it is left out here."""
+    """Write all ranks' lists. Where a batch is too short to fill the pipeline, a program runs past the last
+    microbatch; what is past it is left out here."""
+    if recipe.program is None:
+        raise ValueError(f"the order of {name} is searched for, not written.")
     actions, fused = [], []
     for rank in range(layout.ranks):
         side = RankSide(layout, rank, microbatches)

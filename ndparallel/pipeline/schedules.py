@@ -12,52 +12,13 @@ Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the sche
 microbatches, r the rank.
 """
 
-from collections import deque
-from collections.abc import Iterator
-from itertools import count, islice
+from itertools import islice
 
-from ndparallel.pipeline.actions import Action, Layout
+import numpy as np
 
-Program = Iterator[Action]
+from ndparallel.pipeline.recipe import RECIPES, Program, RankSide, Recipe, register
 
-
-class RankSide:
-    """One rank's side of a schedule while it is written: hands out the next microbatch of every kind, in
-    order."""
-
-    def __init__(self, layout: Layout, rank: int, microbatches: int):
-        self.rank, self.microbatches, self.ranks, self.chunks = (
-            rank,
-            microbatches,
-            layout.ranks,
-            layout.chunks,
-        )
-        self.below = layout.ranks - 1 - rank
-        self.pairs: list[tuple[Action, Action]] = []
-        self._stages = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
-        self._forwards = [count() for _ in self._stages]
-        self._backwards = [count() for _ in self._stages]
-        self._weights_due: deque[tuple[int, int]] = deque()
-
-    def F(self, chunk: int = 0) -> Action:
-        return Action("F", self._stages[chunk], next(self._forwards[chunk]))
-
-    def B(self, chunk: int = 0) -> Action:
-        return Action("B", self._stages[chunk], next(self._backwards[chunk]))
-
-    def I(self, chunk: int = 0) -> Action:  # noqa: E743
-        action = Action("I", self._stages[chunk], next(self._backwards[chunk]))
-        self._weights_due.append((action.stage, action.microbatch))
-        return action
-
-    def W(self) -> Action:
-        """The weight gradient that has been due the longest."""
-        return Action("W", *self._weights_due.popleft())
-
-    def fused(self, first: Action, second: Action) -> Program:
-        """Two actions that run as one."""
-        self.pairs.append((first, second))
-        yield from (first, second)
+ZERO_BUBBLE = "arXiv 2401.10241"
 
 
 def by_turns(forwards: Program, backwards: Program, first: int) -> Program:
@@ -73,27 +34,64 @@ def one_chunk(at: RankSide, first: int) -> Program:
     return by_turns((at.F() for _ in range(at.microbatches)), (at.B() for _ in range(at.microbatches)), first)
 
 
+@register(
+    "naive",
+    source="arXiv 1811.06965, figure 2b",
+    peak_in_flight=lambda m, r, p, v: 1,
+    one_at_a_time=True,
+    spelled="naive",
+)
 def naive(at: RankSide) -> Program:
     """One microbatch after another, forward through all ranks and back: one rank works at a time."""
     return one_chunk(at, first=0)
 
 
+@register(
+    "gpipe",
+    source="arXiv 1811.06965, drawn as in arXiv 2104.04473, figure 3",
+    peak_in_flight=lambda m, r, p, v: m,
+    names={"torchtitan": "GPipe"},
+    spelled="gpipe|afab|fthenb|allforward",
+)
 def gpipe(at: RankSide) -> Program:
     """All forwards, then all backwards."""
     return one_chunk(at, first=at.microbatches)
 
 
+@register(
+    "1f1b",
+    source="PipeDream-Flush, arXiv 2006.09503; drawn as in arXiv 2104.04473, figure 4",
+    peak_in_flight=lambda m, r, p, v: np.minimum(m, p - r),
+    waits_on_messages=True,
+    names={"torchtitan": "1F1B", "megatron": "forward_backward_pipelining_without_interleaving"},
+    spelled="^(?!.*(gpipe|afab|fthenb|allforward)).*(1f1b|pipedream|dapple|flush)",
+)
 def one_f_one_b(at: RankSide) -> Program:
     """As many forwards as there are ranks below, then by turns: a rank holds at most P - r microbatches, not
     M."""
     return one_chunk(at, first=at.below)
 
 
+@register(
+    "eager-1f1b",
+    source="arXiv 2211.05322",
+    peak_in_flight=lambda m, r, p, v: np.minimum(m, 2 * (p - r) - 1),
+    spelled="eager",
+)
 def eager_1f1b(at: RankSide) -> Program:
     """1F1B with twice the head start, so that a message has the time of one action to arrive."""
     return one_chunk(at, first=2 * at.below)
 
 
+@register(
+    "interleaved",
+    source="Megatron-LM, arXiv 2104.04473, figure 4",
+    chunks=None,
+    groups=True,
+    peak_in_flight=lambda m, r, p, v: np.minimum(m * v, (v - 1) * p + 2 * (p - 1 - r) + 1),
+    names={"torchtitan": "Interleaved1F1B", "megatron": "forward_backward_pipelining_with_interleaving"},
+    spelled="^(?!.*eager).*(interleav|1f1bi|vpp|virtual)",
+)
 def interleaved(at: RankSide) -> Program:
     """1F1B over V chunks in a loop: P microbatches through one chunk, the same P through the next: the
     pipeline fills V times sooner."""
@@ -103,6 +101,14 @@ def interleaved(at: RankSide) -> Program:
     return by_turns(forwards, backwards, first=(at.chunks - 1) * at.ranks + 2 * at.below)
 
 
+@register(
+    "looped-bfs",
+    source="arXiv 2211.05953",
+    chunks=None,
+    peak_in_flight=lambda m, r, p, v: m * v,
+    names={"torchtitan": "LoopedBFS"},
+    spelled="bfs|breadthfirst",
+)
 def looped_bfs(at: RankSide) -> Program:
     """GPipe over V chunks in a loop, breadth first: all microbatches through one chunk before the next."""
     forwards = (at.F(chunk) for chunk in range(at.chunks) for _ in range(at.microbatches))
@@ -125,18 +131,44 @@ def zero_bubble(at: RankSide, depth: int) -> Program:
         yield at.W()
 
 
+@register(
+    "zb-h1",
+    source=f"{ZERO_BUBBLE}, figure 3",
+    peak_in_flight=lambda m, r, p, v: np.minimum(m, p),
+    head_start=lambda p: p,
+    splits=True,
+    spelled="zb|zerobubble",
+)
 def zb_h1(at: RankSide) -> Program:
     """Zero bubble with 1F1B's memory: every rank holds P; a third of the bubble is left when F, I and W take
     the same time."""
     return zero_bubble(at, depth=1)
 
 
+@register(
+    "zb-h2",
+    source=f"{ZERO_BUBBLE}, figure 3",
+    peak_in_flight=lambda m, r, p, v: np.minimum(m, 2 * p - 1),
+    head_start=lambda p: 2 * p - 1,
+    splits=True,
+    spelled="zbh2|zerobubbleh2",
+)
 def zb_h2(at: RankSide) -> Program:
     """Zero bubble with about twice 1F1B's memory, 2P - 1: when F, I and W take the same time, nobody waits
     once it has begun."""
     return zero_bubble(at, depth=2)
 
 
+@register(
+    "zb-v",
+    source=f"{ZERO_BUBBLE}, section on ZB-V",
+    chunks=2,
+    layout="v",
+    peak_in_flight=lambda m, r, p, v: np.minimum(np.minimum(2 * m, 2 * p), m + 1 + r),
+    splits=True,
+    names={"torchtitan": "ZBVZeroBubble"},
+    spelled="zbv|zerobubblev|zbvpp",
+)
 def zb_v(at: RankSide) -> Program:
     """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the
     first backward itself."""
@@ -159,6 +191,17 @@ def zb_v(at: RankSide) -> Program:
         yield at.W()
 
 
+@register(
+    "dualpipev",
+    source="github.com/deepseek-ai/DualPipe",
+    chunks=2,
+    layout="v",
+    peak_in_flight=lambda m, r, p, v: np.minimum(np.minimum(2 * m, 2 * p + 1), m + 1 + r),
+    splits=True,
+    pairs=True,
+    names={"torchtitan": "DualPipeV"},
+    spelled="dualpipe",
+)
 def dualpipev(at: RankSide) -> Program:
     """Two chunks in a V; in the steady part each forward runs as one with a backward of the other chunk, so
     that the messages between experts of one hide behind the other's compute."""
@@ -188,3 +231,23 @@ def _dualpipev_end(at: RankSide) -> Program:
         yield from (at.W(), at.I(0))
     for _ in range(at.rank + 1):
         yield at.W()
+
+
+# ------------------------------------------- orders that are searched for, see ndparallel.pipeline.search
+
+RECIPES["zb-1p"] = Recipe(
+    program=None,
+    source=f"{ZERO_BUBBLE}, section 3.1",
+    peak_in_flight=lambda m, r, p, v: np.minimum(m, p),
+    memory_limit=lambda p: p,
+    head_start=lambda p: p,
+    spelled="zb1p",
+)
+RECIPES["zb-2p"] = Recipe(
+    program=None,
+    source=f"{ZERO_BUBBLE}, section 3.1",
+    peak_in_flight=lambda m, r, p, v: np.minimum(m, 2 * p),
+    memory_limit=lambda p: 2 * p,
+    head_start=lambda p: 2 * p,
+    spelled="zb2p",
+)

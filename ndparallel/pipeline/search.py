@@ -27,7 +27,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import run_ranks, waits_for
 from ndparallel.pipeline.clock import Clock
-from ndparallel.pipeline.schedules import RankSide, by_turns
+from ndparallel.pipeline.recipe import RankSide
+from ndparallel.pipeline.schedules import by_turns
 from ndparallel.pipeline.timing import Timing, kept_by
 from ndparallel.pipeline.work import Work
 

@@ -22,6 +22,7 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.layers.collective_time import GroupLinks
 from ndparallel.planner.layers.numbers import smaller
 from ndparallel.planner.layers.operations import Share
@@ -92,11 +93,14 @@ class Plan:
         return self.pp * self.chunks
 
     @property
+    def recipe(self) -> Recipe:
+        """All that is known of its schedule."""
+        return RECIPES[self.schedule]
+
+    @property
     def layout(self) -> Layout:
         """Which pipeline rank holds which stage."""
-        return Layout(
-            RECIPES[self.schedule].layout if self.schedule in RECIPES else "loop", self.pp, self.chunks
-        )
+        return Layout(self.recipe.layout, self.pp, self.chunks)
 
     def microbatches(self, job: TrainingJob):
         return job.global_batch // (self.dp * self.micro_batch)

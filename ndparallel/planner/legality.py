@@ -25,10 +25,8 @@ from ndparallel.parallel.divisibility import (
 from ndparallel.pipeline.catalog import RECIPES, check_sizes
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
-from ndparallel.planner.step.step import AUTOMATIC
 
 DTYPES = ("bf16", "fp8")
-SCHEDULES = (*RECIPES, *AUTOMATIC)
 FOLDED = "dp not divisible by ep"
 
 
@@ -85,8 +83,8 @@ def below_one(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
 def wrong_words(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
     if plan.recompute not in RECOMPUTE:
         yield Broken("unknown words", str(unknown("recompute", plan.recompute, RECOMPUTE)))
-    if plan.schedule not in SCHEDULES:
-        yield Broken("unknown words", str(unknown("schedule", plan.schedule, SCHEDULES)))
+    if plan.schedule not in RECIPES:
+        yield Broken("unknown words", str(unknown("schedule", plan.schedule, RECIPES)))
     if plan.zero not in (0, 1, 2, 3):
         why = (
             f"zero is {plan.zero}; it can be 0 (nothing), 1 (optimizer), 2 (and gradients), 3 (and weights: "
@@ -177,10 +175,9 @@ def wrong_pipeline(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
             "more stages than layers",
             f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {most}.",
         )
-    elif plan.pp > 1 and plan.schedule in SCHEDULES and job.global_batch % (plan.dp * plan.micro_batch) == 0:
-        name = plan.schedule if plan.schedule in RECIPES else "searched"
+    elif plan.pp > 1 and plan.schedule in RECIPES and job.global_batch % (plan.dp * plan.micro_batch) == 0:
         try:
-            check_sizes(name, plan.pp, plan.microbatches(job), plan.chunks)
+            check_sizes(plan.schedule, plan.pp, plan.microbatches(job), plan.chunks)
         except UserError as reason:
             yield Broken("schedule cannot do these microbatches and chunks", str(reason))
     elif plan.pp == 1 and plan.chunks > 1:

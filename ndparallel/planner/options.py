@@ -13,9 +13,9 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.model.units import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
-from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import DTYPES, SCHEDULES, check, check_model
+from ndparallel.planner.legality import DTYPES, check, check_model
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MODULES, STACKS, Stack, find_stack
@@ -141,7 +141,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--schedule",
         metavar="NAME",
-        help=f"one of {', '.join(SCHEDULES)} (default 1f1b; interleaved with chunks)",
+        help=f"one of {', '.join(RECIPES)} (default 1f1b; interleaved with chunks)",
     )
     plan.add_argument(
         "--zero",
@@ -229,7 +229,7 @@ def check_given(arguments: argparse.Namespace) -> None:
     if arguments.shards < 0:
         raise UserError(f"shards is {arguments.shards}; it must be 0 (all of dp) or more.")
     if arguments.schedule == "":
-        raise unknown("schedule", "", SCHEDULES)
+        raise unknown("schedule", "", RECIPES)
 
 
 def at_least_one(arguments: argparse.Namespace, *names: str) -> None:
@@ -367,6 +367,6 @@ def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> t
     chunks = arguments.chunks
     if arguments.layers_per_stage:
         chunks = max(1, job.shape.layers // (max(pp, 1) * arguments.layers_per_stage))
-    name = arguments.schedule or ("interleaved" if (chunks or 1) > 1 else "1f1b")
+    name = arguments.schedule or default_schedule(chunks or 1)
     usual = RECIPES[name].default_chunks if name in RECIPES and pp > 1 else 1
     return name, chunks or usual

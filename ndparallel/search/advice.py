@@ -16,6 +16,7 @@ from math import gcd
 from typing import Any
 
 from gpu import si
+from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
 from ndparallel.planner.memory.total import fits, peak_memory
@@ -251,7 +252,7 @@ class Walk:
         if plan.pp < VIRTUAL_FROM:
             return plan
         chunks = next((chunks for chunks in divisors(self.job.shape.layers // plan.pp) if chunks > 1), 2)
-        folded = replace(plan, chunks=chunks, schedule="interleaved")
+        folded = replace(plan, chunks=chunks, schedule=default_schedule(chunks))
         able = self.holds(folded)
         follows = (
             f"{chunks} chunks, interleaved" if able else "not with these microbatches, layers or memory: 1F1B"

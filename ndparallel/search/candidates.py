@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.search.bounds.columns import DEGREES, columns_of, joined, take
 from ndparallel.search.bounds.depth import depth_of
-from ndparallel.search.bounds.price import PipelineBounds, layout
+from ndparallel.search.bounds.price import PipelineBounds
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
 GIB = 2**30
@@ -125,7 +126,7 @@ def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], l
     """Schedules by the chunks and the layout in which they cut a model."""
     found: dict[tuple[int, str], list[str]] = {}
     for name, chunks in schedules(job.shape.layers, pp, fixed):
-        found.setdefault((chunks, layout(name)), []).append(name)
+        found.setdefault((chunks, RECIPES[name].layout), []).append(name)
     return found
 
 

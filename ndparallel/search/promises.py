@@ -19,9 +19,9 @@ from functools import partial
 
 import numpy as np
 
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import SCHEDULES
-from ndparallel.planner.step.step import AUTOMATIC, FULL_ROUNDS, Step, predict
+from ndparallel.planner.step.step import FULL_ROUNDS, Step, predict
 from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000
@@ -50,18 +50,18 @@ class TimingQueue:
     def __init__(self, job: TrainingJob, found: Candidates, effort: float):
         self.cost = costs(job, found)
         self.names = [name for name, _, _ in found.groups]
-        number = np.array([SCHEDULES.index(name) for name in self.names], dtype=np.int8)[found.group]
+        number = np.array([[*RECIPES].index(name) for name in self.names], dtype=np.int8)[found.group]
         effort = max(effort, float(self.cost.min()))  # for one plan at least
         affordable = self.cost <= effort
         self.places = np.concatenate(
-            [cheapest(found, affordable & (number == one)) for one in range(len(SCHEDULES))]
+            [cheapest(found, affordable & (number == one)) for one in range(len(RECIPES))]
         )
         self.bound, self.group, self.cost = (
             found.seconds[self.places],
             found.group[self.places],
             self.cost[self.places],
         )
-        self.searched = np.isin(self.names, [*AUTOMATIC])[self.group]
+        self.searched = np.array([RECIPES[name].is_searched for name in self.names], dtype=bool)[self.group]
         self.microbatches = found.microbatches(job)[self.places]
         self.listed: set[tuple[int, int]] = set()  # groups and microbatches whose lists are written already
         self.factors: dict[int, float] = {}
@@ -125,7 +125,7 @@ def costs(job: TrainingJob, found: Candidates) -> np.ndarray:
     attempts."""
     searched, chunks, lengths = (
         np.array(column)
-        for column in zip(*((name in AUTOMATIC, chunks, pp) for name, chunks, pp in found.groups))
+        for column in zip(*((RECIPES[name].is_searched, chunks, pp) for name, chunks, pp in found.groups))
     )
     most = np.where(searched, np.inf, (FULL_ROUNDS + 1) * lengths)  # microbatches that are timed one by one
     each = lengths * np.where(searched, ATTEMPTS, chunks * PASSES)

@@ -28,7 +28,7 @@ from ndparallel.model.units import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import SCHEDULES, broken
+from ndparallel.planner.legality import broken
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.search.bounds.columns import DEGREES
 
@@ -36,7 +36,7 @@ WORDS = {
     "recompute": RECOMPUTE,
     "zero": (0, 1, 2, 3),
     "sequence_parallel": (False, True),
-    "schedule": SCHEDULES,
+    "schedule": RECIPES,
 }
 FIXABLE = (*DEGREES, "chunks", *WORDS)
 Fixed = Mapping[str, Any]
@@ -101,23 +101,23 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
 def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
     """Every schedule of a pipeline with every number of chunks that has layers for its stages."""
     if pp == 1:
-        return [("1f1b", chunks) for chunks in some([1], fixed, "chunks")]
+        return [(Plan.schedule, chunks) for chunks in some([1], fixed, "chunks")]
     every = [
         (name, chunks)
-        for name in some(SCHEDULES, fixed, "schedule")
+        for name in some(RECIPES, fixed, "schedule")
         for chunks in some(chunks_of(name, (layers + MOST_STAGES_ABOVE_LAYERS) // pp), fixed, "chunks")
     ]
     return [(name, chunks) for name, chunks in every if can_fill(layers, pp * chunks)]
 
 
 def chunks_of(name: str, most: int) -> Iterable[int]:
-    only = RECIPES[name].chunks if name in RECIPES else 1
+    only = RECIPES[name].chunks
     return [only] if only else range(2, most + 1)
 
 
 def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:
     """Which numbers of microbatches a schedule can do."""
-    grouped = name in RECIPES and RECIPES[name].groups and pp > 1
+    grouped = RECIPES[name].groups and pp > 1
     return microbatches % pp == 0 if grouped else np.ones(len(microbatches), dtype=bool)
 
 

@@ -45,9 +45,9 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import AUTOMATIC, broken
+from ndparallel.planner.legality import broken
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import STACKS, Stack
@@ -247,10 +247,10 @@ def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]
         int(number_in(run["parallel"].get("vp"))),
     )
     if pp == 1:
-        return "1f1b", 1
-    name = "interleaved" if stated in (None, "1f1b") and chunks > 1 else stated or "1f1b"
-    if name in AUTOMATIC or RECIPES[name].chunks:
-        return name, RECIPES[name].chunks or 1 if name in RECIPES else 1
+        return default_schedule(1), 1
+    name = default_schedule(chunks) if stated in (None, default_schedule(1)) else stated
+    if only := RECIPES[name].chunks:
+        return name, only
     return (name, chunks) if chunks > 1 else several_chunks(name, pp, layers)
 
 
@@ -258,13 +258,13 @@ def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
     """Return one layer a chunk, embedding and head counted; if that makes one chunk, there is nothing to
     interleave."""
     chunks = (layers + 2) // pp
-    return (name, chunks) if chunks > 1 else ("1f1b", 1)
+    return (name, chunks) if chunks > 1 else (default_schedule(1), 1)
 
 
 def in_groups(job: TrainingJob, plan: Plan) -> Plan:
     """Return the interleaved schedule for multiples of pp microbatches, else the breadth-first one, which
     is nearest to it."""
-    uneven = plan.schedule == "interleaved" and plan.microbatches(job) % plan.pp
+    uneven = plan.recipe.groups and plan.microbatches(job) % plan.pp
     return replace(plan, schedule="looped-bfs") if uneven else plan
 
 

@@ -9,6 +9,7 @@ Limit  A word that is not known here stands for what is said nowhere: see the ru
 import re
 from typing import Any
 
+from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.software import MODULES
 
 TENSOR_PARALLEL = (
@@ -36,20 +37,6 @@ RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "atten
 }
 NOTHING = r"(none|no|not|off|false|null|without|w/o|n/a|unknown|disabled|0)\b|$"
 WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|yes|true|\bon\b|%|^\d"
-SCHEDULES = (  # the first that is in the schedule's name without its hyphens and spaces
-    ("zb2p", "zb-2p"),
-    ("zb1p", "zb-1p"),
-    ("zbh2|zerobubbleh2", "zb-h2"),
-    ("dualpipe", "dualpipev"),
-    ("zbv|zerobubblev|zbvpp", "zb-v"),
-    ("zb|zerobubble", "zb-h1"),
-    ("bfs|breadthfirst", "looped-bfs"),
-    ("eager", "eager-1f1b"),
-    ("interleav|1f1bi|vpp|virtual", "interleaved"),
-    ("gpipe|afab|fthenb|allforward", "gpipe"),
-    ("1f1b|pipedream|dapple|flush", "1f1b"),
-    ("naive", "naive"),
-)
 
 
 def year_in(framework: str) -> int | None:
@@ -124,7 +111,8 @@ def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
 def schedule_named(stated: str | None) -> str | None:
     """Return our name of the schedule, or None where the word names none."""
     words = re.sub(r"[^a-z0-9]", "", str(stated or "").lower())
-    return next((name for pattern, name in SCHEDULES if re.search(pattern, words)), None)
+    meant = [name for name, recipe in RECIPES.items() if re.search(recipe.spelled, words)]
+    return meant[-1] if meant else None
 
 
 # ---------------------------------------------------------------------------------------------- recomputation

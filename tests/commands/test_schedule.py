@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ndparallel.commands.command_line import main
 from ndparallel.drawing import schedule_picture
-from ndparallel.pipeline.catalog import SCHEDULES, build
+from ndparallel.pipeline.catalog import SEARCHED, build, written
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 from tests.drawing.test_timeline import SIGHT, distance
@@ -70,7 +70,7 @@ def test_json_of_dualpipev_names_its_pairs(capsys):
     assert told["busy"] == [10.5, 10.5]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", [*written(), SEARCHED])
 def test_every_schedule_is_told_and_drawn(capsys, name):
     assert asked(capsys, name, "--stages", 3, "--microbatches", 6, "--p2p", 0.1)["name"] == name
     assert name in command(capsys, name, "--stages", 3, "--microbatches", 6)
@@ -123,7 +123,7 @@ def test_a_schedule_over_the_limit_is_marked(capsys):
 
 
 @pytest.mark.parametrize("microbatches", [8, 200])
-@pytest.mark.parametrize("name", SCHEDULES[:-1])
+@pytest.mark.parametrize("name", written())
 def test_every_line_fits_100_columns(capsys, name, microbatches):
     lines = command(
         capsys, name, "1f1b", "--stages", 4, "--microbatches", microbatches, "--p2p", 0.1

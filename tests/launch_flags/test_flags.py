@@ -21,6 +21,7 @@ from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
+from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import preset
@@ -427,7 +428,7 @@ def run_recipe(text: str, monkeypatch) -> dict[str, object]:
     return keys(scope["plan"]())
 
 
-@given(asked=jobs_and_plans(), schedule=st.sampled_from([*fields.TITAN_SCHEDULES]))
+@given(asked=jobs_and_plans(), schedule=st.sampled_from([*names_in("torchtitan")]))
 @settings(max_examples=60, deadline=None)
 def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan_has(asked, schedule):
     job, plan = asked
@@ -472,7 +473,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
 def test_all_that_torchtitans_tables_name_is_in_the_release():
     release = frozen("torchtitan")
     (schedules,) = [names for key, names in release.items() if key.startswith("schedules")]
-    assert {*fields.TITAN_DEGREES.values()} <= {*release["keys"]} and {*fields.TITAN_SCHEDULES.values()} <= {
+    assert {*fields.TITAN_DEGREES.values()} <= {*release["keys"]} and {*names_in("torchtitan").values()} <= {
         *schedules
     }
     for name, (module, flavor, base) in MODELS.items():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.catalog import RECIPES, build
+from ndparallel.pipeline.catalog import build, written
 from ndparallel.pipeline.replay import Replay, ends_of_both, replay_of
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -23,7 +23,7 @@ def random_work(stages: int, ranks: int, seed: int, wire: float | None) -> Work:
 
 
 @given(
-    st.sampled_from(sorted(RECIPES)),
+    st.sampled_from(sorted(written())),
     st.integers(2, 4),
     st.integers(1, 3),
     st.integers(0, 99),
@@ -41,7 +41,7 @@ def test_a_replay_starts_and_ends_as_the_clock_does(name, ranks, rounds, seed, w
 
 
 @given(
-    st.sampled_from(sorted(RECIPES)),
+    st.sampled_from(sorted(written())),
     st.integers(2, 4),
     st.integers(0, 99),
     st.sampled_from([0.0, 0.1, 0.4, None]),

@@ -5,9 +5,9 @@ from hypothesis import given
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Layout
-from ndparallel.pipeline.catalog import RECIPES, SCHEDULES, build
+from ndparallel.pipeline.catalog import RECIPES, build, names_in, written
 from ndparallel.pipeline.checker import explain
-from tests.support.pipelines import is_legal, schedules, timed
+from tests.support.pipelines import SCHEDULES, is_legal, schedules, timed
 
 GRID = [(1, 1), (1, 3), (2, 4), (3, 6), (3, 7), (4, 8), (4, 9), (5, 17), (8, 16), (8, 40)]
 
@@ -28,9 +28,9 @@ def test_every_schedule_can_run_and_does_everything_once(schedule):
     assert is_legal(schedule)
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "searched"])
+@pytest.mark.parametrize("name", written())
 def test_64_ranks_and_8_chunks_run_too(name):
-    assert explain(build(name, 64, 128, 8 if name in ("interleaved", "looped-bfs") else None)) is None
+    assert explain(build(name, 64, 128, None if RECIPES[name].chunks else 8)) is None
 
 
 @pytest.mark.parametrize("name", ["zb-v", "dualpipev"])
@@ -180,3 +180,24 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
 
 def test_every_recipe_says_what_it_is_and_where_it_comes_from():
     assert all(recipe.summary and recipe.source for recipe in RECIPES.values())
+
+
+@pytest.mark.parametrize("name", written())
+def test_a_record_says_what_the_lists_show(name):
+    """What bounds a schedule's seconds from below is in its lists: split backwards, pairs, and the first
+    rank's head start."""
+    recipe, schedule = RECIPES[name], build(name, 4, 16)
+    ops = {action.op for actions in schedule.actions for action in actions}
+    assert recipe.splits == ("W" in ops)
+    assert recipe.pairs == any(schedule.fused)
+    if recipe.head_start:
+        first = [action.op for action in schedule.actions[0]]
+        assert recipe.head_start(4) == first.index("I")
+    if recipe.one_at_a_time:
+        assert recipe.peak_in_flight(16, 0, 4, 1) == max(timed(name, 4, 16).peak_held) == 1
+
+
+def test_frameworks_have_the_schedules_whose_record_has_their_name():
+    assert [*names_in("megatron")] == ["1f1b", "interleaved"]
+    assert names_in("torchtitan")["zb-v"] == "ZBVZeroBubble"
+    assert names_in("another") == {}

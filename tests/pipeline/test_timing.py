@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.catalog import SCHEDULES, build
+from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from tests.support.pipelines import DURATIONS, ends_by_longest_path, schedules, timed, works
+from tests.support.pipelines import DURATIONS, SCHEDULES, ends_by_longest_path, schedules, timed, works
 
 SIZES = [(1, 2), (2, 2), (2, 5), (3, 6), (4, 4), (4, 8), (4, 11), (7, 15), (8, 32)]
 TIMES = list(itertools.product((0.5, 1.0, 1.7, 2.0), (0.7, 1.0, 2.0), (0.0, 0.4, 0.7, 1.0, 1.5)))

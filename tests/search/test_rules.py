@@ -12,11 +12,10 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.pipeline.catalog import RECIPES, build
+from ndparallel.pipeline.catalog import RECIPES, build, written
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken, is_folded, why_not
-from ndparallel.planner.memory.in_flight import PEAK_IN_FLIGHT
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import find_stack
@@ -67,7 +66,7 @@ def random_plans(count: int) -> list[tuple[ModelConfig, Plan]]:
     draw = random.Random(8)
     plans = []
     for _ in range(count):
-        schedule = draw.choice(list(RECIPES))
+        schedule = draw.choice(written())
         pp = draw.choice([1, 2, 3, 4, 5, 6, 7, 8])
         plan = Plan(
             tp=draw.choice([1, 1, 2, 3, 4, 6]),
@@ -135,7 +134,7 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
     for tp, pp, cp in degrees:
         dp = gpus // (tp * pp * cp)
         for ep, size, parallel in product((1, 2, 3, 6), (1, 2, 3, 4, 6, 12), (False, True)):
-            for schedule, chunks in product([*RECIPES, "zb-2p"] if pp > 1 else ["1f1b"], (1, 2, 3, 4)):
+            for schedule, chunks in product([*written(), "zb-2p"] if pp > 1 else ["1f1b"], (1, 2, 3, 4)):
                 plan = Plan(tp, pp, dp, ep, cp, chunks, size, zero, 0, parallel, recompute, schedule=schedule)
                 same = (
                     (zero and dp * cp == 1)
@@ -147,13 +146,13 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
 
 
 def test_what_a_rank_holds_in_closed_form_is_what_its_list_holds():
-    for name, pp, microbatches in product(RECIPES, (2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 9, 16, 24)):
+    for name, pp, microbatches in product(written(), (2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 9, 16, 24)):
         for chunks in (1, 2, 3, 5):
             if RECIPES[name].chunks not in (None, chunks) or (RECIPES[name].groups and microbatches % pp):
                 continue
             listed = peak_activations(build(name, pp, microbatches, chunks))
             assert listed == [
-                float(PEAK_IN_FLIGHT[name](microbatches, rank, pp, chunks)) for rank in range(pp)
+                float(RECIPES[name].peak_in_flight(microbatches, rank, pp, chunks)) for rank in range(pp)
             ], (
                 name,
                 pp,

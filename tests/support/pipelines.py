@@ -6,10 +6,11 @@ from graphlib import CycleError, TopologicalSorter
 from hypothesis import strategies as st
 
 from ndparallel.pipeline.actions import Action, Schedule
-from ndparallel.pipeline.catalog import SCHEDULES, build
+from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
 
+SCHEDULES = (*written(), SEARCHED)
 DURATIONS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 5.0))
 
 
@@ -25,9 +26,10 @@ def timed(
 def schedules(draw, names=SCHEDULES) -> Schedule:
     name = draw(st.sampled_from(names))
     ranks, microbatches = draw(st.integers(1, 6)), draw(st.integers(1, 15))
-    if name == "interleaved":
+    recipe = RECIPES.get(name)
+    if recipe and recipe.groups:
         microbatches = ranks * draw(st.integers(1, 3))
-    chunks = draw(st.integers(1, 4)) if name in ("interleaved", "looped-bfs") else None
+    chunks = draw(st.integers(1, 4)) if recipe and recipe.chunks is None else None
     return build(name, ranks, microbatches, chunks)
 
 

@@ -26,8 +26,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.memory.in_flight import PEAK_IN_FLIGHT
-from ndparallel.planner.step.step import AUTOMATIC, grid_of, one_stage, schedule_of, workload_of
+from ndparallel.planner.step.step import grid_of, one_stage, schedule_of, workload_of
 from ndparallel.planner.step.workload import KEPT, elements_of, kinds_by_stage
 
 MASTER_AND_MOMENTS = 3 * SINGLE
@@ -80,10 +79,10 @@ def in_flight(job: TrainingJob, plan: Plan) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
     if plan.pp == 1:
         return [1.0]
-    if plan.schedule in AUTOMATIC:
+    if plan.recipe.is_searched:
         return peak_activations(schedule_of(workload_of(job, plan)))
     return [
-        float(PEAK_IN_FLIGHT[plan.schedule](plan.microbatches(job), rank, plan.pp, plan.chunks))
+        float(plan.recipe.peak_in_flight(plan.microbatches(job), rank, plan.pp, plan.chunks))
         for rank in range(plan.pp)
     ]
 

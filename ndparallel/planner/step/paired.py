@@ -20,7 +20,6 @@ from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.step.streams import TimeBreakdown, total
 
 Pair = tuple[int, int]
-PAIRED = ("dualpipev",)  # schedules that have pairs
 
 
 def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:

@@ -35,11 +35,10 @@ from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.step.endings import AnyWorkload, endings
 from ndparallel.planner.step.overlap import fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.step.paired import PAIRED, Pair, beside, pairs_of_rank, pairs_run, saved
+from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
 from ndparallel.planner.step.streams import StreamClock, TimeBreakdown, longest, total
 from ndparallel.planner.step.workload import Workload
 
-AUTOMATIC = {"zb-1p": 1, "zb-2p": 2}  # schedules searched within so many times 1F1B's memory
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 SPREAD = 0.02
@@ -195,7 +194,7 @@ def work_by_rank(work: AnyWorkload) -> list[float]:
 def has_pairs(work: AnyWorkload) -> bool:
     """Whether microbatches run beside one another and have something to hide; the lessons' own runs hide
     nothing in pairs."""
-    return work.plan.schedule in PAIRED and work.job.shape.experts is not None and not work.job.stack.executed
+    return work.plan.recipe.pairs and work.job.shape.experts is not None and not work.job.stack.executed
 
 
 def passes_of(work: AnyWorkload, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown]:
@@ -214,7 +213,7 @@ def seconds_of_pairs(work: AnyWorkload) -> dict[Pair, float]:
 def ends_of(work: AnyWorkload) -> Ends:
     """When each rank ends its last action; where steps follow without a stop, at the end of its own span
     (2401.10241, section 4)."""
-    if work.plan.schedule not in AUTOMATIC:
+    if not work.plan.recipe.is_searched:
         return ends_after_rounds(*rounds_of(work), work_of(work))
     ends = Replay(schedule_of(work)).ends(work_of(work))
     longest = max(end - start for start, end in zip(ends.start, ends.end))
@@ -252,7 +251,7 @@ def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[floa
     Only where stages of one rank are unlike it may be slower, as ranks that are all as busy wait for one
     another, and is timed."""
     durations, microbatches = work_of(work, messages=False), work.plan.microbatches(work.job)
-    if work.plan.schedule in AUTOMATIC:
+    if work.plan.recipe.is_searched:
         ends = Replay(schedule_of(work)).ends(durations)
         return max(end - start for start, end in zip(ends.start, ends.end)), busiest
     if not unlike_stages(work):
@@ -293,10 +292,10 @@ def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
     section 3.1)."""
     plan = work.plan
     microbatches = microbatches or plan.microbatches(work.job)
-    if plan.schedule in AUTOMATIC:
+    if plan.recipe.memory_limit:
         given = work_of(work)
         parts = (given.forward, given.backward_input, given.backward_weight, given.latency, given.wire)
-        return searched(plan.pp, microbatches, AUTOMATIC[plan.schedule] * plan.pp, *map(hashable, parts))
+        return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))
     return replay_for(work, microbatches).schedule
 
 

@@ -24,20 +24,14 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
-from ndparallel.planner.memory.in_flight import PEAK_IN_FLIGHT
 from ndparallel.planner.software import Stack
-from ndparallel.planner.step.paired import PAIRED
-from ndparallel.planner.step.step import AUTOMATIC
 from ndparallel.search.bounds.columns import DEGREES, PlanTable, columns_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
-# schedules in which the last gradients go up before their weights' are done
-SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipev")
-# F of the first rank before its first I, in pipelines
-HEAD_START = {"zb-h1": 1, "zb-h2": 2, "zb-1p": 1, "zb-2p": 2}
 
 
 @dataclass(frozen=True)
@@ -61,8 +55,8 @@ def price(job: TrainingJob, plans: Plan) -> StepBound:
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
-        mine = in_pairs(take(columns, rows)) if plans.schedule in PAIRED and pp > 1 else take(columns, rows)
-        these = PipelineBounds(mine, depth_of(job.shape, pp, chunks, layout(plans.schedule)), job.stack)
+        mine = in_pairs(take(columns, rows)) if plans.recipe.pairs and pp > 1 else take(columns, rows)
+        these = PipelineBounds(mine, depth_of(job.shape, pp, chunks, plans.recipe.layout), job.stack)
         seconds[rows], memory[rows] = these.least_seconds(plans.schedule), these.peak_bytes(plans.schedule)
     return StepBound(seconds, memory)
 
@@ -77,10 +71,6 @@ def spread(plans: Plan) -> Plan:
     arrays = np.broadcast_arrays(*(np.atleast_1d(getattr(plans, name)) for name in NUMBERS))
     numbers: dict[str, Any] = dict(zip(NUMBERS, arrays))
     return replace(plans, **numbers)
-
-
-def layout(schedule: str) -> str:
-    return RECIPES[schedule].layout if schedule in RECIPES else "loop"
 
 
 @dataclass(frozen=True)
@@ -107,7 +97,7 @@ class PipelineBounds:
         """Bytes on the fullest GPU; of a schedule that is searched for, at the most."""
         depth, chunks = self.depth, 1.0
         if depth.pp > 1:
-            chunks = PEAK_IN_FLIGHT[schedule](
+            chunks = RECIPES[schedule].peak_in_flight(
                 self.columns["microbatches"], depth.ranks[:, None], depth.pp, depth.chunks
             )
         return (self.held_anyway + chunks * self.chunk_bytes).max(axis=0) + self.columns["reserve"]
@@ -131,18 +121,15 @@ class PipelineBounds:
         """A bound from below of each plan's step."""
         if self.depth.pp == 1:
             return (self.busy + self.reduced_every_time + self.ends)[0]
-        if schedule == "naive":
+        recipe = RECIPES[schedule]
+        if recipe.one_at_a_time:
             return self.alone + self.ends[0]
-        if schedule in AUTOMATIC:
-            return np.maximum(self.busy.max(axis=0), self.first_rank(schedule)) + self.ends.max(axis=0)
-        busy = self.by_pairs if schedule == "1f1b" else self.busy
-        last = self.all_but_weights if schedule in SPLIT else (busy + self.down_and_up).max(axis=0)
+        if recipe.is_searched:
+            return np.maximum(self.busy.max(axis=0), self.first_rank(recipe)) + self.ends.max(axis=0)
+        busy = self.by_pairs if recipe.waits_on_messages else self.busy
+        last = self.all_but_weights if recipe.splits else (busy + self.down_and_up).max(axis=0)
         seconds = np.maximum((self.down + busy + self.ends).max(axis=0), last + self.ends[0])
-        return (
-            np.maximum(seconds, self.first_rank(schedule) + self.ends[0])
-            if schedule in HEAD_START
-            else seconds
-        )
+        return np.maximum(seconds, self.first_rank(recipe) + self.ends[0]) if recipe.head_start else seconds
 
     @property
     def microbatches(self) -> np.ndarray:
@@ -193,11 +180,11 @@ class PipelineBounds:
         again = 2 * ((self.microbatches - 1) // 2)
         return again * np.maximum(each, pair) + (self.microbatches - again) * each
 
-    def first_rank(self, schedule: str) -> np.ndarray:
+    def first_rank(self, recipe: Recipe) -> np.ndarray:
         """The first rank's end: until its first I only its head start of F can be done."""
         forward, inputs, _ = self.sums(self.depth.model, self.timed)
         first = forward + inputs - self.each[1, 0] + 2 * (self.depth.pp - 1) * self.columns["message"]
-        ahead = HEAD_START[schedule] * self.depth.pp - (schedule == "zb-h2")
+        ahead = recipe.head_start(self.depth.pp) if recipe.head_start else np.inf
         return first + self.busy[0] - np.minimum(self.microbatches, ahead) * self.each[0, 0]
 
     # ---- the ends of a step

@@ -1,0 +1,132 @@
+"""A schedule's record: how it is written, what it keeps in memory, what bounds it, and its names elsewhere.
+
+Idea   All that is known of a schedule stands above the function that writes it, in one `@register`. Whoever
+       needs to know asks RECIPES: `ndparallel schedule`, the planner's clock and memory, the search and its
+       bounds, launch formats, and the reader of published runs. docs/extending.md adds a schedule.
+Limit  Of a schedule that is searched for the record has only its memory and its names; see
+       `ndparallel.pipeline.search`.
+
+Glossary: see `ndparallel.pipeline.actions`; and
+    m, r, p, v   microbatches, rank (these two may be arrays), ranks and chunks of the pipeline
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from ndparallel.pipeline.actions import Action, Layout
+
+Program = Iterator[Action]
+
+
+class RankSide:
+    """One rank's side of a schedule while it is written: hands out the next microbatch of every kind, in
+    order."""
+
+    def __init__(self, layout: Layout, rank: int, microbatches: int):
+        self.rank, self.microbatches, self.ranks, self.chunks = (
+            rank,
+            microbatches,
+            layout.ranks,
+            layout.chunks,
+        )
+        self.below = layout.ranks - 1 - rank
+        self.pairs: list[tuple[Action, Action]] = []
+        self._stages = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
+        self._forwards = [count() for _ in self._stages]
+        self._backwards = [count() for _ in self._stages]
+        self._weights_due: deque[tuple[int, int]] = deque()
+
+    def F(self, chunk: int = 0) -> Action:
+        return Action("F", self._stages[chunk], next(self._forwards[chunk]))
+
+    def B(self, chunk: int = 0) -> Action:
+        return Action("B", self._stages[chunk], next(self._backwards[chunk]))
+
+    def I(self, chunk: int = 0) -> Action:  # noqa: E743
+        action = Action("I", self._stages[chunk], next(self._backwards[chunk]))
+        self._weights_due.append((action.stage, action.microbatch))
+        return action
+
+    def W(self) -> Action:
+        """The weight gradient that has been due the longest."""
+        return Action("W", *self._weights_due.popleft())
+
+    def fused(self, first: Action, second: Action) -> Program:
+        """Two actions that run as one."""
+        self.pairs.append((first, second))
+        yield from (first, second)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that is known of one schedule.
+
+    What it is
+        program           writes one rank's actions; None where the order is searched for
+        source            where it was published
+        chunks            how many a rank keeps, None for any number
+        layout            loop or v
+        groups            whether microbatches go round in groups of P
+    What it keeps
+        peak_in_flight    (m, r, p, v) -> the most that rank r keeps at any time, in chunks of one microbatch.
+                          A search may keep less
+        memory_limit      p -> as many as a search may keep; None where an order is written
+    What bounds its seconds from below (`ndparallel.search.bounds.price`); what is left out bounds less
+        head_start        p -> the most forwards that rank 0 does before its first I; None: unknown
+        splits            whether some backwards are split into I and W, so that the last gradients go up
+                          before weights are done
+        pairs             whether forwards run as one with backwards of a rank's other chunk, which hides
+                          messages between experts
+        one_at_a_time     whether one microbatch is in the pipeline at a time
+        waits_on_messages whether ranks have no head start to hide messages in, so that every second
+                          microbatch of neighbours waits for two
+    What others call it
+        names             its name in each framework that has it, as {"torchtitan": "1F1B"}
+        spelled           a pattern of its names in papers, small, without blanks and hyphens; where several
+                          match, the last entry of RECIPES is meant
+    """
+
+    program: Callable[[RankSide], Program] | None
+    source: str
+    peak_in_flight: Callable[[Any, Any, int, int], Any]
+    chunks: int | None = 1
+    layout: str = "loop"
+    groups: bool = False
+    memory_limit: Callable[[int], int] | None = None
+    head_start: Callable[[int], int] | None = None
+    splits: bool = False
+    pairs: bool = False
+    one_at_a_time: bool = False
+    waits_on_messages: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    spelled: str = r"$^"
+
+    @property
+    def is_searched(self) -> bool:
+        return self.program is None
+
+    @property
+    def default_chunks(self) -> int:
+        return self.chunks or 2
+
+    @property
+    def summary(self) -> str:
+        if self.program is None:
+            return "The order found for these times and this memory."
+        return " ".join((self.program.__doc__ or "").split())
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def register(name: str, **known: Any) -> Callable[[Callable], Callable]:
+    """Enter the function below this line into RECIPES, with what else is known of its schedule."""
+
+    def enter(program: Callable[[RankSide], Program]) -> Callable[[RankSide], Program]:
+        RECIPES[name] = Recipe(program, **known)
+        return program
+
+    return enter
