@@ -167,8 +167,8 @@ class AttentionLists(LayerParts):
     def over_pairs(self, name: str, pairs, tensors: int, products: int = 1) -> Operation:
         """Price `products` over pairs, which also move the scores and so many `tensors` of the rank's
         tokens."""
-        dim = self.shape.head_dim
-        return costs.attention(name, pairs, dim, tensors, self.value_elements, self.share.dtype, products)
+        dim, elements = self.shape.head_dim, self.value_elements
+        return costs.attention(name, pairs, dim, tensors, elements, dtype=self.share.dtype, products=products)
 
     def blocks_forward(self) -> list[list[Operation]]:
         """Block by block: scores, softmax, values, and their sum with those of the blocks before."""
