@@ -1,15 +1,13 @@
-"""Claims about seconds: what is executed takes what the closed form says, and the closed forms are those of
-the blackboard."""
+"""The closed forms of collectives among themselves: of powers of two, of hierarchies, of arrays, of one rank.
+That they are what an executed run takes is rung 2 of the ladder."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Group, Member
-from ndparallel.collective.algorithms import chain_broadcast
-from ndparallel.engines.launch import launch
-from tests.support.collective_programs import LINKS, PAIRS, Case, bytes_sent, execute, hardware
+from collectives import ALGORITHMS
+from tests.support.collective_programs import PAIRS, Case, bytes_sent, execute, hardware
 
 FLAT = [pair for pair in PAIRS if pair[1] != "hierarchical"]
 LAYERED = [pair for pair in PAIRS if pair[1] == "hierarchical"]
@@ -19,50 +17,6 @@ TRIPLES = st.tuples(st.integers(1, 300), st.floats(0, 1), st.floats(0, 1))
 
 def seconds(collective, algorithm, *arguments):
     return ALGORITHMS[collective][algorithm].seconds(*arguments)
-
-
-@given(st.sampled_from(FLAT), st.integers(1, 8), st.integers(0, 50), DTYPES, LINKS, st.booleans())
-@settings(max_examples=300, deadline=None)
-def test_what_is_executed_takes_the_closed_form(pair, p, multiple, dtype, link, across):
-    size = multiple * p * 8  # which p, a chain's chunks and the largest power of two divide
-    machine = hardware(1 if across else 8, *((link, (1, 1))[:: -1 if across else 1]))
-    results = execute(machine, Case(*pair, tuple(range(p)), size, dtype, only_size=True))
-    b = size * np.dtype(dtype).itemsize / link[1]
-    assert max(result.end_seconds for result in results) == pytest.approx(
-        seconds(*pair, p, link[0], b), rel=1e-9, abs=0
-    )
-
-
-@given(
-    st.sampled_from(LAYERED), st.integers(1, 4), st.integers(1, 3), st.integers(0, 50), DTYPES, LINKS, LINKS
-)
-@settings(max_examples=150, deadline=None)
-def test_what_is_executed_on_several_nodes_takes_the_sum_of_its_parts(
-    pair, g, m, multiple, dtype, inside, across
-):
-    size = multiple * g * m
-    results = execute(
-        hardware(g, inside, across), Case(*pair, tuple(range(g * m)), size, dtype, only_size=True)
-    )
-    b, B = (size * np.dtype(dtype).itemsize / bandwidth for _, bandwidth in (inside, across))
-    closed_form = seconds(*pair, g, m, inside[0], b, across[0], B)
-    assert max(result.end_seconds for result in results) == pytest.approx(closed_form, rel=1e-9, abs=0)
-
-
-def chained(gpu, p, chunks, root):
-    chain_broadcast(Member(gpu, Group("chain", tuple(range(p))), 0), np.zeros(840), root, chunks)
-
-
-@pytest.mark.parametrize("p", [1, 2, 5, 8])
-@pytest.mark.parametrize("chunks", [1, 2, 7, 40])
-@pytest.mark.parametrize("root", [0, "last"])
-def test_a_chain_takes_its_closed_form_for_any_number_of_chunks(p, chunks, root):
-    results = launch(chained, p, hardware(), p, chunks, p - 1 if root == "last" else 0, engine="inline")
-    closed_form = seconds("broadcast", "chain", p, 1e-6, 840 * 8 / 1e9, chunks)
-    assert max(result.end_seconds for result in results) == pytest.approx(closed_form, rel=1e-9)
-
-
-# --------------------------------------------------------------------------------------------- the blackboard
 
 
 def test_the_classroom_ring_all_reduce_takes_7_8_seconds():

@@ -16,7 +16,7 @@ from ndparallel.collective.prices import (
     price,
 )
 from ndparallel.hardware.accelerator import find_hardware
-from tests.support.collective_programs import PAIRS, Case, execute, hardware, sequences
+from tests.support.collective_programs import PAIRS, Case, execute, hardware
 
 SPEEDS = st.tuples(st.floats(0, 1e-3), st.floats(1e6, 1e12))
 SLOWDOWNS = st.tuples(st.floats(0, 1e-2), st.floats(1, 1e3))
@@ -34,22 +34,6 @@ def test_a_ring_through_nodes_has_a_closed_form_too(collective, g, m, inside, sl
     closed_form = closed_form_seconds(collective, "ring", group, machine, nbytes)
     assert closed_form == pytest.approx(
         lockstep_seconds(collective, "ring", group, machine, nbytes), rel=1e-9, abs=0
-    )
-
-
-@given(sequences())
-@settings(max_examples=100, deadline=None)
-def test_where_a_closed_form_is_given_it_is_what_is_executed_if_pieces_are_equal(drawn):
-    gpus_per_node, [case] = drawn
-    size = 8 * len(case.ranks)
-    bare = Case(case.collective, case.algorithm, case.ranks, size, "int8", only_size=True)
-    closed_form = closed_form_seconds(
-        case.collective, case.algorithm, case.group, hardware(gpus_per_node), size
-    )
-    executed = max(result.end_seconds for result in execute(hardware(gpus_per_node), bare))
-    assert closed_form is None or closed_form == pytest.approx(executed, rel=1e-9, abs=0)
-    assert price(case.collective, case.algorithm, case.group, hardware(gpus_per_node), size) == pytest.approx(
-        executed, rel=1e-9, abs=0
     )
 
 

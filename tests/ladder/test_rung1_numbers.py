@@ -19,7 +19,6 @@ from ndparallel.lessons.runner import Runner, enter
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.pipeline.catalog import SEARCHED, written
 from ndparallel.training.job import Job
 from tests.support.common import (
     SMALL,
@@ -33,6 +32,7 @@ from tests.support.common import (
     strategy,
 )
 from tests.support.meshes import CONTEXT_MESHES, EXPERT_JOBS, EXPERT_MESHES, differences, layouts, name
+from tests.support.pipelines import SCHEDULES
 
 EVERY = [(lesson, name) for lesson in available() for name in names(lesson)]
 ONE_D = names("1d_data_parallel")
@@ -143,7 +143,7 @@ def test_context_parallel(mesh, sequence_parallel, variant, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("extra", [0, 1, 2])
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("schedule", [*written(), SEARCHED])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule(schedule, ranks, extra, dtype):
     """M in P, 2P, 2P + 1, where the schedule allows it."""
     microbatches = [ranks, 2 * ranks, 2 * ranks + 1][extra]

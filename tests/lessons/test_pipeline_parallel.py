@@ -34,23 +34,11 @@ from tests.support.common import (
     run,
     strategy,
 )
+from tests.support.pipelines import work_of
 
 LESSON = "3d_pipeline_parallel"
 DEFAULT = Job(microbatches=8, stage_chunks=2)
 EIGHT = replace(SMALL, layers=8)
-SCHEDULES = [
-    "naive",
-    "gpipe",
-    "1f1b",
-    "eager-1f1b",
-    "interleaved",
-    "looped-bfs",
-    "zb-h1",
-    "zb-h2",
-    "zb-v",
-    "dualpipev",
-    "searched",
-]
 
 
 @pytest.mark.parametrize(
@@ -60,53 +48,6 @@ def test_tied_embeddings_sum_the_gradients_of_first_and_last_stage(schedule, ran
     job = Job(model=replace(EIGHT, tied=True), microbatches=8, dtype="float64", steps=2)
     loss, gradient = loss_and_gradient_difference(run(pipeline(schedule), job, ranks), job)
     assert loss <= 1e-12 and gradient <= 1e-12
-
-
-def work_of(job: Job, schedule, hardware) -> Work:
-    """Seconds of every stage's actions, and of the messages between ranks, from the costs alone."""
-    sizes = local_sizes(job.model, job.microbatch, 1, 0, "none", job.dtype)
-
-    def seconds(operations):
-        return sum(float(hardware.seconds(operation)) for operation in operations)
-
-    layers = layers_per_stage(job.model, schedule.layout.stages)
-    parts = {
-        "forward": (costs.block_forward, costs.embedding_forward, costs.head_forward),
-        "backward_input": (costs.block_backward_input, lambda z: [], costs.head_backward_input),
-        "backward_weight": (
-            costs.block_backward_weight,
-            costs.embedding_backward_weight,
-            costs.head_backward_weight,
-        ),
-    }
-    times = {}
-    for part, (block, first, last) in parts.items():
-        times[part] = [count * seconds(block(sizes)) for count in layers]
-        times[part][0] += seconds(first(sizes))
-        times[part][-1] += seconds(last(sizes))
-    activation = sizes.tokens * job.model.hidden * 4
-    links = [[hardware.link(a, b) for b in range(schedule.ranks)] for a in range(schedule.ranks)]
-    latency = [[link.latency_seconds for link in row] for row in links]
-    wire = [[activation / link.bandwidth_bytes_per_second for link in row] for row in links]
-    return Work(**times, latency=latency, wire=wire)
-
-
-@pytest.mark.parametrize("gpus_per_node", [4, 2, 1])
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_executed_clock_equals_the_timing_of_the_schedules_list(schedule, ranks, gpus_per_node):
-    job = Job(model=EIGHT, microbatches=8, mesh=Mesh(pp=ranks))
-    hardware = replace(POCKET, gpus_per_node=gpus_per_node)
-    results = run(pipeline(schedule), job, ranks, hardware)
-    listed = schedule_of(schedule, ranks, 8, CHUNKS.get(schedule))
-    timing = time_schedule(listed, work_of(job, listed, hardware))
-    for rank, result in enumerate(results):
-        compute = [
-            event
-            for event in map(Event._make, result.events)
-            if event.kind == COMPUTE and "optimizer" not in event.what
-        ]
-        assert compute[-1].end == pytest.approx(timing.end[rank][-1], rel=1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "zb-v", "dualpipev"])

@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from collectives import ALGORITHMS
-from gpu import COLLECTIVE, COMPUTE, Event
+from gpu import COLLECTIVE, Event
 from ndparallel.base.errors import UserError
-from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main, run_lesson
 from ndparallel.lessons.registry import load
@@ -23,7 +21,6 @@ from tests.support.common import (
     run,
     strategy,
 )
-from tests.support.pocket_derivation import layer_operations
 
 LESSON = "2d_tensor_parallel"
 WIDE = ModelConfig(layers=2, hidden=32, heads=8, kv_heads=2, ffn=24, vocab=251, sequence=16)
@@ -73,28 +70,6 @@ def test_shared_norm_gradients_are_one_all_reduce_a_step():
     shared = (2 * SMALL.layers + 1) * SMALL.hidden * 4
     job = Job(model=SMALL, sequence_parallel="sp", steps=2)
     assert sum(event.bytes == shared for event in collectives_of(run(plain(), job, 2), "all_reduce")) == 2
-
-
-@pytest.mark.parametrize("tp", [2, 4])
-def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
-    job = Job(mesh=Mesh(tp=tp), chunks=1)
-    results = launch(strategy(LESSON, "TP").program, tp, POCKET, job, engine="inline")
-    compute = [event for event in map(Event._make, results[0].events) if event.kind == COMPUTE]
-    blocks = [[event for event in compute if f" layers.{index} " in event.what] for index in (3, 4)]
-    forward = [next(event.start for event in block if event.what.startswith("forward")) for block in blocks]
-    sizes = local_sizes(job.model, job.batch, tp, 0, "none", job.dtype)
-    n = job.batch * job.model.sequence * job.model.hidden * 4
-    sums = 2 * ALGORITHMS["all_reduce"]["ring"].seconds(
-        tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second
-    )
-    once = sum(
-        POCKET.seconds(operation)
-        for operation in [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
-    )
-    assert forward[1] - forward[0] == pytest.approx(sums + once, rel=1e-9)
-    backward = [next(event.start for event in block if event.what.startswith("backward")) for block in blocks]
-    both = sum(POCKET.seconds(operation) for operation in layer_operations(sizes))
-    assert backward[0] - backward[1] == pytest.approx(sums + both - once, rel=1e-9)
 
 
 def korthikanti(sizes: costs.Sizes, variant: str, tp: int) -> float:

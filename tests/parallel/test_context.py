@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import Group
-from gpu import CLASSROOM, COMPUTE, RECEIVE, SEND, Event, Operation
+from gpu import COMPUTE, RECEIVE, SEND, Event
 from ndparallel.base.errors import UserError
-from ndparallel.engines.launch import launch
 from ndparallel.model import costs, functional
 from ndparallel.model.units import local_sizes
-from ndparallel.parallel.context import VARIANTS, ContextParallel, zigzag
+from ndparallel.parallel.context import VARIANTS, zigzag
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
@@ -211,23 +209,6 @@ def test_all_gather_sends_as_much_less_the_way_home(cp):
     block = 2 * SMALL.sequence // cp * job.microbatch * SMALL.kv_heads * SMALL.head_dim * 4
     for result in run(job, both_passes):
         assert p2p_bytes(result) == SMALL.layers * 3 * (cp - 1) * block
-
-
-def ring_of_work(gpu, size, seconds):
-    """Meet all blocks of `size` float32, each for so many seconds. Returns the seconds it took."""
-    cp = ContextParallel(gpu, Group("cp", (0, 1, 2, 3)))
-    for _ in cp.travel(np.zeros(size, np.float32)):
-        gpu.compute(Operation("meet", flops=seconds * gpu.hardware.flops_per_second))
-    return gpu.now
-
-
-@given(st.integers(1, 400), st.floats(0, 10))
-def test_a_hop_takes_the_longer_of_computing_and_talking(size, seconds):
-    talking = CLASSROOM.inside.latency_seconds + size * 0.01
-    results = launch(ring_of_work, 4, CLASSROOM, size, seconds, engine="inline")
-    assert [result.value for result in results] == pytest.approx(
-        [3 * max(seconds, talking) + seconds] * 4, rel=1e-9
-    )
 
 
 def test_a_ring_hides_what_all_gather_exposes():

@@ -1,0 +1,87 @@
+"""Rung 4, reality: predictions are held against training runs that others measured and published.
+
+It rests on rung 3: the code that prices a small executed run to the byte prices these. Every run has its
+source in ndparallel/validation/measured_runs.json; docs/validation.md shows each error and says what is still
+wrong. Absolute seconds can be right by luck, so pairs of runs that differ in one thing are held, too.
+"""
+
+from statistics import median
+
+import pytest
+
+from ndparallel.planner.error_bar import entry, known_errors
+from ndparallel.planner.layers.flops import model_flops
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.validate import summary, validate
+
+CASES = {run["id"]: express(run) for run in read_cases()}
+
+
+@pytest.fixture(scope="module")
+def results():
+    return validate(read_cases())
+
+
+@pytest.fixture(scope="module")
+def measured(results):
+    return summary(results)
+
+
+def test_the_collection_holds_44_runs_each_with_its_source():
+    runs = read_cases()
+    assert len(runs) == len(CASES) == 44
+    assert all(run["source"] for run in runs)
+
+
+def test_every_run_keeps_its_number_of_gpus_and_its_model_its_parameters():
+    assert all(CASES[run["id"]].plan.gpus == run["gpus"] for run in read_cases())
+    billions = {name: case.job.shape.parameters().total / 1e9 for name, case in CASES.items()}
+    assert billions["ptdp_t1_1008.0B"] == pytest.approx(1008.0, abs=0.1)
+    assert billions["kempner_mfu_01"] == pytest.approx(8.03, abs=0.01)
+    assert billions["zoo_qwen235_0"] == pytest.approx(235, rel=0.01)
+
+
+def test_steps_are_predicted_within_5_percent_in_the_mean_and_memory_within_5(measured):
+    assert measured["mean_absolute_step_error"] < 0.05
+    assert measured["mean_absolute_memory_error"] < 0.05
+
+
+def test_one_measured_step_alone_is_missed_by_more_than_15_percent(measured):
+    far = [case["id"] for case in measured["cases"] if abs(case["step_error"]) > 0.15]
+    assert far == ["vtrain_multi_0043"]
+
+
+def test_every_contrast_has_the_right_sign_and_comes_within_10_percent(measured):
+    errors = {"/".join(pair["pair"]): contrast_error(pair) for pair in measured["contrasts"]}
+    assert len(errors) == 8
+    assert all(
+        (pair["measured_ratio"] > 1) == (pair["predicted_ratio"] > 1) for pair in measured["contrasts"]
+    )
+    assert [name for name, error in errors.items() if error > 0.1] == []
+
+
+def test_a_model_of_one_rate_for_every_gpu_misses_the_contrasts_by_five_times_as_much(measured):
+    """What skill there is: the FLOPs of a step over the peaks of its GPUs alone know nothing of what differs
+    in a pair."""
+    predicted = median(map(contrast_error, measured["contrasts"]))
+    by_rate = [
+        pair | {"predicted_ratio": ideal_seconds(pair["pair"][0]) / ideal_seconds(pair["pair"][1])}
+        for pair in measured["contrasts"]
+    ]
+    assert median(map(contrast_error, by_rate)) > 5 * predicted
+
+
+def contrast_error(pair: dict) -> float:
+    return abs(pair["predicted_ratio"] / pair["measured_ratio"] - 1)
+
+
+def ideal_seconds(name: str) -> float:
+    """A step at the full peak of all GPUs."""
+    job, plan = CASES[name].job, CASES[name].plan
+    return model_flops(job) / (plan.gpus * job.hardware.peak("bfloat16"))
+
+
+def test_the_errors_that_error_bars_are_made_of_are_those_of_today(results):
+    cases = zip(CASES.values(), results, strict=True)
+    expected = [entry(case.name, case.job, case.plan, result.step_error) for case, result in cases]
+    assert known_errors() == expected, "renew them with `ndparallel validate --write-errors`"
