@@ -7,13 +7,12 @@ Idea   The decision tree that circulates is followed step by step, with this job
 """
 
 import argparse
-import json
 
 from ndparallel.planner.options import add_job_options, job_from
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 from ndparallel.search.advice import Advice, advise
-from ndparallel.search.tables import certainty, plain_console, ranking, with_words_last
+from ndparallel.search.tables import certainty, ranking, with_words_last
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     advice = advise(job_from(arguments), arguments.gpus)
     if arguments.json:
-        print(json.dumps(advice.as_dict(), indent=2, allow_nan=False))
+        print_json(advice.as_dict())
     else:
         show(advice)
     return 0

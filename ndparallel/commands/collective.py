@@ -13,15 +13,11 @@ Limit  A message costs its latency and its bytes, and nothing else.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
-
-from rich.console import Console
 
 from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link, si
@@ -34,8 +30,8 @@ from ndparallel.collective.prices import candidates, choose_algorithm, envelope,
 from ndparallel.collective.runs import LOCKSTEP, Measured, measure
 from ndparallel.engines.launch import ENGINES
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quantity, quiet_table
-from ndparallel.results.show import prose
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
 MANY_MESSAGES = (
@@ -211,7 +207,7 @@ def engine_from(arguments: argparse.Namespace) -> str:
 def show_one(setting: Setting, algorithm: str, as_json: bool) -> None:
     measured = setting.measure(algorithm)
     if as_json:
-        print(json.dumps(setting.as_dict() | asdict(measured), indent=2, allow_nan=False))
+        print_json(setting.as_dict() | asdict(measured))
     else:
         show_table(setting, [measured], [how(setting), *no_closed_form([measured])])
 
@@ -228,7 +224,7 @@ def show_all(setting: Setting, as_json: bool) -> None:
             "algorithms": [asdict(row) for row in rows],
             "fastest": fastest,
         }
-        print(json.dumps(whole, indent=2, allow_nan=False))
+        print_json(whole)
     else:
         show_table(
             setting, rows, [*by_size(setting, names, chosen, steps), how(setting), *no_closed_form(rows)]
@@ -238,7 +234,7 @@ def show_all(setting: Setting, as_json: bool) -> None:
 def show_hops(setting: Setting, algorithm: str) -> None:
     engine = "inline" if setting.engine == LOCKSTEP else setting.engine
     show = hops.watch(setting.collective, algorithm, setting.group, setting.hardware, setting.nbytes, engine)
-    console = make_console()
+    console, _ = plain_console()
     console.print(
         prose(f"{algorithm} {title(setting)}", WIDTH, bold=f"{algorithm} {setting.collective}"), end="\n\n"
     )
@@ -249,16 +245,12 @@ def show_hops(setting: Setting, algorithm: str) -> None:
 
 
 def show_table(setting: Setting, rows: Sequence[Measured], remarks: Sequence[str]) -> None:
-    console = make_console()
+    console, width = plain_console()
     console.print(prose(title(setting), WIDTH, bold=setting.collective), end="\n\n")
-    console.print(quiet_table(COLUMNS, [cells(row) for row in rows], min(console.width, WIDTH)))
+    console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
     for remark in remarks:
         console.print()
-        console.print(prose(remark, min(console.width, WIDTH)))
-
-
-def make_console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+        console.print(prose(remark, width))
 
 
 def cells(row: Measured) -> tuple[str, ...]:

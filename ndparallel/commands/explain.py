@@ -6,16 +6,12 @@ Idea   The same lists that `ndparallel plan` adds up. An operation is bound by c
 """
 
 import argparse
-import json
-import sys
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from gpu import Operation, si
 from ndparallel.base.errors import unknown
-from ndparallel.base.words import WIDTH
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
@@ -24,8 +20,8 @@ from ndparallel.planner.step.endings import AnyWorkload
 from ndparallel.planner.step.step import workload_of
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.planner.step.workload import Workload
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
 UNITS = ("dense", "experts", "embedding", "head")
@@ -48,10 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))
     passes = explained(workload_of(job, plan), unit)
     if arguments.json:
-        print(json.dumps({"unit": unit, "passes": passes}, indent=2, allow_nan=False))
+        print_json({"unit": unit, "passes": passes})
         return 0
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    width = min(console.width, WIDTH)
+    console, width = plain_console()
     if busy := busiest(job, plan, unit):
         console.print(prose(busy, width), end="\n\n")
     for name, rows in passes.items():

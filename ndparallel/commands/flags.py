@@ -10,18 +10,14 @@ Limit  What follows from several fields (the layout of uneven stages, replicas o
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ndparallel.base.words import WIDTH
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Row
-from ndparallel.results.show import prose
+from ndparallel.results.printing import plain_console, print_json, prose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         keys = ("of", "field", "becomes")
         release = {key: kept[key] for key in ("framework", "version", "source")}
-        print(json.dumps(release | {"fields": [dict(zip(keys, row)) for row in rows]}, indent=2))
+        print_json(release | {"fields": [dict(zip(keys, row)) for row in rows]})
         return 0
-    console = Console(width=WIDTH if not sys.stdout.isatty() else None, highlight=False)
+    console, width = plain_console()
     console.print(table(rows, framework.release))
-    console.print(prose(f"Names from {kept['source']}.", WIDTH))
+    console.print(prose(f"Names from {kept['source']}.", width))
     return 0
 
 

@@ -11,21 +11,16 @@ Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, tabl
 """
 
 import argparse
-import json
 import math
-import sys
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
-from ndparallel.base.words import WIDTH
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
-from ndparallel.results.report import plain, quiet_table
-from ndparallel.results.show import prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.report import quiet_table
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
 MOST_GPUS = 10**9
@@ -79,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     best = max(rows, key=lambda row: row["simulated_goodput"])
     lasts = goodput.duration(cluster, best["interval_seconds"], arguments.days, arguments.seed)
     if arguments.json:
-        print(json.dumps(plain(document(cluster, rows, lasts, arguments.seed)), indent=2, allow_nan=False))
+        print_json(document(cluster, rows, lasts, arguments.seed))
     else:
         show(cluster, rows, best, lasts)
     return 0
@@ -151,8 +146,7 @@ def document(cluster: FailureModel, rows: list[dict[str, Any]], lasts: Duration,
 
 
 def show(cluster: FailureModel, rows: list[dict[str, Any]], best: dict[str, Any], lasts: Duration) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    width, title = min(console.width, WIDTH), "Goodput"
+    (console, width), title = plain_console(), "Goodput"
     head = (
         f"{title}  {cluster.gpus:,} GPU{'s' * (cluster.gpus > 1)}, each failing "
         f"{cluster.failures_per_gpu_hour:.3g} times an hour: one "

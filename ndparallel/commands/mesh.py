@@ -8,27 +8,24 @@ Limit  A group's link is that of the hops of its ring: inside the nodes, across 
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 from rich.columns import Columns
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
-from ndparallel.base.words import WIDTH, count, listed
+from ndparallel.base.words import count, listed
 from ndparallel.drawing.palette import ACTIVITIES
 from ndparallel.drawing.timeline import letter_colour
 from ndparallel.lessons.options import hardware_from
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 
 NODES_DRAWN = 8
 MOST_GPUS = 100_000
@@ -72,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     hardware, mesh = hardware_from(arguments), mesh_from(arguments)
     if arguments.json:
-        print(json.dumps(describe(mesh, hardware), indent=2))
+        print_json(describe(mesh, hardware))
     else:
         show(mesh, hardware)
 
@@ -153,8 +150,7 @@ def describe(mesh: Mesh, hardware: Hardware) -> dict[str, Any]:
 
 
 def show(mesh: Mesh, hardware: Hardware) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    width = min(console.width, WIDTH)
+    console, width = plain_console()
     console.print(prose(headline(mesh, hardware), width), end="\n\n")
     console.print(Columns(drawn_nodes(mesh, hardware), padding=(1, 4)))
     if not axes_of(mesh):

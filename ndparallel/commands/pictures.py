@@ -6,19 +6,16 @@ Limit  It changes nothing without --write, and exits with 1 where a file is stal
 """
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from gpu import si
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.files import check_writable, write_atomically
-from ndparallel.base.words import WIDTH
+from ndparallel.base.quoting import visible
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of, strays
 from ndparallel.engines.launch import ENGINES
+from ndparallel.results.printing import plain_console, print_json
 from ndparallel.results.report import quiet_table
 from ndparallel.results.show import progress
 
@@ -65,14 +62,15 @@ def renewed(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]], unasked: list[str], arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps({"folder": str(arguments.folder), "pictures": rows, "strays": unasked}, indent=2))
+        print_json({"folder": str(arguments.folder), "pictures": rows, "strays": unasked})
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console, _ = plain_console()
     cells = [(row["name"], row["state"], si(row["bytes"], "B"), row["shows"]) for row in rows]
     table = quiet_table(("picture", "state", "size", "shows"), cells, console.width)
     table.columns[-1].justify = "left"
     console.print(table)
     if unasked:
-        console.print(f"\nNo picture is called {', '.join(unasked)}: remove what nobody makes.")
+        names = visible(", ".join(unasked))
+        console.print(f"\nNo picture is called {names}: remove what nobody makes.")
     if any(row["state"] == "stale" for row in rows):
         console.print("\nRenew what is stale with `ndparallel pictures --write`, and look at it.")

@@ -12,7 +12,6 @@ Limit  docs/planner.md says what is assumed, and docs/validation.md how far meas
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -42,8 +41,8 @@ from ndparallel.planner.options import add_job_options, add_plan_options
 from ndparallel.planner.prediction import Answer, answer
 from ndparallel.planner.step.imbalance import imbalance_sentences
 from ndparallel.planner.step.picture import some, timeline_of
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 from ndparallel.search.search import Found, search
 from ndparallel.search.tables import (
     as_csv,
@@ -51,7 +50,6 @@ from ndparallel.search.tables import (
     besides,
     bound,
     layout,
-    plain_console,
     show_changes,
     show_search,
     what_if_json,
@@ -109,7 +107,7 @@ def run_search(arguments: argparse.Namespace) -> int:
     launches = launch_of(arguments, found) if arguments.emit else {}
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        print(json.dumps(as_json(found, arguments.tokens) | changes | launches, indent=2, allow_nan=False))
+        print_json(as_json(found, arguments.tokens) | changes | launches)
     elif arguments.csv:
         print(as_csv(found.answers), end="")
     elif arguments.emit:
@@ -154,16 +152,9 @@ def run_one(arguments: argparse.Namespace) -> int:
     beside, sentences = comparison(found, script[0]) if script and not arguments.emit else ({}, [])
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        told = {
-            "days": found.days(arguments.tokens),
-            "tokens": arguments.tokens,
-            "notes": asked.notes,
-        } | beside
-        print(
-            json.dumps(
-                found.as_dict() | told | changes | launch(arguments.emit, found), indent=2, allow_nan=False
-            )
-        )
+        training = {"days": found.days(arguments.tokens), "tokens": arguments.tokens}
+        beside = training | {"notes": asked.notes} | beside
+        print_json(found.as_dict() | beside | changes | launch(arguments.emit, found))
         return 0
     if arguments.emit:
         print(launch(arguments.emit, found)["launch"], end="")

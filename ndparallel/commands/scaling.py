@@ -8,7 +8,6 @@ Idea   Weak scaling gives every GPU the same share of a batch that grows, strong
 """
 
 import argparse
-import json
 import sys
 
 from rich.table import Table
@@ -18,11 +17,11 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quoting import visible
 from ndparallel.planner.options import add_job_options, job_from
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
 from ndparallel.search.scaling_svg import scaling_svg
-from ndparallel.search.tables import plain_console, words_of
+from ndparallel.search.tables import words_of
 
 COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
 
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             scaling_svg(f"{job.shape.name} on {job.hardware.name}: how the best plan scales", curves),
         )
     if arguments.json:
-        print(json.dumps({"rows": list(rows(curves))}, indent=2, allow_nan=False))
+        print_json({"rows": list(rows(curves))})
     else:
         show(curves)
     if arguments.svg is not None:

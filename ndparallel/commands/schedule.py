@@ -11,19 +11,19 @@ import math
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quoting import visible
-from ndparallel.base.words import WIDTH, listed
+from ndparallel.base.words import listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
+from ndparallel.results.printing import plain_console
 from ndparallel.results.report import quiet_table
 
 MOST_STEPS = 1_000_000
@@ -134,7 +134,7 @@ def describe(timing: Timing) -> dict[str, object]:
 
 
 def show(timings: Sequence[Timing], args: argparse.Namespace) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console, _ = plain_console()
     plain = console.no_color or console.color_system is None
     scale = schedule_picture.columns_per_second(timings, console.width)
     pictures = [schedule_picture.draw(timing, scale, plain) for timing in timings]

@@ -9,16 +9,12 @@ Limit  Where a run does not state something, a rule fills it for all runs (ndpar
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from gpu import si
-from ndparallel.base.words import WIDTH
 from ndparallel.planner.error_bar import ERRORS, entry
+from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import Result, summary, validate
 
@@ -47,15 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
         lines = ",\n".join(json.dumps(one) for one in entries)
         Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
     elif arguments.json:
-        print(json.dumps(summary(results), indent=2, allow_nan=False))
+        print_json(summary(results))
     else:
         show(results)
     return 0
 
 
 def show(results: list[Result]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    width, found = min(console.width, WIDTH), summary(results)
+    (console, width), found = plain_console(), summary(results)
     console.print(
         quiet_table(
             ("run", "measured", "predicted", "error", "memory", "error "),

@@ -112,7 +112,7 @@ class Report:
         return plain(head | {"strategies": [self._strategy(row) for row in self.strategies]})
 
     def json(self) -> str:
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+        return json_text(self.as_dict())
 
     def _strategy(self, row: Measurement) -> dict[str, Any]:
         times = {
@@ -304,6 +304,11 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
     """What is left of the width for the first column."""
     return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])
+
+
+def json_text(value: Any) -> str:
+    """JSON as every command prints it."""
+    return json.dumps(plain(value), indent=2, allow_nan=False)
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,6 @@
 """What a run shows: one quiet table, the timelines that teach most, and a sentence on what to notice."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,15 +8,15 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from ndparallel.base.quoting import visible
-from ndparallel.base.words import NO_BREAK, WIDTH, count, paragraph
+from ndparallel.base.words import NO_BREAK, count
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.outputs import drawn, story, write_files
-from ndparallel.results.report import plain, quantity, quiet_table
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.report import quantity, quiet_table
 from ndparallel.results.run import Run, Sweep
 
 
@@ -43,11 +42,10 @@ def show(
     the timelines of the strategies in `contrast`, what there is to notice."""
     told, written = story(run, contrast, arguments), list(write_files(run, contrast, arguments))
     if arguments.json:
-        print(run.report.json())
+        print_json(run.report.as_dict())
         print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
-    width = min(console.width, WIDTH)
+    console, width = plain_console()
     console.print(prose(f"{title}  {headline(run)}", width, bold=title))
     for part in parts(run, arguments, contrast, notice, talker, width):
         console.print()
@@ -104,13 +102,6 @@ def headline(run: Run) -> str:
     )
 
 
-def prose(words: str, width: int, bold: str = "") -> Text:
-    """A paragraph that begins with what is `bold`."""
-    text = Text(paragraph(visible(words), width))
-    text.stylize("bold", 0, len(visible(bold)))
-    return text
-
-
 def talk(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]:
     """Who talks how often, how much, over which link, in each of these strategies."""
     for name in names:
@@ -137,10 +128,9 @@ NO_VALUE = {"capacity_factor": "none"}  # where it is a choice, and not a number
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print a sweep's table and its sentence, or its rows as JSON."""
     if as_json:
-        print(json.dumps(plain({"sweep": sweep.title, "rows": sweep.rows}), indent=2, allow_nan=False))
+        print_json({"sweep": sweep.title, "rows": sweep.rows})
         return
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
-    width = min(console.width, WIDTH)
+    console, width = plain_console()
     console.print(prose(sweep.title, width, bold=sweep.title), end="\n\n")
     console.print(table_of(sweep.rows, width))
     console.print()

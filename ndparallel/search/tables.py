@@ -2,7 +2,6 @@
 
 import csv
 import io
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,19 +13,13 @@ from ndparallel.base.words import WIDTH, count
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import DEGREES, Answer
 from ndparallel.planner.software import find_stack
+from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import prose
 from ndparallel.search.search import Found
 
 TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
 COLUMNS = ("step", "MFU", "memory", "bound by")
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
-
-
-def plain_console() -> tuple[Console, int]:
-    """Where to print, and how wide."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
-    return console, min(console.width, WIDTH)
 
 
 def with_words_last(table: Table) -> Table:

@@ -25,7 +25,7 @@ from ndparallel.drawing.timeline import gantt
 from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.torchtitan import emit_torchtitan
 from ndparallel.planner.job import Plan
-from ndparallel.results.show import prose
+from ndparallel.results.printing import prose
 from tests.launch_flags.test_flags import H100, job_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,34 @@
+"""What all commands print with: one console, one form of JSON, and paragraphs.
+
+Idea   What is no terminal gets `WIDTH` columns and no colours, so that a pipe's bytes are the same
+       everywhere.
+"""
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ndparallel.base.quoting import visible
+from ndparallel.base.words import WIDTH, paragraph
+from ndparallel.results.report import json_text
+
+
+def plain_console() -> tuple[Console, int]:
+    """Where to print, and how wide a table or a paragraph may be. Words are printed as they are: no markup,
+    no emoji codes."""
+    width = None if sys.stdout.isatty() else WIDTH
+    console = Console(width=width, highlight=False, emoji=False, markup=False)
+    return console, min(console.width, WIDTH)
+
+
+def print_json(value: Any) -> None:
+    print(json_text(value))
+
+
+def prose(words: str, width: int, bold: str = "") -> Text:
+    """A paragraph that begins with what is `bold`."""
+    text = Text(paragraph(visible(words), width))
+    text.stylize("bold", 0, len(visible(bold)))
+    return text
