@@ -13,10 +13,9 @@ import numpy as np
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.step import predict
 from ndparallel.search.bounds.price import price
 
 JOB = TrainingJob(find_model("llama-3-70b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 512)
@@ -60,7 +59,7 @@ def seconds(
 
 def main() -> None:
     for name, plan in PLANS.items():
-        step, memory = seconds(lambda: predict(JOB, plan)), seconds(lambda: peak_memory(JOB, plan))  # noqa: B023
+        step, memory = seconds(lambda: time_step(JOB, plan)), seconds(lambda: peak_memory(JOB, plan))  # noqa: B023
         print(f"{name:<28} step {1e3 * step:6.2f} ms   memory {1e3 * memory:6.2f} ms")
     many = 20_000
     tp, pp = np.tile([1, 2, 4, 8], many // 4), np.repeat([1, 2, 4, 8], many // 4)

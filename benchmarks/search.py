@@ -11,8 +11,8 @@ import time
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.step import predict
 from ndparallel.search.candidates import candidates
 from ndparallel.search.search import search
 from ndparallel.validation.cases import express, read_cases
@@ -71,7 +71,7 @@ def compare_cases() -> None:
         if not case.one_layer:
             best, theirs = (
                 search(case.job, int(case.plan.gpus), top=1).best.seconds,
-                predict(case.job, case.plan).seconds,
+                time_step(case.job, case.plan).seconds,
             )
             print(f"{case.name:<45} {float(theirs):8.3f} s   best {best:8.3f} s   {theirs / best - 1:+.1%}")
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
     from ndparallel.pipeline.work import Work as Work
     from ndparallel.planner.job import Plan as Plan, TrainingJob as TrainingJob
     from ndparallel.planner.models.presets import find_model as find_model
-    from ndparallel.planner.prediction import answer as predict
+    from ndparallel.planner.prediction import predict as predict
     from ndparallel.planner.software import find_stack as find_stack
     from ndparallel.search.search import search as search_plans
     from ndparallel.training.job import Job as Job
@@ -78,7 +78,7 @@ PUBLIC = {
     "launch": "ndparallel.engines.launch:launch",
     "load_lesson": "ndparallel.lessons.registry:load",
     "memory_history": "ndparallel.drawing.history:memory_history",
-    "predict": "ndparallel.planner.prediction:answer",
+    "predict": "ndparallel.planner.prediction:predict",
     "run_lesson": "ndparallel.lessons.main:run_lesson",
     "search_plans": "ndparallel.search.search:search",
     "time_schedule": "ndparallel.pipeline.timing:time_schedule",

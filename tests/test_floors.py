@@ -24,6 +24,29 @@ FLOORS = [  # ground first
     {"commands"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# inside planner/ and search/: folders, and files that lie beside them
+FLOORS_OF_ROOM = {
+    "planner": [
+        {"numbers", "software", "models", "token_counts", "goodput"},
+        {"job"},
+        {"groups", "stages", "error_bar"},
+        {"layers"},
+        {"step"},
+        {"memory", "legality"},
+        {"lesson_runs"},
+        {"prediction", "options"},
+        {"imbalance", "picture"},
+    ],
+    "search": [
+        {"bounds", "what_if"},
+        {"space"},
+        {"candidates"},
+        {"promises"},
+        {"search"},
+        {"advice", "scaling", "tables"},
+        {"scaling_svg"},
+    ],
+}
 MOST_BOXES = 30  # files of the root and rooms of the package
 
 
@@ -87,6 +110,21 @@ def test_a_floor_imports_only_from_floors_below_it(floor):
         if room(module_of(path)) in FLOORS[floor]
         for name in of_the_project(path)
         if room(name) != room(module_of(path)) and FLOOR.get(room(name), len(FLOORS)) >= floor
+    }
+    assert arrows == set()
+
+
+@pytest.mark.parametrize("name", FLOORS_OF_ROOM)
+def test_within_a_large_room_too_a_floor_imports_only_from_floors_below_it(name):
+    floor = {part: number for number, parts in enumerate(FLOORS_OF_ROOM[name]) for part in parts}
+    within = f"ndparallel.{name}."
+    arrows = {
+        (module, target)
+        for module, path in modules().items()
+        if module.startswith(within)
+        for target in of_the_project(path)
+        if target.startswith(within) and target.split(".")[2] != module.split(".")[2]
+        if floor[target.split(".")[2]] >= floor[module.split(".")[2]]
     }
     assert arrows == set()
 

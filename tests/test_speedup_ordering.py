@@ -18,10 +18,9 @@ from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.registry import available, load
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
-from ndparallel.planner.step.step import predict
 from ndparallel.training.job import Job
 from tests.support.common import run
 
@@ -127,7 +126,7 @@ PLANS: dict[str, tuple[TrainingJob, Plan]] = {
 
 @cache
 def predicted_seconds(name: str) -> float:
-    return float(predict(*PLANS[name]).seconds)
+    return float(time_step(*PLANS[name]).seconds)
 
 
 # ------------------------------------------------------------------------------------------------ the claims

@@ -16,10 +16,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
-from ndparallel.planner.step.endings import AnyWorkload
-from ndparallel.planner.step.step import workload_of
+from ndparallel.planner.prediction import AnyWorkload, workload_of
+from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.streams import Item, StreamClock
-from ndparallel.planner.step.workload import Workload
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
 
@@ -77,7 +76,7 @@ def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
 
 def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by pass; what takes no time, and passes in which nothing happens, are left out."""
-    if isinstance(work, Workload):
+    if isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
         lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}
     else:
@@ -122,7 +121,7 @@ def row_of(work: AnyWorkload, item: Operation | CollectiveOp) -> dict[str, Any]:
             "bound": bound,
             "beside": "",
         }
-    assert isinstance(work, Workload)
+    assert isinstance(work, FrameworkWorkload)
     whole = float(work.machine.whole(item))
     beside = item.beside.name if item.beside and whole else ""
     return said(item, work.machine.exposed(item) if beside else whole, beside)

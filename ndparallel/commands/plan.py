@@ -33,14 +33,14 @@ from ndparallel.commands.plan_options import (
 )
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import add_launch_options, described, launch, script_given
+from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.job import Plan
 from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
 from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.options import add_job_options, add_plan_options
-from ndparallel.planner.prediction import Answer, answer
-from ndparallel.planner.step.imbalance import imbalance_sentences
-from ndparallel.planner.step.picture import some, timeline_of
+from ndparallel.planner.picture import some, timeline_of
+from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.search import Found, search
@@ -146,7 +146,7 @@ def launch_of(arguments: argparse.Namespace, found: Found) -> dict[str, str]:
 
 def run_one(arguments: argparse.Namespace) -> int:
     asked = described(usual(arguments))
-    found = answer(asked.job, asked.plan)
+    found = predict(asked.job, asked.plan)
     changed = dict(same_plan(arguments, found))
     script = script_given(arguments)
     beside, sentences = comparison(found, script[0]) if script and not arguments.emit else ({}, [])
@@ -165,7 +165,9 @@ def run_one(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(console: Console, found: Answer, arguments: argparse.Namespace, notes: Sequence[str] = ()) -> None:
+def show(
+    console: Console, found: Prediction, arguments: argparse.Namespace, notes: Sequence[str] = ()
+) -> None:
     width = min(console.width, WIDTH)
     title = found.job.shape.name
     console.print(prose(f"{title}  {headline(found)}", width, bold=title), end="\n\n")
@@ -179,7 +181,7 @@ def show(console: Console, found: Answer, arguments: argparse.Namespace, notes: 
         console.print(Timelines([timeline_of(found.job, found.plan)]))
 
 
-def headline(found: Answer) -> str:
+def headline(found: Prediction) -> str:
     """The job and the plan, what was derived included."""
     job, plan, microbatches = found.job, found.plan, found.microbatches
     billions, gpus = job.shape.parameters().total / 1e9, count(int(plan.gpus), "GPU")
@@ -194,7 +196,7 @@ def headline(found: Answer) -> str:
     )
 
 
-def times(found: Answer, width: int) -> Table:
+def times(found: Prediction, width: int) -> Table:
     parts = sorted(found.step.breakdown.items(), key=lambda part: -part[1])
     rows = [
         (WORDS[kind], si(float(part), "s"), f"{part / found.seconds:.1%}")
@@ -209,7 +211,7 @@ def times(found: Answer, width: int) -> Table:
     )
 
 
-def memory(found: Answer, width: int) -> Table:
+def memory(found: Prediction, width: int) -> Table:
     ranks = some(len(found.memory))
     rows = [
         [f"{rank}", *(si(float(part), "B") for part in (found.memory[rank].total, *held(found, rank)))]
@@ -218,11 +220,11 @@ def memory(found: Answer, width: int) -> Table:
     return quiet_table(("pipeline rank", "memory", *KINDS), rows, width)
 
 
-def held(found: Answer, rank: int) -> list[float]:
+def held(found: Prediction, rank: int) -> list[float]:
     return [getattr(found.memory[rank], kind) for kind in KINDS]
 
 
-def sentences(found: Answer, tokens: float) -> list[str]:
+def sentences(found: Prediction, tokens: float) -> list[str]:
     """What the tables do not say."""
     room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
     fits = (

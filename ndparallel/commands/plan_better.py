@@ -10,18 +10,18 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import duration
 from ndparallel.launch_flags.frameworks import Framework
-from ndparallel.planner.prediction import Answer
+from ndparallel.planner.prediction import Prediction
 from ndparallel.search.search import search
 from ndparallel.search.tables import words_of
 
 
-def comparison(found: Answer, framework: Framework) -> tuple[dict[str, Any], list[str]]:
+def comparison(found: Prediction, framework: Framework) -> tuple[dict[str, Any], list[str]]:
     """For JSON, and in a sentence; null where nothing is better."""
     best = better(found, framework)
     return {"better": best and best.as_dict()}, [sentence(found, best, framework)]
 
 
-def better(found: Answer, framework: Framework) -> Answer | None:
+def better(found: Prediction, framework: Framework) -> Prediction | None:
     """The fastest plan that the framework can launch, if it is faster than what was found, or that does not
     fit."""
     try:
@@ -33,14 +33,14 @@ def better(found: Answer, framework: Framework) -> Answer | None:
     return best if best and (best.seconds < found.seconds or found.missing_bytes > 0) else None
 
 
-def can_launch(found: Answer, framework: Framework) -> bool:
+def can_launch(found: Prediction, framework: Framework) -> bool:
     try:
         return bool(framework.emit(found.job, found.plan))
     except UserError:
         return False
 
 
-def sentence(found: Answer, best: Answer | None, framework: Framework) -> str:
+def sentence(found: Prediction, best: Prediction | None, framework: Framework) -> str:
     if best is None:
         return f"The search finds no plan that {framework.release} can launch and that is faster and fits."
     gain = duration(best.seconds, found.seconds).removeprefix("takes ")

@@ -14,7 +14,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.options import described, priced, script_given
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import add_plan_options, job_from
-from ndparallel.planner.prediction import Answer, answer
+from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.search.space import FIXABLE, parsed
 from ndparallel.search.what_if import Variant, what_if
 
@@ -88,7 +88,7 @@ def fixed(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**can_launch} | asked | dict(parsed(words) for words in arguments.fix)
 
 
-def same_plan(arguments: argparse.Namespace, found: Answer) -> Iterator[tuple[str, Answer]]:
+def same_plan(arguments: argparse.Namespace, found: Prediction) -> Iterator[tuple[str, Prediction]]:
     """The same degrees after every change; more GPUs are more data parallelism."""
     plan = found.plan
     for change in arguments.what_if:
@@ -99,4 +99,4 @@ def same_plan(arguments: argparse.Namespace, found: Answer) -> Iterator[tuple[st
                 f"--what-if {change}: {cluster.gpus} GPUs are no multiple of tp*pp*cp = {others}; leave "
                 "these out to search."
             )
-        yield change, answer(cluster.job, replace(plan, dp=cluster.gpus // others))
+        yield change, predict(cluster.job, replace(plan, dp=cluster.gpus // others))

@@ -22,7 +22,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
-from ndparallel.planner.step.workload import layers_by_stage
+from ndparallel.planner.stages import layers_by_stage
 
 FREE = (  # of a software stack: what flags choose
     *(

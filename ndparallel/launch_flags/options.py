@@ -14,7 +14,7 @@ from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, routing_from
-from ndparallel.planner.prediction import Answer
+from ndparallel.planner.prediction import Prediction
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
 
@@ -102,7 +102,7 @@ def text_of(path: Path) -> str:
     return text
 
 
-def launch(framework: str | None, found: Answer) -> dict[str, str]:
+def launch(framework: str | None, found: Prediction) -> dict[str, str]:
     """The framework's launch script or recipe as "launch"; nothing where none is asked for. A plan that does
     not fit says so beside it."""
     if not framework:

@@ -23,7 +23,7 @@ from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import TORCHTITAN
-from ndparallel.planner.step.workload import layers_by_stage
+from ndparallel.planner.stages import layers_by_stage
 
 STACKS = ("torchtitan", "torchtitan-compiled")
 # our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept

@@ -15,7 +15,6 @@ Glossary
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from gpu import Hardware
@@ -23,12 +22,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.recipe import Recipe
-from ndparallel.planner.layers.collective_time import GroupLinks
-from ndparallel.planner.layers.numbers import smaller
-from ndparallel.planner.layers.operations import Share
-from ndparallel.planner.lesson_runs.token_counts import TokenCounts
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.numbers import smaller
 from ndparallel.planner.software import Stack
+from ndparallel.planner.token_counts import TokenCounts
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,31 @@ class TrainingJob:
             if self.capacity_factor is None
             else min(self.routing_imbalance, self.capacity_factor)
         )
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's share of a layer: degrees and microbatch, numbers or numpy arrays."""
+
+    micro_batch: Any
+    sequence: Any
+    tp: Any = 1
+    cp: Any = 1
+    ep: Any = 1
+    sequence_parallel: bool = False
+    sent: Any = 1.0  # rows that go to experts, in those that the router chose
+    # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
+    received: Any = 1.0
+    linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
+    dtype: str = "bfloat16"
+
+    @property
+    def rows(self):
+        return self.micro_batch * self.sequence / self.cp
+
+    @property
+    def shard(self):
+        return self.rows / self.tp if self.sequence_parallel else self.rows
 
 
 @dataclass(frozen=True)
@@ -121,64 +143,3 @@ class Plan:
             linear_dtype="float8" if job.dtype == "fp8" else dtype,
             dtype=dtype,
         )
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The groups that a rank is in, on the machine: tp ranks are neighbours, then cp, dp and pp."""
-
-    plan: Plan
-    job: TrainingJob
-
-    def links(self, name: str) -> GroupLinks:
-        return getattr(self, name)
-
-    def _links(self, ranks, stride) -> GroupLinks:
-        return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rails)
-
-    @cached_property
-    def tp(self) -> GroupLinks:
-        return self._links(self.plan.tp, 1)
-
-    @cached_property
-    def cp(self) -> GroupLinks:
-        return self._links(self.plan.cp, self.plan.tp)
-
-    @cached_property
-    def dp(self) -> GroupLinks:
-        """Ranks with the same weights: data-parallel and context-parallel ones."""
-        return self._links(self.plan.dp * self.plan.cp, self.plan.tp)
-
-    @cached_property
-    def pp(self) -> GroupLinks:
-        """Stages that follow one another."""
-        return self._links(self.plan.pp, self.stage_stride)
-
-    @cached_property
-    def ep(self) -> GroupLinks:
-        return self._links(self.plan.ep, 1)
-
-    @cached_property
-    def shards(self) -> GroupLinks:
-        """Ranks that FSDP shards a layer over."""
-        return self._links(self.plan.shards or self.plan.dp * self.plan.cp, self.plan.tp)
-
-    @cached_property
-    def replicas(self) -> GroupLinks:
-        """Ranks that hold the same shard (HSDP)."""
-        return self._links(self.plan.dp * self.plan.cp / self.shards.ranks, self.plan.tp * self.shards.ranks)
-
-    @cached_property
-    def experts_dp(self) -> GroupLinks:
-        """Ranks with the same experts."""
-        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
-
-    @cached_property
-    def ends(self) -> GroupLinks:
-        """The first and the last stage."""
-        return self._links(2, (self.plan.pp - 1) * self.stage_stride + (self.plan.pp == 1))
-
-    @property
-    def stage_stride(self):
-        """Ranks between neighbours in the pipeline."""
-        return self.plan.tp * self.plan.cp * self.plan.dp

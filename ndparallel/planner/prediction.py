@@ -9,7 +9,9 @@ Glossary: see `ndparallel.planner.job`.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.error_bar import ErrorBar, error_bar
@@ -17,7 +19,13 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check
 from ndparallel.planner.memory.total import KINDS, StageMemory, memory_by_rank
-from ndparallel.planner.step.step import Step, predict
+from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
+from ndparallel.planner.step.step import Step, time_workload
+
+if TYPE_CHECKING:
+    from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+
+AnyWorkload: TypeAlias = "FrameworkWorkload | ExecutedWorkload"
 
 DAY = 86_400
 DEGREES = (
@@ -37,13 +45,18 @@ DEGREES = (
 
 
 @dataclass(frozen=True)
-class Answer:
-    """About one plan of one job."""
+class Prediction:
+    """What one plan of one job takes: its workload, the step that was timed, the memory of every pipeline
+    rank."""
 
     job: TrainingJob
-    plan: Plan
+    work: AnyWorkload
     step: Step
     memory: list[StageMemory]
+
+    @property
+    def plan(self) -> Plan:
+        return self.work.plan
 
     @property
     def seconds(self) -> float:
@@ -126,7 +139,56 @@ def stage_bytes(memory: StageMemory) -> dict[str, float]:
     return {"total": float(memory.total)} | {kind: float(getattr(memory, kind)) for kind in KINDS}
 
 
-def answer(job: TrainingJob, plan: Plan) -> Answer:
+def predict(job: TrainingJob, plan: Plan) -> Prediction:
     """Predict one plan. Raises UserError, with the nearest legal value, for a plan that cannot be."""
     check(job, plan)
-    return Answer(job, plan, predict(job, plan), memory_by_rank(job, plan))
+    return prediction_of(job, workload_of(job, plan))
+
+
+def prediction_of(job: TrainingJob, work: AnyWorkload, step: Step | None = None) -> Prediction:
+    """The prediction of a workload, whose step may have been timed before."""
+    return Prediction(job, work, step or step_of(work), memory_of(work))
+
+
+def time_step(job: TrainingJob, plan: Plan) -> Step:
+    """Time one plan."""
+    return step_of(workload_of(job, plan))
+
+
+def peak_memory(job: TrainingJob, plan: Plan) -> StageMemory:
+    """The memory of the fullest pipeline rank."""
+    return max(memory_of(workload_of(job, plan)), key=lambda memory: memory.total)
+
+
+def fits(job: TrainingJob, plan: Plan) -> bool:
+    return bool(np.all(peak_memory(job, plan).total <= job.hardware.memory_bytes))
+
+
+# ----------------------------------------------------------- a real framework's plan, or the lessons' own run
+
+
+def workload_of(job: TrainingJob, plan: Plan) -> AnyWorkload:
+    """What the plan's ranks do in a step."""
+    if not job.stack.executed:
+        return framework_workload(job, plan)
+    from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+
+    return ExecutedWorkload(job, plan)
+
+
+def step_of(work: AnyWorkload) -> Step:
+    """Time a workload."""
+    if isinstance(work, FrameworkWorkload):
+        return time_workload(work)
+    from ndparallel.planner.lesson_runs.step import executed_step
+
+    return executed_step(work)
+
+
+def memory_of(work: AnyWorkload) -> list[StageMemory]:
+    """The memory of every pipeline rank at its peak."""
+    if isinstance(work, FrameworkWorkload):
+        return memory_by_rank(work)
+    from ndparallel.planner.lesson_runs.step import executed_memory
+
+    return executed_memory(work)

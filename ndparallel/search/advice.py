@@ -19,10 +19,9 @@ from gpu import si
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
-from ndparallel.planner.memory.total import fits, peak_memory
 from ndparallel.planner.models.sizes import divisors
-from ndparallel.planner.prediction import Answer, answer
-from ndparallel.planner.step.workload import elements_of
+from ndparallel.planner.prediction import Prediction, fits, peak_memory, predict
+from ndparallel.planner.stages import elements_of
 from ndparallel.search.search import Found, search
 
 SMALL, LARGE = 10e9, 100e9  # parameters
@@ -48,11 +47,11 @@ class Advice:
     and the best by search."""
 
     branches: list[Branch]
-    ways: list[Answer]
+    ways: list[Prediction]
     found: Found
 
     @property
-    def advised(self) -> Answer | None:
+    def advised(self) -> Prediction | None:
         return self.ways[0] if self.ways else None
 
     @property
@@ -75,7 +74,7 @@ def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Adv
     walk = Walk(job, gpus)
     plans = [plan for plan in walk.plans() if not any(broken(job, plan)) and fits(job, plan)]
     found = search(job, gpus, also=plans, executor=executor)
-    answers = sorted((answer(job, plan) for plan in plans), key=lambda each: each.seconds)
+    answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(walk.branches, answers, found)
 
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.step.step import FULL_ROUNDS, Step, predict
+from ndparallel.planner.prediction import time_step
+from ndparallel.planner.step.step import FULL_ROUNDS, Step
 from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000
@@ -155,7 +156,7 @@ class Steps:
 
     def __init__(self, job: TrainingJob, executor: Executor | None):
         self.work, self.map, self.known = (
-            partial(predict, job),
+            partial(time_step, job),
             executor.map if executor else map,
             dict[Plan, Step](),
         )

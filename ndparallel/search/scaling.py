@@ -19,8 +19,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
-from ndparallel.planner.memory.total import fits
-from ndparallel.planner.prediction import Answer, answer
+from ndparallel.planner.prediction import Prediction, fits, predict
 from ndparallel.search.search import search
 
 SIZES = (8, 64, 512, 2048, 16384)
@@ -53,9 +52,9 @@ class Point:
 
     gpus: int
     global_batch: int
-    best: Answer | None
+    best: Prediction | None
     why_not: str
-    usual: Answer | None
+    usual: Prediction | None
 
     def efficiency(self, base: "Point | None") -> float | None:
         """Of a GPU, against one of the smallest size."""
@@ -96,7 +95,7 @@ def point_of(job: TrainingJob, gpus: int, executor: Executor | None) -> Point:
         return Point(gpus, job.global_batch, None, str(reason), None)
 
 
-def usual_plan(job: TrainingJob, gpus: int) -> Answer | None:
+def usual_plan(job: TrainingJob, gpus: int) -> Prediction | None:
     """The table's degrees with the distributed optimizer, and as little recomputation as fits; None where
     they cannot be."""
     if gpus not in USUAL:
@@ -108,7 +107,7 @@ def usual_plan(job: TrainingJob, gpus: int) -> Answer | None:
             tp=row.tp, pp=row.pp, dp=row.dp, zero=1, sequence_parallel=sequence_parallel, recompute=recompute
         )
         if not any(broken(job, plan)) and fits(job, plan):
-            return answer(job, plan)
+            return predict(job, plan)
     return None
 
 
@@ -136,7 +135,7 @@ def rows(curves: Curves) -> Iterator[dict[str, Any]]:
             }
 
 
-def usual_row(row: Usual, on_this_job: Answer | None) -> dict[str, Any]:
+def usual_row(row: Usual, on_this_job: Prediction | None) -> dict[str, Any]:
     return {
         "plan": {"tp": row.tp, "pp": row.pp, "dp": row.dp},
         "efficiency_range": list(row.efficiency),

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from ndparallel.base.errors import UserError
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import below_one, broken, wrong_words
-from ndparallel.planner.memory.total import memory_by_rank, peak_memory
-from ndparallel.planner.prediction import Answer
+from ndparallel.planner.prediction import Prediction, peak_memory, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.promises import EFFORT, Timed, time_best
 from ndparallel.search.space import Fixed, checked, nothing_left
@@ -40,10 +39,10 @@ class Found:
     fit: int
     timed: int
     gap: float
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Prediction] = field(default_factory=list)
 
     @property
-    def best(self) -> Answer:
+    def best(self) -> Prediction:
         return self.answers[0]
 
 
@@ -81,7 +80,7 @@ def search(
     timed, gap = time_best(job, found, top, effort, given, executor)
     # timed in the order of memory where bounds are equal, and so sorted
     ranked = sorted(timed, key=lambda one: one.seconds)
-    answers = [Answer(job, one.plan, one.step, memory_by_rank(job, one.plan)) for one in ranked[:top]]
+    answers = [prediction_of(job, workload_of(job, one.plan), one.step) for one in ranked[:top]]
     return Found(job, gpus, ranked, found.rejected, found.legal, len(found.seconds), len(timed), gap, answers)
 
 

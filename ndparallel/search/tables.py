@@ -11,7 +11,7 @@ from rich.table import Table
 from gpu import si
 from ndparallel.base.words import WIDTH, count
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.prediction import DEGREES, Answer
+from ndparallel.planner.prediction import DEGREES, Prediction
 from ndparallel.planner.software import find_stack
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.report import quiet_table
@@ -63,7 +63,7 @@ def besides(job: TrainingJob, plan: Plan) -> list[str]:
     return [word for word, holds in words.items() if holds]
 
 
-def bound(found: Answer) -> tuple[str, float]:
+def bound(found: Prediction) -> tuple[str, float]:
     """What takes most beside compute, and which share of the step."""
     others = {kind: seconds for kind, seconds in found.step.breakdown.items() if kind != "compute"}
     kind = max(others, key=lambda kind: others[kind])
@@ -75,7 +75,7 @@ def words_of(plan: Plan) -> str:
     return ", ".join([*layout(plan), *size])
 
 
-def cells(found: Answer) -> tuple[str, ...]:
+def cells(found: Prediction) -> tuple[str, ...]:
     kind, share = bound(found)
     return (
         words_of(found.plan),
@@ -86,7 +86,7 @@ def cells(found: Answer) -> tuple[str, ...]:
     )
 
 
-def ranking(answers: Sequence[Answer], width: int, what: str = "plan") -> Table:
+def ranking(answers: Sequence[Prediction], width: int, what: str = "plan") -> Table:
     """Plans, and what bounds each."""
     return quiet_table((what, *COLUMNS), [cells(found) for found in answers], width)
 
@@ -136,7 +136,7 @@ def as_json(found: Found, tokens: float) -> dict[str, Any]:
     }
 
 
-def as_csv(answers: Iterable[Answer]) -> str:
+def as_csv(answers: Iterable[Prediction]) -> str:
     """One line a plan, under a line of names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -157,7 +157,7 @@ def as_csv(answers: Iterable[Answer]) -> str:
 # ---------------------------------------------------------------------------------------------------- printed
 
 
-def show_search(found: Found, changed: dict[str, Answer]) -> None:
+def show_search(found: Found, changed: dict[str, Prediction]) -> None:
     console, width = plain_console()
     job, title = found.job, found.job.shape.name
     billions = job.shape.parameters().total / 1e9
@@ -181,7 +181,7 @@ def show_search(found: Found, changed: dict[str, Answer]) -> None:
     show_changes(console, found.best, changed)
 
 
-def show_changes(console: Console, before: Answer, changed: dict[str, Answer]) -> None:
+def show_changes(console: Console, before: Prediction, changed: dict[str, Prediction]) -> None:
     if changed:
         console.print()
         rows = [("as it is", si(before.seconds, "s"), "-", words_of(before.plan))]
@@ -196,5 +196,5 @@ def show_changes(console: Console, before: Answer, changed: dict[str, Answer]) -
         )
 
 
-def what_if_json(changed: dict[str, Answer]) -> list[dict[str, Any]]:
+def what_if_json(changed: dict[str, Prediction]) -> list[dict[str, Any]]:
     return [{"change": change} | now.as_dict() for change, now in changed.items()]

@@ -11,8 +11,8 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.memory.total import peak_memory
-from ndparallel.planner.step.step import predict, slowest
+from ndparallel.planner.prediction import peak_memory, time_step
+from ndparallel.planner.step.framework import slowest
 from ndparallel.validation.cases import Case, express
 
 PAIRS = (  # runs that differ in one thing
@@ -96,7 +96,7 @@ def as_list(unknown: Any) -> list[str]:
 def predicted_seconds(case: Case) -> float:
     """Return the seconds of a step, or of the last layer's passes where those were measured."""
     if not case.one_layer:
-        return predict(case.job, case.plan).seconds
+        return time_step(case.job, case.plan).seconds
     job = replace(case.job, hardware=slowest(case.job.hardware, case.plan.gpus))
     layer = Pricing(job, case.plan).unit(
         "experts" if job.shape.has_experts(job.shape.layers - 1) else "dense"

@@ -13,12 +13,11 @@ from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, written
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.lesson_runs.token_counts import TokenCounts
-from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import POCKET as STACK
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.step import predict
+from ndparallel.planner.token_counts import TokenCounts
 from ndparallel.results.measure import breakdown
 from ndparallel.results.measure import peak_memory as counted_bytes
 from ndparallel.training.job import Job as LessonJob
@@ -71,7 +70,7 @@ def assert_equal(lesson: str, name: str, gpus: int = 4, hardware: Hardware = ROO
 
 
 def assert_predicted(results, job: TrainingJob, plan: Plan):
-    step, memory, counted = predict(job, plan), peak_memory(job, plan), counted_bytes(results)
+    step, memory, counted = time_step(job, plan), peak_memory(job, plan), counted_bytes(results)
     assert float(step.seconds) == pytest.approx(seconds_of(results), rel=1e-6)
     assert memory.total == counted["total"]
     for kind in ("weights", "gradients", "optimizer", "activations", "buffers"):
@@ -144,7 +143,7 @@ def test_bubble_and_imbalance_are_what_the_gpu_that_is_done_last_idles_in_the_le
     )
     lesson = chosen.job(LessonJob(**changes), 4)
     results = launch(chosen.program, 4, ROOMY, lesson, engine="inline")
-    step = predict(*planned(lesson, ROOMY, grid=grid, **WHOLE))
+    step = time_step(*planned(lesson, ROOMY, grid=grid, **WHOLE))
     idles = breakdown(results[step.rank].events, seconds_of(results)).bubble
     assert step.breakdown["bubble"] + step.breakdown["imbalance"] == pytest.approx(idles, rel=rel)
     if name != "interleaved":
@@ -219,7 +218,7 @@ def test_what_times_thousands_of_gpus_times_a_small_grid_to_the_last_digit(sched
     changes = {"schedule": schedule, "zero": zero, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02}
     lesson, results = executed_grid(Mesh(tp=2, pp=2, dp=2), ROOMY, changes)
     there = planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4)
-    assert float(predict(*there).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
+    assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
 
 
 @pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
@@ -260,7 +259,7 @@ def assert_followed(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
     lesson, results = executed_grid(mesh, hardware, {"model": UNEVEN} | changes)
     job, plan = planned(lesson, hardware, zero=lesson.zero, grid=True)
     assert not in_balance(results)
-    assert float(predict(job, plan).seconds) != pytest.approx(seconds_of(results), rel=1e-3)
+    assert float(time_step(job, plan).seconds) != pytest.approx(seconds_of(results), rel=1e-3)
     assert_predicted(
         results,
         replace(job, token_counts=TokenCounts.of_step([result.value.routed[0] for result in results])),
@@ -305,8 +304,8 @@ def test_token_counts_of_another_run_are_refused():
     job, plan = planned(lesson, ROOMY, grid=True)
     counts = TokenCounts.of_step([result.value.routed[0] for result in results])
     with pytest.raises(UserError, match="no layer 0, microbatch 1: give those of a run of this job"):
-        predict(replace(job, token_counts=counts, global_batch=2 * job.global_batch), plan)
+        time_step(replace(job, token_counts=counts, global_batch=2 * job.global_batch), plan)
     with pytest.raises(UserError, match="take the pocket stack as it is"):
-        predict(replace(job, token_counts=counts, stack=replace(job.stack, grid=False)), plan)
+        time_step(replace(job, token_counts=counts, stack=replace(job.stack, grid=False)), plan)
     with pytest.raises(UserError, match="of software megatron-core say routing_imbalance"):
         replace(job, token_counts=counts, stack=find_stack("megatron-core"))

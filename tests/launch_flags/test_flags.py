@@ -28,7 +28,7 @@ from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.software import STACKS
-from ndparallel.planner.step.workload import layers_by_stage
+from ndparallel.planner.stages import layers_by_stage
 
 H100 = find_hardware("h100")
 NAMES = [

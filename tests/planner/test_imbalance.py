@@ -9,15 +9,14 @@ import pytest
 from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.imbalance import filled, imbalance_sentences, most_even
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import answer
+from ndparallel.planner.prediction import predict, step_of, time_step, workload_of
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.imbalance import filled, imbalance_sentences, most_even
-from ndparallel.planner.step.step import predict, step_of, workload_of
-from ndparallel.planner.step.streams import TimeBreakdown
-from ndparallel.planner.step.workload import Workload
+from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.search.tables import bound
 
 PP3 = Plan(pp=3, dp=8, zero=1)
@@ -28,7 +27,7 @@ def job(model: str = "llama-3-8b", batch: int = 24) -> TrainingJob:
 
 
 @dataclass(frozen=True, eq=False)
-class ByHand(Workload):
+class ByHand(FrameworkWorkload):
     """Of stages whose F takes so many seconds and whose B twice as many, and of messages that take no
     time."""
 
@@ -104,7 +103,7 @@ def test_more_layers_than_others_are_the_imbalance_of_real_models():
     """61 layers on 16 ranks: three dense ones first, and 4 of those with experts on most ranks. By hand: 120
     times the difference."""
     deepseek, plan = job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)
-    step, work = predict(deepseek, plan), workload_of(deepseek, plan)
+    step, work = time_step(deepseek, plan), workload_of(deepseek, plan)
     seconds = {kind: float(work.pricing.unit(kind).total.total) for kind in ("embedding", "dense", "experts")}
     assert (step.rank, step.busiest) == (0, 2)
     assert work.kinds[0] == ("embedding", "dense", "dense") and work.kinds[2] == ("experts",) * 4
@@ -118,7 +117,7 @@ def test_the_pipeline_of_llama_405b_waits_the_formulas_bubble_beside_its_unlike_
     microbatches."""
     plan = Plan(tp=8, pp=16, dp=8, chunks=7, zero=1, sequence_parallel=True, schedule="interleaved")
     for rounds in (1, 4):
-        step = predict(job("llama-3-405b", rounds * 16 * 8), plan)
+        step = time_step(job("llama-3-405b", rounds * 16 * 8), plan)
         microbatch = (step.breakdown["compute"] + step.breakdown["tp"]) / (rounds * 16)
         assert step.busiest == step.rank
         assert step.breakdown["bubble"] == pytest.approx(15 / 7 * microbatch, rel=0.02)
@@ -128,7 +127,7 @@ def test_the_pipeline_of_llama_405b_waits_the_formulas_bubble_beside_its_unlike_
 def test_another_split_saves_what_is_said():
     """The last of 3 ranks has 11 layers and a head that is worth two: the best pace is that of 12 layers on
     the second rank."""
-    found = answer(job(batch=192), PP3)
+    found = predict(job(batch=192), PP3)
     (said,) = imbalance_sentences(found)
     assert "pipeline rank 0 (embedding and 10 layers) waits for rank 2 (11 layers and head)" in said
     work = workload_of(found.job, PP3)
@@ -144,7 +143,7 @@ def test_no_split_fills_ranks_beyond_the_pace_and_the_first_gets_what_is_left():
 
 
 def test_where_no_split_of_whole_layers_is_better_none_is_advised():
-    (said,) = imbalance_sentences(answer(job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)))
+    (said,) = imbalance_sentences(predict(job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)))
     assert (
         "rank 0 (embedding and 2 dense layers) waits for rank 2 (4 layers with experts), which works" in said
     )
@@ -177,4 +176,4 @@ def test_a_plan_says_which_pipeline_rank_its_seconds_are_of(capsys):
     told = json.loads(capsys.readouterr().out)
     assert (told["breakdown_of_pipeline_rank"], told["busiest_pipeline_rank"]) == (0, 2)
     assert sum(told["breakdown_seconds"].values()) == pytest.approx(told["step_seconds"])
-    assert bound(answer(job(batch=192), PP3))[0] == "imbalance"
+    assert bound(predict(job(batch=192), PP3))[0] == "imbalance"

@@ -9,10 +9,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import recomputed_flops
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import MEGATRON_2022, MEGATRON_CORE
-from ndparallel.planner.step.step import predict
 
 DENSE = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), MEGATRON_CORE, 4096, 32)
 SPARSE = replace(DENSE, shape=find_model("mixtral-8x7b"))
@@ -36,7 +35,7 @@ def sent(job: TrainingJob, plan: Plan, group: str, *passes: str) -> float:
 
 
 def compute(job: TrainingJob, plan: Plan) -> float:
-    return float(predict(job, plan).breakdown["compute"])
+    return float(time_step(job, plan).breakdown["compute"])
 
 
 # ---------------------------------------------------------------------------------------------- recomputation
@@ -124,7 +123,7 @@ def test_no_rank_is_busier_than_all_together():
         SPARSE, EP8, "experts"
     )
     # all experts on every rank
-    assert predict(replace(SPARSE, routing_imbalance=1.3), Plan(dp=8)) == predict(SPARSE, Plan(dp=8))
+    assert time_step(replace(SPARSE, routing_imbalance=1.3), Plan(dp=8)) == time_step(SPARSE, Plan(dp=8))
 
 
 def test_capacity_bounds_the_busiest_and_drops_what_is_over_it():
@@ -135,7 +134,7 @@ def test_capacity_bounds_the_busiest_and_drops_what_is_over_it():
 
 def test_more_imbalance_is_never_faster_nor_smaller():
     jobs = [replace(SPARSE, routing_imbalance=1 + tenths / 10) for tenths in range(0, 40, 5)]
-    seconds = [float(predict(job, EP8).seconds) for job in jobs]
+    seconds = [float(time_step(job, EP8).seconds) for job in jobs]
     memory = [float(peak_memory(job, EP8).total) for job in jobs]
     assert (
         seconds == sorted(seconds)
@@ -155,9 +154,9 @@ def test_gathered_keys_and_values_are_waited_for_and_a_ring_hides_them():
     assert sent(gathers, plan, "cp", "forward") == whole
     # gathered again, and their gradients scattered
     assert sent(gathers, plan, "cp", "backward_input") == 2 * whole
-    assert predict(gathers, plan).breakdown["cp"] > predict(DENSE, plan).breakdown["cp"]
+    assert time_step(gathers, plan).breakdown["cp"] > time_step(DENSE, plan).breakdown["cp"]
     bare = replace(DENSE, stack=replace(MEGATRON_CORE, cp_overlap=False))
-    assert predict(gathers, plan).breakdown["cp"] >= predict(bare, plan).breakdown["cp"]
+    assert time_step(gathers, plan).breakdown["cp"] >= time_step(bare, plan).breakdown["cp"]
 
 
 def test_unfused_attention_runs_again_for_less_memory():

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.framework import FrameworkWorkload, slowest
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.step.step import predict, slowest
-from ndparallel.planner.step.streams import StreamClock, TimeBreakdown
-from ndparallel.planner.step.workload import Workload
+from ndparallel.planner.step.streams import StreamClock
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -92,12 +93,14 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
     plan = Plan(tp=2, pp=4, dp=8, micro_batch=2, schedule=schedule)
     pricing = Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan)
-    reduce = pricing.whole(Workload(pricing).bucket("dense").reduce[0])
+    reduce = pricing.whole(FrameworkWorkload(pricing).bucket("dense").reduce[0])
     layer, embedding = (pricing.unit(kind).backward.total for kind in ("dense", "embedding"))
     assert embedding < reduce < layer
-    slowed = predict(job, plan).breakdown["dp"]
+    slowed = time_step(job, plan).breakdown["dp"]
     monkeypatch.setattr(Pricing, "slowdown", 0.0)
-    assert slowed - predict(job, plan).breakdown["dp"] == pytest.approx(7 * 0.189 / 1.189 * reduce, rel=1e-9)
+    assert slowed - time_step(job, plan).breakdown["dp"] == pytest.approx(
+        7 * 0.189 / 1.189 * reduce, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chu
     job = TrainingJob(
         find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512
     )
-    predict(job, Plan(tp=4, pp=4, dp=16, micro_batch=2, zero=1, schedule=schedule, chunks=chunks))
+    time_step(job, Plan(tp=4, pp=4, dp=16, micro_batch=2, zero=1, schedule=schedule, chunks=chunks))
     assert passed and min(passed) >= 0
 
 
@@ -171,7 +174,7 @@ def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_b
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
     tied = replace(job, shape=replace(job.shape, tied_embeddings=True))
     plan = Plan(tp=2, pp=4, dp=8, chunks=chunks, schedule=schedule)
-    longer = predict(tied, plan).seconds - predict(job, plan).seconds
+    longer = time_step(tied, plan).seconds - time_step(job, plan).seconds
     table = 128256 * 4096 * 4 / 2
     assert longer == (
         pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from gpu import Link
 from ndparallel.hardware.accelerator import Accelerator, find_hardware
+from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.collective_time import START_SECONDS, GroupLinks, collective_seconds
+from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
 from ndparallel.planner.legality import why_not
-from ndparallel.planner.memory.total import KINDS, peak_memory
+from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import answer
+from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import STACKS, find_stack
-from ndparallel.planner.step.step import predict
 from ndparallel.search.bounds.price import price
 
 MODELS = [
@@ -84,15 +84,15 @@ def faster(hardware: Accelerator, factor: float) -> list[Accelerator]:
 @given(legal(), st.floats(1, 10))
 def test_more_bandwidth_or_flops_never_make_a_step_slower(there, factor):
     job, plan = there
-    seconds = predict(job, plan).seconds
+    seconds = time_step(job, plan).seconds
     for hardware in faster(job.hardware, factor):
-        assert predict(replace(job, hardware=hardware), plan).seconds <= seconds * (1 + 1e-9)
+        assert time_step(replace(job, hardware=hardware), plan).seconds <= seconds * (1 + 1e-9)
 
 
 @settings(max_examples=100, deadline=None)
 @given(legal())
 def test_nothing_is_negative_and_mfu_stays_under_100_percent(there):
-    found = answer(*there)
+    found = predict(*there)
     assert all(seconds >= -1e-9 * found.seconds for seconds in found.step.breakdown.values())
     assert all(getattr(memory, kind) >= 0 for memory in found.memory for kind in KINDS)
     assert 0 < found.mfu < 1 and found.hfu >= found.mfu
@@ -131,4 +131,4 @@ def test_prices_of_many_plans_are_those_of_one_within_a_sixth(there):
     )
     assume(job.shape.layers % plan.stages == 0 and plan.zero != 2 and not (plan.zero == 3 and plan.pp > 1))
     together = price(job, replace(plan, micro_batch=np.array([plan.micro_batch] * 2))).seconds
-    assert together[0] == pytest.approx(float(predict(job, plan).seconds), rel=1 / 6)
+    assert together[0] == pytest.approx(float(time_step(job, plan).seconds), rel=1 / 6)

@@ -14,17 +14,12 @@ from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.picture import timeline_of
+from ndparallel.planner.prediction import time_step, workload_of
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.picture import timeline_of
-from ndparallel.planner.step.step import (
-    ends_after_rounds,
-    predict,
-    rounds_of,
-    schedule_of,
-    slowest,
-    workload_of,
-)
-from ndparallel.planner.step.workload import layers_by_stage
+from ndparallel.planner.stages import layers_by_stage
+from ndparallel.planner.step.framework import slowest
+from ndparallel.planner.step.step import ends_after_rounds, rounds_of, schedule_of
 from ndparallel.search.bounds.price import price
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import summary, validate
@@ -45,7 +40,7 @@ def test_the_parts_of_a_step_add_up_and_none_is_negative():
         Plan(dp=8, zero=3),
         Plan(tp=2, pp=2, chunks=4, dp=2, cp=2, schedule="interleaved", zero=1),
     ):
-        step = predict(job(), plan)
+        step = time_step(job(), plan)
         assert min(step.breakdown.values()) >= 0
         assert step.seconds == pytest.approx(sum(step.breakdown.values()))
 
@@ -58,7 +53,7 @@ def test_a_layer_count_that_stages_do_not_divide_counts_embedding_and_head_as_la
 
 def test_the_bubble_of_1f1b_is_p_minus_1_microbatches_where_stages_are_equal():
     even = replace(LLAMA, vocab=1)
-    step = predict(job(shape=even), Plan(pp=4, micro_batch=2))
+    step = time_step(job(shape=even), Plan(pp=4, micro_batch=2))
     one = (step.breakdown["compute"] / 128) * 3
     assert step.breakdown["bubble"] == pytest.approx(one, rel=0.05)
 
@@ -70,7 +65,7 @@ def test_closed_forms_agree_with_the_timed_schedule_within_10_percent():
         Plan(dp=16, zero=3),
         Plan(tp=8, dp=2),
     ):
-        assert float(price(job(), plan).seconds[0]) == pytest.approx(predict(job(), plan).seconds, rel=0.1)
+        assert float(price(job(), plan).seconds[0]) == pytest.approx(time_step(job(), plan).seconds, rel=0.1)
 
 
 def test_an_array_of_plans_is_priced_as_one_by_one():
@@ -109,7 +104,7 @@ def test_a_run_that_cannot_be_expressed_says_why_and_counts_as_missed():
 def test_a_step_of_a_published_run_is_explained_by_its_parts():
     run = next(run for run in read_cases() if run["id"] == "ptdp_t2_zero3_175B_1536")
     case = express(run)
-    step = predict(case.job, case.plan)
+    step = time_step(case.job, case.plan)
     # 144 TFLOP/s at 384 GPUs, 44 at 1536: communication bounds it
     assert step.breakdown["dp"] > 3 * step.breakdown["compute"]
 

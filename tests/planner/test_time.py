@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from gpu import Link
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.groups import GroupLinks
+from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.collective_time import (
     SLOWDOWN,
     START_SECONDS,
-    GroupLinks,
     collective_seconds,
     distinct_nodes,
 )
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.operations import CollectiveOp, Share
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import STACKS, find_stack

@@ -15,11 +15,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import broken
-from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import answer
+from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.step import predict
 from ndparallel.search.advice import SMALL, advise
 from ndparallel.search.bounds.price import price
 from ndparallel.search.candidates import candidates
@@ -100,7 +98,7 @@ def test_the_best_plan_is_never_slower_than_a_thousand_random_legal_ones(model, 
     assert len(plans) > 150
     for number, (plan, bound) in enumerate(plans):
         if bound / ABOVE < best or number % 50 == 0:
-            assert best <= predict(job(model), plan).seconds * (1 + 1e-9), plan
+            assert best <= time_step(job(model), plan).seconds * (1 + 1e-9), plan
 
 
 def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job():
@@ -108,7 +106,7 @@ def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job
     assert len(cases) > 12
     for case in cases:
         best = search(case.job, int(case.plan.gpus), top=1, effort=200_000).best.seconds
-        assert best <= predict(case.job, case.plan).seconds * (1 + 1e-9), case.name
+        assert best <= time_step(case.job, case.plan).seconds * (1 + 1e-9), case.name
 
 
 @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ def test_of_few_plans_the_best_is_the_best_of_all_timed_one_by_one():
         "schedule": ("1f1b", "zb-h1", "zb-v", "gpipe"),
     }
     every = candidates(some, 8, fixed, some.hardware.memory_bytes)
-    steps = [predict(some, every.plan(place)).seconds for place in range(len(every.rows))]
+    steps = [time_step(some, every.plan(place)).seconds for place in range(len(every.rows))]
     result = search(some, 8, fixed)
     assert len(steps) > 20 and result.best.seconds == pytest.approx(min(steps), rel=1e-12)
     assert result.gap <= 1 - min(every.seconds) / min(steps) + 1e-12
@@ -159,7 +157,7 @@ def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
                 schedule=schedule,
                 recompute="selective",
             )
-            cost, exact = price(some, plan), predict(some, plan).seconds
+            cost, exact = price(some, plan), time_step(some, plan).seconds
             assert cost.seconds[0] <= exact * ABOVE and cost.memory_bytes[0] == pytest.approx(
                 float(peak_memory(some, plan).total), rel=1e-9
             )
@@ -172,7 +170,7 @@ def test_of_a_dense_pipeline_with_replicas_a_price_is_a_bound_to_the_last_digit(
     some = job("llama-3-8b")
     some = replace(some, shape=replace(some.shape, tied_embeddings=tied))
     plans = [plan for plan in random_plans(some, 16, 100) if plan.pp > 1 and plan.zero < 3]
-    ratios = [price(some, plan).seconds[0] / predict(some, plan).seconds for plan in plans]
+    ratios = [price(some, plan).seconds[0] / time_step(some, plan).seconds for plan in plans]
     assert len(plans) > 30 and max(ratios) <= 1 + 1e-9 and np.median(ratios) > 0.99
 
 
@@ -186,7 +184,7 @@ def test_where_a_layer_does_not_fit_the_advice_is_to_cut_it():
 def test_in_a_pipeline_zero_2_takes_the_time_of_zero_1():
     for schedule, chunks in SCHEDULES.items():
         one, two = (Plan(tp=2, pp=4, dp=2, zero=zero, schedule=schedule, chunks=chunks) for zero in (1, 2))
-        assert predict(job(), one).seconds == predict(job(), two).seconds
+        assert time_step(job(), one).seconds == time_step(job(), two).seconds
 
 
 def test_every_legal_plan_fits_or_is_counted_by_what_it_lacks():
@@ -195,7 +193,7 @@ def test_every_legal_plan_fits_or_is_counted_by_what_it_lacks():
     assert result.legal == result.fit + lacking and result.fit > 10_000
     less = search(job("llama-3-70b"), 64, max_memory=60 * 2**30, top=3)
     assert less.legal == result.legal and less.fit < result.fit and less.best.seconds >= result.best.seconds
-    assert all(answer.fullest.total <= 60 * 2**30 for answer in less.answers)
+    assert all(found.fullest.total <= 60 * 2**30 for found in less.answers)
 
 
 def test_what_no_rule_allows_is_counted_by_the_rule():
@@ -208,7 +206,7 @@ def test_answers_are_ranked_distinct_and_what_the_planner_says_of_their_plans():
     seconds = [each.seconds for each in result.answers]
     assert len(seconds) == 10 == len({each.plan for each in result.answers}) and seconds == sorted(seconds)
     for each in result.answers[:3]:
-        assert answer(result.job, each.plan).as_dict() == each.as_dict()
+        assert predict(result.job, each.plan).as_dict() == each.as_dict()
 
 
 def test_a_process_pool_finds_the_same():

@@ -10,10 +10,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.memory.total import peak_memory
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
-from ndparallel.planner.step.step import predict
 from ndparallel.search.bounds.price import price
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
@@ -302,14 +301,14 @@ def test_no_value_of_a_run_ends_in_a_traceback(value):
 def test_in_the_pairs_of_dualpipe_rows_go_to_experts_behind_the_other_microbatchs_compute():
     plan = Plan(dp=64, pp=8, ep=64, chunks=2, zero=1, schedule="dualpipev")
     job = replace(V3, global_batch=8192)
-    step, alone = predict(job, plan), predict(job, replace(plan, schedule="zb-v"))
+    step, alone = time_step(job, plan), time_step(job, replace(plan, schedule="zb-v"))
     assert step.breakdown["ep"] < 0.6 * alone.breakdown["ep"] and step.seconds < 0.9 * alone.seconds
     assert min(step.breakdown.values()) >= 0 and step.seconds > alone.breakdown["compute"]
     assert float(price(job, plan).seconds[0]) <= step.seconds
     dense = replace(job, shape=find_model("llama-3-70b"))
     assert (
-        predict(dense, replace(plan, ep=1)).seconds
-        > 0.95 * predict(dense, replace(plan, ep=1, schedule="zb-v")).seconds
+        time_step(dense, replace(plan, ep=1)).seconds
+        > 0.95 * time_step(dense, replace(plan, ep=1, schedule="zb-v")).seconds
     )
 
 
@@ -329,7 +328,7 @@ def test_latent_attentions_up_projections_again_keep_its_ranks_instead_of_its_he
 def test_a_tiny_model_is_as_slow_as_its_launches_on_any_gpu():
     tiny = replace(V3, shape=find_model("gpt2"), sequence=256, global_batch=1)
     slow, fast = (
-        predict(replace(tiny, hardware=find_hardware(name)), Plan()).seconds for name in ("a100-80", "b200")
+        time_step(replace(tiny, hardware=find_hardware(name)), Plan()).seconds for name in ("a100-80", "b200")
     )
     assert slow < 1.2 * fast
     assert fast > 12 * 3 * 8 * 33e-6, "12 layers, as much as three forward passes, of at least 8 kernels each"

@@ -15,14 +15,8 @@ Glossary
     START    what any collective costs before the first byte moves
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
-
-import numpy as np
-
-from gpu import Hardware
-from ndparallel.planner.layers.numbers import either, larger, smaller
+from ndparallel.planner.groups import GroupLinks
+from ndparallel.planner.numbers import either, larger, smaller
 
 # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 START_SECONDS = 23e-6
@@ -37,45 +31,6 @@ def lost_to(collective, compute):
     """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which
     less than that gets done."""
     return SLOWDOWN * smaller(collective / (1 + SLOWDOWN), compute)
-
-
-@dataclass(frozen=True)
-class GroupLinks:
-    """How a group of `ranks` GPUs, `stride` apart, lies on the nodes."""
-
-    ranks: Any
-    stride: Any
-    hardware: Hardware
-    rails: Any = 1.0  # share of its rails that a collective uses
-
-    @cached_property
-    def per_node(self):
-        return smaller(larger(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
-
-    @cached_property
-    def nodes(self):
-        return -(-self.ranks // self.per_node)
-
-    @cached_property
-    def bandwidth(self):
-        """Bytes a second that pass any point of the ring."""
-        inside = self.hardware.inside.bandwidth_bytes_per_second
-        across = self.hardware.across.bandwidth_bytes_per_second * larger(1, self.per_node * self.rails)
-        return either(self.nodes > 1, smaller(inside, across), inside)
-
-    @cached_property
-    def hops_seconds(self):
-        """Latency once round the ring."""
-        across = self.nodes - 1
-        return (
-            self.ranks - 1 - across
-        ) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
-
-    @cached_property
-    def tree_seconds(self):
-        """Latency down a tree whose branches are chains inside the nodes."""
-        inside = (self.per_node - 1) * self.hardware.inside.latency_seconds
-        return inside + np.ceil(np.log2(self.nodes)) * self.hardware.across.latency_seconds
 
 
 def collective_seconds(collective: str, nbytes, links: GroupLinks):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from gpu import Operation
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.step.workload import kinds_by_stage
+from ndparallel.planner.stages import kinds_by_stage
 
 DEFINITIONS = {
     "mfu": (

@@ -19,7 +19,6 @@ Glossary
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpu import Operation
@@ -97,31 +96,6 @@ class Hold(NamedTuple):
 
     kind: str
     bytes: float
-
-
-@dataclass(frozen=True)
-class Share:
-    """One rank's share of a layer: degrees and microbatch, numbers or numpy arrays."""
-
-    micro_batch: Any
-    sequence: Any
-    tp: Any = 1
-    cp: Any = 1
-    ep: Any = 1
-    sequence_parallel: bool = False
-    sent: Any = 1.0  # rows that go to experts, in those that the router chose
-    # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
-    received: Any = 1.0
-    linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
-    dtype: str = "bfloat16"
-
-    @property
-    def rows(self):
-        return self.micro_batch * self.sequence / self.cp
-
-    @property
-    def shard(self):
-        return self.rows / self.tp if self.sequence_parallel else self.rows
 
 
 class Layer(NamedTuple):

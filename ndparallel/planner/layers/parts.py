@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from gpu import Operation
 from ndparallel.model import costs
-from ndparallel.planner.layers.numbers import larger
-from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Share, Start, Wait
+from ndparallel.planner.job import Share
+from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.models.shape import Linear, ModelShape
+from ndparallel.planner.numbers import larger
 from ndparallel.planner.software import Stack
 
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8

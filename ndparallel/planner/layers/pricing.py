@@ -16,12 +16,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpu import Operation
-from ndparallel.planner.job import Groups, Plan, TrainingJob
+from ndparallel.planner.groups import Groups
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.collective_time import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.numbers import larger
 from ndparallel.planner.layers.operations import CollectiveOp
-from ndparallel.planner.step.streams import TimeBreakdown
+from ndparallel.planner.numbers import larger
 
 
 class UnitSeconds(NamedTuple):

@@ -25,10 +25,11 @@ import numpy as np
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import GIVES, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.workload import PASSES, ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish
-from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock, TimeBreakdown
+from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock
 
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
 

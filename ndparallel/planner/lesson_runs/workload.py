@@ -24,6 +24,7 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.experts import ExecutedExperts
@@ -31,7 +32,7 @@ from ndparallel.planner.lesson_runs.layers import ExecutedLists
 from ndparallel.planner.lesson_runs.model import check_executed, config_of
 from ndparallel.planner.lesson_runs.routing import Routes, routed
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
-from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock, TimeBreakdown
+from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock
 
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 

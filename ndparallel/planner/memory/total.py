@@ -25,9 +25,9 @@ from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import HALF, SINGLE
-from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.step.step import grid_of, one_stage, schedule_of, workload_of
-from ndparallel.planner.step.workload import KEPT, elements_of, kinds_by_stage
+from ndparallel.planner.stages import KEPT, elements_of, kinds_by_stage
+from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.step import schedule_of
 
 MASTER_AND_MOMENTS = 3 * SINGLE
 CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
@@ -50,37 +50,18 @@ class StageMemory:
         return sum(getattr(self, kind) for kind in KINDS)
 
 
-def memory_by_rank(job: TrainingJob, plan: Plan) -> list[StageMemory]:
+def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
-    if job.stack.executed:
-        return executed_memory(job, plan)
-    return [_rank_memory(job, plan, rank, chunks) for rank, chunks in enumerate(in_flight(job, plan))]
+    return [_rank_memory(work.job, work.plan, rank, chunks) for rank, chunks in enumerate(in_flight(work))]
 
 
-def peak_memory(job: TrainingJob, plan: Plan) -> StageMemory:
-    """The memory of the fullest rank."""
-    return max(memory_by_rank(job, plan), key=lambda memory: memory.total)
-
-
-def executed_memory(job: TrainingJob, plan: Plan) -> list[StageMemory]:
-    """Counted as the GPUs of an executed run count it, allocation by allocation."""
-    work = ExecutedWorkload(job, plan)
-    if job.stack.grid:
-        peaks = [streams.memory.fullest for streams in grid_of(work)]
-    elif plan.pp == 1:
-        peaks = [one_stage(work).memory.peak]
-    else:
-        schedule = schedule_of(work)
-        peaks = [work.memory(rank, schedule) for rank in range(plan.pp)]
-    return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in KINDS}) for peak in peaks]
-
-
-def in_flight(job: TrainingJob, plan: Plan) -> list[float]:
+def in_flight(work: FrameworkWorkload) -> list[float]:
     """Chunks that each pipeline rank keeps at the most."""
+    job, plan = work.job, work.plan
     if plan.pp == 1:
         return [1.0]
     if plan.recipe.is_searched:
-        return peak_activations(schedule_of(workload_of(job, plan)))
+        return peak_activations(schedule_of(work))
     return [
         float(plan.recipe.peak_in_flight(plan.microbatches(job), rank, plan.pp, plan.chunks))
         for rank in range(plan.pp)
@@ -243,7 +224,3 @@ def half_of_outputs(lists: LayerLists):
     shape, tp = lists.shape, lists.share.tp
     outputs = sum(matrix.outputs for matrix in (*shape.attention(), *shape.mlp(shape.ffn)))
     return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * lists.itemsize
-
-
-def fits(job: TrainingJob, plan: Plan) -> bool:
-    return bool(np.all(peak_memory(job, plan).total <= job.hardware.memory_bytes))

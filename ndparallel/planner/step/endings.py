@@ -17,15 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from ndparallel.pipeline.replay import Ends
-from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.step.overlap import BucketCost, begin, finish, finish_reduces
-from ndparallel.planner.step.streams import StreamClock, TimeBreakdown, longest
+from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
-AnyWorkload = Workload | ExecutedWorkload
 
-
-def endings(work: AnyWorkload, ends: Ends) -> list[TimeBreakdown]:
+def endings(work: Workload, ends: Ends) -> list[TimeBreakdown]:
     """Of every rank; those whose stages have the same units, and as much time after each, end alike."""
     known: dict[tuple, TimeBreakdown] = {}
     finals = []
@@ -39,7 +37,7 @@ def endings(work: AnyWorkload, ends: Ends) -> list[TimeBreakdown]:
     return finals
 
 
-def ending(work: AnyWorkload, rank: int, left: Mapping[int, float]) -> TimeBreakdown:
+def ending(work: Workload, rank: int, left: Mapping[int, float]) -> TimeBreakdown:
     """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete
     `left` seconds before."""
     stack, plan, streams = work.job.stack, work.plan, StreamClock(work.machine)
@@ -86,7 +84,7 @@ def passed_buckets(
     return sorted(passed, key=lambda pair: -pair[1])
 
 
-def gather_meanwhile(work: AnyWorkload, streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
+def gather_meanwhile(work: Workload, streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """Weights that come beside a forward pass, which the schedule has counted already."""
     if not any(bucket.gather for bucket in buckets):
         return
@@ -98,7 +96,7 @@ def gather_meanwhile(work: AnyWorkload, streams: StreamClock, buckets: Sequence[
 
 
 def seconds_of_passes(
-    work: AnyWorkload, buckets: Sequence[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
+    work: Workload, buckets: Sequence[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
 ) -> dict[int, float]:
     """TimeBreakdown of one microbatch through each bucket, by its units."""
     known: dict[int, float] = {}

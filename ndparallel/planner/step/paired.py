@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ndparallel.pipeline.actions import Schedule
+from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import lost_to
-from ndparallel.planner.step.streams import TimeBreakdown, total
 
 Pair = tuple[int, int]
 

@@ -13,35 +13,26 @@ Glossary
     bubble      what it waits besides, while the pipeline fills and drains: as long for any number of
                 microbatches
     pace        seconds of a microbatch in a full pipeline
-    spread      standard deviation of the GPUs' speeds, as a share
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from gpu import Hardware
-from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import search
 from ndparallel.pipeline.work import Work
-from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
-from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.step.endings import AnyWorkload, endings
+from ndparallel.planner.layers.breakdown import TimeBreakdown, total
+from ndparallel.planner.step.endings import endings
 from ndparallel.planner.step.overlap import fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
-from ndparallel.planner.step.streams import StreamClock, TimeBreakdown, longest, total
+from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
-# Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
-SPREAD = 0.02
 UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
 KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
 
@@ -61,31 +52,8 @@ class Step:
         return sum(self.breakdown.values())
 
 
-@lru_cache(maxsize=64)
-def slowest(hardware: Hardware, gpus: int) -> Hardware:
-    """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized
-    hardware has no spread."""
-    if not isinstance(hardware, Accelerator):
-        return hardware
-    behind = -SPREAD * NormalDist().inv_cdf(1 - 0.5 ** (1 / gpus)) if gpus > 1 else 0.0
-    return replace(hardware, matmul_fraction=hardware.matmul_fraction / (1 + behind))
-
-
-def predict(job: TrainingJob, plan: Plan) -> Step:
-    """Time one plan."""
-    return step_of(workload_of(job, plan))
-
-
-def workload_of(job: TrainingJob, plan: Plan) -> AnyWorkload:
-    if job.stack.executed:
-        return ExecutedWorkload(job, plan)
-    return Workload(Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan))
-
-
-def step_of(work: AnyWorkload) -> Step:
-    if isinstance(work, ExecutedWorkload) and work.job.stack.grid:
-        spent, rank, busiest = slowest_gpu(grid_of(work))
-        return Step({kind: spent.get(kind, 0.0) for kind in KINDS}, rank, busiest)
+def time_workload(work: Workload) -> Step:
+    """Time a workload."""
     spent, rank, busiest = (one_stage(work).spent, 0, 0) if work.plan.pp == 1 else pipeline(work)
     means = {kind: mean(spent.get(kind, 0.0)) for kind in KINDS}
     return Step(
@@ -97,16 +65,10 @@ def mean(seconds: Any) -> float:
     return float(np.mean(seconds)) if isinstance(seconds, np.ndarray) else float(seconds)
 
 
-@lru_cache(maxsize=8)
-def grid_of(work: ExecutedWorkload) -> list[StreamClock]:
-    """Every pipeline rank of an executed run, at the end of the step: for its seconds and for its memory."""
-    return run_grid(work, schedule_of(work))
-
-
 # ------------------------------------------------------------------------------------------- without pipeline
 
 
-def one_stage(work: AnyWorkload, trace: list | None = None) -> StreamClock:
+def one_stage(work: Workload, trace: list | None = None) -> StreamClock:
     """All ranks have the whole depth of the model; what happens when is noted in `trace`."""
     plan, stack = work.plan, work.job.stack
     streams, buckets, microbatches = StreamClock(work.machine), work.buckets(0), plan.microbatches(work.job)
@@ -138,7 +100,7 @@ def one_stage(work: AnyWorkload, trace: list | None = None) -> StreamClock:
 # ----------------------------------------------------------------------------------------------- the pipeline
 
 
-def pipeline(work: AnyWorkload) -> tuple[TimeBreakdown, int, int]:
+def pipeline(work: Workload) -> tuple[TimeBreakdown, int, int]:
     """The schedule's actions, then every rank's gradients and optimizer; said of the rank that is done last.
     And the busiest rank.
 
@@ -163,7 +125,7 @@ def pipeline(work: AnyWorkload) -> tuple[TimeBreakdown, int, int]:
     )
 
 
-def busy_of(work: AnyWorkload, rank: int) -> TimeBreakdown:
+def busy_of(work: Workload, rank: int) -> TimeBreakdown:
     """What a rank computes in a step, with what it says meanwhile."""
     stages = work.plan.layout.stages_of(rank)
     alone = total(column[stage] for column in work.columns for stage in stages).times(
@@ -179,7 +141,7 @@ def busy_of(work: AnyWorkload, rank: int) -> TimeBreakdown:
     return total((alone, *hidden))
 
 
-def work_by_rank(work: AnyWorkload) -> list[float]:
+def work_by_rank(work: Workload) -> list[float]:
     """TimeBreakdown that each pipeline rank works on a microbatch of a full pipeline."""
     each, stages, paired = (
         passes_by_stage(work),
@@ -191,26 +153,26 @@ def work_by_rank(work: AnyWorkload) -> list[float]:
     return [sum([each[stage] for stage in mine]) for mine in stages]
 
 
-def has_pairs(work: AnyWorkload) -> bool:
+def has_pairs(work: Workload) -> bool:
     """Whether microbatches run beside one another and have something to hide; the lessons' own runs hide
     nothing in pairs."""
     return work.plan.recipe.pairs and work.job.shape.experts is not None and not work.job.stack.executed
 
 
-def passes_of(work: AnyWorkload, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown]:
+def passes_of(work: Workload, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown]:
     """The forward of one stage, and the whole backward of the other."""
     forward, inputs, weights = work.columns
     return forward[pair[0]], inputs[pair[1]] + weights[pair[1]]
 
 
-def seconds_of_pairs(work: AnyWorkload) -> dict[Pair, float]:
+def seconds_of_pairs(work: Workload) -> dict[Pair, float]:
     if not has_pairs(work):
         return {}
     pairs = [pair for rank in ranks(work) for pair in pairs_of_rank(work.plan.layout.stages_of(rank))]
     return {pair: float(beside(*passes_of(work, pair)).total) for pair in pairs}
 
 
-def ends_of(work: AnyWorkload) -> Ends:
+def ends_of(work: Workload) -> Ends:
     """When each rank ends its last action; where steps follow without a stop, at the end of its own span
     (2401.10241, section 4)."""
     if not work.plan.recipe.is_searched:
@@ -223,7 +185,7 @@ def ends_of(work: AnyWorkload) -> Ends:
     )
 
 
-def rounds_of(work: AnyWorkload) -> tuple[Replay, Replay, float]:
+def rounds_of(work: Workload) -> tuple[Replay, Replay, float]:
     """Two shorter steps, one round of as many microbatches as there are ranks apart, and how many rounds more
     than the first the real one has. Once a pipeline is full every round takes the same, so many microbatches
     are not all timed."""
@@ -246,7 +208,7 @@ def extrapolated(before: list[float], after: list[float], rounds: float, least: 
     return [start + rounds * max(end - start, least) for start, end in zip(before, after)]
 
 
-def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[float, float]:
+def without_messages(work: Workload, rank: int, busiest: float) -> tuple[float, float]:
     """When a rank would end if messages took no time, and the pipeline's pace then: that of the busiest rank.
     Only where stages of one rank are unlike it may be slower, as ranks that are all as busy wait for one
     another, and is timed."""
@@ -264,30 +226,30 @@ def without_messages(work: AnyWorkload, rank: int, busiest: float) -> tuple[floa
     return before + rounds * work.plan.pp * pace, pace
 
 
-def unlike_stages(work: AnyWorkload) -> bool:
+def unlike_stages(work: Workload) -> bool:
     """Whether some of a rank's stages have more to do than others; the first and the last stage always
     differ."""
     inner = passes_by_stage(work)[1:-1]
     return work.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
 
 
-def first_round(work: AnyWorkload) -> int:
+def first_round(work: Workload) -> int:
     """Microbatches of the shortest step that leaves whole rounds of as many as there are ranks."""
     return min(
         work.plan.microbatches(work.job), work.plan.pp + work.plan.microbatches(work.job) % work.plan.pp
     )
 
 
-def replay_for(work: AnyWorkload, microbatches: int) -> Replay:
+def replay_for(work: Workload, microbatches: int) -> Replay:
     plan = work.plan
     return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
 
 
-def ranks(work: AnyWorkload) -> range:
+def ranks(work: Workload) -> range:
     return range(work.plan.pp)
 
 
-def schedule_of(work: AnyWorkload, microbatches: int | None = None) -> Schedule:
+def schedule_of(work: Workload, microbatches: int | None = None) -> Schedule:
     """The plan's schedule by name; the automatic ones are searched for these very seconds (2401.10241,
     section 3.1)."""
     plan = work.plan
@@ -317,7 +279,7 @@ def hashable(seconds: Any) -> Any:
     return tuple(map(hashable, each)) if isinstance(each, list) else each
 
 
-def work_of(work: AnyWorkload, messages: bool = True) -> Work:
+def work_of(work: Workload, messages: bool = True) -> Work:
     """TimeBreakdown of all actions. Without overlap a rank stands still while its messages pass."""
     (forward, inputs, weights), paired = seconds_by_stage(work), seconds_of_pairs(work)
     if not messages:
@@ -336,12 +298,12 @@ def work_of(work: AnyWorkload, messages: bool = True) -> Work:
 
 
 @lru_cache(maxsize=2)
-def seconds_by_stage(work: AnyWorkload) -> list[list[float]]:
+def seconds_by_stage(work: Workload) -> list[list[float]]:
     """Of F, I and W."""
     return [[float(part.total) for part in column] for column in work.columns]
 
 
 @lru_cache(maxsize=2)
-def passes_by_stage(work: AnyWorkload) -> list[float]:
+def passes_by_stage(work: Workload) -> list[float]:
     """Of all three."""
     return [forward + inputs + weights for forward, inputs, weights in zip(*seconds_by_stage(work))]

@@ -23,39 +23,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gpu import Operation
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
-
-
-class TimeBreakdown(dict[str, Any]):
-    """TimeBreakdown by what they are spent on, of a list that hides nothing beyond its own end."""
-
-    @property
-    def total(self) -> Any:
-        return sum(self.values())
-
-    def __add__(self, other: "TimeBreakdown") -> "TimeBreakdown":
-        return total((self, other))
-
-    @property
-    def plain(self) -> "TimeBreakdown":
-        """Without what takes no time; Python's own numbers, which are the quickest."""
-        if any(isinstance(seconds, np.ndarray) for seconds in self.values()):
-            return self
-        return TimeBreakdown({kind: float(seconds) for kind, seconds in self.items() if seconds})
-
-    def times(self, factor) -> "TimeBreakdown":
-        return TimeBreakdown({kind: factor * seconds for kind, seconds in self.items()})
-
-
-def total(parts: Iterable[TimeBreakdown]) -> TimeBreakdown:
-    result = TimeBreakdown()
-    for part in parts:
-        for kind, seconds in part.items():
-            result[kind] = result.get(kind, 0.0) + seconds
-    return result
 
 
 Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown

@@ -31,8 +31,14 @@ from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.total import fsdp_states, kept_bytes, logits_bytes, plain_states
-from ndparallel.planner.step.step import slowest
-from ndparallel.planner.step.workload import Workload, elements_of, message_seconds, optimizer_step, tied_sum
+from ndparallel.planner.stages import elements_of
+from ndparallel.planner.step.framework import (
+    FrameworkWorkload,
+    message_seconds,
+    optimizer_step,
+    slowest,
+    tied_sum,
+)
 
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
@@ -121,7 +127,7 @@ def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
 
 def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     """Seconds that a unit's gradients, and its weights, are on their way: [reduce, gather][line][unit]."""
-    work = Workload(pricing)
+    work = FrameworkWorkload(pricing)
     buckets = [work.bucket(kind) if exists(pricing.job, kind) else None for kind in UNITS]
     sent = [
         [getattr(bucket, which) if bucket else [] for bucket in buckets] for which in ("reduce", "gather")

@@ -17,7 +17,7 @@ import numpy as np
 
 from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.step.workload import kinds_by_stage
+from ndparallel.planner.stages import kinds_by_stage
 from ndparallel.search.bounds.columns import PARTS
 
 

@@ -15,10 +15,11 @@ from dataclasses import replace
 
 from gpu import si
 from ndparallel.base.words import count, listed
-from ndparallel.planner.prediction import Answer
-from ndparallel.planner.step.endings import AnyWorkload
-from ndparallel.planner.step.step import step_of, without_messages, work_by_rank, workload_of
-from ndparallel.planner.step.workload import KEPT, Workload
+from ndparallel.planner.prediction import Prediction, step_of, workload_of
+from ndparallel.planner.stages import KEPT
+from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.step import without_messages, work_by_rank
+from ndparallel.planner.step.workload import Workload
 
 LARGE = 0.02  # of the step: an imbalance that is worth a sentence
 WORTH = 0.005  # of the step: a saving that is worth another split
@@ -26,7 +27,7 @@ HALVINGS = 30  # of the range in which the best pace lies
 MOST_LISTED = 16  # ranks
 
 
-def imbalance_sentences(found: Answer) -> list[str]:
+def imbalance_sentences(found: Prediction) -> list[str]:
     """Who waits for whom, and what would help; none where the imbalance is small."""
     if found.step.breakdown["imbalance"] < LARGE * found.seconds:
         return []
@@ -41,11 +42,11 @@ def imbalance_sentences(found: Answer) -> list[str]:
         f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there "
         "are"
     )
-    split = another_split(found, work) if isinstance(work, Workload) else ""
+    split = another_split(found, work) if isinstance(work, FrameworkWorkload) else ""
     return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
 
 
-def unlike(work: AnyWorkload) -> str:
+def unlike(work: Workload) -> str:
     layers = [layers_in(kinds) for kinds in work.kinds]
     few_to_many = f"stages have {min(layers)} to {max(layers)} layers"
     return (
@@ -54,7 +55,7 @@ def unlike(work: AnyWorkload) -> str:
     )
 
 
-def another_split(found: Answer, work: Workload) -> str:
+def another_split(found: Prediction, work: FrameworkWorkload) -> str:
     """What the most even one would save. Of several chunks on a rank only the pace is known."""
     pace, layers = most_even(work)
     if work.plan.chunks == 1 and len(layers) == work.plan.pp:
@@ -67,7 +68,7 @@ def another_split(found: Answer, work: Workload) -> str:
     return f"Another split of the layers{split} would save {about}{si(saved, 's')}, memory aside. "
 
 
-def held(work: AnyWorkload, rank: int) -> str:
+def held(work: Workload, rank: int) -> str:
     """What a rank holds, in words."""
     counts = Counter(
         kind.removesuffix(KEPT) for stage in work.plan.layout.stages_of(rank) for kind in work.kinds[stage]
@@ -87,7 +88,7 @@ def layers_in(kinds: Sequence[str]) -> int:
 # ---------------------------------------------------------------------------------------------- another split
 
 
-def most_even(work: Workload) -> tuple[float, list[int]]:
+def most_even(work: FrameworkWorkload) -> tuple[float, list[int]]:
     """The least seconds of a microbatch that the busiest rank can have, and the layers of every rank then."""
     units = [kind for stage in work.kinds for kind in stage]
     seconds = [float(work.pricing.unit(kind).total.total) for kind in units]

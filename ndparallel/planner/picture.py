@@ -17,8 +17,10 @@ from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.lesson_runs.grid import run_grid
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.step.endings import AnyWorkload, endings
-from ndparallel.planner.step.step import ends_of, one_stage, schedule_of, work_of, workload_of
+from ndparallel.planner.prediction import workload_of
+from ndparallel.planner.step.endings import endings
+from ndparallel.planner.step.step import ends_of, one_stage, schedule_of, work_of
+from ndparallel.planner.step.workload import Workload
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
 ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
@@ -43,7 +45,7 @@ def timeline_of(job: TrainingJob, plan: Plan) -> Timeline:
     return stage_timeline(work, name)
 
 
-def stage_timeline(work: AnyWorkload, name: str) -> Timeline:
+def stage_timeline(work: Workload, name: str) -> Timeline:
     """Compute, and what communicates beside it."""
     trace: list[tuple[str, float, float, str]] = []
     seconds = one_stage(work, trace).now
@@ -77,7 +79,7 @@ def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
     return tuple(Lane(rank, stream, tuple(spans)) for stream, spans in lanes.items())
 
 
-def pipeline_timeline(work: AnyWorkload) -> Timeline:
+def pipeline_timeline(work: Workload) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
     timing, ends, ranks = (
         time_schedule(schedule_of(work), work_of(work)),

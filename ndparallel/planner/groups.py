@@ -1,0 +1,120 @@
+"""The groups that a rank is in, and the links that they run on.
+
+Idea   tp ranks are neighbours, then come cp, dp and pp: a group's ranks are a stride apart, and stride and
+       size say how many of them are in each node.
+Limit  Every rank's groups lie alike.
+
+Glossary
+    stride   ranks between neighbours of a group
+    rails    the network ports of the same number in all nodes: one for each GPU of a node
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpu import Hardware
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.numbers import either, larger, smaller
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """How a group of `ranks` GPUs, `stride` apart, lies on the nodes."""
+
+    ranks: Any
+    stride: Any
+    hardware: Hardware
+    rails: Any = 1.0  # share of its rails that a collective uses
+
+    @cached_property
+    def per_node(self):
+        return smaller(larger(self.hardware.gpus_per_node // self.stride, 1), self.ranks)
+
+    @cached_property
+    def nodes(self):
+        return -(-self.ranks // self.per_node)
+
+    @cached_property
+    def bandwidth(self):
+        """Bytes a second that pass any point of the ring."""
+        inside = self.hardware.inside.bandwidth_bytes_per_second
+        across = self.hardware.across.bandwidth_bytes_per_second * larger(1, self.per_node * self.rails)
+        return either(self.nodes > 1, smaller(inside, across), inside)
+
+    @cached_property
+    def hops_seconds(self):
+        """Latency once round the ring."""
+        across = self.nodes - 1
+        return (
+            self.ranks - 1 - across
+        ) * self.hardware.inside.latency_seconds + across * self.hardware.across.latency_seconds
+
+    @cached_property
+    def tree_seconds(self):
+        """Latency down a tree whose branches are chains inside the nodes."""
+        inside = (self.per_node - 1) * self.hardware.inside.latency_seconds
+        return inside + np.ceil(np.log2(self.nodes)) * self.hardware.across.latency_seconds
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that a rank is in, on the machine: tp ranks are neighbours, then cp, dp and pp."""
+
+    plan: Plan
+    job: TrainingJob
+
+    def links(self, name: str) -> GroupLinks:
+        return getattr(self, name)
+
+    def _links(self, ranks, stride) -> GroupLinks:
+        return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rails)
+
+    @cached_property
+    def tp(self) -> GroupLinks:
+        return self._links(self.plan.tp, 1)
+
+    @cached_property
+    def cp(self) -> GroupLinks:
+        return self._links(self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def dp(self) -> GroupLinks:
+        """Ranks with the same weights: data-parallel and context-parallel ones."""
+        return self._links(self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def pp(self) -> GroupLinks:
+        """Stages that follow one another."""
+        return self._links(self.plan.pp, self.stage_stride)
+
+    @cached_property
+    def ep(self) -> GroupLinks:
+        return self._links(self.plan.ep, 1)
+
+    @cached_property
+    def shards(self) -> GroupLinks:
+        """Ranks that FSDP shards a layer over."""
+        return self._links(self.plan.shards or self.plan.dp * self.plan.cp, self.plan.tp)
+
+    @cached_property
+    def replicas(self) -> GroupLinks:
+        """Ranks that hold the same shard (HSDP)."""
+        return self._links(self.plan.dp * self.plan.cp / self.shards.ranks, self.plan.tp * self.shards.ranks)
+
+    @cached_property
+    def experts_dp(self) -> GroupLinks:
+        """Ranks with the same experts."""
+        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
+
+    @cached_property
+    def ends(self) -> GroupLinks:
+        """The first and the last stage."""
+        return self._links(2, (self.plan.pp - 1) * self.stage_stride + (self.plan.pp == 1))
+
+    @property
+    def stage_stride(self):
+        """Ranks between neighbours in the pipeline."""
+        return self.plan.tp * self.plan.cp * self.plan.dp

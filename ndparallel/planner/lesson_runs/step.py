@@ -1,0 +1,41 @@
+"""Seconds and memory of an executed run's step.
+
+Idea   Where the stack runs on a grid, every GPU of every pipeline rank is timed, and the slowest one is told
+       of; else the step is timed as a real framework's.
+"""
+
+from functools import lru_cache
+
+from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+from ndparallel.planner.memory.total import KINDS, StageMemory
+from ndparallel.planner.step.step import KINDS as SPENT
+from ndparallel.planner.step.step import Step, one_stage, schedule_of, time_workload
+from ndparallel.planner.step.streams import StreamClock
+
+
+@lru_cache(maxsize=8)
+def grid_of(work: ExecutedWorkload) -> list[StreamClock]:
+    """Every pipeline rank's clocks at the end of the step: for its seconds and for its memory."""
+    return run_grid(work, schedule_of(work))
+
+
+def executed_step(work: ExecutedWorkload) -> Step:
+    """Time an executed run."""
+    if not work.job.stack.grid:
+        return time_workload(work)
+    spent, rank, busiest = slowest_gpu(grid_of(work))
+    return Step({kind: spent.get(kind, 0.0) for kind in SPENT}, rank, busiest)
+
+
+def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:
+    """The memory of every pipeline rank, counted as the GPUs of an executed run count it: allocation by
+    allocation."""
+    if work.job.stack.grid:
+        peaks = [streams.memory.fullest for streams in grid_of(work)]
+    elif work.plan.pp == 1:
+        peaks = [one_stage(work).memory.peak]
+    else:
+        schedule = schedule_of(work)
+        peaks = [work.memory(rank, schedule) for rank in range(work.plan.pp)]
+    return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in KINDS}) for peak in peaks]

@@ -1,0 +1,57 @@
+"""Which units of a model are on which stage, and how many parameters a GPU holds of each.
+
+Glossary
+    unit       embedding, layer or head
+    kind       of a unit: embedding, dense, experts, head; "dense kept" where other layers are recomputed and
+               this one is not
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ndparallel.pipeline.work import spread_layers
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.shape import ModelShape
+
+KEPT = " kept"  # of a layer that is not recomputed while others are
+
+
+def layers_by_stage(layers: int, stages: int) -> list[int]:
+    """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3,
+    2407.21783, section 3.3.2)."""
+    return [layers // stages] * stages if layers % stages == 0 else spread_layers(layers, stages, 1, 1)
+
+
+@lru_cache(maxsize=1024)
+def kinds_by_stage(
+    shape: ModelShape, stages: int, recomputed: int = 0, layers: tuple[int, ...] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage
+    behind those are kept. `layers` says how many each stage has; without it they are split evenly."""
+    places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages))])
+    kinds = [
+        ["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)]
+        for a, b in zip(places, places[1:])
+    ]
+    if recomputed:
+        kinds = [[kind + KEPT * (place >= recomputed) for place, kind in enumerate(stage)] for stage in kinds]
+    kinds[0].insert(0, "embedding")
+    kinds[-1].append("head")
+    return tuple(map(tuple, kinds))
+
+
+def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
+    """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a
+    copy of the table."""
+    counted, tp = job.shape.parameters(), plan.tp
+    kind = kind.removesuffix(KEPT)
+    if kind == "embedding":
+        return counted.token_embedding / tp + counted.position_embedding, 0.0
+    if kind == "head":
+        copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
+        return copied * counted.token_embedding / tp + counted.final_norm, 0.0
+    cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
+    whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
+    return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0

@@ -1,0 +1,216 @@
+"""The workload of a real model on a real framework: units in buckets, the seconds of its stages, its
+messages, its optimizer.
+
+Idea   Every layer's list is priced on the slowest of the GPUs, and layers make stages.
+Limit  All microbatches are alike, and so are the ranks of a stage.
+
+Glossary
+    bucket     one unit's gradients, or weights
+    elements   parameters: (those that all of a dp group's ranks hold, those of experts)
+    kind       of a unit: see ndparallel.planner.stages
+    spread     standard deviation of the GPUs' speeds, as a share
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from gpu import Hardware, Operation
+from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown, total
+from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
+from ndparallel.planner.layers.operations import HALF, CollectiveOp
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.numbers import either
+from ndparallel.planner.stages import elements_of, kinds_by_stage
+from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
+from ndparallel.planner.step.streams import Item, StreamClock
+
+# Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
+SPREAD = 0.02
+
+
+@lru_cache(maxsize=64)
+def slowest(hardware: Hardware, gpus: int) -> Hardware:
+    """The slowest of so many GPUs: the median of the minimum of normally distributed speeds. Idealized
+    hardware has no spread."""
+    if not isinstance(hardware, Accelerator):
+        return hardware
+    behind = -SPREAD * NormalDist().inv_cdf(1 - 0.5 ** (1 / gpus)) if gpus > 1 else 0.0
+    return replace(hardware, matmul_fraction=hardware.matmul_fraction / (1 + behind))
+
+
+def framework_workload(job: TrainingJob, plan: Plan) -> "FrameworkWorkload":
+    """The workload of one plan; a synchronous step is as long as on the slowest of its GPUs."""
+    return FrameworkWorkload(Pricing(replace(job, hardware=slowest(job.hardware, plan.gpus)), plan))
+
+
+@dataclass(frozen=True, eq=False)
+class FrameworkWorkload:
+    """What the ranks do in a step of one plan."""
+
+    pricing: Pricing
+    layers: tuple[int, ...] = ()  # of every stage; none: split evenly
+    kinds_seen: dict[str, BucketCost] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> Pricing:
+        return self.pricing
+
+    @property
+    def job(self) -> TrainingJob:
+        return self.pricing.job
+
+    @property
+    def plan(self) -> Plan:
+        return self.pricing.plan
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[str, ...], ...]:
+        return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers, self.layers)
+
+    # ---- units and buckets
+
+    def buckets(self, stage: int) -> list[BucketCost]:
+        """Of one stage, the last unit's first."""
+        return [self.bucket(kind) for kind in reversed(self.kinds[stage])]
+
+    def bucket(self, kind: str) -> BucketCost:
+        """One unit's; all of a kind are the same."""
+        if kind not in self.kinds_seen:
+            self.kinds_seen[kind] = self.make_bucket(kind)
+        return self.kinds_seen[kind]
+
+    def make_bucket(self, kind: str) -> BucketCost:
+        seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
+        unit = UnitCost([seconds.forward.plain], [seconds.backward.plain], elements)
+        sharded = self.plan.zero > 0
+        reduce = self.exchanges(
+            "gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes
+        )
+        return BucketCost(
+            [unit], reduce, self.exchanges("weights", "all_gather", elements, HALF) if sharded else []
+        )
+
+    def exchanges(
+        self, name: str, collective: str, elements: tuple[Any, Any], size: int
+    ) -> list[CollectiveOp]:
+        """Over dp what its ranks share; over fewer ranks the experts. A layer of weights may take several."""
+        shared, experts = elements
+        group, parts = ("shards", self.job.stack.collectives_per_layer) if self.plan.zero == 3 else ("dp", 1)
+        named = [
+            CollectiveOp(f"{name} part {part}", collective, group, shared * size / parts)
+            for part in range(parts)
+        ]
+        if self.plan.zero == 3 and self.plan.shards and collective == "reduce_scatter":
+            shard = shared * size / self.plan.shards
+            named.append(CollectiveOp(f"{name} of replicas", "all_reduce", "replicas", shard))
+        if isinstance(experts, np.ndarray) or experts:
+            named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
+        return named
+
+    @property
+    def gradient_bytes(self) -> int:
+        return HALF if self.job.half else self.job.stack.gradient_bytes
+
+    # ---- the pipeline
+
+    @cached_property
+    def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
+        """TimeBreakdown of F, I and W of every stage; what is recomputed counts as I."""
+        if self.plan.zero == 3:
+            return self.sharded_columns()
+        known = {kinds: self.stage_seconds(kinds) for kinds in {*self.kinds}}
+        forward, inputs, weights = zip(*(known[kinds] for kinds in self.kinds))
+        return list(forward), list(inputs), list(weights)
+
+    def stage_seconds(self, kinds: Sequence[str]) -> list[TimeBreakdown]:
+        """F, I and W of a stage with these units."""
+        units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]
+        passes = [
+            (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units
+        ]
+        return [
+            total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)
+        ]
+
+    def sharded_columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
+        """FSDP within stages: F and B take what they wait for weights."""
+        forward, backward, stack = [], [], self.job.stack
+        for stage in range(self.plan.stages):
+            buckets, streams = self.buckets(stage), (StreamClock(self.pricing), StreamClock(self.pricing))
+            gathered_forward(streams[0], buckets, stack.prefetch, True)
+            gathered_backward(streams[1], buckets, stack.prefetch, stack.dp_overlap)
+            forward.append(streams[0].spent)
+            backward.append(streams[1].spent)
+        return forward, backward, [TimeBreakdown() for _ in backward]
+
+    def messages(self) -> tuple[Any, Any]:
+        """Latency and wire time of a microbatch's activations between stages; tp ranks send a part each and
+        gather it (2104.04473, 4.1)."""
+        return message_seconds(self.pricing)
+
+    # ---- the end of a step, and memory that a step begins with
+
+    def states(self, rank: int) -> Sequence[Item]:
+        return ()
+
+    def shared(self, rank: int) -> Sequence[Item]:
+        """A table that is embedding and head: where they are on two ranks, the sum of its gradients."""
+        kinds = {kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]}
+        return (
+            [tied_sum(self.pricing)]
+            if self.job.shape.tied_embeddings and ("embedding" in kinds) != ("head" in kinds)
+            else []
+        )
+
+    def optimizer(self, rank: int) -> list[Item]:
+        """Of what the rank owns of all its stages."""
+        counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
+        elements = [elements_of(self.job, self.plan, kind) for kind in counts]
+        shared, experts = (
+            sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements)
+        )
+        return [optimizer_step(self.pricing, shared, experts)]
+
+
+def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
+    """Price the step of these parameters, or of the rank's share of them."""
+    groups, sharded = pricing.groups, pricing.plan.zero > 0
+    owners = groups.shards.ranks if pricing.plan.zero == 3 else groups.dp.ranks
+    mine = shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
+    return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * pricing.job.stack.optimizer_bytes)
+
+
+def tied_sum(pricing: Pricing) -> CollectiveOp:
+    """Over the first and the last stage, when dp's sums are done
+    (megatron/core/distributed/finalize_model_grads.py)."""
+    job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
+    mine = job.shape.parameters().token_embedding / pricing.plan.tp / owners
+    return CollectiveOp(
+        "gradients of both ends",
+        "all_reduce",
+        "ends",
+        mine * (HALF if job.half else job.stack.gradient_bytes),
+    )
+
+
+def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
+    job, plan, hardware = pricing.job, pricing.plan, pricing.job.hardware
+    stride = pricing.groups.stage_stride
+    inside = stride * plan.pp <= hardware.gpus_per_node
+    latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
+    bandwidth = either(
+        inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second
+    )
+    part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
+    gathered = (
+        0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
+    )
+    return START_SECONDS + latency + gathered, part / bandwidth
