@@ -21,23 +21,19 @@ Glossary
 Run     python 0d_single_gpu.py --memory
 """
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
 
-from gpu import GPU, si
-from ndparallel.base.errors import UserError
+from gpu import GPU
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
+from ndparallel.lessons.single_gpu import chosen, notice
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.results.run import Run
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 
 
 def single_gpu(gpu: GPU, job: Job) -> Outcome:
-    """Forward, backward, step: once for each microbatch, and the step once for all. What is forgotten, layers
-    know by themselves."""
+    """Forward and backward for each microbatch, and one step for all. What to recompute, the layers know."""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -47,76 +43,22 @@ def single_gpu(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
-def notice(run: Run) -> str:
-    """What is saved, what it costs, and what cannot be saved this way."""
-    if "single GPU" not in run and "4 microbatches" in run:
-        return (
-            "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the "
-            "same."
-        )
-    if all(row.error for row in run.report.strategies):
-        return (
-            "This model does not fit on one GPU: sharding it over several is what the other lessons are "
-            "about."
-        )
-    if "single GPU" not in run:
-        return ""
-    return " ".join([*about_saving(run), *about_states(run)])
-
-
-def about_saving(run: Run) -> Iterator[str]:
-    whole = run["single GPU"]
-    for name, how in SAVINGS.items():
-        if name in run:
-            kept = run[name].peak_memory_bytes["activations"] / whole.peak_memory_bytes["activations"]
-            slower = run[name].step_seconds / whole.step_seconds - 1
-            more = f"{100 * slower:.2g}" if slower < 1 else f"{100 * slower:.0f}"
-            yield f"{how} keeps {kept:.0%} of the activations and costs {more}% more time."
-
-
-def about_states(run: Run) -> Iterator[str]:
-    recomputed = [name for name in RECOMPUTED if name in run]
-    if recomputed and all(run[name].max_gradient_difference == 0 for name in recomputed):
-        yield "What is computed again is the same to the bit, and so are the gradients."
-    yield (
-        f"Weights, gradients and optimizer ({si(states(run['single GPU'].peak_memory_bytes), 'B')}) do not "
-        "shrink."
-    )
-
-
-def states(memory: dict[str, float]) -> float:
-    return memory["weights"] + memory["gradients"] + memory["optimizer"]
-
-
-def one(gpus: int) -> Mesh:
+def mesh(gpus: int) -> Mesh:
     return Mesh()
 
 
-def chosen(arguments: argparse.Namespace) -> Sequence[Strategy]:
-    if arguments.gpus != 1:
-        raise UserError(
-            f"0D is one GPU, and --gpus asks for {arguments.gpus}: leave it out, or take another lesson."
-        )
-    return LESSON.strategies
-
-
-SAVINGS = {
-    "4 microbatches": "Taking the batch in 4 parts",
-    "selective recompute": "Computing attention's probabilities twice",
-    "full recompute": "Computing every layer twice",
-}
-RECOMPUTED = ("selective recompute", "full recompute")
+STRATEGIES = [
+    Strategy("single GPU", single_gpu, mesh),
+    Strategy("4 microbatches", single_gpu, mesh, {"microbatches": 4}),
+    Strategy("selective recompute", single_gpu, mesh, {"recompute": "selective"}),
+    Strategy("full recompute", single_gpu, mesh, {"recompute": "full"}),
+]
 
 LESSON = Lesson(
     name="0d_single_gpu",
     title="0D: one GPU",
     gpus=1,
-    strategies=[
-        Strategy("single GPU", single_gpu, one),
-        Strategy("4 microbatches", single_gpu, one, {"microbatches": 4}),
-        Strategy("selective recompute", single_gpu, one, {"recompute": "selective"}),
-        Strategy("full recompute", single_gpu, one, {"recompute": "full"}),
-    ],
+    strategies=STRATEGIES,
     contrast=("single GPU", "full recompute"),
     notice=notice,
     chosen=chosen,

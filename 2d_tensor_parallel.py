@@ -17,24 +17,25 @@ Limit   The sums stand between one matmul and the next, layer after layer: the l
 
 Glossary
     t, tp           GPUs that share every matrix: the tensor-parallel group
-    columns, rows   of a weight as the mathematics writes it, y = x W: columns are outputs, rows are inputs
+    column, row     of a weight as the mathematics writes it, y = x W: columns are outputs, rows are inputs
+    parallel        cut that way: column parallel is the first matmul of a pair, row parallel the second
+    f, g            Megatron's conjugate operators (Shoeybi et al. 1909.08053), where activations enter and
+                    leave a pair: f copies forward and sums backward, g sums forward and copies backward
     shard           a rank's part of the sequence, where norms and residuals are cut
 
 Run     python 2d_tensor_parallel.py          and with --sweep, --chunks 4, --gpus-per-node 1, --memory
 """
 
-import argparse
 import sys
 from itertools import pairwise
 
-from collectives import all_gather, all_reduce, reduce_scatter
+from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.tensor_parallel import SWEEPS, add_options, notice
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import part
-from ndparallel.results.run import Run, Sweep
 from ndparallel.training.buckets import FullyShardedUnit
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
@@ -44,32 +45,66 @@ from ndparallel.training.two_layers import TwoLayers
 import numpy as np
 
 
+def f(gpu: GPU, x: np.ndarray, tp: Group) -> np.ndarray:
+    return x
+
+
+def f_backward(gpu: GPU, dx: np.ndarray, tp: Group) -> np.ndarray:
+    return all_reduce(gpu, dx, tp)
+
+
+def g(gpu: GPU, y: np.ndarray, tp: Group) -> np.ndarray:
+    return all_reduce(gpu, y, tp)
+
+
+def g_backward(gpu: GPU, dy: np.ndarray, tp: Group) -> np.ndarray:
+    return dy
+
+
+def column_parallel(mlp: TwoLayers, x: np.ndarray, tp: Group) -> np.ndarray:
+    """z = f(x) A: from whole rows of x, this rank's columns of z."""
+    return mlp.matmul("forward first", f(mlp.gpu, x, tp), mlp.a.weight)
+
+
+def column_parallel_backward(mlp: TwoLayers, dz: np.ndarray, tp: Group) -> np.ndarray:
+    mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
+    return f_backward(mlp.gpu, mlp.matmul("backward first", dz, mlp.a.weight.T), tp)
+
+
+def row_parallel(mlp: TwoLayers, h: np.ndarray, tp: Group) -> np.ndarray:
+    """y = g(h B): from this rank's columns of h, a part of every number of y; g sums the parts."""
+    return g(mlp.gpu, mlp.matmul("forward second", h, mlp.b.weight), tp)
+
+
+def row_parallel_backward(mlp: TwoLayers, dy: np.ndarray, h: np.ndarray, tp: Group) -> np.ndarray:
+    dy = g_backward(mlp.gpu, dy, tp)
+    mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
+    return mlp.matmul("backward second", dy, mlp.b.weight.T)
+
+
 def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
-    """y = relu(x A) B with A cut by columns and B by rows: the nonlinearity needs no neighbour, and one sum
-    ends each pass."""
+    """y = relu(x A) B with A column parallel and B row parallel: relu needs no neighbour, and one sum ends
+    each pass."""
     tp = job.mesh.group("tp", gpu.rank)
     mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
-    z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
+    z = column_parallel(mlp, mlp.x, tp)
     h = mlp.relu(z)
-    y = mlp.matmul("forward second", h, mlp.b.weight)
-    all_reduce(gpu, y, tp)
+    y = row_parallel(mlp, h, tp)
     loss, dy = mlp.loss_and_gradient(y)
-    mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
-    dz = mlp.relu_backward(mlp.matmul("backward second", dy, mlp.b.weight.T), z)
-    mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
-    dx = mlp.matmul("backward first", dz, mlp.a.weight.T)  # for the layer below
-    all_reduce(gpu, dx, tp)
+    dh = row_parallel_backward(mlp, dy, h, tp)
+    dz = mlp.relu_backward(dh, z)
+    column_parallel_backward(mlp, dz, tp)  # for the layer below
     return mlp.outcome(loss)
 
 
 def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
-    """Both cut by columns: the second needs all of h, the wide one, so it is gathered, and its gradient
+    """Both column parallel: the second needs all of h, the wide one, so it is gathered, and its gradient
     scattered back."""
     tp = job.mesh.group("tp", gpu.rank)
     mine, outputs = (part(size, tp.size, tp.index(gpu.rank)) for size in (job.model.ffn, job.model.hidden))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(columns=outputs)
-    z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
+    z = column_parallel(mlp, mlp.x, tp)
     h = np.empty((job.model.ffn, mlp.tokens), job.dtype)
     all_gather(gpu, h, np.ascontiguousarray(mlp.relu(z).T), tp)
     y = np.empty((job.model.hidden, mlp.tokens), job.dtype)
@@ -77,19 +112,16 @@ def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
     loss, dy = mlp.loss_and_gradient(y.T)
     mlp.b.gradient += mlp.matmul("backward second weight", h, dy[:, outputs])
     dh = np.empty((z.shape[1], mlp.tokens), job.dtype)
-    reduce_scatter(
-        gpu, dh, np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T), tp
-    )
+    parts = np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T)
+    reduce_scatter(gpu, dh, parts, tp)
     dz = mlp.relu_backward(dh.T, z)
-    mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
-    dx = mlp.matmul("backward first", dz, mlp.a.weight.T)
-    all_reduce(gpu, dx, tp)
+    column_parallel_backward(mlp, dz, tp)
     return mlp.outcome(loss)
 
 
 def tensor_parallel(gpu: GPU, job: Job) -> Outcome:
-    """The single GPU's loop: the units' matmuls are cut, and talk where activations enter and leave them
-    (tensor_parallel.py)."""
+    """The single GPU's loop over units whose pairs of matmuls are column parallel and row parallel; f and g
+    are in the units (ndparallel/parallel/tensor.py)."""
     replica = Replica(gpu, job)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -129,106 +161,35 @@ def tensor_parallel_fsdp(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
-def notice(run: Run) -> str:
-    """What the cut costs: the right one and the wrong one, inside a node and across."""
-    sentences = []
-    right, wrong = (run[name].exposed_communication_seconds if name in run else None for name in TWO_LAYERS)
-    if right and wrong:
-        times = wrong / right
-        sentences.append(
-            f"Cut the wrong way, the two-layer MLP waits {times:.1f}x as long for its neighbours."
-        )
-    if "TP" in run and "TP across nodes" in run and 1 < run["TP"].gpus <= run.hardware.gpus_per_node:
-        inside, across = run["TP"], run["TP across nodes"]
-        shares = (100 * row.exposed_communication_seconds / row.step_seconds for row in (inside, across))
-        sentences.append(
-            "TP waits for {:.0f}% of its step inside a node, {:.0f}% across nodes: the same code.".format(
-                *shares
-            )
-        )
-    if all(name in run for name in ("TP", *SEQUENCE)) and run["TP"].bytes_sent_per_gpu:
-        kept, again = (
-            run[name].peak_memory_bytes["activations"] / run["TP"].peak_memory_bytes["activations"]
-            for name in SEQUENCE
-        )
-        longer = run["TP + SP"].step_seconds / run["TP"].step_seconds - 1
-        time = f"{longer:.1%} more" if longer > 0 else "no more"
-        sentences.append(
-            f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time, and {again:.0%} if "
-            "it gathers again."
-        )
-    return " ".join(sentences)
-
-
-def degree(runner: Runner, job: Job) -> Sweep:
-    """TP over 1, 2, 4, 8 GPUs: where does communication pass compute?"""
-    rows = []
-    alone = runner.reference(job).measurement
-    for tp in (1, 2, 4, 8):
-        entry = enter(Strategy("TP", tensor_parallel, over_all, {"chunks": 1}), job, tp)
-        row = runner.measured(entry)[0]
-        rows.append(
-            {
-                "tp": tp,
-                "links": entry.job.mesh.link("tp", runner.hardware),
-                "step_seconds": row.step_seconds,
-                "speedup": row.step_seconds and alone.step_seconds / row.step_seconds,
-                "compute_seconds": row.compute_seconds,
-                "exposed_communication_seconds": row.exposed_communication_seconds,
-            }
-        )
-    passed = [
-        row["tp"]
-        for row in rows
-        if row["step_seconds"] and row["exposed_communication_seconds"] > row["compute_seconds"]
-    ]
-    sentence = (
-        f"At tp={passed[0]} communication passes compute."
-        if passed
-        else "Communication stays below compute at every degree."
-    )
-    return Sweep("Tensor parallelism by degree", rows, sentence)
-
-
-TWO_LAYERS = ("MLP, columns then rows", "MLP, columns twice")
-SEQUENCE = ("TP + SP", "TP + SP regather")
-
-
-def over_all(gpus: int) -> Mesh:
+def mesh(gpus: int) -> Mesh:
     return Mesh(tp=gpus)
 
 
-def over_two_nodes(gpus: int) -> Mesh:
+def mesh_over_nodes(gpus: int) -> Mesh:
     return Mesh(tp=gpus, dp=2)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--chunks", type=int, metavar="N", help="parts of an activation, for TP in chunks (default 2)"
-    )
-
+STRATEGIES = [
+    Strategy("MLP, columns then rows", columns_then_rows, mesh, reference=columns_then_rows),
+    Strategy("MLP, columns twice", columns_then_columns, mesh, reference=columns_then_rows),
+    Strategy("TP", tensor_parallel, mesh, {"chunks": 1}),
+    Strategy("TP + SP", tensor_parallel, mesh, {"chunks": 1, "sequence_parallel": "sp"}),
+    Strategy("TP + SP regather", tensor_parallel, mesh, {"chunks": 1, "sequence_parallel": "sp-regather"}),
+    Strategy("TP in chunks", tensor_parallel, mesh),
+    Strategy("TP across nodes", tensor_parallel, mesh, {"chunks": 1}, {"gpus_per_node": 1}),
+    Strategy("TP x FSDP", tensor_parallel_fsdp, mesh_over_nodes, {"chunks": 1}),
+]
 
 LESSON = Lesson(
     name="2d_tensor_parallel",
     title="2D: tensor and sequence parallelism",
-    strategies=[
-        Strategy("MLP, columns then rows", columns_then_rows, over_all, reference=columns_then_rows),
-        Strategy("MLP, columns twice", columns_then_columns, over_all, reference=columns_then_rows),
-        Strategy("TP", tensor_parallel, over_all, {"chunks": 1}),
-        Strategy("TP + SP", tensor_parallel, over_all, {"chunks": 1, "sequence_parallel": "sp"}),
-        Strategy(
-            "TP + SP regather", tensor_parallel, over_all, {"chunks": 1, "sequence_parallel": "sp-regather"}
-        ),
-        Strategy("TP in chunks", tensor_parallel, over_all),
-        Strategy("TP across nodes", tensor_parallel, over_all, {"chunks": 1}, {"gpus_per_node": 1}),
-        Strategy("TP x FSDP", tensor_parallel_fsdp, over_two_nodes, {"chunks": 1}),
-    ],
+    strategies=STRATEGIES,
     contrast=("TP", "TP across nodes"),
-    notice=notice,
-    add_options=add_options,
     compare=("TP", "TP + SP", "TP across nodes"),
     defaults={"chunks": 2},
-    sweeps={"degree": degree},
+    notice=notice,
+    add_options=add_options,
+    sweeps=SWEEPS,
 )
 
 if __name__ == "__main__":

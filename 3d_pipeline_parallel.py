@@ -26,19 +26,15 @@ Glossary
 Run     python 3d_pipeline_parallel.py    and with --microbatches 16, --sweep (microbatches, chunks, overhead)
 """
 
-import argparse
 import sys
-from dataclasses import replace
-from math import inf
+from collections.abc import Iterator
 
-from gpu import GPU, Link
-from ndparallel.base.words import listed
+from gpu import GPU
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.pipeline_parallel import SWEEPS, add_options, notice
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.results.measure import Measurement
-from ndparallel.results.run import Run, Sweep
+from ndparallel.pipeline.actions import Action
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 from ndparallel.training.two_layers import TwoLayers
@@ -64,7 +60,7 @@ def two_gpus(gpu: GPU, job: Job) -> Outcome:
 
 
 def one_gpu(gpu: GPU, job: Job) -> Outcome:
-    """Both layers on one GPU: what two_gpus is held against."""
+    """Both layers on one GPU: the reference of two_gpus."""
     mlp = TwoLayers(gpu, job).hold_a().hold_b()
     z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
     h = mlp.relu(z)
@@ -75,9 +71,50 @@ def one_gpu(gpu: GPU, job: Job) -> Outcome:
     return mlp.outcome(loss)
 
 
+def naive(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
+    """One microbatch after another, forward through all GPUs and back: one GPU works at a time."""
+    for microbatch in range(microbatches):
+        yield Action("F", rank, microbatch)
+        yield Action("B", rank, microbatch)
+
+
+def gpipe(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
+    """All forwards, then all backwards: the activations of M microbatches wait in memory."""
+    for microbatch in range(microbatches):
+        yield Action("F", rank, microbatch)
+    for microbatch in range(microbatches):
+        yield Action("B", rank, microbatch)
+
+
+def one_f_one_b(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
+    """As many forwards as there are GPUs behind this one, then a forward and a backward by turns: the
+    activations of at most P - rank microbatches wait in memory."""
+    ahead = min(ranks - 1 - rank, microbatches)
+    for turn in range(ahead + microbatches):
+        if turn < microbatches:
+            yield Action("F", rank, turn)
+        if turn >= ahead:
+            yield Action("B", rank, turn - ahead)
+
+
+ORDERS = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b}
+
+
 def pipeline(gpu: GPU, job: Job) -> Outcome:
-    """Any schedule: take what comes in, compute, hand on what goes out. A fused pair takes both inputs, then
-    hands on both outputs."""
+    """Receive, run, send: one action after another, in one of these orders."""
+    replica = Replica(gpu, job)
+    stages = replica.stages
+    for _ in replica.steps():
+        for action in ORDERS[job.schedule](stages.rank, job.mesh.pp, job.microbatches):
+            stages.send(action, stages.run(action, stages.receive(action)))
+        replica.sum_shared()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def any_schedule(gpu: GPU, job: Job) -> Outcome:
+    """Any order of the package: a GPU may hold several stages, and run a forward and a backward as one pair,
+    which takes both inputs, then hands on both outputs."""
     replica = Replica(gpu, job)
     stages = replica.stages
     for _ in replica.steps():
@@ -91,147 +128,36 @@ def pipeline(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
-def notice(run: Run) -> str:
-    """Bubble and memory of the schedules that ran."""
-    sentences = []
-    if "GPipe" in run and "1F1B" in run:
-        gpipe, one = run["GPipe"], run["1F1B"]
-        kept = one.peak_memory_bytes["activations"] / gpipe.peak_memory_bytes["activations"]
-        bubbles = list(dict.fromkeys(bubble_share(row) for row in (gpipe, one)))
-        have = "the same bubble" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)} of the step"
-        keep = (
-            "and keep as many activations"
-            if f"{kept:.0%}" == "100%"
-            else f"but 1F1B keeps {kept:.0%} of the activations"
-        )
-        sentences.append(f"GPipe and 1F1B have {have}, {keep}.")
-    if "1F1B" in run and "ZB-V" in run and run["1F1B"].bubble_seconds > 0:
-        before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-V"))
-        takes = f"takes it from {before} of the step to" if before != after else "leaves it at"
-        sentences.append(f"Filling the bubble with weight gradients {takes} {after} (ZB-V).")
-    return " ".join(sentences)
-
-
-def bubble_share(row: Measurement) -> str:
-    return f"{row.bubble_seconds / row.step_seconds:.0%}"
-
-
-def row(runner: Runner, name: str, job: Job, **point) -> dict:
-    """One row of a sweep: what changes, and what that does to the step of a strategy."""
-    strategy = next(strategy for strategy in LESSON.strategies if strategy.name == name)
-    measured = runner.measured(enter(strategy, job, 4))[0]
-    point = {"strategy": name} | point
-    if measured.step_seconds is None:
-        return point | dict.fromkeys(FIGURES)
-    figures = (
-        measured.step_seconds,
-        runner.reference(job).measurement.step_seconds / measured.step_seconds,
-        measured.bubble_seconds / measured.step_seconds,
-        measured.exposed_communication_seconds / measured.step_seconds,
-    )
-    return point | dict(zip(FIGURES, figures))
-
-
-FIGURES = ("step_seconds", "speedup", "bubble share", "waiting share")
-
-
-def microbatches(runner: Runner, job: Job) -> Sweep:
-    """1F1B: the same four batches at once in more and more parts."""
-    rows = in_parts(runner, job.replace(batch=4 * job.batch))
-    return Sweep(
-        f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches")
-    )
-
-
-def in_parts(runner: Runner, job: Job) -> list[dict]:
-    parts = [m for m in (1, 2, 4, 8, 16, 32) if job.batch % m == 0]
-    return [
-        row(runner, "1F1B", job.replace(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3))
-        for m in parts
-    ]
-
-
-def chunks(runner: Runner, job: Job) -> Sweep:
-    """Interleaved: more stages on each GPU, where messages cost nothing, inside a node, and across, where
-    they cost nine times as much."""
-    job = job.replace(microbatches=job.batch, model=replace(job.model, layers=16))
-    costless = Link(latency_seconds=0.0, bandwidth_bytes_per_second=inf)
-    with runner.with_hardware(inside=costless) as free, runner.with_hardware(gpus_per_node=1) as across:
-        links = {"free": free, "inside": runner, "across": across}
-        rows = [
-            row(links[kind], "interleaved", job.replace(stage_chunks=v), chunks=v, links=kind)
-            for kind in links
-            for v in (1, 2, 4)
-        ]
-    return Sweep("Bubble against chunks, 4 GPUs, 16 layers", rows, best_of(rows, "chunks", "links"))
-
-
-def overhead(runner: Runner, job: Job) -> Sweep:
-    """1F1B on a GPU whose kernels cost 2 ms each: more microbatches are more kernels."""
-    with runner.with_hardware(kernel_overhead_seconds=2e-3) as slow:
-        rows = in_parts(slow, job.replace(batch=4 * job.batch))
-    return Sweep(
-        "Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches")
-    )
-
-
-def best_of(rows: list[dict], *what: str) -> str:
-    rows = [row for row in rows if row["step_seconds"] is not None]
-    if not rows:
-        return "None of them fits into the memory of a GPU."
-    best = min(rows, key=lambda row: row["step_seconds"])
-    bubble = min(rows, key=lambda row: row["bubble share"])
-    named = ", ".join(f"{name} {best[name]}" for name in what)
-    if best is bubble:
-        return f"The step is shortest at {named}, where the bubble is smallest."
-    smallest = ", ".join(f"{name} {bubble[name]}" for name in what)
-    return (
-        f"The step is shortest at {named}; the bubble is smallest at {smallest}, but what that costs is more "
-        "than what it saves."
-    )
-
-
-def pipeline_of(gpus: int) -> Mesh:
+def mesh(gpus: int) -> Mesh:
     return Mesh(pp=gpus)
 
 
-def pair(gpus: int) -> Mesh:
+def mesh_of_two(gpus: int) -> Mesh:
     return Mesh(pp=2)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--chunks",
-        type=int,
-        dest="stage_chunks",
-        metavar="V",
-        help="stages a GPU holds, where interleaved (2)",
-    )
-
+WHOLE = {"microbatches": 1, "stage_chunks": None}
+STRATEGIES = [
+    Strategy("MLP on two GPUs", two_gpus, mesh_of_two, WHOLE, reference=one_gpu),
+    Strategy("naive", pipeline, mesh, {"schedule": "naive", **WHOLE}),
+    Strategy("GPipe", pipeline, mesh, {"schedule": "gpipe", "stage_chunks": None}),
+    Strategy("1F1B", pipeline, mesh, {"schedule": "1f1b", "stage_chunks": None}),
+    Strategy("interleaved", any_schedule, mesh, {"schedule": "interleaved"}),
+    Strategy("ZB-H1", any_schedule, mesh, {"schedule": "zb-h1", "stage_chunks": None}),
+    Strategy("ZB-V", any_schedule, mesh, {"schedule": "zb-v", "stage_chunks": None}),
+    Strategy("DualPipeV", any_schedule, mesh, {"schedule": "dualpipev", "stage_chunks": None}),
+]
 
 LESSON = Lesson(
     name="3d_pipeline_parallel",
     title="3D: pipeline parallelism",
-    strategies=[
-        Strategy(
-            "MLP on two GPUs", two_gpus, pair, {"microbatches": 1, "stage_chunks": None}, reference=one_gpu
-        ),
-        Strategy(
-            "naive", pipeline, pipeline_of, {"schedule": "naive", "microbatches": 1, "stage_chunks": None}
-        ),
-        Strategy("GPipe", pipeline, pipeline_of, {"schedule": "gpipe", "stage_chunks": None}),
-        Strategy("1F1B", pipeline, pipeline_of, {"schedule": "1f1b", "stage_chunks": None}),
-        Strategy("interleaved", pipeline, pipeline_of, {"schedule": "interleaved"}),
-        Strategy("ZB-H1", pipeline, pipeline_of, {"schedule": "zb-h1", "stage_chunks": None}),
-        Strategy("ZB-V", pipeline, pipeline_of, {"schedule": "zb-v", "stage_chunks": None}),
-        Strategy("DualPipeV", pipeline, pipeline_of, {"schedule": "dualpipev", "stage_chunks": None}),
-    ],
+    strategies=STRATEGIES,
     contrast=("1F1B", "ZB-V"),
-    notice=notice,
-    add_options=add_options,
     compare=("GPipe", "1F1B", "ZB-V"),
     defaults={"microbatches": 8, "stage_chunks": 2},
-    sweeps={"microbatches": microbatches, "chunks": chunks, "overhead": overhead},
+    notice=notice,
+    add_options=add_options,
+    sweeps=SWEEPS,
 )
 
 if __name__ == "__main__":

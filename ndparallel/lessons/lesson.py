@@ -7,7 +7,7 @@ Glossary
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,30 +15,32 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
+Program = Callable[..., Any]  # a rank program: (gpu, job) -> Outcome
+
 
 @dataclass(frozen=True)
 class Strategy:
-    """A rank program and how its job and hardware differ from the lesson's: the mesh for so many GPUs, and
-    other fields.
+    """A rank program and how its job and hardware differ from the lesson's.
 
-    Changes that depend on the job are functions of it and of the mesh. `reference` is the single GPU's
-    program where it is not the lesson's model that is trained. `named` is its name where that depends on the
-    number of GPUs.
+    `mesh` makes the mesh of so many GPUs. `changes` are fields of the job, or functions of the job and the
+    mesh; `hardware` are fields of the hardware. `reference` is the single GPU's program where another model
+    than the lesson's is trained. `named` gives the name where it depends on the number of GPUs.
     """
 
     name: str
-    program: Callable[..., Any]
+    program: Program
     mesh: Callable[[int], Mesh]
     changes: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
-    reference: Callable[..., Any] | None = None
+    reference: Program | None = None
     named: Callable[[int], str] | None = None
 
     def named_for(self, gpus: int) -> "Strategy":
-        """The same strategy under the name that it has on so many GPUs."""
+        """Return the strategy under its name on so many GPUs."""
         return replace(self, name=self.named(gpus)) if self.named else self
 
     def job(self, job: Job, gpus: int) -> Job:
+        """Return the lesson's job on this strategy's mesh, with its changes."""
         mesh = self.mesh(gpus)
         changes = {
             name: value(job, mesh) if callable(value) else value for name, value in self.changes.items()
@@ -48,10 +50,12 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Lesson:
-    """`notice` says, from the numbers, what to notice; `compare` names the strategies that `ndparallel
-    compare` shows of this lesson; `chosen` picks strategies by the lesson's own options; `hierarchy` is the
-    strategy whose communication is told axis by axis; `defaults` are the job's fields where no option says
-    otherwise; `sweeps` are further tables, by the name that --sweep asks for them.
+    """A table of strategies, and what is shown with it.
+
+    notice: what to notice, from the numbers; contrast: the strategies whose timelines are shown; compare:
+    those that `ndparallel compare` shows of this lesson; hierarchy: the strategy whose communication is shown
+    axis by axis; defaults: fields of the job where no option sets them; chosen: the strategies that the
+    lesson's own options ask for; sweeps: further tables, by the name that --sweep takes.
     """
 
     name: str
@@ -60,19 +64,26 @@ class Lesson:
     contrast: tuple[str, ...]
     notice: Callable[[Run], str]
     gpus: int = 4
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     compare: tuple[str, ...] = ()
-    chosen: Callable[[argparse.Namespace], Sequence[Strategy]] | None = None
     hierarchy: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
-    sweeps: dict[str, Callable[..., Sweep]] = field(default_factory=dict)
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    chosen: Callable[["Lesson", argparse.Namespace], Sequence[Strategy]] | None = None
+    sweeps: Mapping[str, Callable[..., Sweep]] = field(default_factory=dict)
 
     @property
     def dimension(self) -> str:
         return self.title.partition(":")[0]
 
+    def strategy(self, name: str) -> Strategy:
+        return next(strategy for strategy in self.strategies if strategy.name == name)
+
+    def sweep(self, name: str, runner: Any, job: Job) -> Sweep:
+        """Make one of the lesson's further tables with a Runner."""
+        return self.sweeps[name](self, runner, job)
+
     def named_for(self, gpus: int) -> "Lesson":
-        """The lesson with its strategies named as they are on so many GPUs."""
+        """Return the lesson with its strategies under their names on so many GPUs."""
         names = {strategy.name: strategy.named_for(gpus).name for strategy in self.strategies}
         return replace(
             self,

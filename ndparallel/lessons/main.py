@@ -28,7 +28,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 def run_lesson(
     lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce
 ) -> Run:
-    """Run the strategies of these names (all, after the single GPU, where none is given)."""
+    """Run the strategies of these names, or all after the single GPU where none is named."""
     if names:
         entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
     else:
@@ -38,8 +38,8 @@ def run_lesson(
 
 
 def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:
-    """One for every strategy. Raises UserError where not even one of those that the lesson contrasts can be
-    cut to so many GPUs."""
+    """Return an entry for every strategy. Raises UserError where none of the lesson's contrast can be cut to
+    so many GPUs."""
     entries = [enter_or_explain(strategy, job, gpus) for strategy in lesson.strategies]
     needed = [entry for entry in entries if entry.strategy.name in lesson.contrast] or entries
     refusals = [entry.refusal for entry in needed if entry.refusal]
@@ -49,7 +49,7 @@ def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:
 
 
 def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
-    """An entry; a strategy that cannot be cut to so many GPUs stays in the table, and says why."""
+    """Return an entry; one that only says why where the strategy cannot be cut to so many GPUs."""
     try:
         return enter(strategy, job, gpus)
     except UserError as refusal:
@@ -57,7 +57,7 @@ def enter_or_explain(strategy: Strategy, job: Job, gpus: int) -> Entry:
 
 
 def size_on(strategy: Strategy, gpus: int) -> int:
-    """How many GPUs a strategy takes where there are so many: a few choose for themselves."""
+    """Return how many of so many GPUs a strategy takes: a few choose for themselves."""
     try:
         return strategy.mesh(gpus).world_size
     except UserError:
@@ -65,7 +65,7 @@ def size_on(strategy: Strategy, gpus: int) -> int:
 
 
 def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -> Run:
-    """Run all entries on the same ranks, each held against the single GPU."""
+    """Run all entries on the same ranks, and compare each with the single GPU."""
     largest = max(entry.gpus for entry in entries)
     check_ranks(runner.engine, largest)
     if runner.hardware.disturbances:
@@ -79,7 +79,7 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
 
 
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
-    """The strategies of these names, or all of them. Raises UserError for a name that none has."""
+    """Return the strategies of these names, or all. Raises UserError for a name that none has."""
     by_name = {strategy.name: strategy for strategy in strategies}
     for name in names:
         if name not in by_name:
@@ -140,11 +140,11 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         refuse_outputs(arguments)
         refuse_choices(lesson, arguments)
         with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
-            sweep = lesson.sweeps[arguments.sweep](runner, job)
+            sweep = lesson.sweep(arguments.sweep, runner, job)
         show_sweep(sweep, arguments.json)
         return 0
     if lesson.chosen:
-        lesson = replace(lesson, strategies=lesson.chosen(arguments))
+        lesson = replace(lesson, strategies=lesson.chosen(lesson, arguments))
     lesson = lesson.named_for(arguments.gpus)
     with progress() as announce:
         run = run_lesson(
@@ -174,7 +174,7 @@ def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) 
 
 
 def refuse_outputs(arguments: argparse.Namespace) -> None:
-    """A sweep is a table of many runs. Raises UserError where one of them is to be drawn or told."""
+    """Raise UserError where an option draws or narrates one run: a sweep makes a table of many."""
     for option in ("svg", "trace", "narrate"):
         if getattr(arguments, option) is not None:
             raise UserError(
@@ -183,10 +183,9 @@ def refuse_outputs(arguments: argparse.Namespace) -> None:
 
 
 def refuse_choices(lesson: Lesson, arguments: argparse.Namespace) -> None:
-    """A sweep says itself who runs, and where. Raises UserError where an option says it too, instead of
-    passing over it."""
-    said = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(AXES)
-    for option, usual in said.items():
+    """Raise UserError where an option sets what a sweep sets itself: GPUs, strategies, and their mesh."""
+    chosen_by_the_sweep = {"gpus": lesson.gpus, "strategy": [], "order": DEFAULT_ORDER} | dict.fromkeys(AXES)
+    for option, usual in chosen_by_the_sweep.items():
         if getattr(arguments, option, usual) != usual:
             raise UserError(
                 f"--sweep {arguments.sweep} chooses its own GPUs and strategies: leave --{option} out."

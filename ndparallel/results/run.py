@@ -5,7 +5,6 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.engines.task import RankResult
-from ndparallel.results.measure import Measurement
 from ndparallel.results.report import Report
 
 
@@ -17,7 +16,8 @@ class Run:
     hardware: Hardware
     results: dict[str, list[RankResult]]
 
-    def __getitem__(self, name: str) -> Measurement:
+    def __getitem__(self, name: str) -> Any:
+        """Return a strategy's Measurement: Any, as those that ran have no figure that is None."""
         return next(row for row in self.report.strategies if row.name == name)
 
     def __contains__(self, name: str) -> bool:

@@ -50,7 +50,7 @@ def test_zero_2_and_fsdp_pay_for_every_microbatch():
 
 def test_the_link_stops_tp_on_8_gpus_and_the_bubble_stops_pp():
     with Runner(POCKET, "inline") as runner:
-        rows = load(LESSON).sweeps["layouts"](runner, Job()).rows
+        rows = load(LESSON).sweep("layouts", runner, Job()).rows
     by_layout = {(row["tp"], row["pp"], row["dp"]): row for row in rows}
     assert by_layout[8, 1, 1]["waiting share"] > 0.5
     assert by_layout[1, 8, 1]["bubble share"] > 0.5
@@ -58,7 +58,7 @@ def test_the_link_stops_tp_on_8_gpus_and_the_bubble_stops_pp():
 
 def test_tp_then_dp_then_pp_is_the_best_order_and_tp_outermost_the_worst():
     with Runner(POCKET, "inline") as runner:
-        rows = load(LESSON).sweeps["orders"](runner, Job()).rows
+        rows = load(LESSON).sweep("orders", runner, Job()).rows
     seconds = {row["order"]: row["step_seconds"] for row in rows}
     assert seconds["tp-dp-pp"] == min(seconds.values())
     assert seconds["dp-pp-tp"] == max(seconds.values()) > 1.3 * min(seconds.values())
@@ -199,7 +199,7 @@ def test_a_pipeline_deeper_than_the_model_is_refused():
 
 def test_experts_that_take_less_drop_more_and_hold_up_less():
     with Runner(POCKET, "inline") as runner:
-        rows = load(LESSON).sweeps["capacity"](runner, Job(model=replace(SMALL, layers=4, heads=8))).rows
+        rows = load(LESSON).sweep("capacity", runner, Job(model=replace(SMALL, layers=4, heads=8))).rows
     assert rows[0]["capacity_factor"] is None and rows[0]["dropped share"] == 0
     for roomy, tight in pairwise(rows):
         assert tight["dropped share"] >= roomy["dropped share"]
@@ -220,6 +220,6 @@ def test_no_capacity_factor_is_a_choice_and_no_number_that_is_missing(capsys):
 @pytest.mark.parametrize("name", ["orders", "layouts", "zero", "capacity"])
 def test_a_sweep_of_which_nothing_fits_into_memory_says_so(name):
     with Runner(replace(POCKET, memory_bytes=1e4), "inline") as runner:
-        sweep = load(LESSON).sweeps[name](runner, Job(model=replace(SMALL, layers=8, heads=8)))
+        sweep = load(LESSON).sweep(name, runner, Job(model=replace(SMALL, layers=8, heads=8)))
     assert sweep.sentence == "None of them fits into the memory of a GPU."
     assert all(row["step_seconds"] is None for row in sweep.rows)

@@ -158,7 +158,7 @@ def test_the_sweep_over_microbatches_says_what_each_part_costs():
     without resharding 2 m."""
     job = Job(model=SMALL)
     with Runner(POCKET, "inline") as runner:
-        sweep = load(LESSON).sweeps["microbatches"](runner, job)
+        sweep = load(LESSON).sweep("microbatches", runner, job)
     n = 4 * sum(holding.array.size for holding in reference(job).value.weights)
     halves = {
         "DDP overlapped": lambda m: 2,

@@ -115,13 +115,13 @@ def test_1f1b_keeps_less_than_half_of_what_gpipe_keeps():
 
 def test_a_sweep_cuts_the_batch_that_it_is_given_as_often_as_it_can_be_cut():
     with Runner(POCKET, "inline") as runner:
-        sweep = load(LESSON).sweeps["microbatches"](runner, Job(model=replace(SMALL, layers=4), batch=6))
+        sweep = load(LESSON).sweep("microbatches", runner, Job(model=replace(SMALL, layers=4), batch=6))
     assert [row["microbatches"] for row in sweep.rows] == [1, 2, 4, 8] and "24 sequences" in sweep.title
 
 
 def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
     with Runner(POCKET, "inline") as runner:
-        sweep = load(LESSON).sweeps["overhead"](runner, Job(model=replace(SMALL, layers=4)))
+        sweep = load(LESSON).sweep("overhead", runner, Job(model=replace(SMALL, layers=4)))
     shares = [row["bubble share"] for row in sweep.rows]
     assert shares == sorted(shares, reverse=True)
     best = min(sweep.rows, key=lambda row: row["step_seconds"])
@@ -197,7 +197,7 @@ def test_where_no_schedule_of_the_contrast_can_run_the_lesson_says_why():
 
 def test_the_sweep_over_chunks_has_links_that_cost_nothing_beside_those_that_do():
     with Runner(POCKET, "inline") as runner:
-        rows = load(LESSON).sweeps["chunks"](runner, Job()).rows
+        rows = load(LESSON).sweep("chunks", runner, Job()).rows
     steps = {(row["links"], row["chunks"]): row["step_seconds"] for row in rows}
     assert all(row["waiting share"] == 0 for row in rows if row["links"] == "free")
     assert all(steps["free", v] < steps["inside", v] < steps["across", v] for v in (1, 2, 4))

@@ -134,7 +134,7 @@ def test_the_sweep_names_the_degree_at_which_communication_passes_compute():
     from ndparallel.lessons.runner import Runner
 
     with Runner(POCKET, "inline") as runner:
-        sweep = load(LESSON).sweeps["degree"](runner, Job(model=WIDE))
+        sweep = load(LESSON).sweep("degree", runner, Job(model=WIDE))
     first = next(
         row["tp"] for row in sweep.rows if row["exposed_communication_seconds"] > row["compute_seconds"]
     )

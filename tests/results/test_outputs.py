@@ -149,7 +149,7 @@ def test_a_sweep_passes_over_no_option(name, options, capsys):
 )
 def test_what_does_not_fit_into_memory_is_a_row_of_a_sweep_without_numbers(name, sweep):
     with Runner(replace(POCKET, memory_bytes=10_000.0), "inline") as runner:
-        table = load(name).sweeps[sweep](runner, Job(model=replace(SMALL, layers=8, heads=8)))
+        table = load(name).sweep(sweep, runner, Job(model=replace(SMALL, layers=8, heads=8)))
     assert table.rows and all(row["step_seconds"] is None for row in table.rows) and table.sentence
 
 

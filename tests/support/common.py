@@ -16,6 +16,7 @@ from ndparallel.training.job import Job
 
 SMALL = ModelConfig(layers=3, hidden=16, heads=4, kv_heads=2, ffn=24, sequence=16)
 CHUNKS = {"interleaved": 2, "looped-bfs": 2}  # stages of a rank, of schedules that leave it open
+OWN_ORDERS = {"naive": "naive", "gpipe": "GPipe", "1f1b": "1F1B"}  # those that the 3D lesson writes out
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 
@@ -35,7 +36,7 @@ def on_mesh(lesson: str, name: str, mesh: Mesh) -> Strategy:
 def pipeline(schedule: str) -> Strategy:
     """3D's pipeline with this schedule."""
     changes = {"schedule": schedule, "stage_chunks": CHUNKS.get(schedule)}
-    return replace(strategy("3d_pipeline_parallel", "1F1B"), changes=changes)
+    return replace(strategy("3d_pipeline_parallel", OWN_ORDERS.get(schedule, "ZB-V")), changes=changes)
 
 
 def run(

@@ -1,0 +1,262 @@
+"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, ZeRO stages and expert
+capacities, and its options."""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+from gpu import si
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import count, duration
+from ndparallel.engines.launch import RankResult
+from ndparallel.lessons.lesson import Lesson, Program, Strategy
+from ndparallel.lessons.runner import Entry, Runner, enter
+from ndparallel.lessons.sweeps import (
+    Row,
+    fastest_first,
+    row_and_results,
+    sentence_of_first_and_last,
+    sweep_row,
+)
+from ndparallel.model.units import ModelConfig
+from ndparallel.parallel.mesh import DEFAULT_ORDER, Mesh
+from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.job import Job
+
+COLUMNS = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
+SHARED_BY = {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}
+
+# --------------------------------------------------------------------------------------- strategies on a grid
+
+
+def grid(program: Program, name: str, changes: dict | None = None, **degrees: Any) -> Strategy:
+    """Make a strategy on a mesh of these degrees; those that depend on the number of GPUs are functions of
+    it. `name` may say {dp}."""
+
+    def mesh(gpus: int) -> Mesh:
+        return Mesh(
+            **{axis: degree(gpus) if callable(degree) else degree for axis, degree in degrees.items()}
+        )
+
+    def named(gpus: int) -> str:
+        return name.format(dp=max(1, gpus // 4))
+
+    changes = {"microbatches": one_sequence_each} | (changes or {})
+    return Strategy(named(8), program, mesh, changes, named=named)
+
+
+def one_sequence_each(job: Job, mesh: Mesh) -> int:
+    """Take microbatches of one sequence in a pipeline, unless --microbatches says otherwise; the whole share
+    at once without one."""
+    return job.microbatches if job.microbatches > 1 or mesh.pp == 1 else max(1, job.batch // mesh.dp)
+
+
+def share(parts: int) -> Callable[[int], int]:
+    """Return the degree that is left when the others take `parts`, as a function of the GPUs."""
+
+    def degree(gpus: int) -> int:
+        if gpus % parts:
+            raise UserError(
+                f"{count(gpus, 'GPU')} cannot be a grid of {parts} times something; choose a multiple of "
+                f"{parts}."
+            )
+        return gpus // parts
+
+    return degree
+
+
+def all_gpus(gpus: int) -> int:
+    return gpus
+
+
+def with_experts(job: Job, mesh: Mesh) -> ModelConfig:
+    return job.model.replace(experts=8, top_k=2)
+
+
+def half_as_many(job: Job, mesh: Mesh) -> int:
+    """Halve the sequences, which are twice as long, where they can be shared out: the tokens stay as many."""
+    return job.batch // 2 if job.batch % (2 * mesh.dp) == 0 else job.batch
+
+
+def twice_as_long(job: Job, mesh: Mesh) -> ModelConfig:
+    return job.model.replace(sequence=2 * job.model.sequence)
+
+
+def chosen(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
+    """Return the one strategy that --tp, --pp, ... ask for, or the lesson's own."""
+    asked = {axis: getattr(arguments, axis) for axis in SHARED_BY if getattr(arguments, axis) is not None}
+    settings = (arguments.order, arguments.schedule, arguments.zero)
+    if not asked and settings == (DEFAULT_ORDER, None, None):
+        return list(lesson.strategies)
+    for axis, degree in asked.items():
+        if degree < 1:
+            raise UserError(f"{axis} is {degree}; a degree of parallelism is at least 1.")
+    rest = asked.get("tp", 1) * asked.get("pp", 1) * asked.get("cp", 1)
+    asked.setdefault("dp", share(rest)(arguments.gpus))
+    if rest * asked["dp"] != arguments.gpus:
+        raise UserError(
+            f"tp * pp * cp * dp is {rest * asked['dp']}, not the {arguments.gpus} GPUs of --gpus: leave --dp "
+            "to be derived."
+        )
+    name = " x ".join(f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1) or "one GPU"
+    changes = {"model": with_experts} if asked.get("ep", 1) > 1 else {}
+    return [grid(lesson.strategies[0].program, name, changes, order=arguments.order, **asked)]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    for axis, what in SHARED_BY.items():
+        option(f"--{axis}", type=int, metavar="N", help=f"GPUs that share {what}")
+    option(
+        "--order",
+        default=DEFAULT_ORDER,
+        metavar="A-B-...",
+        help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})",
+    )
+    option("--schedule", metavar="NAME", help="of the pipeline (default 1f1b)")
+    option("--zero", type=int, choices=range(4), help="what DP ranks share out: 0 nothing to 3 all")
+    option(
+        "--sequence-parallel",
+        default="none",
+        choices=SEQUENCE_PARALLEL,
+        help="cut norms and residuals over TP too",
+    )
+
+
+# --------------------------------------------------------------------------------------------- what to notice
+
+
+def notice(run: Run) -> str:
+    """Say what stops each dimension, and what the shape of the network costs."""
+    sentences = []
+    cube = next((name for name in run.results if name.startswith("TP2 x PP2 x")), "")
+    rows = [run[name] for name in (cube, "DP only", "TP only", "PP only") if name in run]
+    if len(rows) == 4:
+        best = min(rows, key=lambda row: row.step_seconds)
+        sentences.append(f"On this model and network {best.name} is fastest of the dense layouts.")
+        _, dp, tp, pp = rows
+        sentences.append(
+            f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step, PP "
+            "only idles for "
+            f"{pp.bubble_seconds / pp.step_seconds:.0%}, DP only holds "
+            f"{si(dp.peak_memory_bytes['total'], 'B')} on every GPU."
+        )
+    if "TP outermost" in run and cube in run and run[cube].gpus > run.hardware.gpus_per_node > 1:
+        slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1
+        sentences.append(f"The very same {cube} with TP across nodes and DP inside is {slower:.0%} slower.")
+    return " ".join(sentences)
+
+
+# ----------------------------------------------------------------------------------------------------- sweeps
+
+
+def on_eight(lesson: Lesson, job: Job, changes: dict | None = None, **degrees: Any) -> Entry:
+    """Enter the lesson's program on a grid of 8 GPUs."""
+    return enter(grid(lesson.strategies[0].program, "", changes, **degrees), job, 8)
+
+
+def layouts(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run every dense layout of 8 GPUs."""
+    powers = (1, 2, 4, 8)
+    layouts: list[dict[str, Any]] = [
+        {"tp": tp, "pp": pp, "dp": 8 // (tp * pp)} for tp in powers for pp in powers if tp * pp <= 8
+    ]
+    rows = fastest_first(
+        [sweep_row(runner, on_eight(lesson, job, **layout), COLUMNS, **layout) for layout in layouts]
+    )
+
+    def sentence(best: Row, worst: Row) -> str:
+        return (
+            f"Fastest is TP{best['tp']} x PP{best['pp']} x DP{best['dp']}; what does not fit into memory has "
+            "no step."
+        )
+
+    title = "All layouts of 8 GPUs, fastest first"
+    return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
+
+
+def orders(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run 2 x 2 x 2 in every order of the three axes, innermost first."""
+    rows = fastest_first(
+        [
+            sweep_row(runner, on_eight(lesson, job, tp=2, pp=2, dp=2, order=order), COLUMNS, order=order)
+            for order in map("-".join, permutations(("tp", "dp", "pp")))
+        ]
+    )
+
+    def sentence(best: Row, worst: Row) -> str:
+        longer = worst["step_seconds"] / best["step_seconds"] - 1
+        return f"Best is {best['order']}, worst {worst['order']}, which takes {longer:.0%} longer."
+
+    title = "TP2 x PP2 x DP2 in every order, innermost first, fastest first"
+    return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
+
+
+def zero_stages(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run 2 x 2 x 2 with more and more sharded over dp: what does a pipeline pay for what it no longer
+    holds?"""
+    rows = [
+        sweep_row(runner, on_eight(lesson, job, {"zero": zero}, tp=2, pp=2, dp=2), COLUMNS, zero=zero)
+        for zero in range(4)
+    ]
+
+    def sentence(first: Row, last: Row) -> str:
+        longer = duration(last["step_seconds"], first["step_seconds"])
+        return (
+            f"ZeRO-{last['zero']} sends {last['sent_bytes'] / first['sent_bytes']:.1f}x the bytes of "
+            f"ZeRO-{first['zero']}, and {longer}."
+        )
+
+    title = "TP2 x PP2 x DP2, by what DP shares out (0 is DDP, 3 FSDP)"
+    return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
+
+
+def capacities(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run the grid with experts, which take fewer and fewer rows: either all wait for the busiest rank, or
+    rows are dropped."""
+    rows = [at_capacity(lesson, runner, job, factor) for factor in (None, 2.0, 1.5, 1.25, 1.0)]
+
+    def sentence(first: Row, last: Row) -> str:
+        room = (
+            f"With a capacity factor of {first['capacity_factor']}"
+            if first["capacity_factor"]
+            else "With no capacity factor"
+        )
+        busiest = f"{room}, the busiest rank has {first['busiest to mean']:.2f}x the mean rank's rows."
+        if first is last:
+            return busiest
+        longer = duration(last["step_seconds"], first["step_seconds"])
+        dropped = f"{last['dropped share']:.0%} of the tokens' choices are dropped, and the step {longer}"
+        return f"{busiest} With one of {last['capacity_factor']}, {dropped}."
+
+    title = "TP2 x PP2 x DP2 with EP2, by what an expert takes (in even shares)"
+    return Sweep(title, rows, sentence_of_first_and_last(rows, sentence))
+
+
+def at_capacity(lesson: Lesson, runner: Runner, job: Job, factor: float | None) -> Row:
+    experts = {"model": lambda job, mesh: with_experts(job, mesh).replace(capacity_factor=factor)}
+    entry = on_eight(lesson, job, experts, tp=2, pp=2, dp=2, ep=2)
+    row, results = row_and_results(runner, entry, COLUMNS, capacity_factor=factor)
+    del row["speedup"]  # one GPU alone drops other choices: it is no measure here
+    return row | routing_figures(results)
+
+
+def routing_figures(results: list[RankResult]) -> Row:
+    """Return the share of the tokens' choices that were dropped, and the rows of the busiest rank, which all
+    wait for, over those of the mean rank: the mean over layers and microbatches."""
+    if not results:
+        return {"dropped share": None, "busiest to mean": None}
+    sent = dropped = 0
+    rows: dict[tuple, list[int]] = defaultdict(list)
+    for result in results:
+        for place, routed in result.value.routed[0].items():
+            sent, dropped = sent + sum(routed.sent_rows), dropped + routed.dropped
+            rows[place].append(sum(routed.expert_rows))
+    ratios = [max(ranks) * len(ranks) / sum(ranks) for ranks in rows.values()]
+    return {"dropped share": dropped / (sent + dropped), "busiest to mean": sum(ratios) / len(ratios)}
+
+
+SWEEPS = {"layouts": layouts, "orders": orders, "zero": zero_stages, "capacity": capacities}

@@ -1,0 +1,124 @@
+"""1D: what to notice, its sweep over microbatches, and its options."""
+
+import argparse
+from collections.abc import Iterator
+
+from ndparallel.base.words import duration, listed
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.options import hardware_from
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.sweeps import Row, fitting, sweep_row
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.job import Job
+
+PARTS = (1, 2, 4, 8)
+ACCUMULATED = ("DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch", "FSDP no reshard")
+COLUMNS = ("sent_bytes", "step_seconds", "exposed_communication_seconds", "memory_bytes")
+
+
+def notice(run: Run) -> str:
+    """Say what the numbers show about hiding, about holding less, and about what crosses between nodes."""
+    return " ".join([*about_overlap(run), *about_sharding(run), *about_nodes(run)])
+
+
+def about_overlap(run: Run) -> Iterator[str]:
+    if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].bytes_sent_per_gpu:
+        ratio = (
+            run["DDP overlapped"].exposed_communication_seconds
+            / run["DDP ring"].exposed_communication_seconds
+        )
+        if run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
+            yield (
+                "Buckets sent during the backward pass, in the nodes and across on all rails, expose "
+                f"{ratio:.0%} of what one ring does."
+            )
+        elif ratio < 1:
+            yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
+        else:
+            yield (
+                f"Buckets expose {ratio:.1f}x what one ring for all exposes: their latencies cost more than "
+                "the overlap hides."
+            )
+
+
+def about_sharding(run: Run) -> Iterator[str]:
+    if "FSDP prefetch" in run and "DDP overlapped" in run and run["DDP overlapped"].bytes_sent_per_gpu:
+        sharded, whole = run["FSDP prefetch"], run["DDP overlapped"]
+        memory = sharded.peak_memory_bytes["total"] / whole.peak_memory_bytes["total"]
+        sent = sharded.bytes_sent_per_gpu / whole.bytes_sent_per_gpu
+        time = duration(sharded.step_seconds, whole.step_seconds)
+        yield f"FSDP sends {sent:.1f}x the bytes of DDP, peaks at {memory:.0%} of its memory, and {time}."
+
+
+def about_nodes(run: Run) -> Iterator[str]:
+    if "FSDP prefetch" in run and "HSDP" in run and run["HSDP"].gpus > run.hardware.gpus_per_node > 1:
+        one, copies = run["FSDP prefetch"], run["HSDP"]
+        memory = copies.peak_memory_bytes["total"] / one.peak_memory_bytes["total"]
+        waits = copies.exposed_communication_seconds / one.exposed_communication_seconds
+        yield (
+            f"On {one.gpus} GPUs HSDP waits {waits:.0%} as long as FSDP, and needs {memory:.0%} of its "
+            "memory."
+        )
+
+
+def microbatches(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Take four batches at once, one for each of 4 GPUs, in more and more parts: which strategies communicate
+    after every part?"""
+    rows = [
+        sweep_row(
+            runner,
+            enter(strategy, job.replace(batch=4 * job.batch, microbatches=parts), 4),
+            COLUMNS,
+            strategy=strategy.name,
+            microbatches=parts,
+        )
+        for strategy in lesson.strategies
+        if strategy.name in ACCUMULATED
+        for parts in PARTS
+        if job.batch % parts == 0
+    ]
+    return Sweep(f"Gradient accumulation, 4 GPUs, {4 * job.batch} sequences", rows, cost_of_parts(rows))
+
+
+def cost_of_parts(rows: list[Row]) -> str:
+    """Compare most parts with one, where both fit into memory: the bytes of every strategy, and the step that
+    grows most."""
+    most = max(row["microbatches"] for row in rows)
+    first, last = (
+        {row["strategy"]: row for row in fitting(rows) if row["microbatches"] == parts} for parts in (1, most)
+    )
+    if most == 1:
+        return "The share of a GPU is odd, and was not cut: an even --batch shows what the parts cost."
+    fit = [name for name in ACCUMULATED if name in first and name in last]
+    if not fit:
+        return "Where the batch is not cut, none of them fits into the memory of a GPU."
+    sent = {name: f"{last[name]['sent_bytes'] / first[name]['sent_bytes']:.1f}x" for name in fit}
+    alike = [
+        f"{times} with {listed([name for name in sent if sent[name] == times])}"
+        for times in dict.fromkeys(sent.values())
+    ]
+    slowest = max(fit, key=lambda name: last[name]["step_seconds"] / first[name]["step_seconds"])
+    longer = duration(last[slowest]["step_seconds"], first[slowest]["step_seconds"])
+    return (
+        f"In {most} parts, not one, the bytes sent are {', '.join(alike)}: what is sharded is gathered or "
+        "reduced for each part. "
+        f"What of this does not hide shows most with {slowest}: its step {longer}."
+    )
+
+
+SWEEPS = {"microbatches": microbatches}
+
+
+def chosen(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
+    """Leave HSDP out on a single node, where it is FSDP, unless --strategy asks for it."""
+    show_all = arguments.strategy or arguments.gpus > hardware_from(arguments).gpus_per_node
+    return [strategy for strategy in lesson.strategies if show_all or strategy.name != "HSDP"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bucket-mb", type=float, default=Job.bucket_mb, metavar="MB", help="smallest bucket of gradients"
+    )
+    parser.add_argument(
+        "--unit-mb", type=float, default=Job.unit_mb, metavar="MB", help="smallest unit that FSDP wraps"
+    )

@@ -1,0 +1,122 @@
+"""3D: what to notice, its sweeps over microbatches, chunks and the cost of a kernel, and its option."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from gpu import Link
+from ndparallel.base.words import listed
+from ndparallel.lessons.lesson import Lesson
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.sweeps import NOTHING_FITS, Row, fitting, sweep_row
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.job import Job
+
+COLUMNS = ("step_seconds", "speedup", "bubble share", "waiting share")
+
+
+def notice(run: Run) -> str:
+    """Compare bubble and memory of the schedules that ran."""
+    return " ".join([*about_memory(run), *about_the_bubble(run)])
+
+
+def about_memory(run: Run) -> Iterator[str]:
+    if "GPipe" in run and "1F1B" in run:
+        gpipe, one = run["GPipe"], run["1F1B"]
+        kept = one.peak_memory_bytes["activations"] / gpipe.peak_memory_bytes["activations"]
+        bubbles = list(dict.fromkeys(bubble_share(row) for row in (gpipe, one)))
+        have = "the same bubble" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)} of the step"
+        keep = (
+            "and keep as many activations"
+            if f"{kept:.0%}" == "100%"
+            else f"but 1F1B keeps {kept:.0%} of the activations"
+        )
+        yield f"GPipe and 1F1B have {have}, {keep}."
+
+
+def about_the_bubble(run: Run) -> Iterator[str]:
+    if "1F1B" in run and "ZB-V" in run and run["1F1B"].bubble_seconds > 0:
+        before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-V"))
+        takes = f"takes it from {before} of the step to" if before != after else "leaves it at"
+        yield f"Filling the bubble with weight gradients {takes} {after} (ZB-V)."
+
+
+def bubble_share(row: Any) -> str:
+    return f"{row.bubble_seconds / row.step_seconds:.0%}"
+
+
+def microbatches(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run 1F1B on four batches at once, in more and more parts."""
+    rows = in_parts(lesson, runner, job)
+    return Sweep(
+        f"Bubble against microbatches, 4 GPUs, {4 * job.batch} sequences", rows, best_of(rows, "microbatches")
+    )
+
+
+def overhead(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Run the same on a GPU whose kernels cost 2 ms each: more microbatches are more kernels."""
+    with runner.with_hardware(kernel_overhead_seconds=2e-3) as slow:
+        rows = in_parts(lesson, slow, job)
+    return Sweep(
+        "Bubble against microbatches where every kernel costs 2 ms", rows, best_of(rows, "microbatches")
+    )
+
+
+def in_parts(lesson: Lesson, runner: Runner, job: Job) -> list[Row]:
+    job = job.replace(batch=4 * job.batch)
+    return [
+        row(lesson, runner, "1F1B", job.replace(microbatches=m), microbatches=m, theory_ratio=3 / (m + 3))
+        for m in (1, 2, 4, 8, 16, 32)
+        if job.batch % m == 0
+    ]
+
+
+def chunks(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Hold more stages on each GPU (interleaved), where messages cost nothing, inside a node, and across,
+    where they cost nine times as much."""
+    job = job.replace(microbatches=job.batch, model=replace(job.model, layers=16))
+    costless = Link(latency_seconds=0.0, bandwidth_bytes_per_second=inf)
+    with runner.with_hardware(inside=costless) as free, runner.with_hardware(gpus_per_node=1) as across:
+        rows = [
+            row(lesson, linked, "interleaved", job.replace(stage_chunks=v), chunks=v, links=links)
+            for links, linked in {"free": free, "inside": runner, "across": across}.items()
+            for v in (1, 2, 4)
+        ]
+    return Sweep("Bubble against chunks, 4 GPUs, 16 layers", rows, best_of(rows, "chunks", "links"))
+
+
+def row(lesson: Lesson, runner: Runner, name: str, job: Job, **point) -> Row:
+    """Run one strategy on 4 GPUs for a row of a sweep."""
+    return sweep_row(runner, enter(lesson.strategy(name), job, 4), COLUMNS, strategy=name, **point)
+
+
+def best_of(rows: list[Row], *columns: str) -> str:
+    """Say, by these columns, where the step is shortest, and whether the bubble is smallest there too."""
+    fit = fitting(rows)
+    if not fit:
+        return NOTHING_FITS
+    best, bubble = (min(fit, key=lambda row: row[column]) for column in ("step_seconds", "bubble share"))
+    shortest, smallest = (
+        ", ".join(f"{column} {found[column]}" for column in columns) for found in (best, bubble)
+    )
+    if best is bubble:
+        return f"The step is shortest at {shortest}, where the bubble is smallest."
+    return (
+        f"The step is shortest at {shortest}; the bubble is smallest at {smallest}, but what that costs is "
+        "more than what it saves."
+    )
+
+
+SWEEPS = {"microbatches": microbatches, "chunks": chunks, "overhead": overhead}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        dest="stage_chunks",
+        metavar="V",
+        help="stages a GPU holds, where interleaved (2)",
+    )
