@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, count, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot  # before numpy: it sets one BLAS thread a GPU
 
@@ -91,21 +91,30 @@ class Member:
         self.gpu.receive(rank, next(self.incoming[rank]), into, combine)
 
 
-class Algorithm(NamedTuple):
-    """A way to do a collective, `run(me, ...)`, and how long it takes, `seconds(p, a, b)`."""
+@dataclass
+class Algorithm:
+    """A way to do a collective, `run(me, ...)`, and how long it takes, `seconds(p, a, b)`.
+
+    ring_passes: how often the pieces go round a ring of all members, 0 where it is no ring. by_node: whether
+    it needs equally many members in every node, and `seconds` takes (g, m, a, b, A, B). lockstep: the same
+    on clocks alone, which ndparallel/collective/lockstep.py enters.
+    """
 
     run: Callable[..., None]
     seconds: Callable[..., Any]
+    ring_passes: int = 0
+    by_node: bool = False
+    lockstep: Callable[..., None] | None = None
 
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = defaultdict(dict)
 
 
-def register(collective: str, name: str, seconds: Callable[..., Any]) -> Callable[[Callable], Callable]:
-    """Enter the function below this line into ALGORITHMS, beside its closed form."""
+def register(collective: str, name: str, seconds: Callable[..., Any], **more: Any) -> Callable:
+    """Enter the function below this line into ALGORITHMS, with its closed form and what else it says."""
 
     def enter(run: Callable[..., None]) -> Callable[..., None]:
-        ALGORITHMS[collective][name] = Algorithm(run, seconds)
+        ALGORITHMS[collective][name] = Algorithm(run, seconds, **more)
         return run
 
     return enter
@@ -114,7 +123,7 @@ def register(collective: str, name: str, seconds: Callable[..., Any]) -> Callabl
 # ----------------------------------------------------------------------------------------------------- rings
 
 
-@register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p))
+@register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
 def ring_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable) -> None:
     """Pass on the piece combined last and add to the next: after p - 1 steps, rank r has the whole sum of
     piece r."""
@@ -124,7 +133,7 @@ def ring_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable)
         me.receive(r - 1, pieces[(r - step - 2) % p], combine)
 
 
-@register("all_gather", "ring", lambda p, a, b: (p - 1) * (a + b / p))
+@register("all_gather", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
 def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
     """Pass on the piece received last: after p - 1 steps everybody has all."""
     p, r = me.size, me.index
@@ -133,7 +142,7 @@ def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
         me.receive(r - 1, pieces[(r - step - 1) % p])
 
 
-@register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p))
+@register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p), ring_passes=2)
 def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     """Reduce-scatter, then all-gather: each rank sends 2 (p-1)/p n."""
     pieces = split(whole, me.size)

@@ -140,6 +140,7 @@ def halve_and_double(me: Member, whole: np.ndarray, combine: Callable) -> None:
     "reduce_scatter",
     "hierarchical",
     lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m),
+    by_node=True,
 )
 def hierarchical_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable) -> None:
     """In the node, each gets the node's sum of all that its rail will own; across nodes, its own piece of
@@ -153,7 +154,10 @@ def hierarchical_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: C
 
 
 @register(
-    "all_gather", "hierarchical", lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m)
+    "all_gather",
+    "hierarchical",
+    lambda g, m, a, b, A, B: (g - 1) * (a + b / g) + (m - 1) * (A + B / g / m),
+    by_node=True,
 )
 def hierarchical_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
     """Across nodes first, so that every piece enters a node once; what a rail has gathered then goes round
@@ -170,6 +174,7 @@ def hierarchical_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
     "all_reduce",
     "hierarchical",
     lambda g, m, a, b, A, B: 2 * (g - 1) * (a + b / g) + 2 * (m - 1) * (A + B / g / m),
+    by_node=True,
 )
 def hierarchical_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
     """What is reduced within a node goes once across: of n bytes, n / g on each rail."""
@@ -194,11 +199,11 @@ def are_even(nodes: list[tuple[int, ...]]) -> bool:
 
 
 def candidates(collective: str, group: Group, hardware: Hardware) -> list[str]:
-    """The algorithms to choose from: hierarchical ones where there are several nodes with equally many
-    members, more than one."""
+    """The algorithms to choose from: those by node where there are several nodes with equally many members,
+    more than one."""
     nodes = nodes_of(group, hardware.gpus_per_node)
     layered = are_even(nodes) and len(nodes) > 1 and len(nodes[0]) > 1
-    return [name for name in ALGORITHMS[collective] if layered or name != "hierarchical"]
+    return [name for name, known in ALGORITHMS[collective].items() if layered or not known.by_node]
 
 
 def _levels(me: Member) -> tuple[Member, Member, list[tuple[int, ...]]]:

@@ -26,11 +26,10 @@ from gpu import GPU, RECEIVE, SEND, Event, Hardware, Message, si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.collective.runs import play
+from ndparallel.collective.signatures import SIGNATURES
 from ndparallel.engines.launch import RankResult, launch
 
 MOST_RANKS, BOARD_BYTES = 8, 840  # 840 is the least number that 1 to 8 divide
-SUMS = ("all_reduce", "reduce", "reduce_scatter")
-ADDRESSED = ("scatter", "all_to_all")  # collectives whose pieces have a rank to go to
 SAME_INSTANT = 1e-9  # relative
 
 
@@ -67,16 +66,15 @@ def watched(gpu: GPU, collective: str, algorithm: str, group: Group) -> BoardRec
 
 def first_board(collective: str, p: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """What a rank holds at first, and what it brings: one and the same array, but in an all-to-all."""
-    brought = np.zeros(BOARD_BYTES, np.uint8)
+    brought, signature = np.zeros(BOARD_BYTES, np.uint8), SIGNATURES[collective]
     pieces = np.array_split(brought, p)
-    if collective in SUMS or (collective == "broadcast" and rank == 0):
-        brought[:] = 1 << rank
-    elif collective in ("all_gather", "gather"):
-        pieces[rank][:] = 1 << rank
-    elif rank == 0 or collective == "all_to_all":
+    brings = rank == 0 or signature.root != "from"
+    if signature.addressed and brings:
         for target, piece in enumerate(pieces):
             piece[:] = address(rank, target)
-    if collective != "all_to_all":
+    elif brings:
+        (brought if signature.given == "whole" or signature.combines else pieces[rank])[:] = 1 << rank
+    if signature.given != "parts":
         return brought, brought
     held = np.zeros_like(brought)
     np.array_split(held, p)[rank][:] = address(rank, rank)
@@ -227,7 +225,7 @@ def runs(content: np.ndarray) -> np.ndarray:
 
 
 def styled(cell: str, arrived: bool, width: int, show: Show) -> tuple[str, str]:
-    complete = show.collective in SUMS and cell == name(show, (1 << show.p) - 1)
+    complete = SIGNATURES[show.collective].combines and cell == name(show, (1 << show.p) - 1)
     style = "green" if complete else "dim" if cell == "." else ""
     return (f"[{cell}]" if arrived else f" {cell} ").center(
         width
@@ -239,7 +237,7 @@ def name(show: Show, value: int) -> str:
     nothing yet."""
     if not value:
         return "."
-    if show.collective in ADDRESSED:
+    if SIGNATURES[show.collective].addressed:
         source, target = divmod(int(value) - 1, MOST_RANKS)
         return f"{letter(source)}{target}"
     ranks = [rank for rank in range(MOST_RANKS) if value >> rank & 1]
@@ -268,12 +266,12 @@ def idea(show: Show) -> str:
 def legend(show: Show) -> str:
     """What the letters mean."""
     last = show.p - 1
-    if show.collective in ADDRESSED:
+    if SIGNATURES[show.collective].addressed:
         return (
             f"Letters say whose piece it is, numbers for whom: {letter(0)}{last} goes from rank 0 to rank "
             f"{last}. [ ] has just arrived."
         )
-    if show.collective in SUMS:
+    if SIGNATURES[show.collective].combines:
         whole = name(show, (1 << show.p) - 1)
         return (
             f"a is what rank 0 brought, {letter(last)} what rank {last} brought, and {whole} the sum of all. "

@@ -2,7 +2,7 @@
 messages and payload.
 
 Idea   Over a ring of equal pieces a step is now = maximum(now + b, shift(now + a + b)). Every algorithm has
-       its twin here, of the same name: it moves Clocks by the same seconds as executing it would, with links
+       its twin here, entered by @twin: it moves Clocks by the same seconds as executing it would, with links
        of both kinds, uneven pieces and different starts.
 Cost   One vector operation a step: 0.05 s for a ring all-reduce of 1,024 ranks, 2 million messages.
 Limit  Collectives only: what a rank does between them, it does alone.
@@ -19,6 +19,17 @@ import numpy as np
 from collectives import ALGORITHMS
 from ndparallel.collective.algorithms import CHUNKS
 from ndparallel.collective.clocks import Clocks, column
+from ndparallel.collective.signatures import SIGNATURES
+
+
+def twin(collective: str, algorithm: str) -> Callable[[Callable], Callable]:
+    """Enter the function below this line as the lockstep twin of an algorithm that is registered."""
+
+    def enter(run: Callable[..., None]) -> Callable[..., None]:
+        ALGORITHMS[collective][algorithm].lockstep = run
+        return run
+
+    return enter
 
 
 def turning(pieces: np.ndarray) -> Callable[[int], np.ndarray]:
@@ -31,24 +42,28 @@ def turning(pieces: np.ndarray) -> Callable[[int], np.ndarray]:
 # -------------------------------------------------------------------------------------- the algorithms' twins
 
 
+@twin("reduce_scatter", "ring")
 def ring_reduce_scatter(clocks: Clocks, pieces: np.ndarray) -> None:
     right, piece = clocks.around(1), turning(pieces)
     for step in range(clocks.p - 1):
         clocks.move(right, piece(-step - 1))
 
 
+@twin("all_gather", "ring")
 def ring_all_gather(clocks: Clocks, pieces: np.ndarray) -> None:
     right, piece = clocks.around(1), turning(pieces)
     for step in range(clocks.p - 1):
         clocks.move(right, piece(-step))
 
 
+@twin("all_reduce", "ring")
 def ring_all_reduce(clocks: Clocks, nbytes) -> None:
     pieces = clocks.split(nbytes, clocks.p)
     ring_reduce_scatter(clocks, pieces)
     ring_all_gather(clocks, pieces)
 
 
+@twin("broadcast", "chain")
 def chain_broadcast(clocks: Clocks, nbytes, root: int, chunks: int = CHUNKS) -> None:
     """The chunks go down the chain one behind the other: at a tick, member r sends chunk tick - r."""
     sizes = clocks.split(nbytes, chunks)
@@ -58,27 +73,33 @@ def chain_broadcast(clocks: Clocks, nbytes, root: int, chunks: int = CHUNKS) -> 
             chain.move(chain.some(sender, sender + 1), sizes[..., tick - sender])
 
 
+@twin("broadcast", "one-by-one")
 def one_by_one_broadcast(clocks: Clocks, nbytes, root: int) -> None:
     clocks.fan_out(root, column(nbytes))
 
 
+@twin("reduce", "one-by-one")
 def one_by_one_reduce(clocks: Clocks, nbytes, root: int) -> None:
     clocks.fan_in(root, column(nbytes))
 
 
+@twin("all_reduce", "naive")
 def naive_all_reduce(clocks: Clocks, nbytes) -> None:
     one_by_one_reduce(clocks, nbytes, 0)
     one_by_one_broadcast(clocks, nbytes, 0)
 
 
+@twin("gather", "direct")
 def direct_gather(clocks: Clocks, pieces: np.ndarray, root: int) -> None:
     clocks.fan_in(root, pieces)
 
 
+@twin("scatter", "direct")
 def direct_scatter(clocks: Clocks, pieces: np.ndarray, root: int) -> None:
     clocks.fan_out(root, pieces)
 
 
+@twin("all_to_all", "direct")
 def direct_all_to_all(clocks: Clocks, parts: np.ndarray) -> None:
     """parts[..., r, t] bytes go from r to t. Nobody waits for what comes before it has sent all."""
     for distance in range(1, clocks.p):
@@ -87,12 +108,14 @@ def direct_all_to_all(clocks: Clocks, parts: np.ndarray) -> None:
     clocks.now = np.maximum(clocks.now, clocks.line_free)
 
 
+@twin("broadcast", "binomial")
 def binomial_broadcast(clocks: Clocks, nbytes, root: int) -> None:
     with clocks.part((clocks.place + root) % clocks.p) as tree:
         for sender, reach in _rounds(tree.p):
             tree.move(tree.some(sender, sender + reach), column(nbytes))
 
 
+@twin("reduce", "binomial")
 def binomial_reduce(clocks: Clocks, nbytes, root: int) -> None:
     with clocks.part((clocks.place + root) % clocks.p) as tree:
         for receiver, reach in reversed(_rounds(tree.p)):
@@ -104,11 +127,13 @@ def _rounds(p: int) -> list[tuple[np.ndarray, int]]:
     return [(np.arange(min(reach, p - reach)), reach) for reach in reaches]
 
 
+@twin("all_reduce", "tree")
 def tree_all_reduce(clocks: Clocks, nbytes) -> None:
     binomial_reduce(clocks, nbytes, 0)
     binomial_broadcast(clocks, nbytes, 0)
 
 
+@twin("all_reduce", "halving-doubling")
 def halving_doubling_all_reduce(clocks: Clocks, nbytes) -> None:
     core = 1 << clocks.p.bit_length() - 1
     beyond = np.arange(core, clocks.p)
@@ -129,6 +154,7 @@ def halve_and_double(clocks: Clocks, nbytes) -> None:
     clocks.move(partners, clocks.split(nbytes, 2)[..., upper])
 
 
+@twin("barrier", "dissemination")
 def dissemination_barrier(clocks: Clocks) -> None:
     distance = 1
     while distance < clocks.p:
@@ -136,6 +162,7 @@ def dissemination_barrier(clocks: Clocks) -> None:
         distance *= 2
 
 
+@twin("reduce_scatter", "hierarchical")
 def hierarchical_reduce_scatter(clocks: Clocks, pieces: np.ndarray) -> None:
     nodes = clocks.nodes()
     with clocks.part(nodes) as node:
@@ -144,6 +171,7 @@ def hierarchical_reduce_scatter(clocks: Clocks, pieces: np.ndarray) -> None:
         ring_reduce_scatter(rail, pieces[..., nodes.T])
 
 
+@twin("all_gather", "hierarchical")
 def hierarchical_all_gather(clocks: Clocks, pieces: np.ndarray) -> None:
     nodes = clocks.nodes()
     with clocks.part(nodes.T) as rail:
@@ -152,6 +180,7 @@ def hierarchical_all_gather(clocks: Clocks, pieces: np.ndarray) -> None:
         ring_all_gather(node, pieces[..., nodes.T].sum(-1)[..., None, :])
 
 
+@twin("all_reduce", "hierarchical")
 def hierarchical_all_reduce(clocks: Clocks, nbytes) -> None:
     nodes = clocks.nodes()
     pieces = clocks.split(nbytes, nodes.shape[1])
@@ -165,26 +194,15 @@ def hierarchical_all_reduce(clocks: Clocks, nbytes) -> None:
 
 # ---------------------------------------------------------------------------------------------------- by name
 
-TWINS: dict[str, dict[str, Callable[..., None]]] = {
-    collective: {name: globals()[algorithm.run.__name__] for name, algorithm in algorithms.items()}
-    for collective, algorithms in ALGORITHMS.items()
-}
-
 
 def advance(clocks: Clocks, collective: str, algorithm: str, nbytes=0, root: int = 0) -> None:
-    """Move the clocks on by a collective of `nbytes` in all, cut as np.array_split cuts."""
-    run = TWINS[collective][algorithm]
-    match collective:
-        case "all_reduce":
-            run(clocks, nbytes)
-        case "broadcast" | "reduce":
-            run(clocks, nbytes, root)
-        case "reduce_scatter" | "all_gather":
-            run(clocks, clocks.split(nbytes, clocks.p))
-        case "gather" | "scatter":
-            run(clocks, clocks.split(nbytes, clocks.p), root)
-        case "all_to_all":
-            pieces = clocks.split(nbytes, clocks.p)
-            run(clocks, np.broadcast_to(pieces[..., None, :], (*pieces.shape, clocks.p)))
-        case "barrier":
-            run(clocks)
+    """Move the clocks on by a collective of `nbytes` in all, cut as np.array_split cuts.
+
+    Raise ValueError for an algorithm without a twin.
+    """
+    run = ALGORITHMS[collective][algorithm].lockstep
+    if run is None:
+        raise ValueError(f"{collective} {algorithm} has no lockstep twin: enter one with @twin.")
+    pieces = clocks.split(nbytes, clocks.p)
+    parts = np.broadcast_to(pieces[..., None, :], (*pieces.shape, clocks.p))
+    run(clocks, *SIGNATURES[collective].arguments(root, whole=[nbytes], pieces=[pieces], parts=[parts]))

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from collectives import ALGORITHMS, Group
+from collectives import ALGORITHMS, Algorithm, Group
 from gpu import Hardware, Link
 from ndparallel.base.errors import unknown
 from ndparallel.collective import lockstep
@@ -25,13 +25,12 @@ from ndparallel.collective.algorithms import are_even, candidates, nodes_of
 from ndparallel.collective.clocks import start_clocks
 
 TIE = 1e-9  # relative: what is equal but for rounding goes to the algorithm named first
-RING_PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def closed_form_seconds(collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes):
     """Price a collective of `nbytes` in all (a number or an array) by its closed form; None where none holds
     on this group's links."""
-    seconds, p = find(collective, algorithm).seconds, group.size
+    known, p = find(collective, algorithm), group.size
     nodes = nodes_of(group, hardware.gpus_per_node)
     if hardware.disturbances and hardware.disturbances.slows_a_link_among(group.ranks):
         return None
@@ -39,20 +38,20 @@ def closed_form_seconds(collective: str, algorithm: str, group: Group, hardware:
         (link.latency_seconds, nbytes / link.bandwidth_bytes_per_second)
         for link in (hardware.inside, hardware.across)
     )
-    if algorithm == "hierarchical":
-        return seconds(len(nodes[0]), len(nodes), *inside, *across) if are_even(nodes) else None
+    if known.by_node:
+        return known.seconds(len(nodes[0]), len(nodes), *inside, *across) if are_even(nodes) else None
     if len(nodes) == 1 or hardware.inside == hardware.across:
-        return seconds(p, *inside)
+        return known.seconds(p, *inside)
     if len(nodes) == p:
-        return seconds(p, *across)
+        return known.seconds(p, *across)
     if (
-        algorithm == "ring"
+        known.ring_passes
         and are_even(nodes)
         and are_runs(nodes)
         and is_slower(hardware.across, hardware.inside)
     ):
         return ring_over_nodes_seconds(
-            RING_PASSES[collective] * (p - 1),
+            known.ring_passes * (p - 1),
             len(nodes[0]),
             inside[0],
             inside[1] / p,
@@ -146,8 +145,8 @@ def first(holds: Callable[[np.ndarray], np.ndarray], low: int, high: int) -> int
     return int(high)
 
 
-def find(collective: str, algorithm: str):
-    """An entry of collectives.ALGORITHMS. Raises UserError for a name that is not in it."""
+def find(collective: str, algorithm: str) -> Algorithm:
+    """Return an entry of collectives.ALGORITHMS. Raises UserError for a name that is not in it."""
     if collective not in ALGORITHMS:
         raise unknown("collective", collective, ALGORITHMS)
     if algorithm not in ALGORITHMS[collective]:

@@ -15,6 +15,7 @@ from gpu import GPU, Hardware, Message
 from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance
 from ndparallel.collective.prices import closed_form_seconds
+from ndparallel.collective.signatures import SIGNATURES
 from ndparallel.engines.launch import launch
 
 LOCKSTEP = "lockstep"
@@ -94,21 +95,7 @@ def perform(gpu: GPU, collective: str, algorithm: str, group: Group, nbytes: int
 def play(me: Member, collective: str, algorithm: str, whole: np.ndarray, arriving: list[np.ndarray]) -> None:
     """Run an algorithm on `whole`, from or to member 0 where it has a root; an all-to-all puts what it gets
     into `arriving`."""
-    run, pieces = ALGORITHMS[collective][algorithm].run, np.array_split(whole, me.size)
-    match collective:
-        case "all_reduce":
-            run(me, whole, np.add)
-        case "reduce":
-            run(me, whole, 0, np.add)
-        case "broadcast":
-            run(me, whole, 0)
-        case "reduce_scatter":
-            run(me, pieces, np.add)
-        case "all_gather":
-            run(me, pieces)
-        case "gather" | "scatter":
-            run(me, pieces, 0)
-        case "all_to_all":
-            run(me, pieces, arriving)
-        case "barrier":
-            run(me)
+    pieces = np.array_split(whole, me.size)
+    signature = SIGNATURES[collective]
+    arguments = signature.arguments(0, np.add, whole=[whole], pieces=[pieces], parts=[pieces, arriving])
+    ALGORITHMS[collective][algorithm].run(me, *arguments)

@@ -22,8 +22,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import layouts
 from ndparallel.training.job import Job as ExecutedJob
-from tests.support.common import SMALL, run, strategy
-from tests.support.meshes import differences
+from tests.support.common import SMALL, loss_and_gradient_difference, run, strategy
 
 DENSE = SMALL.replace(layers=5, heads=6, kv_heads=3, hidden=24, ffn=36, sequence=48)
 SPARSE = DENSE.replace(experts=6, expert_ffn=12)
@@ -111,7 +110,7 @@ def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d(
     for model, plan in [*small[:3], *alone]:
         job = executed(model, plan)
         found = run(Strategy("4D", train, lambda gpus, mesh=job.mesh: mesh), job, job.mesh.world_size)
-        loss, gradients = differences(job, found)
+        loss, gradients = loss_and_gradient_difference(found, job)
         assert loss < 1e-12 and gradients < 1e-10, plan
 
 
