@@ -1,27 +1,14 @@
 """`ndparallel compare`: all lessons held against one GPU, and what it says about them, computed from the
 numbers."""
 
+import io
 import json
+import re
 
 import pytest
 
 from ndparallel.commands.command_line import main
-from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.comparison import (
-    COMMUNICATION,
-    EXTRA,
-    WORK,
-    bound,
-    bounds,
-    closing,
-    contrast,
-    fastest,
-    losses,
-)
-from ndparallel.lessons.main import choose, run_entries
 from ndparallel.lessons.registry import available, load
-from ndparallel.lessons.runner import Runner, baseline, enter
-from ndparallel.training.job import Job
 
 KEYS = {
     "name",
@@ -57,13 +44,29 @@ def compare_json(capsys, *options: str) -> dict:
     return json.loads(out)
 
 
+def cause(out: str, name: str) -> str:
+    """What bounds the strategy, as the notice says it."""
+    notice = " ".join(out.partition("Notice: ")[2].split())
+    said = re.search(r"What bounds a step, and how much of it, is (.*?)\. ", notice)
+    assert said
+    return next(clause.partition(" for ")[0] for clause in said[1].split("; ") if name in clause)
+
+
+def output_of(*argv: str) -> str:
+    with pytest.MonkeyPatch.context() as patch, io.StringIO() as out:
+        patch.setattr("sys.stdout", out)
+        assert main(["compare", "--engine", "inline", *argv]) == 0
+        return out.getvalue()
+
+
 @pytest.fixture(scope="module")
 def by_default() -> dict:
-    with pytest.MonkeyPatch.context() as patch:
-        printed: list[str] = []
-        patch.setattr("builtins.print", lambda *words, **_: printed.extend(words))
-        assert main(["compare", "--engine", "inline", "--json"]) == 0
-    return json.loads(printed[0])
+    return json.loads(output_of("--json"))
+
+
+@pytest.fixture(scope="module")
+def printed_by_default() -> str:
+    return output_of()
 
 
 def test_one_gpu_comes_first_and_every_lesson_sends_the_strategies_it_names(by_default):
@@ -88,48 +91,51 @@ def test_everything_equals_one_gpu_and_is_faster_than_it(by_default):
     assert all(row["loss"] == pytest.approx(alone["loss"], rel=1e-5) for row in rest)
 
 
-def test_efficiency_and_the_three_losses_add_up_to_one(by_default):
+def test_what_a_step_loses_to_waiting_idling_and_more_compute_is_what_efficiency_lacks(by_default):
+    alone = by_default["strategies"][0]["step_seconds"]
     for row in by_default["strategies"]:
-        assert row["efficiency"] + sum(losses(row).values()) == pytest.approx(1, rel=1e-12)
-        share = by_default["strategies"][0]["step_seconds"] / row["gpus"]
-        assert losses(row)[EXTRA] * row["step_seconds"] == pytest.approx(
-            row["compute_seconds"] - share, abs=1e-12
-        )
+        share = alone / row["gpus"]
+        assert row["efficiency"] == pytest.approx(share / row["step_seconds"], rel=1e-12)
+        lost = row["exposed_communication_seconds"] + row["bubble_seconds"] + row["compute_seconds"] - share
+        assert share + lost == pytest.approx(row["step_seconds"], rel=1e-12)
 
 
-def test_across_nodes_communication_bounds_ddp_and_in_a_node_the_ring_alone(capsys, by_default):
-    inside = {row["name"]: bound(row)[0] for row in by_default["strategies"]}
-    apart = {
-        row["name"]: bound(row)[0]
-        for row in compare_json(capsys, "--gpus-per-node", "1", *only(*LESSONS[1].compare))["strategies"]
-    }
-    assert inside["DDP ring"] == apart["DDP ring"] == apart["DDP overlapped"] == COMMUNICATION
-    assert inside["FSDP prefetch"] == WORK
+def test_across_nodes_communication_bounds_ddp_and_in_a_node_the_ring_alone(capsys, printed_by_default):
+    _, apart, _ = compare(
+        capsys, "--gpus-per-node", "1", "--timeline", "none", *only("DDP ring", "DDP overlapped")
+    )
+    assert cause(printed_by_default, "DDP ring") == "exposed communication"
+    assert cause(printed_by_default, "FSDP prefetch") == "the work itself"
+    assert cause(apart, "DDP ring") == cause(apart, "DDP overlapped") == "exposed communication"
 
 
 def test_a_small_model_on_an_h100_is_bounded_by_overheads_that_more_gpus_do_not_shorten(capsys):
-    rows = compare_json(capsys, "--hardware", "h100", *only(*LESSONS[1].compare))["strategies"]
-    assert {bound(row)[0] for row in rows} == {EXTRA}
+    names = LESSONS[1].compare
+    _, out, _ = compare(capsys, "--hardware", "h100", "--timeline", "none", *only(*names))
+    assert {cause(out, name) for name in names} == {"compute that more GPUs do not shorten"}
 
 
-def test_the_closing_paragraph_names_the_fastest_and_says_so_when_nothing_beats_one_gpu():
-    row = {"gpus": 4, "step_seconds": 1.0, "bubble_seconds": 0.0}
-    fast = row | {"name": "fast", "speedup": 3.6, "efficiency": 0.9, "exposed_communication_seconds": 0.1}
-    slow = row | {"name": "slow", "speedup": 0.8, "efficiency": 0.2, "exposed_communication_seconds": 0.5}
-    assert list(fastest([slow, fast])) == ["On 4 GPUs fast is fastest: 3.60x, 90% of what they could give."]
-    assert list(fastest([slow])) == ["Nothing on 4 GPUs beats one GPU alone: slow comes nearest, with 0.80x."]
-    assert list(bounds([slow, fast])) == [
-        "What bounds a step, and how much of it, is exposed communication for slow (50%) and fast (10%)."
-    ]
+def test_the_closing_paragraph_names_the_fastest_and_its_speedup(by_default, printed_by_default):
+    rows = [row for row in by_default["strategies"] if row["gpus"] == 4]
+    best = max(rows, key=lambda row: row["speedup"])
+    assert best["name"] == "FSDP prefetch"
+    assert (
+        f"On 4 GPUs FSDP prefetch is fastest: {best['speedup']:.2f}x, {best['efficiency']:.0%} of what they "
+        "could give."
+    ) in " ".join(printed_by_default.split())
 
 
-def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus():
-    job = Job()
-    strategies = choose(LESSONS[1].strategies, ["DDP naive", "FSDP", "FSDP prefetch"])
-    entries = [baseline(job), *(enter(strategy, job, 4) for strategy in strategies)]
-    run = run_entries("compare", entries, job, Runner(POCKET, "inline"))
-    assert contrast(run) == ("DDP naive", "FSDP prefetch")
-    assert closing(run).startswith("On 4 GPUs FSDP prefetch is fastest")
+def test_where_nothing_beats_one_gpu_the_closing_paragraph_says_so(capsys):
+    _, out, _ = compare(capsys, "--hardware", "h100", "--timeline", "none", *only("FSDP", "FSDP prefetch"))
+    assert "Nothing on 4 GPUs beats one GPU alone: FSDP prefetch comes nearest, with 0.91x." in " ".join(
+        out.split()
+    )
+
+
+def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus(by_default, printed_by_default):
+    rows = sorted(by_default["strategies"][1:], key=lambda row: row["efficiency"])
+    drawn = re.findall(r"^(\S.*?)  [\d.]+ m?s\nGPU 0 ", printed_by_default, re.MULTILINE)
+    assert drawn == [rows[0]["name"], rows[-1]["name"]] == ["TP across nodes", "FSDP prefetch"]
 
 
 @pytest.mark.parametrize("width", [80, 100])
