@@ -140,7 +140,7 @@ def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus(by_de
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_picture_fits_its_terminal_and_loses_no_column(capsys, monkeypatch, width):
-    monkeypatch.setattr("ndparallel.results.show.WIDTH", width)
+    monkeypatch.setattr("ndparallel.results.printing.WIDTH", width)
     code, out, _ = compare(
         capsys, "--memory", "--gpus", "8", *only("single GPU", "DDP overlapped", "TP across nodes", "1F1B")
     )
