@@ -34,12 +34,12 @@ from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, messag
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.system import PIPE_BUF, give_way
-from ndparallel.engines.waiting import Waiting, named, place
+from ndparallel.engines.waiting import Unread, Waiting, named, place, unread_in
 
 READ_BYTES = 2 * PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
-# written by the launcher into the pipes of ranks that are stuck
-QUESTION = note(LAUNCHER, "whom do you wait for?")
+# written by the launcher into the pipes of ranks that are stuck, or have ended with messages unread
+QUESTION = note(LAUNCHER, "what do you wait for, or what have you not read?")
 
 
 class Channels(NamedTuple):
@@ -63,7 +63,7 @@ class Channel:
         self.inlet = wiring.readers[rank].fileno()
         self.outlets = {target: writer.fileno() for target, writer in enumerate(wiring.writers)}
         self.table = Table(wiring.file)
-        self.sent = self.table.sent(rank)
+        self.sent, self.taken = self.table.sent(rank), self.table.taken(rank)
         self.arena = Arena(wiring.file, rank)
         self.regions = [Region(wiring.file, source) for source in range(len(self.outlets))]
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
@@ -175,7 +175,9 @@ class Channel:
     ) -> tuple[np.ndarray, Callable[[], None]]:
         return self.regions[source].array_at(block, dtype, shape)
 
-    def explain(self) -> Waiting:
+    def explain(self) -> Waiting | Unread:
+        if self.table.state(self.rank) == ENDED:
+            return Unread(self.rank, unread_in(self.inboxes))
         source, what = self.awaits
         unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
         return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
@@ -197,6 +199,9 @@ class Channel:
         self.flush()
         while self.outbox and not failed:
             self.idle()
+        if not failed:
+            for source, inbox in self.inboxes.items():
+                self.taken[source] = self.received[source] - len(inbox)
         self.table.set_state(self.rank, FAILED if failed else ENDED)
 
     def idle(self, *also: int) -> None:

@@ -28,7 +28,16 @@ from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.system import note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task, run_rank
 from ndparallel.engines.thread_stacks import MainStack, ThreadStack
-from ndparallel.engines.waiting import Waiting, deadlocked, named, place, report
+from ndparallel.engines.waiting import (
+    Unread,
+    Waiting,
+    deadlocked,
+    named,
+    nobody_read,
+    place,
+    report,
+    unread_in,
+)
 
 
 class Inline:
@@ -77,6 +86,7 @@ class InlineRun:
                 raise self.failures[min(self.failures)].error()
             if len(self.results) < len(self.seats):
                 raise DeadlockError(self._explain())
+            self._check_all_was_read()
             return [self.results[rank] for rank in self.seats]
         finally:
             self._unwind()
@@ -94,6 +104,16 @@ class InlineRun:
         return report(
             [self.seats[rank].explain() for rank in deadlocked(waits_for, self.results.__contains__)]
         )
+
+    def _check_all_was_read(self) -> None:
+        """Raise MismatchError where a message is left that no rank has asked for."""
+        unread = [
+            Unread(seat.rank, unread_in(seat.inboxes))
+            for seat in self.seats.values()
+            if any(seat.inboxes.values())
+        ]
+        if unread:
+            raise nobody_read(unread)
 
     def _unwind(self) -> None:
         """Leave the stacks that an error left standing, by way of their `finally`s; those that have ended do

@@ -8,9 +8,9 @@ Limit  Rank 0 looks at its table only while it waits itself, or has ended. A kil
        report, which ends all.
 
 Glossary
-    keeper     rank 0's table of one run, which ends it with a verdict: all results, or an error
-    tell       send a control message to rank 0
-    abandon    leave a rank program in the middle, because there is a verdict already
+    coordinator  rank 0's table of one run, which ends it with a verdict: all results, or an error
+    tell         send a control message to rank 0
+    abandon      leave a rank program in the middle, because there is a verdict already
 """
 
 import pickle
@@ -22,12 +22,12 @@ from typing import Any
 
 from gpu import say
 from ndparallel.base.errors import UserError
+from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.keeper import RunCoordinator, WaitReport
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task, load, reference_to, run_rank
-from ndparallel.engines.waiting import Waiting, named, place
+from ndparallel.engines.waiting import Unread, Waiting, named, place, unread_in
 from ndparallel.engines.world import World, world
 
 LOOKS_BEFORE_TELLING = 30
@@ -60,13 +60,13 @@ class MPI:
         for rank in range(1, self.world_size):
             here.send(rank, order)
         here.absent = set(range(1, self.world_size))
-        keeper = RunCoordinator(here, here.run, self.world_size)
-        perform(here, order, keeper)
-        while not keeper.verdict:
+        coordinator = RunCoordinator(here, here.run, self.world_size)
+        channel = perform(here, order, coordinator)
+        while not coordinator.verdict:
             if not here.look():
-                keeper.decide()
-            keeper.hear_all()
-        return keeper.results()
+                coordinator.decide()
+            channel.take_in()
+        return coordinator.results()
 
     def close(self) -> None:
         pass
@@ -100,41 +100,47 @@ def serve_unless_first(here: World) -> None:
 def serve(here: World) -> None:
     """Carry out rank 0's orders until the end. Ctrl-C is mpirun's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = None
     while True:
         while not here.arrived:
             here.look()
         source, frame, content = here.arrived.popleft()
         if frame[0] == "order":
             here.run = frame[1]
-            perform(here, frame, None)
+            channel = perform(here, frame, None)
         elif frame[0] == "end":
             return
         elif frame[1] > here.run:  # a message of a run whose order has not come yet
             here.arrived.append((source, frame, content))
             here.look()
+        elif channel and frame[1] == here.run and frame[0] != "abandon":
+            channel.sort(source, frame, content)
 
 
-def perform(here: World, order: tuple, keeper: RunCoordinator | None) -> None:
-    """Run an order's program as this rank, and tell rank 0 how it ended."""
+def perform(here: World, order: tuple, coordinator: RunCoordinator | None) -> "MPIChannel":
+    """Run an order's program as this rank, and tell rank 0 how it ended. Returns its transport."""
     _, run, size, reference, task = order
-    channel = MPIChannel(here, run, size, keeper)
+    channel = MPIChannel(here, run, size, coordinator)
     try:
         program = load(reference)
         result = run_rank(here.rank, program, pickle.loads(task), channel)
-        channel.tell("ended", channel.sent, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+        result_bytes = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        channel.tell("ended", channel.sent, channel.taken(), result_bytes)
     except Abandoned:
         channel.tell("back")
     except (Exception, SystemExit) as error:
         channel.tell("failed", channel.sent, failure_of(here.rank, error))
+    return channel
 
 
 class MPIChannel:
     """One rank's transport, for one run."""
 
-    def __init__(self, here: World, run: int, size: int, keeper: RunCoordinator | None) -> None:
-        self.world, self.rank, self.run, self.size, self.keeper = here, here.rank, run, size, keeper
+    def __init__(self, here: World, run: int, size: int, coordinator: RunCoordinator | None) -> None:
+        self.world, self.rank, self.run, self.size, self.coordinator = here, here.rank, run, size, coordinator
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.sent, self.received = [0] * size, [0] * size
+        self.expected: list[int] | None = None  # messages of each rank, when all have ended
         self.waits = 0
         self.awaits: tuple[int, Any] | None = None
 
@@ -160,31 +166,39 @@ class MPIChannel:
             if looks == LOOKS_BEFORE_TELLING:
                 self.waits, self.awaits = self.waits + 1, (source, what)
                 self.tell("waits", WaitReport(self.waits, source, self.received[source], list(self.sent)))
-            if self.keeper and looks >= LOOKS_BEFORE_TELLING:
-                self.keeper.decide()
-                if self.keeper.verdict:
+            if self.coordinator and looks >= LOOKS_BEFORE_TELLING:
+                self.coordinator.decide()
+                if self.coordinator.verdict:
                     raise Abandoned
         self.awaits = None
         return message
 
     def take_in(self) -> bool:
-        """Sort what has come: messages into their inboxes, questions to be answered, at rank 0 what is for
-        its table. Returns whether there were messages."""
+        """Sort all that has come. Returns whether there were messages."""
         arrived, before = self.world.arrived, sum(self.received)
         for _ in range(len(arrived)):
-            source, frame, content = arrived.popleft()
-            kind, run = frame[:2]
-            if kind in ("data", "content") and run == self.run:
-                self._take_message(source, frame[2], content)
-            elif run > self.run:
-                arrived.append((source, frame, content))
-            elif run == self.run and kind == "ask":
-                self._answer(frame[2])
-            elif run == self.run and kind == "abandon":
-                raise Abandoned
-            elif run == self.run and self.keeper:
-                self.keeper.hear(source, frame)
+            self.sort(*arrived.popleft())
         return sum(self.received) > before
+
+    def sort(self, source: int, frame: tuple, content: Any) -> None:
+        """Put a message into its inbox, answer a question, at rank 0 enter into the table what is for it."""
+        kind, run = frame[:2]
+        if run > self.run:
+            self.world.arrived.append((source, frame, content))
+        elif run < self.run:
+            return
+        elif kind in ("data", "content"):
+            self._take_message(source, frame[2], content)
+            self._name_unread()
+        elif kind == "ask":
+            self._answer(frame[2])
+        elif kind == "count":
+            self.expected = frame[2]
+            self._name_unread()
+        elif kind == "abandon":
+            raise Abandoned
+        elif self.coordinator:
+            self.coordinator.hear(source, frame)
 
     def _take_message(self, source: int, frame: bytes, content: Any) -> None:
         self.received[source] += 1
@@ -197,10 +211,20 @@ class MPIChannel:
         if self.awaits and number == self.waits:
             self.tell("still", number, self.explain())
 
+    def taken(self) -> list[int]:
+        """How many messages of each rank the program has asked for."""
+        return [self.received[source] - len(self.inboxes[source]) for source in range(self.size)]
+
+    def _name_unread(self) -> None:
+        """Name what was not read, once rank 0 has asked for it and all that was sent has come."""
+        if self.received == self.expected:
+            self.expected = None
+            self.tell("unread", Unread(self.rank, unread_in(self.inboxes)))
+
     def tell(self, kind: str, *words: Any) -> None:
         """Tell rank 0, which is perhaps this one."""
-        if self.keeper:
-            self.keeper.hear(self.rank, (kind, self.run, *words))
+        if self.coordinator:
+            self.coordinator.hear(self.rank, (kind, self.run, *words))
         else:
             self.world.send(0, (kind, self.run, *words))
 

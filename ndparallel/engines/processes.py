@@ -36,7 +36,7 @@ from ndparallel.engines.rank_process import live
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.system import usable_cores
 from ndparallel.engines.task import PendingRun, Program, Task, reference_to
-from ndparallel.engines.waiting import Waiting, deadlocked, report
+from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 
 TICK_SECONDS = 0.02
 PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
@@ -159,7 +159,7 @@ class RunMonitor:
 
     def results(self) -> list[bytes]:
         """Wait for all ranks' results. Raises what the lowest rank that failed raised, RankError for one that
-        was killed, or DeadlockError.
+        was killed, DeadlockError, or MismatchError for messages that nobody has read.
 
         After a failure the others run on until each has failed, ended or waits: who is reported does not
         depend on who was first.
@@ -175,6 +175,8 @@ class RunMonitor:
                     self._look_for_deadlock()
                 elif self._others_have_settled():
                     raise self.failed[min(self.failed)]
+        if unread := self.table.with_unread():
+            raise nobody_read(map(self._unread_by, unread))
         return [self.done[rank] for rank in self.ranks]
 
     def _hear(self, rank: int, selector: selectors.BaseSelector) -> None:
@@ -197,6 +199,15 @@ class RunMonitor:
                 return self.crew.connections[rank].recv()
         self.crew.processes[rank].join()
         return None
+
+    def _unread_by(self, rank: int) -> Unread:
+        """Ask a rank that has ended what it has not read."""
+        inlet = self.crew.wiring.writers[rank].fileno()
+        while not written(inlet, QUESTION) and self.crew.processes[rank].is_alive():
+            time.sleep(TICK_SECONDS)  # until it has emptied its pipe
+        with suppress(EOFError, OSError):
+            return self.crew.connections[rank].recv()
+        return Unread(rank, ["messages that it can no longer name"])
 
     def _fail(self, rank: int, error: Exception) -> None:
         self.done.pop(rank, None)

@@ -37,7 +37,7 @@ class SharedFile:
 
     def __init__(self, world_size: int) -> None:
         self.table_bytes = (
-            -(-8 * world_size * (world_size + Table.COLUMNS) // mmap.ALLOCATIONGRANULARITY)
+            -(-8 * world_size * (2 * world_size + Table.COLUMNS) // mmap.ALLOCATIONGRANULARITY)
             * mmap.ALLOCATIONGRANULARITY
         )
         self.world_size = world_size
@@ -70,14 +70,15 @@ class Table:
     passed between them.
 
     A row is written by its own rank alone. `received` counts the messages that have come from the rank waited
-    for.
+    for; `taken` those that the program has asked for, once it has ended.
     """
 
-    COLUMNS = 4  # state, waits for, received, number of waits; then the messages sent to every rank
+    # state, waits for, received, number of waits; then, by rank, messages sent to it and taken from it
+    COLUMNS = 4
 
     def __init__(self, file: SharedFile) -> None:
         self.words = memoryview(file.map(0, file.table_bytes)).cast("q")
-        self.width = file.world_size + self.COLUMNS
+        self.world_size, self.width = file.world_size, 2 * file.world_size + self.COLUMNS
 
     def set_state(self, rank: int, state: int) -> None:
         self.words[rank * self.width] = state
@@ -85,7 +86,18 @@ class Table:
     def sent(self, rank: int) -> memoryview:
         """The numbers of messages that a rank has sent, by target."""
         start = rank * self.width + self.COLUMNS
-        return self.words[start : start + self.width - self.COLUMNS]
+        return self.words[start : start + self.world_size]
+
+    def taken(self, rank: int) -> memoryview:
+        """The numbers of messages that a rank's program has asked for, by source."""
+        start = rank * self.width + self.COLUMNS + self.world_size
+        return self.words[start : start + self.world_size]
+
+    def with_unread(self) -> list[int]:
+        """The ranks that have ended without asking for all that was sent to them."""
+        rows = np.frombuffer(self.words, np.int64, self.world_size * self.width).reshape(-1, self.width)
+        sent, taken = np.split(rows[:, self.COLUMNS :], 2, axis=1)
+        return np.flatnonzero((taken != sent.T).any(axis=1)).tolist()
 
     def set_waiting(self, rank: int, source: int, received: int) -> None:
         row = rank * self.width

@@ -8,11 +8,12 @@ Cost   One walk over the ranks that wait.
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
 import gpu
+from gpu import MismatchError
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FLOORS = os.path.dirname(os.path.abspath(gpu.__file__))
@@ -29,6 +30,13 @@ class Waiting(NamedTuple):
     source: int
     what: str
     place: str
+    unread: list[str]
+
+
+class Unread(NamedTuple):
+    """What a rank has not read when all have ended, in words: each message, its sender and its collective."""
+
+    rank: int
     unread: list[str]
 
 
@@ -74,7 +82,25 @@ def report(waits: list[Waiting]) -> str:
     return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])
 
 
-def _unread(wait: Waiting) -> str:
+def unread_in(inboxes: Mapping[int, Iterable[tuple]]) -> list[str]:
+    """Name the messages that lie in a rank's inboxes, each with the collective that its sender was in."""
+    return [
+        named(source, what) + (f", sent in {' '.join(map(str, call))}" if call else "")
+        for source, inbox in inboxes.items()
+        for what, call, *_ in inbox
+    ]
+
+
+def nobody_read(unread: Iterable[Unread]) -> MismatchError:
+    """Say that all ranks have ended and messages are left: what would hang on real GPUs, or go unnoticed."""
+    lines = [_unread(rank) for rank in sorted(unread)[:MOST_NAMED]]
+    return MismatchError(
+        "all ranks have ended, and not all that was sent has been received: every send needs its receive, "
+        "and all ranks of a group have to call the same collectives, with the same root.\n" + "\n".join(lines)
+    )
+
+
+def _unread(wait: Waiting | Unread) -> str:
     shown = wait.unread[:MOST_NAMED]
     more = f" and {len(wait.unread) - len(shown)} more" if len(wait.unread) > len(shown) else ""
     return f"Rank {wait.rank} has not read: {'; '.join(shown)}{more}."

@@ -68,6 +68,31 @@ def test_a_mismatch_names_both_sides(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("world_size", "program", "unread"),
+    [
+        (
+            3,
+            rank_programs.several_roots,
+            {0: "broadcast one-by-one 1", 1: "broadcast one-by-one 0", 2: "among ranks 0, 1, 2"},
+        ),
+        (2, rank_programs.scatter_from_all, {0: "scatter", 1: "scatter"}),
+        (2, rank_programs.reduce_on_one, {0: "reduce"}),
+        (3, rank_programs.send_to_no_receive, {1: "activations of microbatch 5 for stage 1 from rank 0."}),
+    ],
+)
+def test_what_only_one_side_does_is_a_mismatch_although_all_ranks_end(engine, world_size, program, unread):
+    with Ranks(world_size, engine) as ranks:
+        for _ in range(2):
+            with pytest.raises(MismatchError, match="all ranks have ended, and not all") as caught:
+                ranks.run(program, CLASSROOM)
+            lines = str(caught.value).splitlines()[1:]
+            assert [line.split(" has")[0] for line in lines] == [f"Rank {rank}" for rank in unread]
+            assert all(words in line for words, line in zip(unread.values(), lines))
+        assert len(ranks.run(rank_programs.rank_number, CLASSROOM)) == world_size
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_program_that_exits_is_a_failure_of_its_rank(engine):
     with pytest.raises(RankError, match="rank 1 raised SystemExit"):
         launch(rank_programs.raise_in, 2, CLASSROOM, 1, "exit", engine=engine)

@@ -140,7 +140,7 @@ def recorded(scripts, rank):
 
 
 def fate(scripts):
-    """How each rank ends: ("ended",), ("failed", kind) or ("waits", source)."""
+    """How each rank ends: ("ended",), ("failed", kind) or ("waits", source); and if anything is left."""
     notes = [deque(recorded(scripts, rank)) for rank in range(len(scripts))]
     sent, failed, moved = {}, {}, True
     while moved:
@@ -159,7 +159,8 @@ def fate(scripts):
                 mine.popleft()
                 moved = True
     waits = [("waits", mine[0][1]) if mine else ("ended",) for mine in notes]
-    return [("failed", failed[rank]) if rank in failed else end for rank, end in enumerate(waits)]
+    ends = [("failed", failed[rank]) if rank in failed else end for rank, end in enumerate(waits)]
+    return ends, any(sent.values())
 
 
 def expected_numbers(scripts):
@@ -203,8 +204,8 @@ def outcome(ranks, scripts):
 
 
 def check(found, scripts, legal):
-    ends = fate(scripts)
-    assert not legal or ends == [("ended",)] * len(scripts)
+    ends, is_left = fate(scripts)
+    assert not legal or (ends == [("ended",)] * len(scripts) and not is_left)
     failed = {rank: end[1] for rank, end in enumerate(ends) if end[0] == "failed"}
     waits = {rank: end[1] for rank, end in enumerate(ends) if end[0] == "waits"}
     stuck = deadlocked(waits, lambda rank: ends[rank] == ("ended",))
@@ -220,7 +221,7 @@ def check(found, scripts, legal):
         assert kind == failed[first]
         assert f"rank {first} " in (str(found) if kind == "MismatchError" else f"rank {found.rank} ")
     else:
-        assert not waits
+        assert not waits and isinstance(found, MismatchError) == is_left
         if legal:
             assert [result.value[0] for result in found] == expected_numbers(scripts)
 
@@ -242,7 +243,7 @@ def test_every_program_ends_in_the_right_result_or_the_right_explanation(engine,
 
 
 def test_the_programs_are_of_all_kinds():
-    ends = [fate(draw(Random(f"inline {number}"))[0]) for number in range(300)]
+    ends = [fate(draw(Random(f"inline {number}"))[0])[0] for number in range(300)]
     kinds = [{end[0] if end[0] != "failed" else end[1] for end in each} for each in ends]
     for kind in ("waits", "MismatchError", "ArithmeticError", "ValueError"):
         assert sum(kind in each for each in kinds) >= 5, kind

@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from gpu import CLASSROOM, Hardware, Link
+from gpu import CLASSROOM, Hardware, Link, MismatchError
 from ndparallel.base.errors import UserError
-from ndparallel.engines.launch import RankError, Ranks, launch
+from ndparallel.engines.launch import DeadlockError, RankError, Ranks, launch
 from ndparallel.engines.task import load, reference_to
 from tests.support import rank_programs
 
@@ -105,8 +105,9 @@ def test_ranks_run_again_after_a_run_that_failed(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_one_run_left_unread_does_not_reach_the_next(engine):
     with Ranks(2, engine) as ranks:
-        ranks.run(rank_programs.leave_unread, CLASSROOM, 3, 100)
-        with pytest.raises(Exception, match="rank 1 waits for 'unread' from rank 0 .*, which has ended"):
+        with pytest.raises(MismatchError, match="Rank 1 has not read"):
+            ranks.run(rank_programs.leave_unread, CLASSROOM, 3, 100)
+        with pytest.raises(DeadlockError, match="rank 1 waits for 'unread' from rank 0 .*, which has ended"):
             ranks.run(read_unread, CLASSROOM)
 
 

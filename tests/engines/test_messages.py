@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from gpu import CLASSROOM
+from gpu import CLASSROOM, MismatchError
 from ndparallel.engines.frame import frame_of, header_of, message_of
 from ndparallel.engines.launch import Ranks, launch
 from tests.support import rank_programs
@@ -74,8 +74,9 @@ def test_a_send_never_blocks(two, messages, size):
     assert values == [sum(range(messages))] * 2
 
 
-def test_a_rank_ends_although_another_never_read_what_it_sent(two):
-    two.run(rank_programs.leave_unread, CLASSROOM, 500, 3000)
+def test_a_rank_ends_although_another_never_reads_what_it_sent(two):
+    with pytest.raises(MismatchError, match="Rank 1 has not read: 'unread' from rank 0; .* and 492 more"):
+        two.run(rank_programs.leave_unread, CLASSROOM, 500, 3000)
 
 
 def test_messages_are_found_by_name_in_any_order(two):
@@ -113,7 +114,7 @@ def test_inline_runs_thousands_of_ranks():
 
 DEBUGGED = """
 from tests.support import rank_programs
-from gpu import CLASSROOM
+from gpu import CLASSROOM, MismatchError
 from ndparallel.engines.launch import launch
 
 print("result", launch(rank_programs.stop_in_debugger, 3, CLASSROOM, engine="inline")[2].value)

@@ -37,6 +37,10 @@ def programs():
     yield "one has ended", 2, rank_programs.one_has_ended
     yield "ended, but not the third", 3, rank_programs.ended_but_not_the_third
     yield "mismatch", 2, rank_programs.mismatch
+    yield "several roots", 3, rank_programs.several_roots
+    yield "scatter from all", 2, rank_programs.scatter_from_all
+    yield "reduce on one", 2, rank_programs.reduce_on_one
+    yield "no receive", 3, rank_programs.send_to_no_receive
     yield "to nobody", 2, rank_programs.to_nobody
     yield "from nobody", 2, rank_programs.from_nobody
     yield "several fail", 4, rank_programs.fail_one_after_another, 500

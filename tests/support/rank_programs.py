@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 
+from collectives import Group, broadcast, reduce, scatter
 from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
 
@@ -230,6 +231,26 @@ def mismatch(gpu):
         gpu.send(1, np.zeros(3), "x")
     else:
         gpu.receive(0, "x", into=np.zeros(4))
+
+
+def several_roots(gpu):
+    """A broadcast in which rank 1 takes itself for the root."""
+    broadcast(gpu, np.zeros(3), Group("all", (0, 1, 2)), root=int(gpu.rank == 1))
+
+
+def scatter_from_all(gpu):
+    scatter(gpu, np.zeros(2), np.zeros(4), Group("pair", (0, 1)), root=gpu.rank)
+
+
+def reduce_on_one(gpu):
+    """A reduce that only a rank that is not its root calls."""
+    if gpu.rank == 1:
+        reduce(gpu, np.zeros(3), Group("pair", (0, 1)), root=0)
+
+
+def send_to_no_receive(gpu):
+    if gpu.rank == 0:
+        gpu.send(1, np.zeros(3), ("F", 1, 5))
 
 
 def to_nobody(gpu):

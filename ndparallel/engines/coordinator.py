@@ -2,14 +2,14 @@
 follows from that.
 
 Idea   Ranks tell rank 0 when they wait, end or fail. The table ends the run with a verdict: all results; the
-       failure of the lowest rank, once all others have failed, ended or wait; or a deadlock.
+       failure of the lowest rank, once all others have failed, ended or wait; a deadlock; or messages that
+       nobody has read.
 Cost   A walk over the ranks for each of rank 0's own looks in vain.
 
-Why a deadlock is a fact   Rank 0 suspects a circle, or a rank that waits for one that has ended, from what
-                           ranks have told; that may be
-out of date. So it asks each whether it still waits as it told. Where all say yes, each has waited from its
-telling to its answer, and the asking lies between: at that instant all of them waited, with no message on its
-way between them.
+Fact   Rank 0 suspects a deadlock, a circle or a rank that waits for one that has ended, from what ranks have
+       told; that may be out of date. So it asks each whether it still waits as it told. Where all say yes,
+       each has waited from its telling to its answer, and the asking lies between: at that instant all of
+       them waited, with no message on its way between them.
 
 Glossary
     told       a rank's wait, as it told rank 0: its number, whom it waits for, how many messages it has had
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ndparallel.engines.failures import DeadlockError, Failure
 from ndparallel.engines.task import RankResult
-from ndparallel.engines.waiting import Waiting, deadlocked, report
+from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 from ndparallel.engines.world import RETURNED, World
 
 PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
@@ -45,26 +45,22 @@ class RunCoordinator:
         self.told: dict[int, WaitReport] = {}
         self.sent: dict[int, list[int]] = {}  # by each rank, when it was last heard of
         self.ended: dict[int, bytes] = {}
+        self.taken: dict[int, list[int]] = {}  # by each rank that has ended: messages it has asked for
+        self.unread: dict[int, Unread | None] = {}  # by each rank that was asked to name them
         self.failed: dict[int, Failure] = {}
         self.asked: dict[int, int] = {}
         self.answers: dict[int, Waiting] = {}
         self.patience_ends = float("inf")
         self.verdict: str | None = None
 
-    def hear_all(self) -> None:
-        """Between the end of rank 0's own program and the verdict; data that nobody will ask for are
-        dropped."""
-        while self.world.arrived:
-            source, frame, _ = self.world.arrived.popleft()
-            if frame[1] == self.run and frame[0] not in ("data", "content"):
-                self.hear(source, frame)
-
     def hear(self, rank: int, frame: tuple) -> None:
         match frame[0], *frame[2:]:
             case "waits", told:
                 self.told[rank], self.sent[rank] = told, told.sent
-            case "ended", sent, result:
-                self.ended[rank], self.sent[rank] = result, sent
+            case "ended", sent, taken, result:
+                self.ended[rank], self.sent[rank], self.taken[rank] = result, sent, taken
+            case "unread", unread:
+                self.unread[rank] = unread
             case "failed", sent, failure:
                 self.failed[rank], self.sent[rank] = failure, sent
                 self.patience_ends = min(self.patience_ends, time.monotonic() + PATIENCE_SECONDS)
@@ -84,8 +80,10 @@ class RunCoordinator:
         if suspects != self.asked:
             self.asked, self.answers = suspects, {}
             self._ask()
-        if not others or (self.failed and time.monotonic() > self.patience_ends):
-            self._reach("failure" if self.failed else "results")
+        if self.failed and (not others or time.monotonic() > self.patience_ends):
+            self._reach("failure")
+        elif not others:
+            self._compare_counts()
         elif suspects and self.answers.keys() == suspects.keys():
             self._reach("failure" if self.failed else "deadlock")
 
@@ -104,15 +102,28 @@ class RunCoordinator:
         for rank, number in self.asked.items():
             self.world.send(rank, ("ask", self.run, number))
 
+    def _compare_counts(self) -> None:
+        """Ask each rank that has not taken all that was sent to it to name the rest: all have ended."""
+        if not self.unread:
+            sent_to = {rank: [self.sent[source][rank] for source in self.ranks] for rank in self.ranks}
+            self.unread = {rank: None for rank in self.ranks if sent_to[rank] != self.taken[rank]}
+            for rank in self.unread:
+                self.world.send(rank, ("count", self.run, sent_to[rank]))
+        if None not in self.unread.values():
+            self._reach("mismatch" if self.unread else "results")
+
     def _reach(self, verdict: str) -> None:
         self.verdict = verdict
         for rank in self.world.absent & set(self.ranks):
             self.world.send(rank, ("abandon", self.run))
 
     def results(self) -> list[RankResult]:
-        """Of all ranks. Raises what the lowest rank that failed raised, or DeadlockError."""
+        """Return all ranks' results. Raises what the lowest rank that failed raised, DeadlockError, or
+        MismatchError for messages that nobody has read."""
         if self.verdict == "failure":
             raise self.failed[min(self.failed)].error()
         if self.verdict == "deadlock":
             raise DeadlockError(report([self.answers[rank] for rank in self.asked]))
+        if self.verdict == "mismatch":
+            raise nobody_read(filter(None, self.unread.values()))
         return [pickle.loads(self.ended[rank]) for rank in self.ranks]
