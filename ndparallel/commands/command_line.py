@@ -8,6 +8,7 @@ from ndparallel.base.errors import Parser, guarded, unknown
 from ndparallel.engines.launch import join
 
 COMMANDS = {
+    "lesson": "one of the lessons, 0d to 4d: run it, list them, or write them as files",
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
     "collective": "one collective with each algorithm: how long, how much is sent, what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",
@@ -33,13 +34,32 @@ def main(argv: list[str] | None = None) -> int:
 def overview() -> str:
     lines = [f"  {name:<12} {summary}" for name, summary in COMMANDS.items()]
     return "\n".join(
-        ["usage: ndparallel COMMAND [options]", "", *lines, "", "ndparallel COMMAND --help tells more."]
+        [
+            "usage: ndparallel COMMAND [options]",
+            "       ndparallel --version",
+            "",
+            *lines,
+            "",
+            "ndparallel COMMAND --help tells more.",
+        ]
     )
+
+
+def installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # here, as no other command needs it
+
+    try:
+        return version("ndparallel")
+    except PackageNotFoundError:
+        return "(a checkout that is not installed)"
 
 
 def run_command(name: str, rest: list[str]) -> int:
     if name in ("-h", "--help"):
         print(overview())
+        return 0
+    if name == "--version":
+        print(f"ndparallel {installed_version()}")
         return 0
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)

@@ -111,11 +111,16 @@ def make_report(
 def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:
     """Parse, run, print. Returns the exit code: 1 where a strategy does not compute what one GPU computes."""
     join(argv)
-    return guarded(lambda: run_and_show(lesson, parser_of(lesson).parse_args(argv)))
+    return guarded(lambda: run_and_show_words(lesson, argv, f"{lesson.name}.py"))
 
 
-def parser_of(lesson: Lesson) -> Parser:
-    parser = Parser(f"{lesson.name}.py", description=lesson.title)
+def run_and_show_words(lesson: Lesson, argv: Sequence[str] | None, prog: str) -> int:
+    """Run a lesson on the words of a command line that begins with `prog`."""
+    return run_and_show(lesson, parser_of(lesson, prog).parse_args(argv))
+
+
+def parser_of(lesson: Lesson, prog: str) -> Parser:
+    parser = Parser(prog, description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
     if lesson.sweeps:

@@ -6,22 +6,34 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import UserError, unknown
 from ndparallel.lessons.lesson import Lesson, Strategy
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # of a checkout; for an installed wheel, site-packages
 LESSONS = ("0d_single_gpu", "1d_data_parallel", "2d_tensor_parallel", "3d_pipeline_parallel", "4d_combined")
+
+
+def full_name(word: str) -> str:
+    """Return a lesson's name from "1d" or its file's name. Raises UserError for a word that names none."""
+    wanted = word.lower().removesuffix(".py")
+    names = {short_name: name for name in LESSONS for short_name in (name.partition("_")[0], name)}
+    if wanted not in names:
+        raise unknown("lesson", word, [name for name in names if name not in LESSONS])
+    return names[wanted]
+
+
+def file_of(name: str) -> Path:
+    return ROOT / f"{name}.py"
 
 
 @lru_cache
 def load(name: str) -> Lesson:
-    """Load a lesson's file. Raises UserError where the lessons are not there: they are run from a
-    checkout."""
-    path = ROOT / f"{name}.py"
+    """Load a lesson from its file. Raises UserError where the file is missing."""
+    path = file_of(name)
     if not path.is_file():
         raise UserError(
-            f"{path} is not there: the lessons are files of a checkout, so install with `pip install -e .` "
-            "in one."
+            f"{path} is not there: an installed ndparallel and a checkout both have the lessons' files; "
+            "install it again."
         )
     running = sys.modules["__main__"]
     if (
@@ -38,9 +50,9 @@ def load(name: str) -> Lesson:
 
 
 def available() -> list[str]:
-    return [name for name in LESSONS if (ROOT / f"{name}.py").is_file()]
+    return [name for name in LESSONS if file_of(name).is_file()]
 
 
 def single_gpu() -> Strategy:
-    """The strategy that all others are compared with."""
+    """Return the strategy that all others are compared with."""
     return load(LESSONS[0]).strategies[0]

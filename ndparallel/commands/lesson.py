@@ -1,0 +1,49 @@
+"""Run a lesson, as `python 1d_data_parallel.py` does in a checkout, list the lessons, or write them as files.
+
+    ndparallel lesson                      the lessons, and where their files are
+    ndparallel lesson 1d --gpus 8          run one; all that follows its name are its own options
+    ndparallel lesson 1d --help            what these are
+    ndparallel lesson --copy FOLDER        write all lessons' files into a folder, to read and change
+
+Limit  A copied lesson runs with the installed package; its reference is the single GPU of the installed 0D.
+"""
+
+import argparse
+from pathlib import Path
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import write_atomically
+from ndparallel.lessons.main import run_and_show_words
+from ndparallel.lessons.registry import LESSONS, file_of, full_name, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--copy", metavar="FOLDER", help="write the files of all lessons into this folder")
+    parser.add_argument("name", nargs="?", help="0d to 4d, or a lesson's file name")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of the lesson")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.copy is not None:
+        copy_lessons(Path(arguments.copy), arguments.name)
+    elif arguments.name is None:
+        for name in LESSONS:
+            print(f"{load(name).title:<40} {file_of(name)}")
+    else:
+        name = full_name(arguments.name)
+        return run_and_show_words(load(name), arguments.options, f"ndparallel lesson {arguments.name}")
+    return 0
+
+
+def copy_lessons(folder: Path, name: str | None) -> None:
+    """Write every lesson's file into a folder that exists, and say where. Raises UserError where one is there
+    already, or a lesson is to be run as well."""
+    if name is not None:
+        raise UserError(f"--copy writes all lessons and runs none: leave {name!r} out.")
+    targets = {name: folder / f"{name}.py" for name in LESSONS}
+    there = [target for target in targets.values() if target.exists()]
+    if there:
+        raise UserError(f"{str(there[0])!r} is there already, and would be overwritten; name another folder.")
+    for name, target in targets.items():
+        write_atomically(target, file_of(name).read_text("utf-8"))
+        print(target)

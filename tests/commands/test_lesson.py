@@ -1,0 +1,78 @@
+"""Claims about `ndparallel lesson`, which needs no checkout, and about `ndparallel --version`."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from ndparallel.commands.command_line import COMMANDS, main
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.registry import LESSONS, file_of, full_name, load
+
+OPTIONS = ["--gpus", "2", "--strategy", "DDP ring", "--engine", "inline", "--json"]
+
+
+@pytest.mark.parametrize("word", ["1d", "1D", "1d_data_parallel", "1d_data_parallel.py"])
+def test_a_lesson_is_found_by_its_dimension_and_by_its_file(word):
+    assert full_name(word) == "1d_data_parallel"
+
+
+def test_the_command_prints_what_the_lessons_file_prints(capsys):
+    assert main(["lesson", "1d", *OPTIONS]) == 0
+    by_command = capsys.readouterr().out
+    assert lesson_main(load("1d_data_parallel"), OPTIONS) == 0
+    assert by_command == capsys.readouterr().out
+    assert [row["gpus"] for row in json.loads(by_command)["strategies"]] == [2]
+
+
+def test_the_lessons_options_and_errors_are_its_own(capsys):
+    assert main(["lesson", "1d", "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert "ndparallel lesson 1d" in help_text and "--bucket-mb" in help_text
+    assert main(["lesson", "0d", "--gpus", "2"]) == 2
+    assert "0D is one GPU" in capsys.readouterr().err
+
+
+def test_without_a_name_the_lessons_are_listed_with_their_files(capsys):
+    assert main(["lesson"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == [str(file_of(name)) for name in LESSONS]
+
+
+def test_an_unknown_lesson_is_one_sentence(capsys):
+    assert main(["lesson", "7d"]) == 2
+    assert "unknown lesson '7d'" in capsys.readouterr().err
+
+
+def test_copies_are_whole_and_run_and_are_never_overwritten(tmp_path, capsys):
+    assert main(["lesson", "--copy", str(tmp_path)]) == 0
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(LESSONS)
+    for name in LESSONS:
+        assert (tmp_path / f"{name}.py").read_bytes() == file_of(name).read_bytes()
+    program = [sys.executable, str(tmp_path / "1d_data_parallel.py"), *OPTIONS]
+    copied = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    capsys.readouterr()
+    assert main(["lesson", "1d", *OPTIONS]) == 0
+    assert copied == capsys.readouterr().out
+    (tmp_path / "4d_combined.py").write_text("mine", "utf-8")
+    assert main(["lesson", "--copy", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "4d_combined.py").read_text("utf-8") == "mine"
+
+
+def test_all_lessons_are_copied_and_none_is_run(tmp_path, capsys):
+    assert main(["lesson", "--copy", str(tmp_path), "1d"]) == 2
+    assert "leave '1d' out" in capsys.readouterr().err and not any(tmp_path.iterdir())
+
+
+def test_the_version_is_that_of_the_installed_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ndparallel {version('ndparallel')}\n"
+
+
+def test_the_overview_names_every_command(capsys):
+    assert main([]) == 0
+    overview = capsys.readouterr().out
+    assert all(f"  {name} " in overview for name in COMMANDS) and "--version" in overview
