@@ -178,7 +178,7 @@ def show(
         console.print(prose(sentence, width))
     if arguments.timeline != "none":
         console.print()
-        console.print(Timelines([timeline_of(found.job, found.plan)]))
+        console.print(Timelines([timeline_of(found)]))
 
 
 def headline(found: Prediction) -> str:

@@ -4,7 +4,7 @@ layers would help.
 Idea   The busiest rank sets the pace. Whole layers are spread anew, in the model's order, so that the busiest
        works as little as can be: a pace can be kept if ranks that are filled up to it, one after another,
        hold all layers.
-Cost   about a millisecond: once for a plan that is told, never in a search.
+Cost   about a millisecond: once for a plan that is shown, never in a search.
 Limit  A layer takes as long wherever it is. Of several chunks on a rank only their sum is looked at, and
        memory is not: earlier ranks keep more microbatches, so the first one gets what is left.
 """
@@ -15,10 +15,9 @@ from dataclasses import replace
 
 from gpu import si
 from ndparallel.base.words import count, listed
-from ndparallel.planner.prediction import Prediction, step_of, workload_of
+from ndparallel.planner.prediction import Prediction, step_of
 from ndparallel.planner.stages import KEPT
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.step import without_messages, work_by_rank
 from ndparallel.planner.step.workload import Workload
 
 LARGE = 0.02  # of the step: an imbalance that is worth a sentence
@@ -31,9 +30,9 @@ def imbalance_sentences(found: Prediction) -> list[str]:
     """Who waits for whom, and what would help; none where the imbalance is small."""
     if found.step.breakdown["imbalance"] < LARGE * found.seconds:
         return []
-    work, rank, busiest = workload_of(found.job, found.plan), found.step.rank, found.step.busiest
-    each = work_by_rank(work)
-    _, pace = without_messages(work, rank, each[busiest])
+    assert found.step.pipeline
+    work, rank, busiest = found.work, found.step.rank, found.step.busiest
+    each, pace = found.step.pipeline.work_by_rank, found.step.pipeline.pace
     most = si(found.microbatches * (pace - sum(each) / len(each)), "s")
     if pace - each[busiest] > each[busiest] - each[rank]:
         return [f"{unlike(work)} Equal chunks on equal ranks would save at most {most}."]
@@ -42,7 +41,7 @@ def imbalance_sentences(found: Prediction) -> list[str]:
         f"which works {each[busiest] / each[rank]:.2f} times as long on every microbatch, however many there "
         "are"
     )
-    split = another_split(found, work) if isinstance(work, FrameworkWorkload) else ""
+    split = another_split(found, work, each) if isinstance(work, FrameworkWorkload) else ""
     return [f"Stage imbalance: {waits}, {longer}. {split}Perfectly even ranks would save at most {most}."]
 
 
@@ -55,14 +54,14 @@ def unlike(work: Workload) -> str:
     )
 
 
-def another_split(found: Prediction, work: FrameworkWorkload) -> str:
+def another_split(found: Prediction, work: FrameworkWorkload, each: Sequence[float]) -> str:
     """What the most even one would save. Of several chunks on a rank only the pace is known."""
     pace, layers = most_even(work)
     if work.plan.chunks == 1 and len(layers) == work.plan.pp:
         saved, about = found.seconds - step_of(replace(work, layers=tuple(layers))).seconds, ""
         split = f" ({listed([f'{each}' for each in layers])})" if len(layers) <= MOST_LISTED else ""
     else:
-        saved, about, split = found.microbatches * (max(work_by_rank(work)) - pace), "about ", ""
+        saved, about, split = found.microbatches * (max(each) - pace), "about ", ""
     if saved < WORTH * found.seconds:
         return "No other split of whole layers over these ranks is much better. "
     return f"Another split of the layers{split} would save {about}{si(saved, 's')}, memory aside. "
@@ -103,7 +102,8 @@ def most_even(work: FrameworkWorkload) -> tuple[float, list[int]]:
 
 
 def filled(seconds: Sequence[float], pace: float) -> list[tuple[int, int]]:
-    """From which unit to which ranks go that are filled up to a pace, from the last one on."""
+    """Pack units greedily into ranks, the last rank first, with at most `pace` seconds each. Return each
+    rank's (start, stop)."""
     start, busy = len(seconds), 0.0
     ends: list[tuple[int, int]] = []
     for place in reversed(range(len(seconds))):

@@ -5,7 +5,6 @@ Idea   The same timings as the prediction's, as the spans that ndparallel.drawin
 Limit  A few ranks stand for many, and few microbatches for many where all are alike; the title says which.
 """
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,12 +13,10 @@ from ndparallel.drawing import palette
 from ndparallel.drawing.history import Lane, Span, Timeline
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import time_schedule
-from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.lesson_runs.grid import run_grid
-from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.prediction import workload_of
-from ndparallel.planner.step.endings import endings
-from ndparallel.planner.step.step import ends_of, one_stage, schedule_of, work_of
+from ndparallel.planner.prediction import Prediction
+from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.pipeline import schedule_for
+from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.workload import Workload
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
@@ -32,29 +29,31 @@ PHASES = {
 }
 
 
-def timeline_of(job: TrainingJob, plan: Plan) -> Timeline:
+def timeline_of(found: Prediction) -> Timeline:
     """The picture of one step."""
-    if job.stack.grid:
-        return grid_timeline(ExecutedWorkload(job, plan))
-    if plan.pp > 1:
-        return pipeline_timeline(workload_of(job, plan))
-    microbatches = plan.microbatches(job)
+    if found.job.stack.grid:
+        return grid_timeline(found)
+    if found.plan.pp > 1:
+        return pipeline_timeline(found)
+    microbatches = found.microbatches
     shown = min(microbatches, MOST_MICROBATCHES)
-    work = workload_of(replace(job, global_batch=shown * plan.dp * plan.micro_batch), plan)
     name = "one step" if shown == microbatches else f"one step, {shown} of its {microbatches} microbatches"
-    return stage_timeline(work, name)
+    return stage_timeline(found.work, shown, name)
 
 
-def stage_timeline(work: Workload, name: str) -> Timeline:
+def stage_timeline(work: Workload, microbatches: int, name: str) -> Timeline:
     """Compute, and what communicates beside it."""
     trace: list[tuple[str, float, float, str]] = []
-    seconds = one_stage(work, trace).now
+    seconds = one_stage(work, trace, microbatches).now
     return Timeline(name, float(np.max(seconds)), as_lanes(spans_of(trace)))
 
 
-def grid_timeline(work: ExecutedWorkload) -> Timeline:
+def grid_timeline(found: Prediction) -> Timeline:
     """What the GPUs of every pipeline rank do; without a pipeline, also what communicates beside it."""
-    ranks = run_grid(work, schedule_of(work), traces=True)
+    from ndparallel.planner.lesson_runs.step import traced_grid
+
+    assert not isinstance(found.work, FrameworkWorkload)
+    ranks = traced_grid(found.work)
     shown = some(len(ranks))
     lanes = [lane for rank in shown for lane in as_lanes(spans_of(ranks[rank].trace or []), rank)]
     if len(ranks) > 1:
@@ -79,28 +78,26 @@ def as_lanes(lanes: dict[str, list[Span]], rank: int = 0) -> tuple[Lane, ...]:
     return tuple(Lane(rank, stream, tuple(spans)) for stream, spans in lanes.items())
 
 
-def pipeline_timeline(work: Workload) -> Timeline:
+def pipeline_timeline(found: Prediction) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
-    timing, ends, ranks = (
-        time_schedule(schedule_of(work), work_of(work)),
-        endings(work, ends_of(work)),
-        some(work.plan.pp),
-    )
-    seconds = work_of(work).seconds_by_stage(timing.schedule.layout.stages)
+    assert found.step.pipeline
+    durations, tails = found.step.pipeline.durations, found.step.pipeline.tails
+    timing = time_schedule(schedule_for(found.plan, found.microbatches, durations), durations)
+    ranks, seconds = some(found.plan.pp), durations.seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:
         times = apart(list(zip(timing.schedule.actions[rank], timing.start[rank], timing.end[rank])), seconds)
         spans = [Span(start, end, ACTIONS[action.op], str(action)) for action, start, end in times]
         last = spans[-1].end
-        waited = last + float(sum(ends[rank].get(kind, 0.0) for kind in ("dp", "tp")))
+        waited = last + float(sum(tails[rank].get(kind, 0.0) for kind in ("dp", "tp")))
         spans.append(Span(last, waited, palette.WAITING, "gradients and weights"))
         spans.append(
-            Span(waited, waited + float(ends[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer")
+            Span(waited, waited + float(tails[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer")
         )
         lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
     name = (
-        f"one step of the pipeline, {len(ranks)} of its {work.plan.pp} ranks"
-        if len(ranks) < work.plan.pp
+        f"one step of the pipeline, {len(ranks)} of its {found.plan.pp} ranks"
+        if len(ranks) < found.plan.pp
         else "one step of the pipeline"
     )
     return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))

@@ -22,7 +22,8 @@ import numpy as np
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import time_step
-from ndparallel.planner.step.step import FULL_ROUNDS, Step
+from ndparallel.planner.step.pipeline import FULL_ROUNDS
+from ndparallel.planner.step.step import Step
 from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000

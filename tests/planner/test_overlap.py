@@ -107,9 +107,9 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     ("schedule", "chunks"), [("zb-v", 2), ("dualpipev", 2), ("interleaved", 2), ("1f1b", 1)]
 )
 def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
-    passed, pass_by = [], StreamClock.pass_by
+    passed, advance = [], StreamClock.advance
     monkeypatch.setattr(
-        StreamClock, "pass_by", lambda streams, seconds: (passed.append(seconds), pass_by(streams, seconds))
+        StreamClock, "advance", lambda streams, seconds: (passed.append(seconds), advance(streams, seconds))
     )
     job = TrainingJob(
         find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512

@@ -15,11 +15,11 @@ from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
-from ndparallel.planner.prediction import time_step, workload_of
+from ndparallel.planner.prediction import predict, time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import layers_by_stage
 from ndparallel.planner.step.framework import slowest
-from ndparallel.planner.step.step import ends_after_rounds, rounds_of, schedule_of
+from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.search.bounds.price import price
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import summary, validate
@@ -122,14 +122,16 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
     microbatches = 16 * pp + (0 if schedule == "interleaved" else rest % pp)
     plan = Plan(pp=pp, chunks=chunks, schedule=schedule)
     times = np.random.default_rng(seed).uniform(1 - uneven, 1 + uneven, (3, pp * chunks))
-    work = workload_of(job(global_batch=microbatches), plan)
+    timer = PipelineTimer(workload_of(job(global_batch=microbatches), plan))
     durations = Work(*times.tolist(), latency=0.1, wire=0.05)
-    exact = [end[-1] for end in time_schedule(schedule_of(work), durations).end]
-    assert ends_after_rounds(*rounds_of(work), durations).end == pytest.approx(exact, rel=1e-2)
+    exact = [end[-1] for end in time_schedule(timer.schedule, durations).end]
+    assert timer.ends_after_rounds(durations).end == pytest.approx(exact, rel=1e-2)
 
 
 def test_a_fused_pair_is_drawn_as_its_two_one_after_the_other():
-    spans = timeline_of(job(), Plan(pp=4, dp=2, chunks=2, schedule="dualpipev", zero=1)).lanes[0].spans
+    spans = (
+        timeline_of(predict(job(), Plan(pp=4, dp=2, chunks=2, schedule="dualpipev", zero=1))).lanes[0].spans
+    )
     assert all(before.end <= after.start + 1e-12 for before, after in pairwise(spans)), (
         "nothing covers anything"
     )

@@ -9,8 +9,9 @@ from functools import lru_cache
 from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.memory.total import KINDS, StageMemory
+from ndparallel.planner.step.pipeline import schedule_of
 from ndparallel.planner.step.step import KINDS as SPENT
-from ndparallel.planner.step.step import Step, one_stage, schedule_of, time_workload
+from ndparallel.planner.step.step import Step, one_stage, time_workload
 from ndparallel.planner.step.streams import StreamClock
 
 
@@ -18,6 +19,11 @@ from ndparallel.planner.step.streams import StreamClock
 def grid_of(work: ExecutedWorkload) -> list[StreamClock]:
     """Every pipeline rank's clocks at the end of the step: for its seconds and for its memory."""
     return run_grid(work, schedule_of(work))
+
+
+def traced_grid(work: ExecutedWorkload) -> list[StreamClock]:
+    """The same with what every GPU does when, for a picture."""
+    return run_grid(work, schedule_of(work), traces=True)
 
 
 def executed_step(work: ExecutedWorkload) -> Step:

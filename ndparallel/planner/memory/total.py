@@ -27,7 +27,7 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.stages import KEPT, elements_of, kinds_by_stage
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.step import schedule_of
+from ndparallel.planner.step.pipeline import schedule_of
 
 MASTER_AND_MOMENTS = 3 * SINGLE
 CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need

@@ -153,7 +153,7 @@ class StreamClock:
         self.lose(seconds)
         self.spend("compute", seconds)
 
-    def pass_by(self, seconds: Any) -> None:
+    def advance(self, seconds: Any) -> None:
         """Compute that has been counted already: only what it loses to a collective is spent."""
         self.lose(seconds)
         self.now = self.now + seconds

@@ -34,7 +34,6 @@ class Workload(Protocol):
     @property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]: ...
 
-    def __hash__(self) -> int: ...
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of a stage, the last unit's first."""
 

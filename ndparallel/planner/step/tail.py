@@ -1,7 +1,8 @@
-"""How a pipeline rank's step ends: gradients that still travel, the optimizer, and weights for the next step.
+"""The tail of a pipeline rank's step: gradients that still travel, the optimizer, and weights for the next
+step.
 
 Idea   A bucket's gradients start when the action that completes its stage has passed it, which may be long
-       before the rank's last action; what they still need then, and what comes behind them, is the ending.
+       before the rank's last action; what they still need then, and what comes behind them, is the tail.
        Stepped weights hide behind the next forward pass. What hides slows the pass that it hides behind. That
        makes the step longer on the first rank alone, which ends last: Megatron lets the others sum their
        gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
@@ -9,7 +10,7 @@ Cost   a few microseconds for every bucket.
 Limit  All that a rank does behind a stage's last action is slowed as compute is.
 
 Glossary
-    left       by stage, the seconds between the end of the action that completes its gradients and the end of
+    slack      by stage, the seconds between the end of the action that completes its gradients and the end of
                the rank's last action
 """
 
@@ -23,68 +24,69 @@ from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
 
-def endings(work: Workload, ends: Ends) -> list[TimeBreakdown]:
-    """Of every rank; those whose stages have the same units, and as much time after each, end alike."""
+def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
+    """Seconds by kind after each pipeline rank's last action: gradients, optimizer, weights. Ranks with equal
+    units and slack share one result."""
     known: dict[tuple, TimeBreakdown] = {}
-    finals = []
+    tails = []
     for rank in range(work.plan.pp):
         stages = work.plan.layout.stages_of(rank)
-        left = [ends.end[rank] - ends.complete[stage] for stage in stages]
-        key = tuple([(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, left)])
+        slack = [ends.end[rank] - ends.complete[stage] for stage in stages]
+        key = tuple([(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, slack)])
         if key not in known:
-            known[key] = ending(work, rank, dict(zip(stages, left)))
-        finals.append(known[key])
-    return finals
+            known[key] = step_tail(work, rank, dict(zip(stages, slack)))
+        tails.append(known[key])
+    return tails
 
 
-def ending(work: Workload, rank: int, left: Mapping[int, float]) -> TimeBreakdown:
+def step_tail(work: Workload, rank: int, slack: Mapping[int, float]) -> TimeBreakdown:
     """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete
-    `left` seconds before."""
+    `slack` seconds before."""
     stack, plan, streams = work.job.stack, work.plan, StreamClock(work.machine)
-    by_stage = {stage: work.buckets(stage) for stage in sorted(left, reverse=True)}
+    by_stage = {stage: work.buckets(stage) for stage in sorted(slack, reverse=True)}
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero < 3 and any(bucket.reduce for bucket in buckets):
-        reduce_meanwhile(
+        reduce_in_slack(
             streams,
-            passed_buckets(by_stage, left, seconds_of_passes(work, buckets, BucketCost.backward)),
+            passed_buckets(by_stage, slack, seconds_of_passes(work, buckets, BucketCost.backward)),
             stack.dp_overlap,
         )
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
     if plan.zero in (1, 2) and stack.gathers_first:
-        gather_meanwhile(work, streams, buckets)
+        gather_beside_forward(work, streams, buckets)
     elif plan.zero in (1, 2):
         streams.run(exchange for bucket in buckets for exchange in bucket.gather)
     return TimeBreakdown({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 
-def reduce_meanwhile(streams: StreamClock, passed: Sequence[tuple[BucketCost, float]], overlap: bool) -> None:
+def reduce_in_slack(streams: StreamClock, passed: Sequence[tuple[BucketCost, float]], overlap: bool) -> None:
     """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one
     ends."""
     ahead = max(before for _, before in passed)
     for bucket, before in passed:
-        streams.pass_by(ahead - before)
+        streams.advance(ahead - before)
         begin(streams, bucket.reduce if overlap else ())
         ahead = before
-    streams.pass_by(ahead)
+    streams.advance(ahead)
     finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
 
 
 def passed_buckets(
-    by_stage: Mapping[int, Sequence[BucketCost]], left: Mapping[int, float], seconds: Mapping[int, float]
+    by_stage: Mapping[int, Sequence[BucketCost]], slack: Mapping[int, float], seconds: Mapping[int, float]
 ) -> list[tuple[BucketCost, float]]:
     """In order, with how long before the rank's end the last backward pass of its stage has passed each."""
     passed = []
-    for stage in sorted(left, key=lambda stage: -left[stage]):
+    for stage in sorted(slack, key=lambda stage: -slack[stage]):
         moments = list(accumulate(seconds[id(bucket.units)] for bucket in by_stage[stage]))
         passed += [
-            (bucket, left[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)
+            (bucket, slack[stage] + moments[-1] - moment) for bucket, moment in zip(by_stage[stage], moments)
         ]
     # a stage's last pass may begin before another's has ended
     return sorted(passed, key=lambda pair: -pair[1])
 
 
-def gather_meanwhile(work: Workload, streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
+def gather_beside_forward(work: Workload, streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """Weights that come beside a forward pass, which the schedule has counted already."""
     if not any(bucket.gather for bucket in buckets):
         return
@@ -92,13 +94,13 @@ def gather_meanwhile(work: Workload, streams: StreamClock, buckets: Sequence[Buc
     seconds = seconds_of_passes(work, buckets, BucketCost.forward)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
-        streams.pass_by(seconds[id(bucket.units)])
+        streams.advance(seconds[id(bucket.units)])
 
 
 def seconds_of_passes(
     work: Workload, buckets: Sequence[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
 ) -> dict[int, float]:
-    """TimeBreakdown of one microbatch through each bucket, by its units."""
+    """Seconds of one microbatch through each bucket, by its units."""
     known: dict[int, float] = {}
     for bucket in buckets:
         if id(bucket.units) not in known:

@@ -1,0 +1,270 @@
+"""The step of a pipeline: the schedule's own actions, and then each rank's gradients and optimizer.
+
+Idea   Once a pipeline is full, every round of as many microbatches as there are ranks takes the same. So two
+       short steps are timed action by action, and the rounds between them and the real step are added. The
+       same pipeline is timed a second time with messages that take no time: what that saves is waiting for
+       messages, and the rest of the waiting is bubble and imbalance.
+Cost   A sixth of a microsecond for each action that is timed (ndparallel/pipeline/replay.py).
+Limit  All microbatches are alike.
+
+Glossary
+    imbalance   what the pipeline rank that is done last waits for slower ones in a full pipeline: it grows
+                with the microbatches
+    bubble      what it waits besides, while the pipeline fills and drains: as long for any number of
+                microbatches
+    pace        seconds of a microbatch in a full pipeline
+    tail        what a rank still does when its last action is done: see ndparallel.planner.step.tail
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ndparallel.pipeline.actions import Schedule
+from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
+from ndparallel.pipeline.search import search
+from ndparallel.pipeline.work import Work
+from ndparallel.planner.job import Plan
+from ndparallel.planner.layers.breakdown import TimeBreakdown, total
+from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
+from ndparallel.planner.step.tail import step_tails
+from ndparallel.planner.step.workload import Workload
+
+FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
+UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
+
+
+@dataclass(frozen=True)
+class PipelineTimes:
+    """What timing a pipeline finds: seconds of its actions, and by pipeline rank when they end, the tail
+    behind them, and the work on a microbatch of a full pipeline."""
+
+    durations: Work
+    ends: Ends
+    tails: list[TimeBreakdown]
+    work_by_rank: list[float]
+    pace: float
+
+
+class PipelineTimer:
+    """Times one workload in five stages, each once, from those above it."""
+
+    def __init__(self, work: Workload) -> None:
+        self.work, self.plan, self.microbatches = work, work.plan, work.plan.microbatches(work.job)
+        self.stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
+
+    # ---- 1. seconds of every action
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """Pairs of microbatches that run beside one another and have something to hide; the lessons' own runs
+        hide nothing in pairs."""
+        job = self.work.job
+        if not self.plan.recipe.pairs or job.shape.experts is None or job.stack.executed:
+            return []
+        return [pair for stages in self.stages for pair in pairs_of_rank(stages)]
+
+    def passes_of(self, pair: Pair) -> tuple[TimeBreakdown, TimeBreakdown]:
+        """The forward of one stage, and the whole backward of the other."""
+        forward, inputs, weights = self.work.columns
+        return forward[pair[0]], inputs[pair[1]] + weights[pair[1]]
+
+    @cached_property
+    def silent(self) -> Work:
+        """Seconds of all actions, with messages that take no time."""
+        forward, inputs, weights = ([float(part.total) for part in column] for column in self.work.columns)
+        paired = {pair: float(beside(*self.passes_of(pair)).total) for pair in self.pairs}
+        return Work(forward, inputs, weights, fused=paired)
+
+    @cached_property
+    def durations(self) -> Work:
+        """Seconds of all actions and messages. Without overlap a rank stands still while its messages
+        pass."""
+        actions, (latency, wire) = self.silent, self.work.messages()
+        forward, inputs, weights, paired = seconds_of(actions)
+        if self.work.job.stack.pp_overlap:
+            return Work(forward, inputs, weights, fused=paired, latency=latency, wire=wire)
+        stands = float(latency + wire)
+        return Work(
+            [seconds + stands for seconds in forward],
+            [seconds + stands for seconds in inputs],
+            weights,
+            fused={pair: seconds + 2 * stands for pair, seconds in paired.items()},
+        )
+
+    # ---- 2. when each rank ends its last action
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        durations = self.durations if self.plan.recipe.is_searched else None
+        return schedule_for(self.plan, self.microbatches, durations)
+
+    @cached_property
+    def rounds(self) -> tuple[Replay, Replay, float]:
+        """Two short steps, one round apart, and how many rounds more than the first the real one has."""
+        ranks = self.plan.pp
+        few = FULL_ROUNDS * ranks + self.microbatches % ranks
+        if self.microbatches <= few + ranks:
+            return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
+        return self.replay(few), self.replay(few + ranks), (self.microbatches - few) / ranks
+
+    def replay(self, microbatches: int) -> Replay:
+        return replay_for(self.plan, microbatches)
+
+    def ends_after_rounds(self, durations: Work) -> Ends:
+        """Extrapolate each rank's end from the two short steps. A rank whose memory limits its lead runs at
+        the busiest rank's pace in the end, so no round is quicker than that."""
+        few, more, rounds = self.rounds
+        before, after = ends_of_both(few, more, durations)
+        least = few.busiest_round(durations) if few.peaks == more.peaks else 0.0
+        later = [
+            [start + rounds * max(end - start, least) for start, end in zip(*moments)]
+            for moments in zip(before[1:], after[1:])
+        ]
+        return Ends(before.start, *later)
+
+    @cached_property
+    def ends(self) -> Ends:
+        """When each rank ends its last action. Where a searched schedule's steps follow without a stop, that
+        is the end of its own span (2401.10241, section 4)."""
+        if not self.plan.recipe.is_searched:
+            return self.ends_after_rounds(self.durations)
+        ends = Replay(self.schedule).ends(self.durations)
+        longest = max(end - start for start, end in zip(ends.start, ends.end))
+        later = [longest - ends.end[self.plan.layout.rank(stage)] for stage in range(self.plan.stages)]
+        complete = [moment + wait for moment, wait in zip(ends.complete, later)]
+        return Ends(ends.start, [longest] * self.plan.pp, complete)
+
+    # ---- 3. the rank that is done last
+
+    @cached_property
+    def tails(self) -> list[TimeBreakdown]:
+        return step_tails(self.work, self.ends)
+
+    @cached_property
+    def last(self) -> int:
+        return int(np.argmax([end + float(tail.total) for end, tail in zip(self.ends.end, self.tails)]))
+
+    @cached_property
+    def busy(self) -> TimeBreakdown:
+        """What the last rank computes in a step, and says meanwhile; what a pair hides is not there."""
+        alone = total(column[stage] for column in self.work.columns for stage in self.stages[self.last])
+        alone = alone.times(self.microbatches)
+        if not self.pairs:
+            return alone
+        few, more, rounds = self.rounds
+        hidden = [
+            saved(*self.passes_of(pair)).times(-times)
+            for pair, times in pairs_run(few.schedule, more.schedule, rounds, self.last).items()
+        ]
+        return total((alone, *hidden))
+
+    # ---- 4. the pace of a full pipeline, and the same step without messages
+
+    @cached_property
+    def work_by_stage(self) -> list[float]:
+        forward, inputs, weights, _ = seconds_of(self.silent)
+        return [f + i + w for f, i, w in zip(forward, inputs, weights)]
+
+    @cached_property
+    def work_by_rank(self) -> list[float]:
+        """Seconds that each pipeline rank works on a microbatch of a full pipeline."""
+        if self.pairs:
+            paired = seconds_of(self.silent)[3]
+            return [sum(paired[pair] for pair in pairs_of_rank(stages)) for stages in self.stages]
+        return [sum([self.work_by_stage[stage] for stage in stages]) for stages in self.stages]
+
+    @property
+    def unlike_stages(self) -> bool:
+        """Whether some of a rank's stages have more to do than others; the first and the last stage always
+        differ."""
+        inner = self.work_by_stage[1:-1]
+        return self.plan.chunks > 1 and max(inner) > min(inner) * (1 + UNLIKE)
+
+    @cached_property
+    def without_messages(self) -> tuple[float, float]:
+        """When the last rank would end if messages took no time, and the pipeline's pace then: that of the
+        busiest rank. Only where stages of one rank are unlike may the pace be slower, as ranks that are all
+        as busy wait for one another, and is timed."""
+        ranks, busiest = self.plan.pp, max(self.work_by_rank)
+        if self.plan.recipe.is_searched:
+            ends = Replay(self.schedule).ends(self.silent)
+            return max(end - start for start, end in zip(ends.start, ends.end)), busiest
+        if not self.unlike_stages:  # the shortest step that leaves whole rounds
+            first = min(self.microbatches, ranks + self.microbatches % ranks)
+            end = self.replay(first).ends(self.silent).end[self.last]
+            return end + (self.microbatches - first) * busiest, busiest
+        few, more, rounds = self.rounds
+        more = more if rounds else self.replay(self.microbatches + ranks)
+        before, after = (ends.end[self.last] for ends in ends_of_both(few, more, self.silent))
+        pace = max(busiest, (after - before) / ranks)
+        return before + rounds * ranks * pace, pace
+
+    # ---- 5. where the time goes
+
+    @cached_property
+    def breakdown(self) -> TimeBreakdown:
+        """Seconds of the rank that is done last. Of what it waits, the imbalance is what it would wait were
+        the pipeline always full: as long as a full round takes more than its own work of one."""
+        end, (silent_end, pace) = self.ends.end[self.last], self.without_messages
+        # rounds that are not timed one by one may fall short by some thousandths
+        waits = max(0.0, end - float(self.busy.total))
+        for_messages = min(waits, max(0.0, end - silent_end))
+        imbalance = min(waits - for_messages, self.microbatches * (pace - self.work_by_rank[self.last]))
+        bubble = waits - for_messages - imbalance
+        waiting = TimeBreakdown(pp=for_messages, bubble=bubble, imbalance=imbalance)
+        return self.busy + self.tails[self.last] + waiting
+
+    @property
+    def busiest(self) -> int:
+        return self.work_by_rank.index(max(self.work_by_rank))
+
+    @property
+    def times(self) -> PipelineTimes:
+        return PipelineTimes(
+            self.durations, self.ends, self.tails, self.work_by_rank, self.without_messages[1]
+        )
+
+
+def seconds_of(actions: Work) -> tuple[Any, Any, Any, Any]:
+    """F, I and W by stage, and pairs."""
+    return actions.forward, actions.backward_input, actions.backward_weight, actions.fused
+
+
+# ---------------------------------------------------------------------------------------------- the schedule
+
+
+def schedule_of(work: Workload) -> Schedule:
+    """The schedule of all of a step's microbatches."""
+    return PipelineTimer(work).schedule
+
+
+def schedule_for(plan: Plan, microbatches: int, durations: Work | None = None) -> Schedule:
+    """The plan's schedule by name; one that is searched for is made for these very seconds (2401.10241,
+    section 3.1)."""
+    if not plan.recipe.memory_limit:
+        return replay_for(plan, microbatches).schedule
+    assert durations
+    forward, inputs, weights, _ = seconds_of(durations)
+    parts = (forward, inputs, weights, durations.latency, durations.wire)
+    return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))
+
+
+def replay_for(plan: Plan, microbatches: int) -> Replay:
+    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
+
+
+@lru_cache(maxsize=8)
+def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Schedule:
+    """A schedule, searched once for the seconds of a step, its memory and its picture."""
+    forward, inputs, weights, latency, wire = parts
+    actions = Work(forward, inputs, weights, latency=latency, wire=wire)
+    return search(ranks, microbatches, actions, memory_limit=memory_limit)
+
+
+def hashable(seconds: Any) -> Any:
+    """Numbers of one or two dimensions as tuples."""
+    each = np.asarray(seconds).tolist()
+    return tuple(map(hashable, each)) if isinstance(each, list) else each
