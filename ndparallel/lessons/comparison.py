@@ -1,4 +1,4 @@
-"""The best-known strategies of every lesson beside one another: what is run, and what is said of it."""
+"""The comparison of all lessons: their best-known strategies in one table, and the paragraph below it."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -87,20 +87,20 @@ def title(lessons: Sequence[Lesson]) -> str:
 
 
 def contrast(run: Run) -> tuple[str, ...]:
-    """The strategies that make the worst and the best use of their GPUs."""
+    """Return the strategies that make the worst and the best use of their GPUs."""
     names = [row["name"] for row in sorted(parallel(run.report), key=lambda row: row["efficiency"])]
     return (names[0], names[-1]) if len(names) > 1 else ()
 
 
 def closing(run: Run) -> str:
-    """What is fastest on each number of GPUs, what bounds each strategy, and which needs the least memory:
-    one paragraph."""
+    """Say in a paragraph what is fastest on each number of GPUs, what bounds each strategy, and which needs
+    the least memory."""
     rows = parallel(run.report)
     return " ".join([*fastest(rows), *bounds(rows), *least_memory(rows, run.report.baseline)])
 
 
 def parallel(report: Report) -> list[Row]:
-    """The rows of several GPUs that have numbers."""
+    """Return the rows of several GPUs that have numbers."""
     return [row for row in report.as_dict()["strategies"] if row["gpus"] > 1 and row["efficiency"]]
 
 
@@ -118,8 +118,7 @@ def fastest(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence that names, cause by cause, the strategies whose largest loss it is, and its share of the
-    step."""
+    """Name, cause by cause, the strategies whose largest loss it is, and its share of the step."""
     bounded: dict[str, list[str]] = {COMMUNICATION: [], BUBBLE: [], EXTRA: [], WORK: []}
     for row in rows:
         cause, share = bound(row)
@@ -130,14 +129,14 @@ def bounds(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def bound(row: Row) -> tuple[str, float]:
-    """The largest loss and its share of the step; the work itself where no loss is worth naming."""
+    """Return the largest loss and its share of the step; the work itself where no loss is worth naming."""
     lost = losses(row)
     cause = max(lost, key=lambda name: lost[name])
     return (cause, lost[cause]) if lost[cause] >= NEGLIGIBLE else (WORK, row["efficiency"])
 
 
 def losses(row: Row) -> dict[str, float]:
-    """Shares of the step by cause; with the efficiency they add up to 1."""
+    """Return shares of the step by cause; with the efficiency they add up to 1."""
     exposed, bubble = (
         row[key] / row["step_seconds"] for key in ("exposed_communication_seconds", "bubble_seconds")
     )

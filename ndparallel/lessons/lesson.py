@@ -1,4 +1,4 @@
-"""A lesson: its strategies, each a rank program and the job that it is given, and what is shown of them.
+"""A lesson as data: its strategies, each a rank program with its job, and what is shown of them.
 
 Glossary
     strategy     a row of the table

@@ -1,7 +1,7 @@
 """The command line of a lesson: from its options to the table that it prints.
 
 Idea   All strategies train the same model on the same batch; the single GPU runs it first, and every
-       strategy's loss and gradients are held against its.
+       strategy's loss and gradients are compared with its.
 """
 
 import argparse

@@ -105,8 +105,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None = None, gpus: int = 1) -> Job:
-    """The job that the options describe, on one GPU, of the `gpus` that will share it; `defaults` for what
-    they do not say. Raises UserError for impossible sizes."""
+    """Return the job that the options describe, on one of the `gpus` that will share it; `defaults` fill in
+    what they leave open. Raises UserError for impossible sizes."""
     if arguments.seed < 0:
         raise UserError(f"the seed is {arguments.seed}; it must be 0 or more.")
     given = {
@@ -121,14 +121,14 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
 
 
 def most_parts(batch: int, most: int, ranks: int) -> int:
-    """The largest number of equal parts, up to `most`, that a batch can be cut into; if it can be, whole
-    rounds of `ranks`, which interleaved schedules need."""
+    """Return the largest number of equal parts, up to `most`, that a batch can be cut into; if possible,
+    whole rounds of `ranks`, which interleaved schedules need."""
     numbers = [parts for parts in range(most, 0, -1) if batch % parts == 0]
     return next((parts for parts in numbers if parts % max(ranks, 1) == 0), numbers[0])
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
-    """The hardware that the options name, with nodes of the size they ask for."""
+    """Return the hardware that the options name, with nodes of the size they ask for."""
     hardware = find_hardware(arguments.hardware)
     if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
@@ -140,5 +140,5 @@ def hardware_from(arguments: argparse.Namespace) -> Hardware:
 
 
 def disturbed_hardware_from(arguments: argparse.Namespace) -> Hardware:
-    """The same with what --slow-gpu, --slow-link and --jitter do to it."""
+    """Return the same hardware with the disturbances of --slow-gpu, --slow-link and --jitter."""
     return replace(hardware_from(arguments), disturbances=disturbances_from(arguments))

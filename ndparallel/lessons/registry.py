@@ -1,5 +1,5 @@
-"""The lessons: their file names, and how they are loaded. The one place in the package that looks up at the
-floor above it."""
+"""The lessons: their file names, and how they are loaded. No other module of the package loads a file of the
+root."""
 
 import importlib.util
 import sys

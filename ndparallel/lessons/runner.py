@@ -1,5 +1,4 @@
-"""Running strategies: what each is given, the single GPU that it is held against, and the row that comes of
-it.
+"""Running strategies: the job of each, the single GPU as its reference, and the row of its measurements.
 
 Idea   The single GPU runs first, as if it had all the memory it needs: its loss and gradients are the truth
        for every strategy.
@@ -31,8 +30,8 @@ from ndparallel.training.job import Job
 
 
 class Entry(NamedTuple):
-    """A row to be: a strategy with its job, or with the reason why it cannot be given one on so many GPUs.
-    `is_baseline` is of the single GPU that the others are held against, which no disturbance reaches."""
+    """A row before its run: a strategy with its job, or with the reason why it has none on so many GPUs.
+    `is_baseline` marks the single GPU that the others are compared with, which no disturbance reaches."""
 
     strategy: Strategy
     gpus: int
@@ -48,8 +47,8 @@ def enter(strategy: Strategy, job: Job, gpus: int) -> Entry:
 
 
 def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
-    """The single GPU, which takes the batch whole; it trains the lessons' model unless another program is
-    given."""
+    """Return the single GPU's entry, which takes the batch whole and trains the lessons' model, unless
+    another program is given."""
     usual = single_gpu()
     alone = replace(usual, program=program) if program else usual
     return enter(alone, job.work, 1)._replace(is_baseline=True)
@@ -65,7 +64,7 @@ class Reference:
     results: list[RankResult]
 
     def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
-        """Whether it is this very run, and would have fitted into this hardware's memory."""
+        """Return whether it is this very run, and would have fitted into this hardware's memory."""
         peak = self.measurement.peak_memory_bytes
         same = entry._replace(is_baseline=True) == self.entry and (
             entry.is_baseline or not hardware.disturbances
@@ -89,7 +88,7 @@ class Runner:
         keep_going: bool = False,
     ) -> None:
         self.hardware, self.engine, self.announce = hardware, engine, announce
-        self.told_in_rows = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
+        self.row_errors = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
         self.ranks: dict[int, Ranks] = {}
         self.references: dict[tuple, Reference] = {}
         self.most_gpus = 0
@@ -104,7 +103,7 @@ class Runner:
             self.hardware.disturbances.check(self.most_gpus)
 
     def with_hardware(self, **hardware: Any) -> "Runner":
-        """A runner like this one on changed hardware, to be used with `with`."""
+        """Return a runner like this one on changed hardware, to be used with `with`."""
         return Runner(replace(self.hardware, **hardware), self.engine, self.announce)
 
     def run(self, strategy: Strategy, job: Job, hardware: Hardware) -> list[RankResult]:
@@ -123,7 +122,7 @@ class Runner:
         return self.ranks[size].begin(strategy.program, hardware, job)
 
     def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
-        """The single GPU's run of a job: what it computes is the truth for every size of model."""
+        """Return the single GPU's run of a job, made once: the reference for every size of model."""
         entry = baseline(job, program)
         key = (entry.strategy.program, entry.job)
         if key not in self.references:
@@ -178,7 +177,7 @@ class Runner:
             return reference.measurement, reference.results
         try:
             results = underway.results()
-        except self.told_in_rows as error:
+        except self.row_errors as error:
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
         row = measure(
@@ -194,7 +193,7 @@ class Runner:
     def looked_through(
         self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware
     ) -> Measurement:
-        """The row, with where its first NaN or infinity is; to see that, it is run once more and watched."""
+        """Return the row with the place of its first NaN or infinity, which a second, watched run finds."""
         trace = first_trace([result.value for result in results])
         if trace is None or entry.job is None:
             return row
@@ -205,5 +204,5 @@ class Runner:
 
 
 def mean_loss(results: Sequence[RankResult]) -> float:
-    """The last step's loss over the whole batch: the mean over the ranks that have one. Off the clock."""
+    """Return the last step's loss over the whole batch: the mean over its ranks. Off the clock."""
     return float(np.mean([result.value.losses[-1] for result in results if result.value.losses]))

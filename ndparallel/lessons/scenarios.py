@@ -53,7 +53,7 @@ SCENARIOS = (
 
 
 def what_if(runs: Sequence[tuple[Scenario, Run]]) -> Sweep:
-    """One row a scenario: who wins on each number of GPUs, and by how much."""
+    """Return a scenario's row: the fastest strategy on each number of GPUs, and its speedup."""
     rows = [row(scenario, run) for scenario, run in runs]
     winners = {tuple(value for key, value in row.items() if key.startswith("fastest")) for row in rows}
     changes = len(winners) - 1
