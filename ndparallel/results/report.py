@@ -14,8 +14,9 @@ Glossary
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -27,37 +28,9 @@ from ndparallel.base.quoting import markup, visible
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.results.measure import Measurement
 
-COLUMNS = (
-    "strategy",
-    "GPUs",
-    "step",
-    "speedup",
-    "efficiency",
-    "exposed",
-    "bubble",
-    "sent",
-    "memory",
-    "loss",
-    "=0D",
-)
 FEW = 2  # strategies slower than one GPU that are told of one by one
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
-# heads for where there is little room
-SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}
-JSON_SECONDS = (
-    "compute_seconds",
-    "exposed_communication_seconds",
-    "hidden_communication_seconds",
-    "bubble_seconds",
-)
-JSON_REST = (
-    "bytes_sent_per_gpu",
-    "bytes_sent_max",
-    "peak_memory_bytes",
-    "loss",
-    "max_gradient_difference",
-    "error",
-)
+SHORT = {"peak memory": "peak", "activations": "activ."}  # heads of other tables where there is little room
 
 
 @dataclass(frozen=True)
@@ -115,51 +88,28 @@ class Report:
         return json_text(self.as_dict())
 
     def _strategy(self, row: Measurement) -> dict[str, Any]:
-        times = {
-            "step_seconds": row.step_seconds,
-            "speedup": self.speedup(row),
-            "efficiency": self.efficiency(row),
-        }
-        rest = {key: getattr(row, key) for key in JSON_SECONDS + JSON_REST}
-        disturbed = (
-            {"undisturbed_step_seconds": row.undisturbed_step_seconds}
-            if "disturbances" in self.hardware
-            else {}
-        )
-        strange = {"not_finite": row.not_finite} if row.not_finite else {}
-        return {"name": row.name, "gpus": row.gpus} | times | rest | disturbed | strange
+        columns = (column for column in COLUMNS if column.json and column.has(self, row))
+        return {column.json: column.of(self, row) for column in columns}
 
     # ---- for people
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The table's cells, in the order of COLUMNS."""
+        """The table's cells, in the order of `heads`."""
         for row in self.strategies:
-            yield (
-                self.label(row),
-                str(row.gpus),
-                quantity(row.step_seconds, "s"),
-                "-" if self.speedup(row) is None else f"{self.speedup(row):.2f}x",
-                "-" if self.efficiency(row) is None else f"{self.efficiency(row):.0%}",
-                quantity(row.exposed_communication_seconds, "s"),
-                quantity(row.bubble_seconds, "s"),
-                quantity(row.bytes_sent_per_gpu, "B"),
-                quantity((row.peak_memory_bytes or {}).get("total"), "B"),
-                "-" if row.loss is None else f"{row.loss:.3f}",
-                self.equality(row),
-            )
+            yield tuple(column.text(self, row) for column in COLUMNS if column.head)
 
     def label(self, row: Measurement) -> str:
         return f"{self.lessons[row.name]} {row.name}" if row.name in self.lessons else row.name
 
-    def equality(self, row: Measurement) -> str:
+    def equality(self, row: Measurement) -> str | None:
         difference = self.difference(row)
         if difference is None:
-            return "-"
+            return None
         return "NaN" if row.not_finite else "=" if difference <= self.tolerance else f"{difference:.0e}"
 
     def table(self, width: int = WIDTH) -> Table:
         """The quiet table: at most `width` columns, whatever the numbers."""
-        return quiet_table(COLUMNS, list(self.rows()), width)
+        return quiet_table(heads(), list(self.rows()), width)
 
     def memory_table(self, width: int = WIDTH) -> Table:
         """Peak memory by kind, on the fullest GPU when it was fullest."""
@@ -238,12 +188,64 @@ class Report:
             )
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{markup(column)}</th>" for column in COLUMNS)
+        row = "".join(f"<th>{markup(head)}</th>" for head in heads())
         body = "".join(
             "<tr>" + "".join(f"<td>{markup(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows()
         )
         notes = "".join(f"<p>{markup(remark)}</p>" for remark in self.remarks())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+        return f"<table><thead><tr>{row}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+
+# ------------------------------------------------------------------------------------------------ the columns
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of a strategy: its `head` in the table and its key in `json`; one of the two may be missing.
+    The value is the field of Measurement with that key, unless `value` computes it; `cell` writes it, and
+    None is "-"."""
+
+    head: str = ""
+    json: str = ""
+    cell: Callable[[Any], str] = str
+    value: Callable[[Report, Measurement], Any] | None = None
+    short: str = ""  # the head where there is little room
+    has: Callable[[Report, Measurement], Any] = lambda report, row: True  # whether JSON has the key
+
+    def of(self, report: Report, row: Measurement) -> Any:
+        return self.value(report, row) if self.value else getattr(row, self.json)
+
+    def text(self, report: Report, row: Measurement) -> str:
+        value = self.of(report, row)
+        return "-" if value is None else self.cell(value)
+
+
+seconds, size = partial(si, unit="s"), partial(si, unit="B")
+COLUMNS = [  # the order is that of the table and of JSON's keys
+    Column("strategy", value=Report.label),
+    Column(json="name"),
+    Column("GPUs", "gpus"),
+    Column("step", "step_seconds", seconds),
+    Column("speedup", "speedup", "{:.2f}x".format, Report.speedup),
+    Column("efficiency", "efficiency", "{:.0%}".format, Report.efficiency, short="eff."),
+    Column(json="compute_seconds"),
+    Column("exposed", "exposed_communication_seconds", seconds),
+    Column(json="hidden_communication_seconds"),
+    Column("bubble", "bubble_seconds", seconds),
+    Column("sent", "bytes_sent_per_gpu", size),
+    Column(json="bytes_sent_max"),
+    Column("memory", "peak_memory_bytes", lambda peak: size(peak["total"])),
+    Column("loss", "loss", "{:.3f}".format),
+    Column("=0D", value=Report.equality),
+    Column(json="max_gradient_difference"),
+    Column(json="error"),
+    Column(json="undisturbed_step_seconds", has=lambda report, row: "disturbances" in report.hardware),
+    Column(json="not_finite", has=lambda report, row: row.not_finite),
+]
+
+
+def heads() -> list[str]:
+    return [column.head for column in COLUMNS if column.head]
 
 
 def parts_of(row: Measurement) -> dict[str, float]:
@@ -288,7 +290,7 @@ def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: in
 def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
     """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little
     as need be."""
-    short = [SHORT.get(column, column) for column in columns]
+    short = [shortened(column) for column in columns]
     longest = max(len(cells[0]) for cells in (columns, *rows))
     for heads, gap, need in (
         (columns, 2, longest),
@@ -299,6 +301,12 @@ def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
         if room(heads, gap, rows, width) >= need:
             return heads, gap
     return short, 1
+
+
+def shortened(head: str) -> str:
+    """The head where there is little room."""
+    own = (column.short for column in COLUMNS if column.short and column.head == head)
+    return next(own, SHORT.get(head, head))
 
 
 def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
