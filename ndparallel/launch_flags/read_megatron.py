@@ -7,7 +7,7 @@ Limit  pretrain_gpt.py's models. The vocabulary is often a file's, and the numbe
        both can be given beside.
 
 Glossary
-    reading   the job, the plan, and what is to be told about how they were found
+    reading   the job, the plan, and remarks on how they were found
 """
 
 from collections.abc import Iterator, Mapping
@@ -190,7 +190,7 @@ def deduplicates_from(flags: Given) -> bool:
     return kind == "flex"
 
 
-# ----------------------------------------------------------------------------------------- what is to be told
+# -------------------------------------------------------------------------------------------------- remarks
 
 
 def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:

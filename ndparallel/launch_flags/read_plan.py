@@ -129,7 +129,8 @@ def recompute_from(flags: Given) -> str:
 
 
 def recompute_layers_from(flags: Given) -> int:
-    """Of each stage, 0 for all. Raises UserError where Megatron would not know either."""
+    """Return how many layers of a stage are recomputed, 0 for all. Raises UserError where Megatron does not
+    say either."""
     method = flags.word("--recompute-method", "uniform", {"uniform": "uniform", "block": "block"})
     layers = flags.number("--recompute-num-layers") if flags.has("--recompute-num-layers") else 0
     if flags.text("--recompute-granularity") != "full":

@@ -5,7 +5,7 @@ Idea   One pass cuts the text into statements; assignments fill a table, and the
        expanded with it.
 Cost   Linear in the text; a script of more than 200 kB is refused.
 Limit  No shell: loops, functions and `case` are not run, and of conditions only comparisons of what the
-       script itself sets. What is set where that is not known is left out, and the reader is told. What only
+       script itself sets. What is set where that is not known is left out, and the reading says so. What only
        the environment knows ($SLURM_NNODES) stays as it is written.
 
 Glossary

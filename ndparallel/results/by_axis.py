@@ -1,4 +1,4 @@
-"""Who talks how often, how much, over which link: the communication hierarchy, counted from a run's own
+"""How often each axis of the mesh communicates, how much and over which link, counted from a run's own
 events.
 
 Idea   Every stream but compute belongs to one axis of the mesh. What it sends and what the compute stream
@@ -21,7 +21,7 @@ from ndparallel.drawing.history import RankRun
 from ndparallel.hardware.disturbances import undisturbed
 from ndparallel.results.measure import KIND, length, minus, union
 
-TALK = (SEND, RECEIVE, COLLECTIVE, WAIT)
+TRAFFIC = (SEND, RECEIVE, COLLECTIVE, WAIT)
 AXES = ("tp", "cp", "ep", "pp", "dp")
 NAMES = {"dp_cp": "dp", "expert_dp": "dp", "expert_dp_cp": "dp", "tied": "pp", "tp_cp": "cp", "p2p": "pp"}
 
@@ -34,19 +34,19 @@ def axis_of(stream: str) -> str:
 
 
 def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> list[dict[str, Any]]:
-    """One row for each axis that talked, the most frequent first: figures of one step, as means over the
+    """One row for each axis with messages, the most frequent first: figures of one step, as means over the
     GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
     hardware = undisturbed(hardware)  # a slow link is no third kind of link
-    events = [[Event._make(event) for event in run.events if event[KIND] in TALK] for run in runs]
-    talks = [talk for axis in AXES if (talk := AxisTraffic.of(axis, events, hardware)).calls]
-    rows = [talk.row(len(runs) * steps, step_seconds, hardware) for talk in talks]
+    events = [[Event._make(event) for event in run.events if event[KIND] in TRAFFIC] for run in runs]
+    axes = [axis for name in AXES if (axis := AxisTraffic.of(name, events, hardware)).calls]
+    rows = [axis.row(len(runs) * steps, step_seconds, hardware) for axis in axes]
     return sorted(rows, key=lambda row: row["between calls_seconds"])
 
 
 @dataclass
 class AxisTraffic:
-    """What all GPUs said along one axis: calls, bytes sent, seconds under way, seconds of those that were
+    """What all GPUs sent along one axis: calls, bytes, seconds under way, seconds of those that were
     waited for."""
 
     axis: str
@@ -58,11 +58,11 @@ class AxisTraffic:
 
     @classmethod
     def of(cls, axis: str, events: Sequence[Sequence[Event]], hardware: Hardware) -> "AxisTraffic":
-        """What was said in these events, GPU by GPU."""
-        talk = cls(axis)
+        """Add up the axis' traffic in these events, GPU by GPU."""
+        traffic = cls(axis)
         for of_one_gpu in events:
-            talk.add(of_one_gpu, hardware)
-        return talk
+            traffic.add(of_one_gpu, hardware)
+        return traffic
 
     def add(self, events: Sequence[Event], hardware: Hardware) -> None:
         mine = [event for event in events if event.kind != WAIT and axis_of(event.stream) == self.axis]

@@ -1,13 +1,9 @@
 """What else a run can leave behind: its timelines as an SVG, one strategy as a Chrome trace, one rank's run
-as a story.
+in words.
 
 Idea   A run is drawn only after it is over, from its events, so that asking for a picture changes no number.
-Limit  A trace and a story are of one strategy: the last that --strategy names, or the last of the lesson's
-       contrast.
-
-Glossary
-    drawn    the strategies whose timelines are shown
-    told     the one strategy that is traced or narrated
+Limit  A trace and a narration are of one strategy: the last that --strategy names, or the last of the
+       lesson's contrast.
 """
 
 import argparse
@@ -26,8 +22,8 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     check_writable(arguments.svg, arguments.trace)
 
 
-def drawn(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """What to draw of what ran: everything, or what --strategy names, or the contrast, or else the last."""
+def drawn_strategies(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """Which strategies to draw: all that ran, those that --strategy names, the contrast, or the last."""
     ran = [name for name in run.results if name in run]
     if arguments.timeline == "all":
         return ran
@@ -35,7 +31,7 @@ def drawn(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> l
     return [name for name in dict.fromkeys(wanted) if name in ran]
 
 
-def told(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> str:
+def narrated_strategy(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> str:
     """The one strategy to trace or to narrate. Raises UserError where it has not run."""
     wanted = arguments.strategy or [name for name in contrast if name in run.results] or list(run.results)
     if wanted[-1] not in run:
@@ -50,7 +46,7 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
     if arguments.svg is not None:
         from ndparallel.drawing.svg import draw_timelines  # only where a picture is asked for
 
-        names = drawn(run, contrast, arguments)
+        names = drawn_strategies(run, contrast, arguments)
         if not names:
             raise UserError(f"there is nothing to draw into {arguments.svg!r}, because no strategy ran.")
         write_atomically(arguments.svg, draw_timelines([timeline(name, run.results[name]) for name in names]))
@@ -58,7 +54,7 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
     if arguments.trace is not None:
         from ndparallel.drawing.trace import trace_json
 
-        name = told(run, contrast, arguments)
+        name = narrated_strategy(run, contrast, arguments)
         write_atomically(arguments.trace, trace_json(run.results[name]))
         yield (
             f"{arguments.trace} has {name} on {count(run[name].gpus, 'GPU')}: open it with ui.perfetto.dev, "
@@ -66,13 +62,13 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
         )
 
 
-def story(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """The story of the rank that --narrate names. Raises UserError where there is no such rank."""
+def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
+    """The narration of the rank that --narrate names. Raises UserError where there is no such rank."""
     if arguments.narrate is None:
         return []
     from ndparallel.drawing.narrate import narrate
 
-    name = told(run, contrast, arguments)
+    name = narrated_strategy(run, contrast, arguments)
     results = run.results[name]
     if not 0 <= arguments.narrate < len(results):
         raise UserError(f"{name} ran on {gpus_of(results)}: there is no GPU {arguments.narrate} to tell of.")

@@ -28,7 +28,7 @@ from ndparallel.base.quoting import markup, visible
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.results.measure import Measurement
 
-FEW = 2  # strategies slower than one GPU that are told of one by one
+FEW = 2  # so many strategies slower than one GPU have a sentence each
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
 SHORT = {"peak memory": "peak", "activations": "activ."}  # heads of other tables where there is little room
 
@@ -36,7 +36,7 @@ SHORT = {"peak memory": "peak", "activations": "activ."}  # heads of other table
 @dataclass(frozen=True)
 class Report:
     """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in
-    float64. `notes` are what is to be said before the numbers' own remarks."""
+    float64. `notes` are said before the numbers' own remarks."""
 
     lesson: str
     hardware: dict[str, Any]
@@ -167,7 +167,7 @@ class Report:
         yield f"Slower than one GPU alone are {names}. What costs most is {clauses}."
 
     def _largest_loss(self, row: Measurement) -> str:
-        """Of what a step has beyond the work that is shared out."""
+        """What takes most of a step beyond the work that is shared out."""
         losses, shared = parts_of(row), (self.efficiency(row) or 0.0) * (row.step_seconds or 0.0)
         losses["compute that more GPUs do not shorten"] = losses.pop("compute") - shared
         return max(losses, key=lambda name: losses[name])

@@ -1,4 +1,4 @@
-"""What a run shows: one quiet table, the timelines that teach most, and a sentence on what to notice."""
+"""A run on the terminal: a quiet table, the timelines that teach most, and a sentence on what to notice."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from ndparallel.base.words import NO_BREAK, count
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.results.by_axis import hierarchy
-from ndparallel.results.outputs import drawn, story, write_files
+from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quantity, quiet_table
 from ndparallel.results.run import Run, Sweep
@@ -38,9 +38,10 @@ def show(
     notice: Callable[[Run], str],
     talker: str | None = None,
 ) -> None:
-    """Write and print a run as the options ask: files, tables, who talks how much in the strategy `talker`,
-    the timelines of the strategies in `contrast`, what there is to notice."""
-    told, written = story(run, contrast, arguments), list(write_files(run, contrast, arguments))
+    """Write and print a run as the options ask: files, tables, the traffic of each axis in the strategy
+    `talker`, the timelines of the strategies in `contrast`, what there is to notice."""
+    narrated = narration(run, contrast, arguments)
+    written = list(write_files(run, contrast, arguments))
     if arguments.json:
         print_json(run.report.as_dict())
         print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
@@ -50,7 +51,7 @@ def show(
     for part in parts(run, arguments, contrast, notice, talker, width):
         console.print()
         console.print(part)
-    for lines in (written, told):
+    for lines in (written, narrated):
         if lines:
             print("", *map(visible, lines), sep="\n")
 
@@ -64,10 +65,10 @@ def parts(
         yield run.report.memory_table(width)
     yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
-        yield from talk(
+        yield from traffic_tables(
             [name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1], run, width
         )
-    shown = drawn(run, contrast, arguments)
+    shown = drawn_strategies(run, contrast, arguments)
     if shown and arguments.timeline != "none":
         yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
     if words := notice(run):
@@ -102,8 +103,8 @@ def headline(run: Run) -> str:
     )
 
 
-def talk(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]:
-    """Who talks how often, how much, over which link, in each of these strategies."""
+def traffic_tables(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]:
+    """How often each axis communicates, how much and over which link, in each of these strategies."""
     for name in names:
         rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
         yield prose(

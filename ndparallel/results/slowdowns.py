@@ -1,4 +1,4 @@
-"""What disturbances cost: every strategy against the same run undisturbed, and who suffers most."""
+"""What disturbances cost: every strategy against the same run undisturbed, and which suffers most."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def damages(strategies: Sequence[Measurement]) -> list[dict[str, Any]]:
 def sentences(
     rows: Sequence[dict[str, Any]], disturbances: Disturbances, results: dict[str, list[RankResult]]
 ) -> Iterator[str]:
-    """Who suffers most and least, and what slows nobody."""
+    """Name the strategies that suffer most and least, and the links that slow none."""
     if len(rows) > 1:
         (most, least), (first, *_, last) = ((f"{row['takes']:.2f}x" for row in (rows[0], rows[-1])), rows)
         alike = f"All take {most} as long."

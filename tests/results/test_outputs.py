@@ -15,7 +15,7 @@ from ndparallel.lessons.main import main, run_lesson
 from ndparallel.lessons.registry import available, load
 from ndparallel.lessons.runner import Runner
 from ndparallel.results.measure import failed
-from ndparallel.results.outputs import drawn, told
+from ndparallel.results.outputs import drawn_strategies, narrated_strategy
 from ndparallel.training.job import Job
 from tests.support.common import SMALL
 
@@ -198,7 +198,7 @@ RAN = Ran({"single GPU": [1], "a": [1], "b": [1], "c": [1], "too large": []})
     ],
 )
 def test_what_is_drawn_is_what_was_asked_for_or_the_contrast_or_the_last(arguments, contrast, names):
-    assert drawn(RAN, contrast, arguments) == names
+    assert drawn_strategies(RAN, contrast, arguments) == names
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_is_drawn_is_what_was_asked_for_or_the_contrast_or_the_last(argumen
     ],
 )
 def test_what_is_told_is_the_last_asked_for_or_the_last_of_the_contrast(arguments, contrast, name):
-    assert told(RAN, contrast, arguments) == name
+    assert narrated_strategy(RAN, contrast, arguments) == name
 
 
 # ------------------------------------------------------------------------------------ what there is to notice
