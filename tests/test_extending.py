@@ -1,5 +1,7 @@
 """docs/extending.md: what its examples add works everywhere, without a word about it anywhere else."""
 
+import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,14 +17,19 @@ from ndparallel.collective.runs import LOCKSTEP, measure
 from ndparallel.commands.command_line import main
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
+from ndparallel.lessons.main import main as lesson_main
+from ndparallel.lessons.registry import load
 from ndparallel.pipeline.catalog import RECIPES, build
 from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.families import FAMILIES
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
+from ndparallel.results.report import COLUMNS, Column
 from ndparallel.search.bounds.price import price
 from ndparallel.search.search import search
 from ndparallel.training.job import Job
@@ -34,8 +41,12 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
 def follow(section: str) -> None:
     """Run the Python of one section of the page."""
+    exec(blocks(section, "python"), {"__name__": "example"})
+
+
+def blocks(section: str, language: str) -> str:
     text = PAGE.read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
-    exec("\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.S)), {"__name__": "example"})
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", text, flags=re.S))
 
 
 # ------------------------------------------------------------------------------------------------- a schedule
@@ -141,3 +152,131 @@ def test_an_algorithm_of_the_page_is_chosen_where_latency_counts_most(algorithm,
     assert prices.choose_algorithm("all_gather", Group("all", tuple(range(8))), machine, 1000) == algorithm
     assert main(["collective", "all_gather", "--ranks", "4", "--algorithm", algorithm, "--show"]) == 0
     assert "latency is paid once" in " ".join(capsys.readouterr().out.split())
+
+
+# ------------------------------------------------------------------------------------------------------ a GPU
+
+
+def test_a_gpu_of_the_page_is_its_preset_with_what_differs(tmp_path, capsys):
+    path = tmp_path / "h100-pcie.toml"
+    path.write_text(blocks("A GPU", "toml"))
+    made, base = find_hardware(str(path)), find_hardware("h100")
+    bandwidths = [hardware.inside.bandwidth_bytes_per_second for hardware in (made, base)]
+    assert made.name == "h100-pcie" and bandwidths[0] / bandwidths[1] == pytest.approx(64 / 450)
+    assert (made.memory_bytes, made.across) == (base.memory_bytes, base.across)
+    slower, faster = (
+        predict(replace(job(), hardware=hardware), Plan(tp=8, dp=2)).seconds for hardware in (made, base)
+    )
+    assert slower > faster * 989 / 756  # fewer FLOP/s, and its link inside a node has a seventh of NVLink's
+    options = ["--engine", "inline", "--strategy", "DDP ring", "--timeline", "none", "--hardware", str(path)]
+    assert lesson_main(load("1d_data_parallel"), options) == 0
+    assert "on h100-pcie" in capsys.readouterr().out.replace("\u00a0", " ")
+
+
+# ------------------------------------------------------------------------------------------------- a strategy
+
+
+@pytest.fixture
+def strategy() -> Iterator[str]:
+    strategies = load("1d_data_parallel").strategies
+    before = [*strategies]
+    follow("A strategy of a lesson")
+    yield strategies[-1].name
+    del strategies[-1]
+    assert strategies == before
+
+
+def row_of(capsys, *options: str) -> dict:
+    assert lesson_main(load("1d_data_parallel"), ["--engine", "inline", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)["strategies"][-1]
+
+
+def test_a_strategy_of_the_page_computes_what_one_gpu_computes_in_fewer_steps(strategy, capsys):
+    options = ["--gpus", "8", "--dtype", "float64"]
+    tree, ring = (row_of(capsys, *options, "--strategy", name) for name in (strategy, "DDP ring"))
+    assert tree["name"] == "DDP tree" and tree["max_gradient_difference"] <= 1e-12
+    assert tree["loss"] == pytest.approx(ring["loss"], rel=1e-12)
+    # a tree sends up and down every edge but the root's: (p - 1) / p of 2 messages, as a ring in all
+    assert tree["bytes_sent_per_gpu"] == pytest.approx(ring["bytes_sent_per_gpu"], rel=1e-3)
+    assert tree["bytes_sent_max"] > ring["bytes_sent_max"]
+
+
+# -------------------------------------------------------------------------------------------- a launch format
+
+
+@pytest.fixture
+def framework() -> Iterator[str]:
+    before = dict(FRAMEWORKS)
+    follow("A launch format")
+    (name,) = FRAMEWORKS.keys() - before.keys()
+    yield name
+    del FRAMEWORKS[name]
+    assert before == FRAMEWORKS
+
+
+ASKED = ["plan", "--model", "llama-3-8b", "--gpus", "16", "--global-batch", "64"]
+
+
+def test_a_launch_format_of_the_page_is_searched_emitted_and_explained(framework, capsys):
+    assert main([*ASKED, "--emit", framework]) == 0
+    found = json.loads(capsys.readouterr().out)
+    degrees = [found["distributed"][f"{axis}_size"] for axis in ("tp", "cp", "pp", "dp")]
+    assert math.prod(degrees) == 16 and found["distributed"]["pp_engine"] in ("1f1b", "afab")
+    samples = found["training"]["micro_batch_size"] * found["training"]["gradient_accumulation_steps"]
+    assert samples * found["distributed"]["dp_size"] == 64
+    assert main(["flags", framework]) == 0
+    assert "distributed.tp_size = N" in capsys.readouterr().out
+
+
+def test_a_launch_format_of_the_page_refuses_what_it_cannot_launch_and_is_gone_afterwards(framework, capsys):
+    assert main([*ASKED, "--zero", "3", "--emit", framework]) == 2
+    assert "no ZeRO" in capsys.readouterr().err
+    del FRAMEWORKS[framework]
+    assert main([*ASKED, "--emit", framework]) == 2
+    assert "invalid choice: 'picotron'" in capsys.readouterr().err
+    follow("A launch format")
+
+
+# --------------------------------------------------------------------------------------------- a model family
+
+
+@pytest.fixture
+def family() -> Iterator[str]:
+    before = dict(FAMILIES)
+    follow("A model family")
+    (name,) = FAMILIES.keys() - before.keys()
+    yield name
+    del FAMILIES[name]
+
+
+def test_a_model_family_of_the_page_has_as_many_parameters_as_is_published(family, tmp_path):
+    """Phi-3-mini: 3,821,079,552 in its published weights."""
+    sizes = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32, "vocab_size": 32064}
+    entries = {"model_type": family, "hidden_act": "silu", "num_attention_heads": 32} | sizes
+    path = tmp_path / "phi-3-mini.json"
+    path.write_text(json.dumps(entries))
+    assert find_model(str(path)).parameters().total == 3_821_079_552
+
+
+# --------------------------------------------------------------------------------------------------- a column
+
+
+@pytest.fixture
+def column() -> Iterator[Column]:
+    before = [*COLUMNS]
+    follow("A column of the lessons' table")
+    yield COLUMNS[-1]
+    del COLUMNS[-1]
+    assert before == COLUMNS
+
+
+def test_a_column_of_the_page_is_in_the_table_and_in_json(column, capsys):
+    row = row_of(capsys, "--strategy", "DDP overlapped")
+    hidden, exposed = (row[f"{kind}_communication_seconds"] for kind in ("hidden", "exposed"))
+    assert 0 < row[column.json] == hidden / (hidden + exposed)
+    options = ["--engine", "inline", "--strategy", "DDP overlapped", "--timeline", "none"]
+    assert lesson_main(load("1d_data_parallel"), options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines if "=0D" in line] == [column.head]
+    assert f"{row[column.json]:.0%}" in next(line for line in lines if line.startswith("DDP overlapped"))
+    assert max(map(len, lines)) <= 100
