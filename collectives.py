@@ -34,6 +34,7 @@ from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot  # before numpy:
 # isort: split
 import numpy as np
 
+Array = np.ndarray
 REDUCTIONS: dict[str, Callable] = {"sum": np.add, "average": np.add, "max": np.maximum}
 
 
@@ -82,11 +83,11 @@ class Member:
         part.outgoing, part.incoming = self.outgoing, self.incoming
         return part
 
-    def send(self, to: int, array: np.ndarray) -> None:
+    def send(self, to: int, array: Array) -> None:
         rank = self.ranks[to % self.size]
         self.gpu.send(rank, array, next(self.outgoing[rank]))
 
-    def receive(self, source: int, into: np.ndarray, combine: Callable | None = None) -> None:
+    def receive(self, source: int, into: Array, combine: Callable | None = None) -> None:
         rank = self.ranks[source % self.size]
         self.gpu.receive(rank, next(self.incoming[rank]), into, combine)
 
@@ -124,7 +125,7 @@ def register(collective: str, name: str, seconds: Callable[..., Any], **more: An
 
 
 @register("reduce_scatter", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
-def ring_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable) -> None:
+def ring_reduce_scatter(me: Member, pieces: list[Array], combine: Callable) -> None:
     """Pass on the piece combined last and add to the next: after p - 1 steps, rank r has the whole sum of
     piece r."""
     p, r = me.size, me.index
@@ -134,7 +135,7 @@ def ring_reduce_scatter(me: Member, pieces: list[np.ndarray], combine: Callable)
 
 
 @register("all_gather", "ring", lambda p, a, b: (p - 1) * (a + b / p), ring_passes=1)
-def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
+def ring_all_gather(me: Member, pieces: list[Array]) -> None:
     """Pass on the piece received last: after p - 1 steps everybody has all."""
     p, r = me.size, me.index
     for step in range(p - 1):
@@ -143,7 +144,7 @@ def ring_all_gather(me: Member, pieces: list[np.ndarray]) -> None:
 
 
 @register("all_reduce", "ring", lambda p, a, b: 2 * (p - 1) * (a + b / p), ring_passes=2)
-def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
+def ring_all_reduce(me: Member, whole: Array, combine: Callable) -> None:
     """Reduce-scatter, then all-gather: each rank sends 2 (p-1)/p n."""
     pieces = split(whole, me.size)
     ring_reduce_scatter(me, pieces, combine)
@@ -154,7 +155,7 @@ def ring_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
 
 
 @register("broadcast", "one-by-one", lambda p, a, b: a * (p > 1) + (p - 1) * b)
-def one_by_one_broadcast(me: Member, whole: np.ndarray, root: int) -> None:
+def one_by_one_broadcast(me: Member, whole: Array, root: int) -> None:
     """The root sends to each in turn."""
     if me.index == root:
         for other in range(1, me.size):
@@ -164,7 +165,7 @@ def one_by_one_broadcast(me: Member, whole: np.ndarray, root: int) -> None:
 
 
 @register("reduce", "one-by-one", lambda p, a, b: a * (p > 1) + (p - 1) * b)
-def one_by_one_reduce(me: Member, whole: np.ndarray, root: int, combine: Callable) -> None:
+def one_by_one_reduce(me: Member, whole: Array, root: int, combine: Callable) -> None:
     """All send to the root, whose door is the bottleneck; it adds up."""
     if me.index == root:
         for other in range(1, me.size):
@@ -174,14 +175,14 @@ def one_by_one_reduce(me: Member, whole: np.ndarray, root: int, combine: Callabl
 
 
 @register("all_reduce", "naive", lambda p, a, b: 2 * a * (p > 1) + 2 * (p - 1) * b)
-def naive_all_reduce(me: Member, whole: np.ndarray, combine: Callable) -> None:
+def naive_all_reduce(me: Member, whole: Array, combine: Callable) -> None:
     """All send to rank 0, whose door is the bottleneck; it adds up, and sends the sum to each in turn."""
     one_by_one_reduce(me, whole, 0, combine)
     one_by_one_broadcast(me, whole, 0)
 
 
 @register("gather", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
-def direct_gather(me: Member, pieces: list[np.ndarray], root: int) -> None:
+def direct_gather(me: Member, pieces: list[Array], root: int) -> None:
     """All send to the root, which takes their pieces in one after another."""
     if me.index == root:
         for other in range(1, me.size):
@@ -191,7 +192,7 @@ def direct_gather(me: Member, pieces: list[np.ndarray], root: int) -> None:
 
 
 @register("scatter", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
-def direct_scatter(me: Member, pieces: list[np.ndarray], root: int) -> None:
+def direct_scatter(me: Member, pieces: list[Array], root: int) -> None:
     """The root sends each its piece."""
     if me.index == root:
         for other in range(1, me.size):
@@ -201,7 +202,7 @@ def direct_scatter(me: Member, pieces: list[np.ndarray], root: int) -> None:
 
 
 @register("all_to_all", "direct", lambda p, a, b: a * (p > 1) + (p - 1) / p * b)
-def direct_all_to_all(me: Member, outgoing: list[np.ndarray], incoming: list[np.ndarray]) -> None:
+def direct_all_to_all(me: Member, outgoing: list[Array], incoming: list[Array]) -> None:
     """Each sends a part to each, and sends all before it looks at what comes: no door is idle, and latency is
     paid once."""
     p, r = me.size, me.index
@@ -226,12 +227,7 @@ def dissemination_barrier(me: Member) -> None:
 
 
 def all_reduce(
-    gpu: GPU,
-    array: np.ndarray,
-    group: Group,
-    op: str = "sum",
-    algorithm: str = "ring",
-    async_op: bool = False,
+    gpu: GPU, array: Array, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False
 ):
     """Give every rank the combination of all ranks' arrays, in `array`. Returns it, or a Handle with
     `async_op`."""
@@ -242,14 +238,13 @@ def all_reduce(
         run(me, work, combine)
         _average(work, op, group)
 
-    return _call(
-        gpu, group, ("all_reduce", algorithm, op, array.shape, array.dtype.str), body, array, work, async_op
-    )
+    call = ("all_reduce", algorithm, op, array.shape, array.dtype.str)
+    return _call(gpu, group, call, body, array, work, async_op)
 
 
 def reduce(
     gpu: GPU,
-    array: np.ndarray,
+    array: Array,
     group: Group,
     root: int = 0,
     op: str = "sum",
@@ -272,8 +267,8 @@ def reduce(
 
 def reduce_scatter(
     gpu: GPU,
-    output: np.ndarray,
-    array: np.ndarray,
+    output: Array,
+    array: Array,
     group: Group,
     op: str = "sum",
     algorithm: str = "ring",
@@ -290,24 +285,12 @@ def reduce_scatter(
         run(me, pieces, combine)
         _average(mine, op, group)
 
-    return _call(
-        gpu,
-        group,
-        ("reduce_scatter", algorithm, op, array.shape, array.dtype.str),
-        body,
-        output,
-        mine,
-        async_op,
-    )
+    call = ("reduce_scatter", algorithm, op, array.shape, array.dtype.str)
+    return _call(gpu, group, call, body, output, mine, async_op)
 
 
 def all_gather(
-    gpu: GPU,
-    output: np.ndarray,
-    piece: np.ndarray,
-    group: Group,
-    algorithm: str = "ring",
-    async_op: bool = False,
+    gpu: GPU, output: Array, piece: Array, group: Group, algorithm: str = "ring", async_op: bool = False
 ):
     """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split
     gives it."""
@@ -317,24 +300,12 @@ def all_gather(
     mine = pieces[group.index(gpu.rank)]
     _check_size("piece", piece, mine.size)
     write(mine, piece)
-    return _call(
-        gpu,
-        group,
-        ("all_gather", algorithm, output.shape, output.dtype.str),
-        lambda me: run(me, pieces),
-        output,
-        work,
-        async_op,
-    )
+    call = ("all_gather", algorithm, output.shape, output.dtype.str)
+    return _call(gpu, group, call, lambda me: run(me, pieces), output, work, async_op)
 
 
 def broadcast(
-    gpu: GPU,
-    array: np.ndarray,
-    group: Group,
-    root: int = 0,
-    algorithm: str = "one-by-one",
-    async_op: bool = False,
+    gpu: GPU, array: Array, group: Group, root: int = 0, algorithm: str = "one-by-one", async_op: bool = False
 ):
     """Give every rank the root's array, in `array`."""
     run = _find("broadcast", algorithm)
@@ -343,14 +314,7 @@ def broadcast(
     return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
 
 
-def gather(
-    gpu: GPU,
-    output: np.ndarray | None,
-    piece: np.ndarray,
-    group: Group,
-    root: int = 0,
-    async_op: bool = False,
-):
+def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int = 0, async_op: bool = False):
     """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes
     as in `all_gather`."""
     index, pieces = group.index(gpu.rank), [piece.reshape(-1)] * group.size
@@ -365,12 +329,7 @@ def gather(
 
 
 def scatter(
-    gpu: GPU,
-    output: np.ndarray,
-    array: np.ndarray | None,
-    group: Group,
-    root: int = 0,
-    async_op: bool = False,
+    gpu: GPU, output: Array, array: Array | None, group: Group, root: int = 0, async_op: bool = False
 ):
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
     index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
@@ -385,8 +344,8 @@ def scatter(
 
 def all_to_all(
     gpu: GPU,
-    output: np.ndarray,
-    array: np.ndarray,
+    output: Array,
+    array: Array,
     group: Group,
     output_splits: Sequence[int] | None = None,
     input_splits: Sequence[int] | None = None,
@@ -428,8 +387,8 @@ def _call(
     group: Group,
     call: tuple,
     body: Callable,
-    output: np.ndarray | None,
-    work: np.ndarray | None,
+    output: Array | None,
+    work: Array | None,
     async_op: bool,
 ):
     """Run `body` on the group's stream; `work` becomes the content of `output` when the handle is waited
@@ -447,14 +406,11 @@ def _call(
             gpu.record(
                 COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks
             )
-    handle = Handle(
-        gpu,
-        label,
-        start,
-        stream.now,
-        lambda: output if is_flat_view(work, output) else write(output, work),
-        stream.name,
-    )
+
+    def finish() -> Array | None:
+        return output if _is_view(work, output) else write(output, work)
+
+    handle = Handle(gpu, label, start, stream.now, finish, stream.name)
     return handle if async_op else handle.wait()
 
 
@@ -466,37 +422,30 @@ def _find(collective: str, name: str) -> Callable[..., None]:
     return ALGORITHMS[collective][name].run
 
 
-def _flat(array: np.ndarray, copy: bool) -> np.ndarray:
-    """One dimension, in the array's own memory where that is possible and a copy is not asked for."""
+def _flat(array: Array, copy: bool) -> Array:
+    """Return the array in one dimension: a copy, or its own memory where that can be."""
     return snapshot(array).reshape(-1) if copy else array.reshape(-1)
 
 
-def _blank(output: np.ndarray, async_op: bool) -> np.ndarray:
-    """Where to put together, in one dimension, what will be in `output`: there, if that is possible and may
-    be."""
+def _blank(output: Array, async_op: bool) -> Array:
+    """Return a 1-D work array for the result: `output`'s own memory if it can be written in place, else a new
+    array."""
     in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
     return output.reshape(-1) if in_place else np.empty(output.size, output.dtype)
 
 
-def is_flat_view(work: np.ndarray | None, output: np.ndarray | None) -> bool:
-    """Whether `work`, which is either made for this call or `output` in one dimension, is the latter."""
-    return work is output or (
-        work is not None
-        and output is not None
-        and work.base is (output if output.base is None else output.base)
-    )
+def _is_view(work: Array | None, output: Array | None) -> bool:
+    """Whether `work`, made by `_flat` or `_blank`, is in the memory of `output` itself."""
+    if work is output or work is None or output is None:
+        return work is output
+    return work.base is (output if output.base is None else output.base)
 
 
-def write(output: np.ndarray | None, work: np.ndarray | None) -> np.ndarray | None:
-    if output is not None and work is not None and output.flags.writeable and not _same_memory(output, work):
-        output[...] = work.reshape(output.shape)
+def write(output: Array | None, content: Array | None) -> Array | None:
+    """Put `content` of any shape into `output`, unless there is none or it is read-only."""
+    if output is not None and content is not None and output.flags.writeable:
+        output[...] = content.reshape(output.shape)
     return output
-
-
-def _same_memory(one: np.ndarray, other: np.ndarray) -> bool:
-    if not np.may_share_memory(one, other) or not (one.flags.c_contiguous and other.flags.c_contiguous):
-        return False
-    return one.__array_interface__["data"] == other.__array_interface__["data"]
 
 
 def split_sizes(size: int, parts: int) -> list[int]:
@@ -505,16 +454,16 @@ def split_sizes(size: int, parts: int) -> list[int]:
     return [least + 1] * larger + [least] * (parts - larger)
 
 
-def cut(array: np.ndarray, rows: Sequence[int]) -> list[np.ndarray]:
+def cut(array: Array, rows: Sequence[int]) -> list[Array]:
     return [array[end - size : end] for size, end in zip(rows, accumulate(rows))]
 
 
-def split(array: np.ndarray, parts: int) -> list[np.ndarray]:
+def split(array: Array, parts: int) -> list[Array]:
     """What np.array_split does, in a quarter of its time."""
     return cut(array, split_sizes(len(array), parts))
 
 
-def _reduction(op: str, array: np.ndarray) -> Callable:
+def _reduction(op: str, array: Array) -> Callable:
     if op not in REDUCTIONS:
         raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.")
     if op == "average" and not np.issubdtype(array.dtype, np.inexact):
@@ -525,7 +474,7 @@ def _reduction(op: str, array: np.ndarray) -> Callable:
     return REDUCTIONS[op]
 
 
-def _average(array: np.ndarray, op: str, group: Group) -> None:
+def _average(array: Array, op: str, group: Group) -> None:
     if op == "average" and array.flags.writeable:
         array /= group.size
 
@@ -536,18 +485,18 @@ def _checked(root: int, group: Group) -> int:
     return root
 
 
-def _given(name: str, array: np.ndarray | None) -> np.ndarray:
+def _given(name: str, array: Array | None) -> Array:
     if array is None:
         raise ValueError(f"the root needs an array as `{name}`; only the others may give None.")
     return array
 
 
-def _check_size(name: str, array: np.ndarray, size: int) -> None:
+def _check_size(name: str, array: Array, size: int) -> None:
     if array.size != size:
         raise ValueError(f"`{name}` has {array.size} elements; this rank's piece has {size}.")
 
 
-def _check_splits(name: str, splits: Sequence[int], array: np.ndarray, group: Group) -> Sequence[int]:
+def _check_splits(name: str, splits: Sequence[int], array: Array, group: Group) -> Sequence[int]:
     if len(splits) != group.size or sum(splits) != len(array) or min(splits) < 0:
         raise ValueError(
             f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not "
