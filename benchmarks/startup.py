@@ -1,5 +1,5 @@
-"""How long a learner waits: the 1D and 4D lessons and `ndparallel compare`, against the time that importing
-numpy and rich takes anyway.
+"""How long a learner waits: the 1D and 4D lessons, `ndparallel compare` and `plan`, against the time that
+importing numpy and rich takes anyway.
 
 Idea   Every round runs the floor and the commands one after another, so that what else the machine does slows
        all alike. The ratio of the fastest of each is what the machine could do; the median ratio is what it
@@ -16,10 +16,13 @@ from time import perf_counter
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOOR = ("-c", "import numpy, rich.console, rich.table")
+JOB = "--model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192"
+PLAN = "--tp 8 --pp 4 --zero 1"
 COMMANDS = {
     "python 1d_data_parallel.py": (("1d_data_parallel.py",), 8),
     "python 4d_combined.py": (("4d_combined.py",), 12),
     "ndparallel compare": (("-m", "ndparallel", "compare"), 24),
+    "ndparallel plan": (("-m", "ndparallel", "plan", *JOB.split(), *PLAN.split()), 2.7),
 }
 
 

@@ -35,7 +35,7 @@ FLOORS_OF_ROOM = {
         {"memory", "legality"},
         {"lesson_runs"},
         {"prediction", "options"},
-        {"imbalance", "picture"},
+        {"describe", "imbalance", "picture"},
     ],
     "search": [
         {"bounds", "what_if"},

@@ -8,7 +8,7 @@ Idea   The decision tree that circulates is followed step by step, with this job
 
 import argparse
 
-from ndparallel.planner.options import add_job_options, job_from
+from ndparallel.planner.options import add_job_options, job_from, with_defaults
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.advice import Advice, advise
@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    arguments = with_defaults(arguments)
     advice = advise(job_from(arguments), arguments.gpus)
     if arguments.json:
         print_json(advice.as_dict())

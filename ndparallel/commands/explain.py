@@ -15,7 +15,7 @@ from ndparallel.base.errors import unknown
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan
+from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.streams import Item, StreamClock
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    job, plan = job_and_plan(arguments)
+    job, plan = job_and_plan(with_defaults(arguments))
     unit = arguments.unit or units_of(job)[0]
     if unit not in units_of(job):
         raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))

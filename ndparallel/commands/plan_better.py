@@ -10,9 +10,9 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import duration
 from ndparallel.launch_flags.frameworks import Framework
+from ndparallel.planner.describe import plan_words
 from ndparallel.planner.prediction import Prediction
 from ndparallel.search.search import search
-from ndparallel.search.tables import words_of
 
 
 def comparison(found: Prediction, framework: Framework) -> tuple[dict[str, Any], list[str]]:
@@ -45,7 +45,7 @@ def sentence(found: Prediction, best: Prediction | None, framework: Framework) -
         return f"The search finds no plan that {framework.release} can launch and that is faster and fits."
     gain = duration(best.seconds, found.seconds).removeprefix("takes ")
     fits = ", and fits" if found.missing_bytes > 0 else ""
-    plan = words_of(best.plan)
+    plan = plan_words(best.plan)
     return (
         f"Of the plans that {framework.release} can launch, the search's best takes "
         f"{si(best.seconds, 's')}, {gain}{fits}: {plan}."

@@ -16,12 +16,12 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quoting import visible
-from ndparallel.planner.options import add_job_options, job_from
+from ndparallel.planner.describe import plan_words
+from ndparallel.planner.options import add_job_options, job_from, with_defaults
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
 from ndparallel.search.scaling_svg import scaling_svg
-from ndparallel.search.tables import words_of
 
 COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    arguments = with_defaults(arguments)
     check_writable(arguments.svg)
     job, sizes = job_from(arguments), sizes_from(arguments.sizes)
     if arguments.gpus < 1:
@@ -95,7 +96,7 @@ def table_of(points: list[Point], width: int) -> Table:
 def cells(point: Point, base: Point | None) -> tuple[str, ...]:
     row, best, efficiency = USUAL.get(point.gpus), point.best, point.efficiency(base)
     return (
-        f"{point.gpus}: {words_of(best.plan) if best else 'none fits'}",
+        f"{point.gpus}: {plan_words(best.plan) if best else 'none fits'}",
         f"{point.global_batch}",
         si(best.seconds, "s") if best else "-",
         f"{efficiency:.0%}" if efficiency else "-",

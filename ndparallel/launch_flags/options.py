@@ -13,7 +13,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.job import TrainingJob
-from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, routing_from
+from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from
 from ndparallel.planner.prediction import Prediction
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
@@ -74,10 +74,7 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
 
 def refuse_other_options(arguments: argparse.Namespace, framework: Framework, path: Path) -> None:
     """Raise UserError for a size or a degree beside a file that has its own."""
-    parser = argparse.ArgumentParser()
-    add_job_options(parser)
-    add_plan_options(parser)
-    for name, default in vars(parser.parse_args([])).items():
+    for name, default in (JOB_DEFAULTS | PLAN_DEFAULTS).items():
         if getattr(arguments, name) not in (None, default) and name not in BESIDE_A_FILE:
             option = name.replace("_", "-")
             raise UserError(

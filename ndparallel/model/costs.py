@@ -32,6 +32,7 @@ import numpy as np
 
 from gpu import Operation
 
+RECOMPUTE = ("none", "selective", "full")  # what a layer computes again in its backward pass
 BEYOND_NUMPY = {"bfloat16": 2, "float8": 1}
 
 

@@ -30,7 +30,6 @@ from ndparallel.parallel.expert import ExpertParallel
 from ndparallel.parallel.slices import Parameter, part, views
 from ndparallel.parallel.tensor import TensorParallel
 
-RECOMPUTE = ("none", "selective", "full")
 MOST_OPERATIONS = 4096  # that a rank keeps in mind: experts make ever new ones
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.hardware.accelerator import Accelerator
-from ndparallel.model.units import RECOMPUTE
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import (
     MOST_STAGES_ABOVE_LAYERS,
     Rule,

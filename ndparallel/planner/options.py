@@ -11,7 +11,7 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.model.units import RECOMPUTE
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
@@ -33,10 +33,55 @@ MODEL_FLAGS = {  # our name: Megatron's, meaning
     "expert_ffn": ("--moe-ffn-hidden-size", "width of an expert"),
 }
 OVERLAPS = ("tp", "dp", "pp", "cp")
+# the defaults of all options, in one place: the parser leaves out what was not given
+JOB_DEFAULTS: dict[str, Any] = {
+    "model": None,
+    **dict.fromkeys(MODEL_FLAGS),
+    "hardware": "h100",
+    "gpus": None,
+    "sequence": 4096,
+    "global_batch": None,
+    "dtype": "bf16",
+    "software": None,
+    "flash_attention": None,
+    "routing_imbalance": 1.0,
+    "capacity_factor": None,
+    "context_parallel": VARIANTS[0],
+    "cp_comm_type": None,
+    "overlap": None,
+}
+PLAN_DEFAULTS: dict[str, Any] = {
+    "tp": 1,
+    "pp": 1,
+    "dp": None,
+    "ep": 1,
+    "cp": 1,
+    "micro_batch": 1,
+    "chunks": None,
+    "layers_per_stage": None,
+    "schedule": None,
+    "zero": 0,
+    "shards": 0,
+    "sequence_parallel": None,
+    "recompute": "none",
+    "recompute_layers": 0,
+    "recompute_method": "block",
+    "recompute_modules": None,
+}
+
+
+def with_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The options of job and plan, and the defaults of those that were not given."""
+    return argparse.Namespace(**JOB_DEFAULTS | PLAN_DEFAULTS | vars(arguments))
+
+
+def plan_options_given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of the plan that were given."""
+    return {name: getattr(arguments, name) for name in PLAN_DEFAULTS if hasattr(arguments, name)}
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
-    job = parser.add_argument_group("the job")
+    job = parser.add_argument_group("the job", argument_default=argparse.SUPPRESS)
     job.add_argument(
         "--model",
         metavar="NAME|FILE",
@@ -46,7 +91,6 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         job.add_argument(f"--{name.replace('_', '-')}", megatron, type=int, metavar="N", help=meaning)
     job.add_argument(
         "--hardware",
-        default="h100",
         metavar="NAME|FILE",
         help="a preset, or a JSON or TOML file (default h100)",
     )
@@ -55,14 +99,13 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "--sequence",
         "--seq-length",
         type=int,
-        default=4096,
         metavar="N",
         help="tokens in a sequence (default 4096)",
     )
     job.add_argument(
         "--global-batch", "--global-batch-size", type=int, metavar="N", help="sequences in a step (needed)"
     )
-    job.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the layers' matmuls (default bf16)")
+    job.add_argument("--dtype", choices=DTYPES, help="of the layers' matmuls (default bf16)")
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
     job.add_argument(
         "--software",
@@ -70,16 +113,13 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(STACKS)} (default megatron-core; pocket on pocket)",
     )
     flash = job.add_mutually_exclusive_group()
-    flash.add_argument(
-        "--flash-attention", "--use-flash-attn", action="store_true", default=None, help="fused attention"
-    )
+    flash.add_argument("--flash-attention", "--use-flash-attn", action="store_true", help="fused attention")
     flash.add_argument(
         "--no-flash-attention", dest="flash_attention", action="store_false", help="scores go through memory"
     )
     ratio: dict[str, Any] = {"type": float, "metavar": "X"}
     job.add_argument(
         "--routing-imbalance",
-        default=1.0,
         help="rows of the busiest rank's experts, in the mean's (default 1)",
         **ratio,
     )
@@ -93,7 +133,6 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     ways.add_argument(
         "--context-parallel",
         choices=VARIANTS,
-        default=VARIANTS[0],
         help="how keys and values travel (default ring)",
     )
     ways.add_argument("--cp-comm-type", choices=("p2p", "all_gather"), help=argparse.SUPPRESS)
@@ -105,29 +144,21 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    plan = parser.add_argument_group("the plan")
+    plan = parser.add_argument_group("the plan", argument_default=argparse.SUPPRESS)
     number: dict[str, Any] = {"type": int, "metavar": "N"}
-    plan.add_argument(
-        "--tp", "--tensor-model-parallel-size", default=1, help="tensor parallelism (default 1)", **number
-    )
-    plan.add_argument(
-        "--pp", "--pipeline-model-parallel-size", default=1, help="pipeline ranks (default 1)", **number
-    )
+    plan.add_argument("--tp", "--tensor-model-parallel-size", help="tensor parallelism (default 1)", **number)
+    plan.add_argument("--pp", "--pipeline-model-parallel-size", help="pipeline ranks (default 1)", **number)
     plan.add_argument("--dp", help="data parallelism (default: what the GPUs leave)", **number)
     plan.add_argument(
         "--ep",
         "--expert-model-parallel-size",
-        default=1,
         help="expert parallelism, within tp*cp*dp (default 1)",
         **number,
     )
-    plan.add_argument(
-        "--cp", "--context-parallel-size", default=1, help="context parallelism (default 1)", **number
-    )
+    plan.add_argument("--cp", "--context-parallel-size", help="context parallelism (default 1)", **number)
     plan.add_argument(
         "--micro-batch",
         "--micro-batch-size",
-        default=1,
         help="sequences in a microbatch (default 1)",
         **number,
     )
@@ -146,16 +177,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--zero",
         type=int,
-        default=0,
         metavar="0-3",
         help="what dp shards: optimizer, gradients, weights (3: FSDP)",
     )
     plan.add_argument(
         "--use-distributed-optimizer", dest="zero", action="store_const", const=1, help="the same as --zero 1"
     )
-    plan.add_argument(
-        "--shards", default=0, help="of --zero 3: shard over so many ranks and replicate (HSDP)", **number
-    )
+    plan.add_argument("--shards", help="of --zero 3: shard over so many ranks and replicate (HSDP)", **number)
     plan.add_argument(
         "--sequence-parallel",
         action=argparse.BooleanOptionalAction,
@@ -165,19 +193,15 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--recompute",
         "--recompute-granularity",
         choices=RECOMPUTE,
-        default="none",
         help="in the backward pass (default none)",
     )
     plan.add_argument(
         "--recompute-layers",
         "--recompute-num-layers",
-        default=0,
         help="of --recompute full: of each stage (default: all)",
         **number,
     )
-    plan.add_argument(
-        "--recompute-method", choices=("block", "uniform"), default="block", help=argparse.SUPPRESS
-    )
+    plan.add_argument("--recompute-method", choices=("block", "uniform"), help=argparse.SUPPRESS)
     plan.add_argument(
         "--recompute-modules",
         nargs="+",
@@ -194,7 +218,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
-    """What the options describe. Raises UserError, with the nearest legal value, where they cannot be."""
+    """The job and the plan that the options describe, with their defaults. Raises UserError, with the nearest
+    legal value, where they cannot be."""
     check_given(arguments)
     job = job_from(arguments)
     plan = plan_from(arguments, job)
@@ -276,7 +301,7 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
     if arguments.context_parallel == "all-gather" or arguments.cp_comm_type == "all_gather":
         stack = replace(stack, cp_gathers=True)
-    if getattr(arguments, "recompute_modules", None):  # an option of the plan, which some commands have not
+    if arguments.recompute_modules:
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
         raise UserError(

@@ -9,11 +9,14 @@ Limit  One step: its layers, microbatches and ranks.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
-from ndparallel.model.units import Routed
+
+if TYPE_CHECKING:
+    from ndparallel.model.units import Routed
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +26,7 @@ class TokenCounts:
     rows: Mapping[tuple[int, int], Mapping[int, Sequence[int]]]
 
     @classmethod
-    def of_step(cls, routed: Sequence[Mapping[tuple[str, int], Routed]]) -> "TokenCounts":
+    def of_step(cls, routed: Sequence[Mapping[tuple[str, int], "Routed"]]) -> "TokenCounts":
         """From what each rank noted of one step: `outcome.routed[step]` of
         ndparallel.training.replica.Outcome, rank by rank."""
         rows: dict[tuple[int, int], dict[int, Sequence[int]]] = {}

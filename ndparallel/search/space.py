@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.model.units import RECOMPUTE
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob

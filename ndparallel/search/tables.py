@@ -10,9 +10,8 @@ from rich.table import Table
 
 from gpu import si
 from ndparallel.base.words import WIDTH, count
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.describe import bound, plan_words
 from ndparallel.planner.prediction import DEGREES, Prediction
-from ndparallel.planner.software import find_stack
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.search import Found
@@ -28,57 +27,10 @@ def with_words_last(table: Table) -> Table:
     return table
 
 
-def layout(plan: Plan) -> list[str]:
-    """The plan in words, without what it does not use."""
-    degrees = " x ".join(
-        f"{name.upper()}{value}" for name in ("tp", "cp", "pp", "dp") if (value := getattr(plan, name)) > 1
-    )
-    words = [
-        degrees or "one GPU",
-        f"EP{plan.ep}" * (plan.ep > 1),
-        ("", "ZeRO-1", "ZeRO-2", "FSDP")[plan.zero],
-        "SP" * plan.sequence_parallel,
-    ]
-    words += [plan.schedule + f" with {plan.chunks} chunks" * (plan.chunks > 1)] if plan.pp > 1 else []
-    some = f" of {plan.recompute_layers} layers a stage" * (plan.recompute_layers > 0)
-    words += [f"{plan.recompute} recomputation{some}"] if plan.recompute != "none" else []
-    return [word for word in words if word]
-
-
-def besides(job: TrainingJob, plan: Plan) -> list[str]:
-    """What else is not as usual: modules that run again, uneven routing, keys and values that are
-    gathered."""
-    modules = (
-        job.stack.selective
-        if plan.recompute == "selective" and job.stack.selective != find_stack(job.stack.name).selective
-        else ()
-    )
-    imbalance = job.routing_imbalance
-    words = {
-        f"recomputing {' and '.join(modules)}": modules,
-        f"the busiest rank's experts with {imbalance:g} times the mean's rows": imbalance > 1,
-        f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
-        "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
-    }
-    return [word for word, holds in words.items() if holds]
-
-
-def bound(found: Prediction) -> tuple[str, float]:
-    """What takes most beside compute, and which share of the step."""
-    others = {kind: seconds for kind, seconds in found.step.breakdown.items() if kind != "compute"}
-    kind = max(others, key=lambda kind: others[kind])
-    return kind, float(others[kind] / found.seconds)
-
-
-def words_of(plan: Plan) -> str:
-    size = [f"microbatches of {plan.micro_batch}"] if plan.micro_batch > 1 else []
-    return ", ".join([*layout(plan), *size])
-
-
 def cells(found: Prediction) -> tuple[str, ...]:
     kind, share = bound(found)
     return (
-        words_of(found.plan),
+        plan_words(found.plan),
         si(found.seconds, "s"),
         f"{found.mfu:.1%}",
         si(float(found.fullest.total), "B"),
@@ -184,9 +136,9 @@ def show_search(found: Found, changed: dict[str, Prediction]) -> None:
 def show_changes(console: Console, before: Prediction, changed: dict[str, Prediction]) -> None:
     if changed:
         console.print()
-        rows = [("as it is", si(before.seconds, "s"), "-", words_of(before.plan))]
+        rows = [("as it is", si(before.seconds, "s"), "-", plan_words(before.plan))]
         rows += [
-            (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", words_of(now.plan))
+            (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", plan_words(now.plan))
             for change, now in changed.items()
         ]
         console.print(

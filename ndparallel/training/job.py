@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import count
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.model.stages import layers_per_stage
-from ndparallel.model.units import RECOMPUTE, ModelConfig
+from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.divisibility import (
     MOST_STAGES_ABOVE_LAYERS,

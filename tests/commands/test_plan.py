@@ -1,11 +1,17 @@
 """Claims about `ndparallel plan`, `explain` and `validate`: what they print, and what they refuse."""
 
+import argparse
 import json
+import subprocess
+import sys
 
 import pytest
 
 from ndparallel.commands.command_line import main
 from ndparallel.planner.error_bar import error_bar
+from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.pipeline import PipelineTimer
+from ndparallel.planner.step.step import Step
 from ndparallel.training.job import Job
 from ndparallel.validation.cases import express, read_cases
 from tests.support.common import measured
@@ -45,6 +51,32 @@ def test_json_has_the_stable_keys_and_its_parts_add_up(capsys):
     assert found["parameters"] == 8_030_261_248
     assert found["tokens_per_second_per_gpu"] == pytest.approx(8 * 4096 / 8 / found["step_seconds"])
     assert found["days"] == pytest.approx(1e12 / (8 * 4096) * found["step_seconds"] / 86400)
+
+
+@pytest.mark.parametrize("output", [(), ("--json",), ("--emit", "megatron")])
+def test_one_plan_builds_one_parser_one_workload_and_one_step(capsys, monkeypatch, output):
+    built = []
+    for kind in (argparse.ArgumentParser, FrameworkWorkload, PipelineTimer, Step):
+
+        def counted(self, *given, kind=kind, init=kind.__init__, **named):
+            built.append(kind.__name__)
+            init(self, *given, **named)
+
+        monkeypatch.setattr(kind, "__init__", counted)
+    shape = "--layers 8 --hidden 4096 --heads 32 --ffn 11008 --vocab 256 --gpus 8 --global-batch 16"
+    assert main(["plan", *shape.split(), "--tp", "2", "--pp", "2", *output]) == 0
+    assert "Stage imbalance" not in capsys.readouterr().out  # which would time another split
+    assert sorted(built) == ["ArgumentParser", "FrameworkWorkload", "PipelineTimer", "Step"]
+
+
+def test_a_given_plan_imports_neither_the_search_nor_the_lessons_own_layers():
+    plan = ["plan", *LLAMA, "--tp", "2"]
+    seen = f"import sys; from ndparallel.commands.command_line import main; main({plan}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    imported = done.stdout.splitlines()[-1].split()
+    strangers = ("ndparallel.search", "ndparallel.model.layers", "ndparallel.planner.lesson_runs")
+    assert "ndparallel.planner.step.step" in imported
+    assert [name for name in imported if name.startswith(strangers)] == []
 
 
 def test_dp_and_the_number_of_microbatches_are_derived_and_shown(capsys):

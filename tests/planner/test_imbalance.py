@@ -9,6 +9,7 @@ import pytest
 from gpu import si
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.describe import bound
 from ndparallel.planner.imbalance import filled, imbalance_sentences, most_even
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
@@ -17,7 +18,6 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict, step_of, time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.search.tables import bound
 
 PP3 = Plan(pp=3, dp=8, zero=1)
 
