@@ -65,11 +65,11 @@ class Clocks:
     # ---- who talks to whom
 
     def some(self, source: Sequence[int] | np.ndarray, target: Sequence[int] | np.ndarray) -> Path:
-        """From each of these members to the one at its side."""
+        """Return the path from each member of `source` to the one at its place in `target`."""
         return Path(source, target, lambda wave: wave, *self._links(source, target))
 
     def around(self, distance: int) -> Path:
-        """From everybody to the member so much further on, round the ring."""
+        """Return the path from everybody to the member `distance` further on, round the ring."""
         turn = distance % self.p
         links = self._links(self.place, (self.place + turn) % self.p)
         return Path(
@@ -80,7 +80,8 @@ class Clocks:
         )
 
     def partners(self, distance: int) -> Path:
-        """From everybody to the one whose number differs in the bit `distance`, a power of two."""
+        """Return the path from everybody to the member whose number differs in the bit `distance`, a power of
+        two."""
         partner = self.place ^ distance
         return Path(ALL, ALL, lambda wave: wave[..., partner], *self._links(self.place, partner))
 

@@ -65,7 +65,7 @@ def watched(gpu: GPU, collective: str, algorithm: str, group: Group) -> BoardRec
 
 
 def first_board(collective: str, p: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a rank holds at first, and what it brings: one and the same array, but in an all-to-all."""
+    """Return what a rank holds at first, and what it brings: one and the same array, but in an all-to-all."""
     brought, signature = np.zeros(BOARD_BYTES, np.uint8), SIGNATURES[collective]
     pieces = np.array_split(brought, p)
     brings = rank == 0 or signature.root != "from"
@@ -89,7 +89,7 @@ def address(source: int, target: int) -> int:
 
 
 class Frame(NamedTuple):
-    """What had arrived by `seconds`. `arrivals` has, by rank, (source, content) of what came at this
+    """The state of all boards at `seconds`. `arrivals` has, by rank, (source, content) of what came at this
     instant."""
 
     seconds: float
@@ -215,7 +215,7 @@ def margin(rank: int) -> str:
 
 
 def cells_of(show: Show) -> np.ndarray:
-    """Where the boards' cells begin."""
+    """Return the bytes at which the boards' cells begin."""
     changes = [np.flatnonzero(np.diff(board)) + 1 for frame in show.frames for board in frame.boards]
     return np.unique(np.concatenate([[0], *changes])).astype(int)
 
@@ -264,7 +264,7 @@ def idea(show: Show) -> str:
 
 
 def legend(show: Show) -> str:
-    """What the letters mean."""
+    """Say what the letters mean."""
     last = show.p - 1
     if SIGNATURES[show.collective].addressed:
         return (

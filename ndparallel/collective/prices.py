@@ -115,8 +115,8 @@ def fastest(
 
 
 def envelope(collective: str, group: Group, hardware: Hardware) -> list[tuple[int, str]]:
-    """From how many bytes on which algorithm is the fastest, from 1 B to 1 TB: the first entry is that of a
-    byte."""
+    """Return from how many bytes on which algorithm is the fastest, from 1 B to 1 TB; the first entry is that
+    of a byte."""
     names = candidates(collective, group, hardware)
     if len(names) == 1:
         return [(1, names[0])]

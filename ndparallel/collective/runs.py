@@ -23,8 +23,8 @@ LOCKSTEP = "lockstep"
 
 @dataclass(frozen=True)
 class Measured:
-    """What one algorithm took and sent; a rank's is the most of any rank's. `formula_seconds` is None where
-    no closed form holds."""
+    """The seconds, bytes and messages of one algorithm; a rank's is the most of any rank's. `formula_seconds`
+    is None where no closed form holds."""
 
     algorithm: str
     engine: str

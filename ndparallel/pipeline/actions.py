@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 
 class Action(NamedTuple):
-    """What a rank does in one go: `op` is one of F, B, I, W."""
+    """One thing that a rank does without a stop: `op` is one of F, B, I, W."""
 
     op: str
     stage: int
@@ -89,7 +89,7 @@ class Schedule:
         return self.layout.chunks
 
     def steps(self, rank: int) -> list[list[Action]]:
-        """What `rank` runs at once: one action, or a fused pair."""
+        """Return the steps of `rank`, each one action or a fused pair."""
         actions, pairs = self.actions[rank], set(self.fused[rank])
         if not pairs:
             return [[action] for action in actions]

@@ -98,6 +98,7 @@ def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Sched
 
 
 def pair_positions(actions: list[Action], pairs: list[tuple[Action, Action]]) -> list[int]:
-    """Where in `actions` the first of each pair stands; a pair that has lost one of its two is no pair."""
+    """Return the position in `actions` of each pair's first action; a pair that has lost one of its two
+    is no pair."""
     position = {action: place for place, action in enumerate(actions)} if pairs else {}
     return [position[first] for first, second in pairs if first in position and second in position]

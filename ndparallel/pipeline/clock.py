@@ -38,7 +38,7 @@ class Line:
 
 
 class Incoming(NamedTuple):
-    """How the message for an op on a stage comes in: from which stage, on which line."""
+    """The way in of the message for an op on a stage: from which stage, on which line."""
 
     kind: str
     sender_stage: int
@@ -50,7 +50,7 @@ class Incoming(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """How the message of an op on a stage leaves."""
+    """The way out of the message of an op on a stage."""
 
     line: Line
     latency: float

@@ -61,7 +61,7 @@ class Tariff(NamedTuple):
 
 
 class ReplayClocks(NamedTuple):
-    """Where a run stands: the time of every rank, when lines are free, and of every step so far its end, and
+    """The state of a run: the time of every rank, when lines are free, and of every step so far its end, and
     its message's first byte."""
 
     now: list[float]
@@ -247,7 +247,7 @@ def turns(replay: Replay, done: int, until: int) -> list[Turn]:
 def run_freely(
     turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: ReplayClocks
 ) -> None:
-    """Where messages are all the same."""
+    """Replay where all messages take the same."""
     now, ends = clocks.now, clocks.ends
     for rank, steps in turns:
         end = now[rank]

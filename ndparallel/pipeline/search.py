@@ -48,8 +48,9 @@ class Memory(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """How an attempt decides: each rank's head start; the share of a W by which it may delay what comes next;
-    and whether it may delay the last microbatch's I too, which the whole step waits for."""
+    """The rules by which an attempt decides: each rank's head start; the share of a W by which it may
+    delay what comes next; and whether it may delay the last microbatch's I too, which the whole step
+    waits for."""
 
     head_starts: tuple[int, ...]
     delay: float

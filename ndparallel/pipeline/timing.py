@@ -92,6 +92,6 @@ def peak_activations(schedule: Schedule, released_by_input: float = 0.0) -> list
 
 
 def kept_by(released_by_input: float) -> dict[str, float]:
-    """By how many activations each op changes what is kept: I frees the share `released_by_input`, W the
-    rest."""
+    """Return by how many activations each op changes what is kept: I frees the share `released_by_input`,
+    W the rest."""
     return {"F": 1.0, "I": -released_by_input, "W": released_by_input - 1, "B": -1.0}

@@ -92,7 +92,7 @@ def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
 
 
 def spread_layers(layers: int, stages: int, embedding_cost: float = 0.0, head_cost: float = 0.0) -> list[int]:
-    """How many of `layers` each of `stages` holds, so that the slowest stage is as fast as can be.
+    """Return how many of `layers` each of `stages` holds, so that the slowest stage is as fast as can be.
 
     embedding_cost, head_cost: what the first and the last stage do besides, in layers. Among equals a later
     stage takes one more: earlier stages keep more microbatches in memory. Raise UserError if a stage would

@@ -36,14 +36,14 @@ def beside(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
 
 
 def saved(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
-    """What a pair takes less than its two passes, each for itself."""
+    """Return what a pair takes less than its two passes, each for itself."""
     less = total((forward, backward)).get("ep", 0.0) - beside(forward, backward).get("ep", 0.0)
     return TimeBreakdown(ep=less)
 
 
 def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:
-    """How many pairs of each kind a rank runs: as in the shorter of two steps, and so many rounds of what the
-    longer has above it."""
+    """Count the pairs of each kind that a rank runs: as in the shorter of two steps, and so many rounds
+    of what the longer has above it."""
     before, after = count_pairs(few, rank), count_pairs(more, rank)
     return Counter({pair: before[pair] + round(rounds * (after[pair] - before[pair])) for pair in after})
 
