@@ -90,6 +90,15 @@ class Stack:
     # backward lists are in the order of the program: the last matrix first, the residual's sum behind the
     # norm. The others' order is older; seconds are a sum
     in_order: bool = False
+    # tp cuts experts too: rows go over ep, and from there to all tp ranks (else ep ranks have whole experts)
+    expert_tp: bool = False
+    experts_in_turn: bool = False  # a rank's experts are multiplied one after another, with all their kernels
+    # the router's kernels and messages one by one: choosing, counting, permuting, sorting and combining rows,
+    # balancing, the gradient of its weights (else a rough number of launches)
+    routing_in_full: bool = False
+    ep_overlap: bool = False  # rows travel beside shared experts, or the router's backward pass
+    # shared experts have an MLP's activation, and its sums over tp (else their matrices alone are counted)
+    shared_mlp: bool = False
     # ---- of the lessons' runs
     executed: bool = False  # steps are put together as the lessons do, on the clocks of all GPUs
     grid: bool = False  # of those: the loop of 4d_combined.py
@@ -188,6 +197,11 @@ POCKET = Stack(
     copies_kv_heads=True,
     keeps_mixed=True,
     in_order=True,
+    expert_tp=True,
+    experts_in_turn=True,
+    routing_in_full=True,
+    ep_overlap=True,
+    shared_mlp=True,
     dtype="float32",
     executed=True,
     grid=True,

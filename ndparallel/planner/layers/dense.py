@@ -118,30 +118,12 @@ class LayerLists(AttentionLists, ExpertLists):
     # ---- the MLP
 
     def mlp_forward(self) -> list:
-        up, down = (self.product(matrix, "forward") for matrix in self.shape.mlp(self.shape.ffn))
-        middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, False)
-        return [
-            self.norm(False),
-            *self.gather(up, 1 + self.shape.gated),
-            up,
-            middle,
-            *self.summed(down, down),
-            self.residual(False),
-        ]
+        matrices = self.shape.mlp(self.shape.ffn)
+        return [self.norm(False), *self.gated_forward(matrices), self.residual(False)]
 
     def mlp_backward(self) -> list:
-        up, down = self.shape.mlp(self.shape.ffn)
-        down_back, up_back = self.product(down, "dgrad"), self.product(up, "dgrad")
-        middle = self.activation(self.share.rows * self.shape.ffn / self.share.tp, True)
-        half = [
-            *self.gather(down_back),
-            down_back,
-            middle,
-            *self.gather_again(up_back),
-            *self.summed(up_back, self.product(up, "wgrad"), True, 1 + self.shape.gated),
-            self.norm(True),
-        ]
-        return self.with_residual(half)
+        matrices = self.shape.mlp(self.shape.ffn)
+        return self.with_residual([*self.gated_backward(matrices), self.norm(True)])
 
     # ---- the two ends of the model
 

@@ -1,131 +1,221 @@
 """The lists of a mixture of experts: the router, rows on their way, the experts' matrices, the experts that
 serve every token.
 
-Idea   Forward and backward stand next to each other. Experts are whole, on ep ranks; tp ranks route their own
-       shard of the rows. The lists are those of the busiest rank: all others wait for it at each all-to-all.
+Idea   Forward and backward stand next to each other. Experts are whole, on ep ranks, or cut by tp as well; tp
+       ranks route their own shard of the rows. The lists are those of the busiest rank: all others wait for
+       it at each all-to-all.
 Limit  As many rows for each of a rank's experts; routing is the same in every layer.
 
 Glossary
     routed     rows that a rank sends to experts;  received: rows that come to its own
 """
 
+from functools import cached_property
+
 from gpu import Operation
-from ndparallel.planner.layers.operations import ROUTING_LAUNCHES, CollectiveOp
+from ndparallel.planner.layers.operations import ROUTING_LAUNCHES, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import LayerParts, matmul_shape
 from ndparallel.planner.models.shape import Experts
+
+COUNT = 4  # bytes of a number of rows
 
 
 class ExpertLists(LayerParts):
     """Writes the half of a layer that takes the MLP's place."""
 
-    @property
+    @cached_property
     def moe(self) -> Experts:
         if self.shape.experts is None:
             raise ValueError(f"{self.shape.name} has no experts.")
         return self.shape.experts
 
+    @cached_property
+    def own_rows(self):
+        """Rows whose experts the rank chooses."""
+        return self.share.rows / self.share.tp if self.stack.expert_tp else self.share.shard
+
     @property
     def routed(self):
         """Rows that the rank sends: each of its tokens goes to top_k experts."""
-        return self.share.shard * self.moe.top_k * self.share.sent
+        return self.own_rows * self.moe.top_k * self.share.sent
 
     @property
+    def arriving(self):
+        """Rows that come over ep to the busiest rank; all wait for it."""
+        return self.own_rows * self.moe.top_k * self.share.received
+
+    @cached_property
     def received(self):
-        """Rows that the experts of the busiest rank multiply; all wait for it."""
-        return self.share.shard * self.moe.top_k * self.share.received
+        """Rows that the experts of the busiest rank multiply: of all its tp ranks, where tp cuts experts."""
+        return self.arriving * self.share.tp if self.stack.expert_tp else self.arriving
 
     def experts_forward(self) -> list:
-        experts = self.moe
-        routers = [
-            self.product(matrix, "forward", self.share.shard) for matrix in experts.router(self.shape.hidden)
-        ]
-        inner = [
-            self.grouped("up", "forward"),
-            self.expert_activation(False),
-            self.grouped("down", "forward"),
-        ]
+        shared = self.shared(False)
         return [
             self.norm(False),
-            *routers,
+            *self.routers("forward"),
             *self.routing(),
-            self.to_experts("dispatch"),
-            *inner,
+            *self.on_their_way("dispatch", shared),
+            *self.over_tp(),
+            *self.inner(False),
+            *reversed(self.over_tp()),
             self.to_experts("combine"),
-        ] + [
-            *self.shared(False),
+            *self.combined(),
+            *([] if self.stack.ep_overlap else shared),
             self.residual(False),
+            *self.unshared(),
         ]
 
     def experts_backward(self) -> list:
-        experts = self.moe
-        routers = [
-            self.product(matrix, "dgrad", self.share.shard) for matrix in experts.router(self.shape.hidden)
-        ]
-        inner = [self.grouped("down", "dgrad"), self.expert_activation(True), self.grouped("up", "dgrad")]
-        return [
-            self.residual(True),
-            *self.shared(True),
-            self.to_experts("combine"),
-            *inner,
-            self.to_experts("dispatch"),
-        ] + [
-            *self.routing(),
-            *routers,
+        shared, routers = self.shared(True), [*self.routing_backward(), *self.routers("dgrad")]
+        half = [
+            *([] if self.stack.ep_overlap else shared),
+            *self.combined_backward(),
+            *self.on_their_way("combine", shared),
+            *self.over_tp(),
+            *self.inner(True),
+            *reversed(self.over_tp()),
+            *self.on_their_way("dispatch", routers),
+            *([] if self.stack.ep_overlap else routers),
+            *self.permuted_backward(),
+            *self.unshared(),
             self.norm(True),
         ]
+        return self.with_residual(half)
 
-    def expert_activation(self, backward: bool) -> Operation:
-        return self.activation(self.received * self.moe.ffn, backward)
+    # ---- the router, and rows on their way
 
-    def experts_weights(self) -> list:
-        return [
-            self.grouped("up", "wgrad"),
-            self.grouped("down", "wgrad"),
-            *self.weights(self.shared_matrices()),
-        ]
+    def routers(self, side: str) -> list[Operation]:
+        return [self.product(matrix, side, self.own_rows) for matrix in self.moe.router(self.shape.hidden)]
 
-    def routing(self) -> list[Operation]:
+    def routing(self) -> list:
         """Permute rows by expert, and back: read and write each row twice where it is sent, and where it
-        arrives."""
+        arrives. In full: choose, tell how many rows go where, and permute them."""
+        hidden = self.shape.hidden
+        if not self.stack.routing_in_full:
+            elements = (self.routed + self.received) * hidden
+            return [self.elementwise("permute", elements, 4, ROUTING_LAUNCHES)]
+        counts = self.moe.experts * COUNT
         return [
-            self.elementwise(
-                "permute", (self.routed + self.received) * self.shape.hidden, 4, ROUTING_LAUNCHES
-            )
+            self.elementwise("route", self.own_rows * self.moe.experts, 2),
+            Start(self.balance()),
+            CollectiveOp("ep counts", "all_to_all", "ep", counts),
+            CollectiveOp("tp counts", "all_gather", "tp", counts * self.share.tp),
+            self.elementwise("permute", self.routed * hidden, 2),
         ]
+
+    def routing_backward(self) -> list:
+        if not self.stack.routing_in_full:
+            return self.routing()
+        return [self.elementwise("route", self.own_rows * self.moe.experts, 3)]
+
+    def balance(self) -> CollectiveOp:
+        """The sum behind the loss that keeps experts equally busy: of probabilities, and of choices."""
+        size = 2 * self.moe.experts * self.share.micro_batch * self.itemsize
+        return CollectiveOp("balance", "all_reduce", "tp_cp", size)
+
+    def combined(self) -> list:
+        """Rows that came back, summed by token: in full only, else `routing` has it."""
+        if not self.stack.routing_in_full:
+            return []
+        elements = (self.own_rows + self.routed) * self.shape.hidden
+        return [self.elementwise("combine", elements, 1), Wait(self.balance())]
+
+    def combined_backward(self) -> list:
+        elements = (self.own_rows + 2 * self.routed) * self.shape.hidden
+        return [self.elementwise("combine", elements, 1)] if self.stack.routing_in_full else []
+
+    def permuted_backward(self) -> list:
+        elements = (self.own_rows + self.routed) * self.shape.hidden
+        return [self.elementwise("permute", elements, 1)] if self.stack.routing_in_full else []
 
     def to_experts(self, name: str) -> CollectiveOp:
         """The rows of the busiest rank, at whose door all others wait."""
-        size, choices = (
-            self.received * self.shape.hidden * self.itemsize,
-            self.moe.top_k if self.stack.deduplicates else 0,
-        )
+        size = self.arriving * self.shape.hidden * self.itemsize
+        choices = self.moe.top_k if self.stack.deduplicates else 0
         return CollectiveOp(f"ep {name}", "all_to_all", "ep", size, choices=choices)
+
+    def on_their_way(self, name: str, beside: list) -> list:
+        """Rows go over ep; where software overlaps that, `beside` what does not need them."""
+        rows = self.to_experts(name)
+        return [Start(rows), *beside, Wait(rows)] if self.stack.ep_overlap else [rows]
+
+    def over_tp(self) -> list:
+        """Where tp cuts experts, all its ranks need all their rows; then those of one expert are brought
+        together."""
+        size = self.received * self.shape.hidden
+        several = self.stack.routing_in_full and self.share.ep * self.share.tp > 1
+        sort = [self.elementwise("sort", size, 2)] if several else []
+        if not self.stack.expert_tp:
+            return sort
+        return [CollectiveOp("tp all_to_all", "all_to_all", "tp", size * self.itemsize), *sort]
+
+    def unshared(self) -> list:
+        """Every tp rank has routed its own rows; without sequence parallelism all need all of them."""
+        if self.share.sequence_parallel or not self.stack.expert_tp:
+            return []
+        return [CollectiveOp("tp all_gather", "all_gather", "tp", self.activation_bytes)]
+
+    # ---- the experts
+
+    @cached_property
+    def local_experts(self):
+        return self.moe.experts / self.share.ep
+
+    @property
+    def expert_ffn(self):
+        """Width of what a rank has of one expert."""
+        return self.moe.ffn / self.share.tp if self.stack.expert_tp else self.moe.ffn
+
+    def inner(self, backward: bool) -> list[Operation]:
+        """The rank's experts: side by side, or one after another."""
+        side = "dgrad" if backward else "forward"
+        up, down = self.grouped("up", side), self.grouped("down", side)
+        middle = self.expert_activation(backward)
+        one = [down, middle, up] if backward else [up, middle, down]
+        return one * int(self.local_experts) if self.stack.experts_in_turn else one
+
+    def expert_activation(self, backward: bool) -> Operation:
+        rows = self.received / self.local_experts if self.stack.experts_in_turn else self.received
+        return self.activation(rows * self.expert_ffn, backward)
+
+    def experts_weights(self) -> list:
+        up, down = self.grouped("up", "wgrad"), self.grouped("down", "wgrad")
+        shared = self.weights(self.shared_matrices())
+        if not self.stack.in_order:
+            return [up, down, *shared]
+        routers = self.routers("wgrad") if self.stack.routing_in_full else []
+        times = int(self.local_experts) if self.stack.experts_in_turn else 1
+        return [*routers, *shared, *[down] * times, *[up] * times]
 
     def grouped(self, which: str, side: str) -> Operation:
         """One matrix of all the rank's experts: as many products as there are experts on the rank, and as
-        many launches, or one."""
-        experts = self.moe.experts / self.share.ep
-        up, down = self.shape.mlp(self.moe.ffn)
+        many launches, or one. Where experts are multiplied in turn, of one of them."""
+        experts = self.local_experts
+        up, down = self.shape.mlp(self.expert_ffn)
         matrix, rows = up if which == "up" else down, self.received / experts
         m, n, k = matmul_shape(side, rows, matrix.inputs, matrix.outputs)
+        products = 1 if self.stack.experts_in_turn else experts
         one = self.matmul(
             f"experts {matrix.name} {side}",
             m,
             n,
             k,
             self.share.linear_dtype,
-            experts,
+            products,
             side == "wgrad" and self.stack.accumulates,
         )
-        return one._replace(kernels=1 if self.stack.grouped_experts else experts)
+        return one._replace(kernels=1 if self.stack.grouped_experts else products)
 
     def shared_matrices(self):
         experts = self.moe
         return self.shape.mlp(experts.shared_experts * experts.shared_ffn) if experts.shared_experts else ()
 
     def shared(self, backward: bool) -> list:
-        """The experts that serve every row, cut by tp like an MLP."""
+        """The experts that serve every row: an MLP that tp cuts, or its matrices alone."""
         matrices = self.shared_matrices()
+        if matrices and self.stack.shared_mlp:
+            return self.gated_backward(matrices) if backward else self.gated_forward(matrices)
         return [
             self.product(matrix, "dgrad" if backward else "forward")
             for matrix in (reversed(matrices) if backward else matrices)

@@ -10,6 +10,7 @@ Glossary: see `ndparallel.planner.layers.operations`.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpu import Operation
 from ndparallel.model import costs
@@ -30,7 +31,7 @@ class LayerParts:
     share: Share
     stack: Stack
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of a number in activations."""
         return costs.itemsize(self.share.dtype)
@@ -87,9 +88,28 @@ class LayerParts:
         residual = self.residual(True)
         return [*half, residual] if self.stack.in_order else [residual, *half]
 
+    # ---- two matrices with an activation between them
+
+    def gated_forward(self, matrices: tuple[Linear, ...]) -> list:
+        """An MLP of these matrices, without norm and residual."""
+        up, down = (self.product(matrix, "forward") for matrix in matrices)
+        middle = self.activation(self.share.rows * matrices[1].inputs / self.share.tp, False)
+        return [*self.gather(up, 1 + self.shape.gated), up, middle, *self.summed(down, down)]
+
+    def gated_backward(self, matrices: tuple[Linear, ...]) -> list:
+        up, down = matrices
+        down_back, up_back = self.product(down, "dgrad"), self.product(up, "dgrad")
+        return [
+            *self.gather(down_back),
+            down_back,
+            self.activation(self.share.rows * down.inputs / self.share.tp, True),
+            *self.gather_again(up_back),
+            *self.summed(up_back, self.product(up, "wgrad"), True, 1 + self.shape.gated),
+        ]
+
     # ---- the heads of keys and values
 
-    @property
+    @cached_property
     def kv_heads(self):
         """Heads of keys and values on all tp ranks together."""
         heads = self.shape.kv_heads
@@ -152,7 +172,7 @@ class LayerParts:
             self.share.tp if chunks is None else chunks,
         )
 
-    @property
+    @cached_property
     def activation_bytes(self):
         """Bytes of one vector for each of the rows that tp ranks multiply together."""
         return self.share.rows * self.shape.hidden * self.itemsize
