@@ -15,6 +15,7 @@ Glossary
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gpu import Hardware
@@ -77,11 +78,11 @@ class Share:
     linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
     dtype: str = "bfloat16"
 
-    @property
+    @cached_property
     def rows(self):
         return self.micro_batch * self.sequence / self.cp
 
-    @property
+    @cached_property
     def shard(self):
         return self.rows / self.tp if self.sequence_parallel else self.rows
 
