@@ -21,7 +21,7 @@ Glossary
                   logsum)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,9 +49,7 @@ class LocalCore:
 
     @cached_property
     def bias(self) -> np.ndarray | None:
-        return functional.causal_bias(
-            self.queries, self.cp.all_positions(self.context.config.sequence), self.context.dtype
-        )
+        return self.context.causal_bias(self.queries, self.cp.all_positions(self.context.config.sequence))
 
     def pairs(self, q: np.ndarray) -> int:
         """Query-key pairs that the causal mask keeps, over batch and heads."""
@@ -118,10 +116,9 @@ class RingCore(LocalCore):
 
     def __init__(self, block: Unit) -> None:
         super().__init__(block)
-        self.steps = [
-            ring_step(self.queries, self.cp.index, source, self.context.dtype)
-            for source in range(self.cp.size)
-        ]
+        self.steps = [ring_step(len(self.queries), self.cp.index, source) for source in range(self.cp.size)]
+        own = replace(self.steps[self.cp.index], bias=self.context.causal_bias(self.queries, self.queries))
+        self.steps[self.cp.index] = own
 
     def mix(self, q, k, v, saved):
         logsums: list[tuple[RingStep, np.ndarray]] = []
@@ -237,16 +234,16 @@ class RingStep:
         return probabilities
 
 
-def ring_step(positions: tuple[int, ...], index: int, source: int, dtype: str) -> RingStep:
+def ring_step(tokens: int, index: int, source: int) -> RingStep:
     """Early and late halves of zigzag parts: a rank's early queries see no late keys, and the late ones those
     early that are before them.
 
     Of a rank to the left (source < index) all queries see the early keys; of one to the right the late
     queries see all keys.
     """
-    everything, half = slice(None), len(positions) // 2
+    everything, half = slice(None), tokens // 2
     if source == index:
-        return RingStep(source, everything, everything, functional.causal_bias(positions, positions, dtype))
+        return RingStep(source, everything, everything)
     if source < index:
         return RingStep(source, everything, slice(half))
     return RingStep(source, slice(half, None), everything)

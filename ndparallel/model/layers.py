@@ -126,8 +126,7 @@ class Attention(SubLayer):
     def __init__(self, block: "Block") -> None:
         super().__init__(block)
         self.core = attention_core(self.block)
-        context, d = self.context, self.context.config.head_dim
-        self.rotations = functional.rotations_at(context.positions, d, context.dtype)
+        self.rotations, d = self.context.rotations(), self.context.config.head_dim
         queries, keys = (parameter.shape[0] // d for parameter in block.parameters[1:3])
         # heads of q, and of q and k, which alone are turned
         self.queries, self.turned = queries, queries + keys

@@ -42,7 +42,7 @@ def gates_backward(
         picked = probabilities.take(where)
         total = picked.sum(axis=-1, keepdims=True)
         dgates = (dgates - np.einsum("tk,tk->t", dgates, picked / total)[:, None]) / total
-    dprobabilities = np.zeros(probabilities.shape, probabilities.dtype)
+    dprobabilities = np.zeros_like(probabilities)
     dprobabilities.reshape(-1)[where] = dgates
     return dprobabilities
 
@@ -100,7 +100,7 @@ def combine_backward(
 
 def slots(rows: np.ndarray, order: np.ndarray, tokens: int, k: int) -> np.ndarray:
     """Rows in the places of their choices, (t, k, h); zeros where a choice was dropped."""
-    placed = np.zeros((tokens * k, rows.shape[-1]), rows.dtype)
+    placed = np.zeros_like(rows, shape=(tokens * k, rows.shape[-1]))
     placed[order] = rows
     return placed.reshape(tokens, k, -1)
 
@@ -112,9 +112,9 @@ def balance_counts(chosen: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     Summed over the ranks that share a sequence they are the whole sequence's.
     """
     s, b, experts = probabilities.shape
-    hits = np.zeros((s, b, experts), probabilities.dtype)
+    hits = np.zeros_like(probabilities)
     hits.reshape(-1)[places(chosen, experts)] = 1
-    counts = np.empty((2, b, experts), probabilities.dtype)
+    counts = np.empty_like(probabilities, shape=(2, b, experts))
     hits.sum(axis=0, out=counts[0])
     probabilities.sum(axis=0, out=counts[1])
     return counts

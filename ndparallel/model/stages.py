@@ -2,10 +2,9 @@
 
 from functools import lru_cache
 
-from ndparallel.model import costs
 from ndparallel.model.experts import MoELayer
 from ndparallel.model.layers import Block, Embedding, Head, Mlp, SubLayer
-from ndparallel.model.units import Context, ModelConfig, Unit, local_sizes
+from ndparallel.model.units import Context, ModelConfig, Unit
 from ndparallel.pipeline.work import spread_layers
 
 NEARLY_NOTHING = 1e-9  # blocks: what an embedding costs
@@ -35,7 +34,16 @@ def _units(context: Context, stage: int, counts: tuple[int, ...]) -> list[Unit]:
 def layers_per_stage(config: ModelConfig, stages: int) -> tuple[int, ...]:
     """Spread the blocks as evenly as can be, the head counted by its FLOPs; the embedding may have a stage of
     its own."""
-    sizes = local_sizes(config, 1, 1, 0, "none", "float32")
-    block = sum(operation.flops for operation in costs.block_forward(sizes))
-    head = sum(operation.flops for operation in costs.head_forward(sizes))
-    return tuple(spread_layers(config.layers, stages, NEARLY_NOTHING, head / block))
+    return tuple(spread_layers(config.layers, stages, NEARLY_NOTHING, head_in_blocks(config)))
+
+
+def head_in_blocks(config: ModelConfig) -> float:
+    """Return the head's forward FLOPs divided by a block's. Both are 2 for each weight that a token meets;
+    attention adds as many for each element of a query-key pair, once for scores and once for values."""
+    h, d = config.hidden, config.head_dim
+    attention = (2 * config.heads + 2 * config.kv_heads) * d * h
+    mlp = 3 * h * config.ffn
+    if config.experts:
+        mlp = h * config.experts + 3 * h * config.expert_ffn * (config.top_k + config.shared_experts)
+    pairs = config.heads * (config.sequence + 1) / 2  # of one token, in the mean
+    return config.vocab * h / (attention + mlp + 2 * pairs * d)

@@ -23,11 +23,10 @@ import numpy as np
 
 from gpu import GPU, Operation
 from ndparallel.model import costs, functional
-from ndparallel.model.costs import Sizes
 from ndparallel.model.nonfinite import NonFiniteWatch
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel
-from ndparallel.parallel.slices import Parameter, part, views
+from ndparallel.parallel.slices import Parameter, views
 from ndparallel.parallel.tensor import TensorParallel
 
 MOST_OPERATIONS = 4096  # that a rank keeps in mind: experts make ever new ones
@@ -94,7 +93,6 @@ class Context:
     losses: dict[int, float] = field(default_factory=dict)
     routed: dict[tuple[str, int], Routed] = field(default_factory=dict)
     watch: NonFiniteWatch | None = None
-    known_sizes: dict[int, Sizes] = field(default_factory=dict)
     phase: str = "forward"  # forward, backward, weight or recompute: the first word of an event's name
 
     @cached_property
@@ -102,14 +100,13 @@ class Context:
         """Where in the sequence this rank's tokens stand."""
         return self.cp.positions(self.config.sequence)
 
-    def sizes(self, batch: int) -> Sizes:
-        if batch not in self.known_sizes:
-            tp, cp, shards = self.tp, self.cp, self.tp.sequence_parallel
-            sizes = local_sizes(
-                self.config, batch, tp.size, tp.index, shards, self.dtype, cp.size, cp.variant, self.ep.size
-            )
-            self.known_sizes[batch] = sizes
-        return self.known_sizes[batch]
+    def rotations(self) -> np.ndarray:
+        """Rotary positions of this rank's tokens, (s, d, d)."""
+        return functional.rotations_at(self.positions, self.config.head_dim, self.dtype)
+
+    def causal_bias(self, queries: tuple[int, ...], keys: tuple[int, ...]) -> np.ndarray:
+        """What is added to the scores of queries and keys at these positions."""
+        return functional.causal_bias(queries, keys, self.dtype)
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
@@ -125,50 +122,6 @@ class Context:
         """`costs.matmul(name, m, n, k)` and its like in the context's dtype, made once and looked up after:
         price(costs.matmul, name, m, n, k)."""
         return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=self.dtype))
-
-
-def local_sizes(
-    config: ModelConfig,
-    batch: int,
-    tp: int,
-    index: int,
-    sequence_parallel: str,
-    dtype: str,
-    cp: int = 1,
-    variant: str = "ring",
-    ep: int = 1,
-) -> Sizes:
-    """One tp rank's sizes of a layer, for a microbatch of `batch` sequences shared by `cp` ranks, and experts
-    shared out over `ep`."""
-    sequence, heads = config.sequence // cp, config.heads // tp
-    tokens = sequence * batch
-    shard = tokens if sequence_parallel == "none" else tokens // tp
-    return Sizes(
-        tokens=tokens,
-        shard_tokens=shard,
-        kept_tokens=shard if sequence_parallel == "sp-regather" else tokens,
-        pairs=batch * heads * config.sequence * (config.sequence + 1) // (2 * cp),
-        scores=batch
-        * heads
-        * sequence
-        * (sequence * (cp + 1) // 2 if variant == "ring" else config.sequence),
-        hidden=config.hidden,
-        heads=heads,
-        kv_heads=max(1, config.kv_heads // tp),
-        head_dim=config.head_dim,
-        ffn=config.ffn // tp,
-        vocab=part(config.vocab, tp, index).stop - part(config.vocab, tp, index).start,
-        dtype=dtype,
-        blocks=cp if variant == "ring" else 1,
-        block_pairs=batch * heads * sequence**2 // 2,
-        routed_tokens=tokens // tp,
-        experts=config.experts,
-        local_experts=config.experts // ep,
-        senders=ep * tp,
-        top_k=config.top_k,
-        expert_ffn=config.expert_ffn // tp,
-        shared_ffn=config.shared_experts * config.expert_ffn // tp,
-    )
 
 
 class Saved(dict[str, np.ndarray]):

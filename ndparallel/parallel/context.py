@@ -85,11 +85,11 @@ class ContextParallel:
 
     def gather(self, own: np.ndarray) -> np.ndarray:
         """Return the blocks of all ranks, (cp, *own.shape)."""
-        return all_gather(self.gpu, np.empty((self.size, *own.shape), own.dtype), own, self.group)
+        return all_gather(self.gpu, np.empty_like(own, shape=(self.size, *own.shape)), own, self.group)
 
     def scatter(self, blocks: np.ndarray) -> np.ndarray:
         """Sum over the ranks and keep this rank's block."""
-        return reduce_scatter(self.gpu, np.empty(blocks.shape[1:], blocks.dtype), blocks, self.group)
+        return reduce_scatter(self.gpu, np.empty_like(blocks, shape=blocks.shape[1:]), blocks, self.group)
 
 
 class RingExchange(NamedTuple):

@@ -68,20 +68,16 @@ class TensorParallel:
         return self.gather(dy) if self.shards else dy
 
     def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False):
-        return (
-            all_reduce(self.gpu, np.ascontiguousarray(x), self.group, op, async_op=async_op)
-            if self.size > 1
-            else x
-        )
+        return all_reduce(self.gpu, contiguous(x), self.group, op, async_op=async_op) if self.size > 1 else x
 
     def gather(self, x: np.ndarray) -> np.ndarray:
         """Put the shards of the sequence together."""
-        whole = np.empty((x.shape[0] * self.size, *x.shape[1:]), x.dtype)
+        whole = np.empty_like(x, order="C", shape=(x.shape[0] * self.size, *x.shape[1:]))
         return all_gather(self.gpu, whole, x, self.group)
 
     def scatter(self, x: np.ndarray) -> np.ndarray:
         """Sum over the ranks and keep this rank's shard of the sequence."""
-        shard = np.empty((x.shape[0] // self.size, *x.shape[1:]), x.dtype)
+        shard = np.empty_like(x, order="C", shape=(x.shape[0] // self.size, *x.shape[1:]))
         return reduce_scatter(self.gpu, shard, x, self.group)
 
     def share(self, x: np.ndarray) -> np.ndarray:
@@ -112,3 +108,7 @@ class TensorParallel:
         for array in arrays:
             array[...] = coalesced[start : start + array.size].reshape(array.shape)
             start += array.size
+
+
+def contiguous(x: np.ndarray) -> np.ndarray:
+    return x if x.flags.c_contiguous else np.ascontiguousarray(x)

@@ -31,13 +31,12 @@ from ndparallel.collective.algorithms import chain_broadcast
 from ndparallel.collective.prices import closed_form_seconds, price
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.model import costs
-from ndparallel.model.units import local_sizes
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.training.job import Job
 from ndparallel.training.pipeline_stages import schedule_of
+from tests.support import hand_count
 from tests.support.collective_programs import LINKS, PAIRS, Case, execute, hardware, sequences
 from tests.support.common import CHUNKS, SMALL, measured, pipeline, reference, run, strategy
 from tests.support.pipelines import SCHEDULES, timed, work_of
@@ -152,15 +151,12 @@ def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
     compute = [event for event in map(Event._make, results[0].events) if event.kind == COMPUTE]
     blocks = [[event for event in compute if f" layers.{index} " in event.what] for index in (3, 4)]
     forward = [next(event.start for event in block if event.what.startswith("forward")) for block in blocks]
-    sizes = local_sizes(job.model, job.batch, tp, 0, "none", job.dtype)
+    sizes = hand_count.Sizes(job.model, job.batch, tp, dtype=job.dtype)
     n = job.batch * job.model.sequence * job.model.hidden * 4
     sums = 2 * ALGORITHMS["all_reduce"]["ring"].seconds(
         tp, POCKET.inside.latency_seconds, n / POCKET.inside.bandwidth_bytes_per_second
     )
-    once = sum(
-        POCKET.seconds(operation)
-        for operation in [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
-    )
+    once = sum(POCKET.seconds(operation) for operation in hand_count.block(sizes).forward)
     assert forward[1] - forward[0] == pytest.approx(sums + once, rel=1e-9)
     backward = [next(event.start for event in block if event.what.startswith("backward")) for block in blocks]
     both = sum(POCKET.seconds(operation) for operation in layer_operations(sizes))

@@ -15,15 +15,14 @@ from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.options import most_parts
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner
-from ndparallel.model import costs
 from ndparallel.model.stages import layers_per_stage
-from ndparallel.model.units import local_sizes
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.measure import Measurement
 from ndparallel.training.job import Job
 from ndparallel.training.pipeline_stages import schedule_of
+from tests.support import hand_count
 from tests.support.common import (
     CHUNKS,
     SMALL,
@@ -74,8 +73,7 @@ def test_measured_peak_memory_is_the_schedules(schedule):
     results = run(pipeline(schedule), job, 4)
     listed = schedule_of(schedule, 4, 8, CHUNKS.get(schedule))
     timing = time_schedule(listed, Work())
-    sizes = local_sizes(job.model, 1, 1, 0, "none", "float32")
-    per_layer = 4 * sum(costs.block_saved(sizes).values())
+    per_layer = 4 * hand_count.block_saved(hand_count.Sizes(job.model))
     layers = layers_per_stage(job.model, listed.layout.stages)
     for rank in (1, 2):
         stages = [listed.layout.stage(rank, chunk) for chunk in range(listed.layout.chunks)]

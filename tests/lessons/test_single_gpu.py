@@ -14,17 +14,16 @@ from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main, run_lesson
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import baseline
-from ndparallel.model import costs
-from ndparallel.model.units import local_sizes
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.job import Job
+from tests.support import hand_count
 from tests.support.common import SMALL, measured, names, reference, run, strategy
 
 LESSON = "0d_single_gpu"
 RECOMPUTED = {"selective recompute": "selective", "full recompute": "full"}
 LAYOUTS = [{}, {"mesh": Mesh(tp=2)}, {"mesh": Mesh(tp=2), "sequence_parallel": "sp"}, {"microbatches": 2}]
 DEFAULT = Job()
-SIZES = local_sizes(DEFAULT.model, DEFAULT.batch, 1, 0, "none", "float32")
+SIZES = hand_count.Sizes(DEFAULT.model, DEFAULT.batch)
 
 
 def seconds(operations) -> float:
@@ -46,8 +45,8 @@ def test_recomputing_leaves_loss_and_every_gradient_the_same_to_the_bit(recomput
 @pytest.mark.parametrize(
     ("name", "again"),
     [
-        ("selective recompute", costs.core_recompute(SIZES)),
-        ("full recompute", costs.attention_forward(SIZES) + costs.mlp_forward(SIZES)),
+        ("selective recompute", hand_count.core_recompute(SIZES)),
+        ("full recompute", hand_count.block(SIZES).forward),
     ],
 )
 def test_recomputing_costs_the_listed_operations_of_every_layer_once_more(name, again):
@@ -66,8 +65,8 @@ def test_the_peak_is_what_all_layers_keep_or_their_inputs_and_one_layer_whole():
     """Tokens are one byte each; of full recomputation, the last layer is the fullest moment: its input is
     inside what it keeps."""
     layers, tokens = DEFAULT.model.layers, DEFAULT.batch * DEFAULT.model.sequence
-    block = {name: sum(costs.block_saved(SIZES, name).values()) for name in ("none", "selective", "full")}
-    head = sum(costs.head_saved(SIZES).values())
+    block = {name: hand_count.block_saved(SIZES, name) for name in ("none", "selective", "full")}
+    head = hand_count.head_saved(SIZES)
     peaks = {
         name: measured(LESSON, name, DEFAULT, 1).peak_memory_bytes["activations"]
         for name in ("single GPU", *RECOMPUTED)

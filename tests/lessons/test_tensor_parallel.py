@@ -10,9 +10,10 @@ from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main, run_lesson
 from ndparallel.lessons.registry import load
-from ndparallel.model import costs
-from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
+from ndparallel.planner.layers.operations import Hold
+from ndparallel.planner.lesson_runs.record import LessonRank
 from ndparallel.training.job import Job
 from tests.support.common import (
     SMALL,
@@ -72,24 +73,24 @@ def test_shared_norm_gradients_are_one_all_reduce_a_step():
     assert sum(event.bytes == shared for event in collectives_of(run(plain(), job, 2), "all_reduce")) == 2
 
 
-def korthikanti(sizes: costs.Sizes, variant: str, tp: int) -> float:
+def korthikanti(model: ModelConfig, batch: int, variant: str, tp: int) -> float:
     """Bytes a layer keeps, after 2205.05198 section 4, redone for SwiGLU, rotary and grouped KV heads,
     float32, no dropout."""
-    s_b_h, ratio = sizes.tokens * sizes.hidden, (sizes.heads + 2 * sizes.kv_heads) / sizes.heads
+    heads, kv_heads = model.heads / tp, max(1, model.kv_heads // tp)
+    s_b_h, ratio = model.sequence * batch * model.hidden, (heads + 2 * kv_heads) / heads
     # norms' inputs and outputs, of attention and of MLP
     whole = {"none": 4, "sp": 2, "sp-regather": 0}[variant]
-    ffn = sizes.ffn * tp / sizes.hidden
-    return 4 * (s_b_h * (whole + (4 - whole) / tp + (1 + ratio + 3 * ffn) / tp) + sizes.scores)
+    ffn, scores = model.ffn / model.hidden, batch * heads * model.sequence**2
+    return 4 * (s_b_h * (whole + (4 - whole) / tp + (1 + ratio + 3 * ffn) / tp) + scores)
 
 
 @pytest.mark.parametrize("variant", ["none", "sp", "sp-regather"])
 @pytest.mark.parametrize("tp", [2, 4])
 def test_a_layer_keeps_what_korthikantis_accounting_says_to_the_byte(tp, variant):
     model = ModelConfig()
-    sizes = local_sizes(model, 8, tp, 0, variant, "float32")
-    assert 4 * sum(costs.block_saved(sizes).values()) == pytest.approx(
-        korthikanti(sizes, variant, tp), abs=0.5
-    )
+    forward = LessonRank(model, Mesh(tp=tp), 8, variant).passes("block")["forward"]
+    kept = sum(item.bytes for item in forward if isinstance(item, Hold))
+    assert kept == pytest.approx(korthikanti(model, 8, variant, tp), abs=0.5)
 
 
 def test_tp_divides_the_weights_and_sequence_parallelism_the_activations_too():

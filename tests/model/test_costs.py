@@ -1,5 +1,5 @@
-"""What a layer costs is said once: the executed run charges just those operations, and keeps just those
-tensors."""
+"""An operation is priced where it is computed: a run charges the operations, and keeps the tensors, that a
+count by hand finds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,11 +9,12 @@ import pytest
 from gpu import COMPUTE, Event
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.model import costs
-from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.model.stages import head_in_blocks
+from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Replica
+from tests.support import hand_count
 from tests.support.common import SMALL
 from tests.support.pocket_derivation import derive, layer_operations
 
@@ -48,20 +49,19 @@ def charged(events, phase: str, unit: str) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize(("tp", "sequence_parallel"), LAYOUTS)
-def test_the_executed_operations_are_the_listed_ones(tp, sequence_parallel):
+def test_a_run_charges_the_operations_that_a_count_by_hand_finds(tp, sequence_parallel):
     job = Job(model=SMALL, mesh=Mesh(tp=tp), sequence_parallel=sequence_parallel)
     results = launch(both_passes, tp, POCKET, job, engine="inline")
     for result in results:
-        sizes = local_sizes(SMALL, job.batch, tp, result.rank, sequence_parallel, job.dtype)
-        forward = [*costs.attention_forward(sizes), *costs.mlp_forward(sizes)]
+        sizes = hand_count.Sizes(SMALL, job.batch, tp, result.rank, sequence_parallel, job.dtype)
+        block = hand_count.block(sizes)
         assert charged(result.events, "forward", "layers.1") == [
-            (operation.name, operation.flops) for operation in forward
+            (operation.name, operation.flops) for operation in block.forward
         ]
-        backward = [*costs.mlp_backward(sizes), *costs.attention_backward(sizes)]
-        listed = Counter((operation.name, operation.flops) for operation in backward)
+        listed = Counter((operation.name, operation.flops) for operation in block.backward)
         assert Counter(charged(result.events, "backward", "layers.1")) == listed
         assert charged(result.events, "forward", "head") == [
-            (operation.name, operation.flops) for operation in costs.head_forward(sizes)
+            (operation.name, operation.flops) for operation in hand_count.head(sizes).forward
         ]
         assert result.value == 0, "everything that was kept was given back"
 
@@ -69,31 +69,41 @@ def test_the_executed_operations_are_the_listed_ones(tp, sequence_parallel):
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("tp", "sequence_parallel"), LAYOUTS)
-def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
+def test_a_run_keeps_the_tensors_that_a_count_by_hand_finds_to_the_byte(
     tp, sequence_parallel, dtype, recompute
 ):
     job = Job(
         model=SMALL, mesh=Mesh(tp=tp), sequence_parallel=sequence_parallel, dtype=dtype, recompute=recompute
     )
     held = [result.value for result in launch(forward_only, tp, POCKET, job, engine="inline")]
-    sizes = local_sizes(SMALL, job.batch, tp, 0, sequence_parallel, dtype)
-    block = sum(costs.block_saved(sizes, recompute).values())
-    elements = SMALL.layers * block + sum(costs.head_saved(sizes).values())
+    sizes = hand_count.Sizes(SMALL, job.batch, tp, 0, sequence_parallel, dtype)
+    elements = SMALL.layers * hand_count.block_saved(sizes, recompute) + hand_count.head_saved(sizes)
     token_bytes = SMALL.sequence * job.batch
     assert held == [elements * (4 if dtype == "float32" else 8) + token_bytes] * tp
 
 
 def test_compute_is_split_evenly_by_tp():
     def flops(tp):
-        sizes = local_sizes(replace(SMALL, kv_heads=4), 4, tp, 0, "none", "float32")
+        sizes = hand_count.Sizes(replace(SMALL, kv_heads=4), 4, tp)
         return sum(operation.flops for operation in layer_operations(sizes))
 
     assert flops(2) == flops(1) / 2 and flops(4) == flops(1) / 4
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"sequence": 16, "vocab": 1000}, {"experts": 8, "shared_experts": 1}]
+)
+def test_the_head_is_counted_in_blocks_by_their_flops(changes):
+    sizes = hand_count.Sizes(ModelConfig(**changes))
+    head, block = (
+        sum(each.flops for each in unit(sizes).forward) for unit in (hand_count.head, hand_count.block)
+    )
+    assert head_in_blocks(sizes.config) == pytest.approx(head / block, rel=1e-15)
+
+
 def test_a_pocket_layer_has_the_proportions_of_a_layer_of_llama_3_70b_on_h100s():
     model, tp = ModelConfig(), 4
-    layer = layer_operations(local_sizes(model, 1, tp, 0, "none", "float32"))
+    layer = layer_operations(hand_count.Sizes(model, 1, tp))
     activation, gradients = model.sequence * model.hidden * 4, 11072 / tp * 4
     milliseconds = {
         "compute": 1e3 * sum(operation.flops for operation in layer) / POCKET.flops_per_second,

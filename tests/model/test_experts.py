@@ -12,13 +12,14 @@ from gpu import COLLECTIVE, COMPUTE, RECEIVE, SEND, Event
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.model import costs, functional, routing
-from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.model import functional, routing
+from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import views
 from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Replica
+from tests.support import hand_count
 from tests.support.common import SMALL, loss_and_gradient_difference, strategy
 from tests.support.meshes import (
     EXPERT_JOBS,
@@ -36,7 +37,7 @@ from tests.support.meshes import (
 
 def sizes_of(job: Job, rank: int):
     mesh, tp = job.mesh, job.mesh.coordinates(rank)["tp"]
-    return local_sizes(
+    return hand_count.Sizes(
         job.model,
         job.microbatch,
         mesh.tp,
@@ -317,12 +318,11 @@ def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel):
     job = EXPERT_JOBS["shared"].replace(mesh=mesh, sequence_parallel=sequence_parallel)
     for result in run(job, both_passes):
         z, routed = sizes_of(job, result.rank), result.value[1].routed[0]["layers.1", 0]
-        sent = z.routed_tokens * z.top_k
+        attention = hand_count.attention(z)
+        experts = hand_count.experts(z, z.routed_tokens * job.model.top_k, routed.expert_rows)
         listed = {
-            "forward": costs.attention_forward(z) + costs.experts_forward(z, sent, routed.expert_rows),
-            "backward": costs.experts_backward_input(z, sent, routed.expert_rows)
-            + costs.experts_backward_weight(z, sent, routed.expert_rows)
-            + costs.attention_backward(z),
+            "forward": attention.forward + experts.forward,
+            "backward": experts.backward + attention.backward,
         }
         for phase, operations in listed.items():
             charged = Counter(
@@ -348,27 +348,17 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
     job = job.replace(model=model, mesh=mesh, dtype=dtype, sequence_parallel=sequence_parallel)
     for result in run(job, forward_only):
         z, (held, outcome) = sizes_of(job, result.rank), result.value
-        elements = model.layers * sum(costs.attention_saved(z).values()) + sum(costs.head_saved(z).values())
+        elements = model.layers * sum(hand_count.attention_saved(z).values()) + hand_count.head_saved(z)
         for routed in outcome.routed[0].values():
             elements += sum(
-                costs.experts_saved(
-                    z, z.routed_tokens * z.top_k - routed.dropped, sum(routed.expert_rows)
+                hand_count.experts_saved(
+                    z, z.routed_tokens * model.top_k - routed.dropped, sum(routed.expert_rows)
                 ).values()
             )
         assert held == elements * np.dtype(dtype).itemsize + z.tokens
     assert all(result.value[0] == 0 for result in run(job, both_passes)), (
         "everything that was kept was given back"
     )
-
-
-def test_a_blocks_list_is_that_of_equally_busy_experts():
-    """What the planner sums is what a balanced run would charge and keep."""
-    z = local_sizes(EXPERT_MODELS["shared"], 8, 2, 0, "sp", "float32", ep=2)
-    sent, rows = costs.balanced(z)
-    assert sent * 2 == sum(rows) and len(rows) == 2, "each of two tp ranks sends half of what both work on"
-    assert costs.block_forward(z) == costs.attention_forward(z) + costs.experts_forward(z, sent, rows)
-    saved = [*costs.attention_saved(z).values(), *costs.experts_saved(z, sent, sum(rows)).values()]
-    assert sum(costs.block_saved(z).values()) == sum(saved)
 
 
 @pytest.mark.parametrize("mesh", [Mesh(dp=2, ep=2), Mesh(dp=2, ep=2, tp=2), Mesh(dp=2, ep=2, cp=2)], ids=name)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gpu import COMPUTE, RECEIVE, SEND, Event
 from ndparallel.base.errors import UserError
-from ndparallel.model import costs, functional
-from ndparallel.model.units import local_sizes
+from ndparallel.model import functional
 from ndparallel.parallel.context import VARIANTS, zigzag
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
+from tests.support import hand_count
 from tests.support.common import SMALL
 from tests.support.meshes import CONTEXT_MESHES, both_passes, differences, forward_only, layouts, run
 
@@ -28,7 +28,7 @@ def computed(results) -> list[Event]:
 def sizes_of(job: Job, rank: int = 0):
     mesh = job.mesh
     tp = mesh.coordinates(rank)["tp"]
-    return local_sizes(
+    return hand_count.Sizes(
         job.model,
         job.microbatch,
         mesh.tp,
@@ -139,9 +139,9 @@ def test_the_executed_operations_are_the_listed_ones(mesh, sequence_parallel, va
     for result in run(job, both_passes):
         z = sizes_of(job, result.rank)
         listed = {
-            "forward": [*costs.attention_forward(z), *costs.mlp_forward(z)],
-            "recompute": costs.core_recompute(z) if recompute == "selective" else [],
-            "backward": costs.block_backward(z),
+            "forward": hand_count.block(z).forward,
+            "recompute": hand_count.core_recompute(z) if recompute == "selective" else [],
+            "backward": hand_count.block(z).backward,
         }
         for phase, operations in listed.items():
             prefix = f"{phase} layers.1 "
@@ -172,9 +172,7 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
     job = Job(model=SMALL, mesh=mesh, **options)
     for result in run(job, forward_only):
         z = sizes_of(job, result.rank)
-        elements = SMALL.layers * sum(costs.block_saved(z, recompute).values()) + sum(
-            costs.head_saved(z).values()
-        )
+        elements = SMALL.layers * hand_count.block_saved(z, recompute) + hand_count.head_saved(z)
         assert result.value[0] == elements * np.dtype(dtype).itemsize + z.tokens
     assert all(result.value[0] == 0 for result in run(job, both_passes)), (
         "everything that was kept was given back"

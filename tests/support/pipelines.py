@@ -6,9 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from hypothesis import strategies as st
 
 from gpu import Hardware
-from ndparallel.model import costs
 from ndparallel.model.stages import layers_per_stage
-from ndparallel.model.units import local_sizes
 from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
 from ndparallel.pipeline.timing import Timing, time_schedule
@@ -17,6 +15,7 @@ from ndparallel.training.job import Job
 
 SCHEDULES = (*written(), SEARCHED)
 DURATIONS = st.one_of(st.sampled_from([0.5, 1.0, 2.0]), st.floats(0.01, 5.0))
+from tests.support import hand_count
 
 
 def timed(
@@ -120,26 +119,18 @@ def ends_by_longest_path(schedule: Schedule, work: Work) -> dict[tuple[int, int]
 
 def work_of(job: Job, schedule: Schedule, hardware: Hardware) -> Work:
     """Seconds of every stage's actions, and of the messages between ranks, from the costs alone."""
-    sizes = local_sizes(job.model, job.microbatch, 1, 0, "none", job.dtype)
+    sizes = hand_count.Sizes(job.model, job.microbatch, dtype=job.dtype)
 
     def seconds(operations):
         return sum(float(hardware.seconds(operation)) for operation in operations)
 
     layers = layers_per_stage(job.model, schedule.layout.stages)
-    parts = {
-        "forward": (costs.block_forward, costs.embedding_forward, costs.head_forward),
-        "backward_input": (costs.block_backward_input, lambda z: [], costs.head_backward_input),
-        "backward_weight": (
-            costs.block_backward_weight,
-            costs.embedding_backward_weight,
-            costs.head_backward_weight,
-        ),
-    }
+    block, first, last = hand_count.block(sizes), hand_count.embedding(sizes), hand_count.head(sizes)
     times = {}
-    for part, (block, first, last) in parts.items():
-        times[part] = [count * seconds(block(sizes)) for count in layers]
-        times[part][0] += seconds(first(sizes))
-        times[part][-1] += seconds(last(sizes))
+    for part in block._fields:
+        times[part] = [count * seconds(getattr(block, part)) for count in layers]
+        times[part][0] += seconds(getattr(first, part))
+        times[part][-1] += seconds(getattr(last, part))
     activation = sizes.tokens * job.model.hidden * 4
     links = [[hardware.link(a, b) for b in range(schedule.ranks)] for a in range(schedule.ranks)]
     latency = [[link.latency_seconds for link in row] for row in links]

@@ -2,9 +2,9 @@
 
 from gpu import Hardware, Link, Operation
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.model import costs
-from ndparallel.model.costs import Sizes
-from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.model.units import ModelConfig
+from tests.support import hand_count
+from tests.support.hand_count import Sizes
 
 COMPUTE_SECONDS, TP_INSIDE_SECONDS, TP_ACROSS_SECONDS = 14.2e-3, 2.09e-3, 18.8e-3
 NODE, KERNEL_OVERHEAD_SECONDS, LATENCY_INSIDE_SECONDS, LATENCY_ACROSS_SECONDS = 4, 3e-6, 3.4e-6, 14e-6
@@ -15,7 +15,8 @@ LLAMA_70B = ModelConfig(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672,
 
 def layer_operations(sizes: Sizes) -> list[Operation]:
     """A block's operations, forward and backward."""
-    return costs.block_forward(sizes) + costs.block_backward(sizes)
+    block = hand_count.block(sizes)
+    return block.forward + block.backward
 
 
 def memory_bound_bytes(operations: list[Operation]) -> float:
@@ -29,8 +30,8 @@ def memory_bound_bytes(operations: list[Operation]) -> float:
 
 def derive(model: ModelConfig, tp: int) -> Hardware:
     """The hardware on which one layer of `model` at this tp takes the milliseconds above."""
-    layer = layer_operations(local_sizes(model, 1, tp, 0, "none", "float32"))
-    llama = layer_operations(local_sizes(LLAMA_70B, 1, 8, 0, "none", "float16"))
+    layer = layer_operations(Sizes(model, 1, tp))
+    llama = layer_operations(Sizes(LLAMA_70B, 1, 8, dtype="float16"))
     memory_bound_seconds = memory_bound_bytes(llama) / H100_MEMORY_BANDWIDTH_BYTES_PER_SECOND
     all_reduced_bytes = 4 * 2 * (tp - 1) / tp * model.sequence * model.hidden * 4
     return Hardware(

@@ -1,9 +1,9 @@
 """What each pipeline rank of an executed run of the lessons has to do: the workload of the "pocket" stack.
 
-Idea   The same questions as `ndparallel.planner.step.workload` answers for real frameworks, answered from the
-       lists of executed layers. Buckets, units and what the ranks share are cut as
-       ndparallel/training/buckets.py and ndparallel/model/layers.py cut them.
-Limit  As ndparallel.planner.lesson_runs.layers; links that differ within a tp group delay the ranks of a
+Idea   The same questions as `ndparallel.planner.step.workload` answers for real frameworks, answered from
+       what one rank of the executed layers does (ndparallel.planner.lesson_runs.record). Buckets are cut as
+       ndparallel/training/buckets.py cuts them.
+Limit  As ndparallel.planner.lesson_runs.record; links that differ within a tp group delay the ranks of a
        pipeline stage by different times, of which the longest is taken.
 
 Glossary: see `ndparallel.planner.step.workload`.
@@ -11,26 +11,24 @@ Glossary: see `ndparallel.planner.step.workload`.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ndparallel.model import costs
-from ndparallel.model.costs import Sizes
 from ndparallel.model.routing import capacity
-from ndparallel.model.units import ModelConfig, local_sizes
+from ndparallel.model.stages import layers_per_stage
+from ndparallel.model.units import ModelConfig, Unit
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
-from ndparallel.planner.lesson_runs.experts import ExecutedExperts
-from ndparallel.planner.lesson_runs.layers import ExecutedLists
 from ndparallel.planner.lesson_runs.model import check_executed, config_of
-from ndparallel.planner.lesson_runs.routing import Routes, routed
+from ndparallel.planner.lesson_runs.record import LessonRank
+from ndparallel.planner.lesson_runs.routing import Routes
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
 from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock
 
@@ -73,58 +71,44 @@ class ExecutedWorkload:
         )
 
     @cached_property
-    def lists(self) -> ExecutedLists:
+    def rank(self) -> LessonRank:
+        """The class of ranks that all stand for."""
         plan, stack, config = self.plan, self.job.stack, self.config
-        variant = "all-gather" if stack.cp_gathers else "ring"
-        z = local_sizes(
+        rank = LessonRank(
             config,
+            replace(self.mesh, pp=1),
             plan.micro_batch,
-            plan.tp,
-            0,
             self.sequence_parallel,
+            "all-gather" if stack.cp_gathers else "ring",
             stack.dtype,
-            plan.cp,
-            variant,
-            plan.ep,
-        )
-        common = (
-            z,
-            plan.tp,
-            self.sequence_parallel,
             plan.recompute,
             stack.tp_chunks,
-            plan.cp,
-            stack.cp_gathers,
         )
-        if not config.experts:
-            return ExecutedLists(*common)
-        return ExecutedExperts(
-            *common, self.rows_to_each_expert(z), plan.micro_batch, config.balance_loss > 0
-        )
+        return replace(rank, rows=self.rows_to_each_expert(rank)) if config.experts else rank
 
-    def rows_to_each_expert(self, z: Sizes) -> float:
-        """That one rank sends: the mean, or what a full expert takes."""
-        mean = z.routed_tokens * z.top_k / z.experts
-        return min(mean, capacity(self.job.capacity_factor, z.routed_tokens, z.top_k, z.experts))
+    def rows_to_each_expert(self, rank: LessonRank) -> float:
+        """Return how many rows one rank sends: the mean, or what a full expert takes."""
+        config, tokens = self.config, rank.tokens * rank.batch // self.plan.tp
+        mean = tokens * config.top_k / config.experts
+        return min(mean, capacity(self.job.capacity_factor, tokens, config.top_k, config.experts))
+
+    @cached_property
+    def units(self) -> dict[str, Unit]:
+        """Units by kind, for their parameters."""
+        return {kind: self.rank.unit(kind) for kind in ("embedding", "block", "head")}
 
     # ---- units and buckets
 
     @cached_property
     def kinds(self) -> list[list[str]]:
-        """As ndparallel/model/stages.py spreads them: the head counted by its FLOPs."""
-        z = local_sizes(self.config, 1, 1, 0, "none", "float32")
-        head = sum(operation.flops for operation in costs.head_forward(z)) / sum(
-            operation.flops for operation in costs.block_forward(z)
-        )
-        kinds = [
-            ["block"] * count for count in spread_layers(self.config.layers, self.plan.stages, 0.0, head)
-        ]
+        """The units of each stage, as ndparallel/model/stages.py spreads them."""
+        kinds = [["block"] * count for count in layers_per_stage(self.config, self.plan.stages)]
         kinds[0].insert(0, "embedding")
         kinds[-1].append("head")
         return kinds
 
     def passes(self, kind: str, which: str, deferred: bool = False) -> list[Item]:
-        return self.lists.passes(kind, which, deferred)
+        return self.rank.passes(kind, deferred or which == "weight")[which]
 
     def layers(self, stage: int) -> range:
         """The model's layers on a stage, by number."""
@@ -133,32 +117,17 @@ class ExecutedWorkload:
 
     def routed_block(self, op: str, layer: int, microbatch: int, machine: LockstepMachine) -> list[Item]:
         """A block's pass on all ranks of the machine, with the rows that the run's own router sent."""
-        assert isinstance(self.lists, ExecutedExperts) and self.job.token_counts
+        assert self.job.token_counts
         sent = self.job.token_counts.sent(
             layer, microbatch, self.mesh.world_size, machine.members, self.config.experts
         )
-        return routed(self.lists, Routes(self.mesh, machine.members, sent)).passes(
-            "block", PASSES[op], deferred=op == "I"
-        )
-
-    def parameters(self, kind: str) -> dict[str, tuple[int, int]]:
-        """Parameters of a unit by name: how many, and how many tp ranks share them."""
-        z, tp = self.lists.z, self.plan.tp
-        norms = tp if self.lists.shards else 1
-        if kind == "embedding":
-            return {"table": (z.vocab * z.hidden, 1)}
-        if kind == "head":
-            return {"norm": (z.hidden, norms), "logits": (z.vocab * z.hidden, 1)}
-        cut = (z.heads * z.head_dim * 2 + 3 * (z.shared_ffn if z.experts else z.ffn)) * z.hidden
-        keys_and_values = 2 * z.kv_heads * z.head_dim * z.hidden
-        shared = {"norms": (2 * z.hidden, norms), "kv": (keys_and_values, max(1, tp // self.config.kv_heads))}
-        return shared | {"router": (z.experts * z.hidden, tp), "cut": (cut, 1)}
+        rows = Routes(self.mesh, machine.members, sent).rows
+        return self.rank.passes("block", deferred=op in "IW", rows=rows)[PASSES[op]]
 
     def elements(self, kind: str) -> np.ndarray:
         """Of a unit on one rank: (all but experts, experts)."""
-        z = self.lists.z
-        experts = 3 * z.local_experts * z.expert_ffn * z.hidden if kind == "block" else 0
-        return np.array([sum(size for size, _ in self.parameters(kind).values()), experts])
+        unit = self.units[kind]
+        return np.array([unit.size, sum(inner.size for inner in unit.inner)])
 
     def runs(self, stage: int) -> list[list[str]]:
         """Runs of whole units of at least the stack's smallest bucket, the last unit's first."""
@@ -213,12 +182,12 @@ class ExecutedWorkload:
         """The sums over tp of gradients that its ranks share: one for each number of sharers."""
         sizes: dict[int, int] = defaultdict(int)
         for kind in run:
-            for size, sharers in self.parameters(kind).values():
-                sizes[sharers] += size
+            for parameter in self.units[kind].parameters:
+                sizes[parameter.shared_by] += parameter.size
         return [
             CollectiveOp(f"shared by {sharers}", "all_reduce", f"tp/{sharers}", size * self.itemsize)
             for sharers, size in sizes.items()
-            if sharers > 1 and size
+            if sharers > 1
         ]
 
     # ---- the pipeline
@@ -243,7 +212,7 @@ class ExecutedWorkload:
 
     @property
     def message_bytes(self) -> int:
-        return self.lists.z.shard_tokens * self.lists.z.hidden * self.itemsize
+        return self.rank.activation.nbytes
 
     def messages(self) -> tuple[np.ndarray, np.ndarray]:
         """Latency and wire time of a message between stages, by [sending rank][receiving rank]."""
