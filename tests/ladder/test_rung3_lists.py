@@ -1,5 +1,5 @@
-"""Rung 3 of the lists: what the builder of real models' layers writes for the lessons' software is what the
-executed layers do, item by item.
+"""Rung 3 of the lists: what the builder of real models' layers writes for the lessons' software is what one
+rank of the executed layers was recorded to do, item by item.
 
 Operations are compared by kind, sizes, type, FLOPs, bytes and kernels; collectives by kind, group and bytes,
 and by where they stand; units by the bytes that they keep. A collective of one rank is none: the builder,
