@@ -17,6 +17,11 @@ class UserError(ValueError):
     other exception is a bug."""
 
 
+class RunEnded(RuntimeError):
+    """Something outside the program has ended a run: a signal, or no memory. The command line prints its
+    sentence and exits with 1."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises UserError, without printing the list of all options first."""
 
@@ -65,6 +70,10 @@ def guarded(work: Callable[[], int]) -> int:
         )
     except UserError as error:
         return told(str(error))
+    except RunEnded as error:
+        return told(str(error), code=1)
+    except MemoryError as error:
+        return told(f"no memory is left{f': {error}' if str(error) else ''}.".replace("..", "."), code=1)
     except KeyboardInterrupt:
         return 130
 
@@ -86,9 +95,9 @@ def open_what_is_closed() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for as long as the process lives
 
 
-def told(sentence: str) -> int:
+def told(sentence: str, code: int = 2) -> int:
     print(f"error: {visible(sentence)}", file=sys.stderr)
-    return 2
+    return code
 
 
 def give_up_output() -> None:

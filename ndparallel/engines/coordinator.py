@@ -18,12 +18,11 @@ Glossary
     suspect    a rank that would never move again if what was told still holds
 """
 
-import pickle
 import time
 from typing import NamedTuple
 
 from ndparallel.engines.failures import DeadlockError, Failure
-from ndparallel.engines.task import RankResult
+from ndparallel.engines.task import RankResult, unpickled_result
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 from ndparallel.engines.world import RETURNED, World
 
@@ -126,4 +125,4 @@ class RunCoordinator:
             raise DeadlockError(report([self.answers[rank] for rank in self.asked]))
         if self.verdict == "mismatch":
             raise nobody_read(filter(None, self.unread.values()))
-        return [pickle.loads(self.ended[rank]) for rank in self.ranks]
+        return [unpickled_result(rank, self.ended[rank]) for rank in self.ranks]

@@ -5,13 +5,14 @@ Glossary
     kept      kinds of error that a caller may want to tell apart; they are raised again as what they were
 """
 
+import errno
 import os
 import signal
 import traceback
 from typing import NamedTuple
 
 from gpu import MismatchError, OutOfMemoryError
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import RunEnded, UserError
 
 
 class DeadlockError(RuntimeError):
@@ -26,7 +27,11 @@ class RankError(RuntimeError):
         self.rank, self.kind = rank, kind
 
 
-KEPT = {kind.__name__: kind for kind in (OutOfMemoryError, MismatchError, DeadlockError, UserError)}
+class RankKilled(RankError, RunEnded):
+    """A rank's process ended without a word."""
+
+
+KEPT = {kind.__name__: kind for kind in (OutOfMemoryError, MismatchError, DeadlockError, UserError, RunEnded)}
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -49,20 +54,32 @@ class Failure(NamedTuple):
 
 def failure_of(rank: int, error: BaseException) -> Failure:
     kept = next((name for name, kind in KEPT.items() if isinstance(error, kind)), None)
-    return Failure(rank, type(error).__name__, kept, str(error), _program_traceback(error))
+    message = _words(error)
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        kept = RunEnded.__name__
+        message = f"rank {rank} found no memory ({message.rstrip('.')}), and the other ranks were ended."
+    return Failure(rank, type(error).__name__, kept, message, _program_traceback(error))
 
 
-def killed(rank: int, exit_code: int | None) -> RankError:
+def killed(rank: int, exit_code: int | None, hint: str = "") -> RankKilled:
     """Say how a rank's process ended that ended without a word. A negative exit code is the number of a
     signal."""
     if exit_code is not None and exit_code < 0:
         name = signal.Signals(-exit_code).name
-        return RankError(rank, name, f"rank {rank} was killed by {name}, and the other ranks were ended.")
-    return RankError(
+        return RankKilled(rank, name, f"rank {rank} was killed by {name}, and the other ranks were ended.")
+    return RankKilled(
         rank,
         "exit",
-        f"rank {rank} left with exit code {exit_code} in mid-program, and the other ranks were ended.",
+        f"rank {rank} left with exit code {exit_code} in mid-program, and the other ranks were ended.{hint}",
     )
+
+
+def _words(error: BaseException) -> str:
+    """What an error says, also where saying it fails."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"an error that cannot be told: {type(second).__name__}"
 
 
 def _program_traceback(error: BaseException) -> str:

@@ -26,7 +26,7 @@ from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.inbox import no_such_rank, take
 from ndparallel.engines.system import note_once
-from ndparallel.engines.task import PendingRun, Program, RankResult, Task, run_rank
+from ndparallel.engines.task import PendingRun, Program, RankResult, Task, pickled, run_rank
 from ndparallel.engines.thread_stacks import MainStack, ThreadStack
 from ndparallel.engines.waiting import (
     Unread,
@@ -61,7 +61,7 @@ class InlineRun:
 
     def __init__(self, world_size: int, program: Program, task: Task) -> None:
         self.program, self.task = program, task
-        self.arguments = pickle.dumps(task.arguments, pickle.HIGHEST_PROTOCOL)
+        self.arguments = pickled(task.arguments)
         self.main, make_stack = stacks()
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
@@ -96,7 +96,7 @@ class InlineRun:
         task = self.task._replace(arguments=pickle.loads(self.arguments))
         try:
             self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             self.failures[seat.rank] = failure_of(seat.rank, error)
 
     def _explain(self) -> str:

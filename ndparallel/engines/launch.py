@@ -8,6 +8,7 @@ Limit  `Ranks` keeps its processes between runs of the same size; a run that fai
 """
 
 import argparse
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.failures import DeadlockError, RankError
 from ndparallel.engines.system import can_run_processes, note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task
-from ndparallel.engines.world import default_engine, launched_rank, launched_size
+from ndparallel.engines.world import default_engine, is_open_mpi, launched_rank, launched_size
 
 __all__ = [
     "ENGINES",
@@ -44,8 +45,8 @@ class Ranks:
     """
 
     def __init__(self, world_size: int, engine: str = "processes", start_method: str | None = None) -> None:
-        if world_size < 1:
-            raise UserError(f"{world_size} ranks cannot run anything: choose 1 or more.")
+        if not hasattr(world_size, "__index__") or world_size < 1:
+            raise UserError(f"{world_size!r} ranks cannot run anything: choose a whole number, 1 or more.")
         self.engine = _make_engine(engine, world_size, start_method)
         self.underway = PendingRun(list)
 
@@ -66,6 +67,11 @@ class Ranks:
     ) -> PendingRun:
         """Begin what `run` does, once these ranks have finished what they were given before. Only processes
         run ahead of `results`."""
+        if inspect.isgeneratorfunction(program) or inspect.iscoroutinefunction(program):
+            raise UserError(
+                f"{program.__name__} would return before it has run: a rank program is a plain function, "
+                "without yield and async."
+            )
         self.underway.settle()
         self.underway = self.engine.begin(program, Task(hardware, arguments, keep_events))
         return self.underway
@@ -110,6 +116,11 @@ def join(argv: Sequence[str] | None) -> None:
     except (argparse.ArgumentError, UserError):
         pass  # rank 0 will say so
     if launched_rank():
+        if not is_open_mpi():
+            note_once(
+                f"PMI_RANK says that a launcher has started this as rank {launched_rank()} of "
+                f"{launched_size()}, so rank 0 prints. If none has, unset PMI_RANK and PMI_SIZE."
+            )
         sys.exit()
 
 

@@ -26,7 +26,16 @@ from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.task import PendingRun, Program, RankResult, Task, load, reference_to, run_rank
+from ndparallel.engines.task import (
+    PendingRun,
+    Program,
+    RankResult,
+    Task,
+    load,
+    pickled,
+    reference_to,
+    run_rank,
+)
 from ndparallel.engines.waiting import Unread, Waiting, named, place, unread_in
 from ndparallel.engines.world import World, world
 
@@ -49,9 +58,7 @@ class MPI:
         pass
 
     def begin(self, program: Program, task: Task) -> PendingRun:
-        return PendingRun(
-            partial(self._run, reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
-        )
+        return PendingRun(partial(self._run, reference_to(program), pickled(task)))
 
     def _run(self, *program_and_task: Any) -> list[RankResult]:
         here = self.world
@@ -128,7 +135,7 @@ def perform(here: World, order: tuple, coordinator: RunCoordinator | None) -> "M
         channel.tell("ended", channel.sent, channel.taken(), result_bytes)
     except Abandoned:
         channel.tell("back")
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         channel.tell("failed", channel.sent, failure_of(here.rank, error))
     return channel
 

@@ -13,17 +13,17 @@ Glossary
     fork, spawn   start a process as a copy of this one (the default on Linux), or as a fresh Python
                   (elsewhere)
     sentinel      becomes readable when its process ends
-    crew          the processes of one engine, kept between tasks
+    pool          the processes of one engine, kept between tasks
     tick          how often the launcher looks at the table; a deadlock is what two looks find unchanged
 """
 
 import math
 import multiprocessing
 import os
-import pickle
 import selectors
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,12 +32,13 @@ from typing import Any
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.channel import QUESTION, Channels, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
-from ndparallel.engines.rank_process import live
+from ndparallel.engines.rank_process import RankSettings, lifeline, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
 from ndparallel.engines.system import usable_cores
-from ndparallel.engines.task import PendingRun, Program, Task, reference_to
+from ndparallel.engines.task import PendingRun, Program, Task, pickled, reference_to, unpickled_result
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 
+SPAWN_HINT = ' Was it launched outside `if __name__ == "__main__":`? Every rank reads that file anew.'
 TICK_SECONDS = 0.02
 PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
 LOOKS = 8  # for a message, before going to sleep; more of them where every rank has a core of its own
@@ -48,46 +49,49 @@ class Processes:
     """The engine. A task that fails ends its processes; the next task starts new ones."""
 
     def __init__(self, world_size: int, start_method: str | None = None) -> None:
+        if multiprocessing.current_process().daemon:
+            raise UserError("a rank cannot start processes of its own: inside a rank choose engine='inline'.")
         methods = multiprocessing.get_all_start_methods()
         if start_method not in (None, *methods):
             raise unknown("start method", str(start_method), methods)
-        self.world_size = world_size
+        self.world_size, self.ranks = world_size, range(world_size)
         self.start_method = start_method or ("fork" if sys.platform == "linux" else "spawn")
-        self.crew: ProcessPool | None = None
+        self.pool: ProcessPool | None = None
 
     def start(self) -> "ProcessPool":
         """Start the processes, where they do not run yet or one of them has been killed."""
-        if self.crew and not self.crew.is_alive():
+        if self.pool and not self.pool.is_alive():
             self.close()
-        self.crew = self.crew or ProcessPool(self.world_size, self.start_method)
-        return self.crew
+        self.pool = self.pool or ProcessPool(self.world_size, self.start_method)
+        return self.pool
 
     def begin(self, program: Program, task: Task) -> PendingRun:
-        self.start().begin((reference_to(program), pickle.dumps(task, pickle.HIGHEST_PROTOCOL)))
-        return PendingRun(self._finish, lambda outcomes: [pickle.loads(outcome) for outcome in outcomes])
+        self.start().begin((reference_to(program), pickled(task)))
+        return PendingRun(self._finish, lambda outcomes: list(map(unpickled_result, self.ranks, outcomes)))
 
     def _finish(self) -> list[bytes]:
-        if not self.crew:
+        if not self.pool:
             raise UserError(
                 "these ranks were ended before their results were asked for: ask within the `with` block."
             )
         try:
-            return RunMonitor(self.crew).results()
+            return RunMonitor(self.pool).results()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        crew, self.crew = self.crew, None
-        if crew:
-            crew.close()
+        pool, self.pool = self.pool, None
+        if pool:
+            pool.close()
 
 
 class ProcessPool:
     def __init__(self, world_size: int, start_method: str) -> None:
         self.processes: list[Any] = []
         self.connections: list[Any] = []
-        self.runs = 0
+        self.runs, self.start_method = 0, start_method
+        self.had_ignored_children = _heed_children()
         context: Any = multiprocessing.get_context(start_method)
         try:
             pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
@@ -107,11 +111,13 @@ class ProcessPool:
             os.set_blocking(end.fileno(), False)
         cores = len(usable_cores()) or os.cpu_count() or 1
         looks = LOOKS_ON_OWN_CORE if len(self.wiring.readers) <= cores else LOOKS
+        is_main = threading.current_thread() is threading.main_thread()
         with _interrupts_held():
             for rank in range(len(self.wiring.readers)):
                 here, there = context.Pipe()
+                settings = RankSettings(rank, looks, lifeline(), is_main)
                 process = context.Process(
-                    target=live, args=(rank, self.wiring, there, looks), name=f"rank {rank}", daemon=True
+                    target=rank_main, args=(settings, self.wiring, there), name=f"rank {rank}", daemon=True
                 )
                 process.start()
                 there.close()  # or it would be open in all ranks started after this one
@@ -138,15 +144,19 @@ class ProcessPool:
                 process.close()
             for end in self.connections:
                 end.close()
+        if hasattr(self, "table"):
+            self.table.close()
         if hasattr(self, "wiring"):
             self.wiring.close()
+        if self.had_ignored_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 class RunMonitor:
     """The launcher's view of one task."""
 
-    def __init__(self, crew: ProcessPool) -> None:
-        self.crew, self.table, self.ranks = crew, crew.table, range(len(crew.processes))
+    def __init__(self, pool: ProcessPool) -> None:
+        self.pool, self.table, self.ranks = pool, pool.table, range(len(pool.processes))
         self.done: dict[int, bytes] = {}  # their RankResults, pickled
         self.failed: dict[int, Exception] = {}
         self.patience_ends = math.inf
@@ -166,8 +176,8 @@ class RunMonitor:
         """
         with selectors.DefaultSelector() as selector:
             for rank in self.ranks:
-                selector.register(self.crew.connections[rank], selectors.EVENT_READ, rank)
-                selector.register(self.crew.processes[rank].sentinel, selectors.EVENT_READ, rank)
+                selector.register(self.pool.connections[rank], selectors.EVENT_READ, rank)
+                selector.register(self.pool.processes[rank].sentinel, selectors.EVENT_READ, rank)
             while len(self.done) < len(self.ranks):
                 for rank in sorted({key.data for key, _ in selector.select(TICK_SECONDS)}):
                     self._hear(rank, selector)
@@ -182,9 +192,10 @@ class RunMonitor:
     def _hear(self, rank: int, selector: selectors.BaseSelector) -> None:
         said = self._receive(rank)
         if said is None:
-            selector.unregister(self.crew.connections[rank])
-            selector.unregister(self.crew.processes[rank].sentinel)
-            self._fail(rank, killed(rank, self.crew.processes[rank].exitcode))
+            selector.unregister(self.pool.connections[rank])
+            selector.unregister(self.pool.processes[rank].sentinel)
+            hint = SPAWN_HINT if self.pool.start_method == "spawn" else ""
+            self._fail(rank, killed(rank, self.pool.processes[rank].exitcode, hint))
         elif isinstance(said, Failure):
             self._fail(rank, said.error())
         elif isinstance(said, Waiting):
@@ -194,19 +205,19 @@ class RunMonitor:
 
     def _receive(self, rank: int) -> Any:
         """What a rank says, or None where it will say nothing more."""
-        with suppress(EOFError, ConnectionError):
-            if self.crew.connections[rank].poll():
-                return self.crew.connections[rank].recv()
-        self.crew.processes[rank].join()
+        with suppress(EOFError, OSError):  # it may be killed while it writes
+            if self.pool.connections[rank].poll():
+                return self.pool.connections[rank].recv()
+        self.pool.processes[rank].join()
         return None
 
     def _unread_by(self, rank: int) -> Unread:
         """Ask a rank that has ended what it has not read."""
-        inlet = self.crew.wiring.writers[rank].fileno()
-        while not written(inlet, QUESTION) and self.crew.processes[rank].is_alive():
+        inlet = self.pool.wiring.writers[rank].fileno()
+        while not written(inlet, QUESTION) and self.pool.processes[rank].is_alive():
             time.sleep(TICK_SECONDS)  # until it has emptied its pipe
         with suppress(EOFError, OSError):
-            return self.crew.connections[rank].recv()
+            return self.pool.connections[rank].recv()
         return Unread(rank, ["messages that it can no longer name"])
 
     def _fail(self, rank: int, error: Exception) -> None:
@@ -237,10 +248,20 @@ class RunMonitor:
         if (
             stuck
             and stuck == self.stuck
-            and all(written(self.crew.wiring.writers[rank].fileno(), QUESTION) for rank in ranks)
+            and all(written(self.pool.wiring.writers[rank].fileno(), QUESTION) for rank in ranks)
         ):
             self.asked = ranks
         self.stuck = stuck
+
+
+def _heed_children() -> bool:
+    """Let children be waited for, where whatever started this process had it ignore how they end. Returns
+    whether it had."""
+    ignored = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        return False
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return True
 
 
 @contextmanager

@@ -1,7 +1,11 @@
 """The life of one rank's process: run one task after another until the launcher ends it.
 
-Limit  Ctrl-C is the launcher's to handle. Should the launcher die, a thread that does nothing else ends this
-       process.
+Limit  Ctrl-C is the launcher's to handle. Should the launcher die, the kernel ends this process (Linux), or a
+       thread that does nothing else.
+
+Glossary
+    lifeline   a pipe whose writing end only the launcher keeps: it closes when the launcher ends, in whatever
+               way
 """
 
 import gc
@@ -12,22 +16,59 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from multiprocessing import connection
+from functools import cache
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from ndparallel.engines.channel import Channel, Channels
 from ndparallel.engines.failures import Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
-from ndparallel.engines.system import keep_to_core, usable_cores
+from ndparallel.engines.system import end_with_parent, keep_to_core, usable_cores
 from ndparallel.engines.task import ProgramReference, load, run_rank
 
 
-def live(rank: int, wiring: Channels, launcher: Connection, looks: int) -> None:
+class Lifeline:
+    """One for all ranks of this process, of whatever pool: none may inherit the other's writing end."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = multiprocessing.Pipe(duplex=False)
+
+    def __getstate__(self) -> dict:
+        return {"reader": self.reader}  # a rank that is spawned gets no more
+
+    def watch(self) -> None:
+        """End this process with the launcher's."""
+        if hasattr(self, "writer"):
+            self.writer.close()
+        threading.Thread(target=self._end, daemon=True).start()
+
+    def _end(self) -> None:
+        self.reader.poll(None)
+        os._exit(1)
+
+
+lifeline = cache(Lifeline)
+
+
+class RankSettings(NamedTuple):
+    """What a rank's process is told once."""
+
+    rank: int
+    looks: int
+    lifeline: Lifeline
+    launcher_is_main_thread: bool
+
+
+def rank_main(settings: RankSettings, wiring: Channels, launcher: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
-    _keep_to_a_core(rank, len(wiring.readers))
-    channel = Channel(rank, wiring, launcher, looks)
+    try:
+        _end_with_launcher(settings)
+        _keep_to_a_core(settings.rank, len(wiring.readers))
+        channel = Channel(settings.rank, wiring, launcher, settings.looks)
+    except Exception as error:  # no memory, no threads
+        launcher.send(failure_of(settings.rank, error))
+        raise SystemExit(1) from None
     gc.freeze()  # what was inherited is no garbage: looking for it there would take long, and copy its memory
     with rare_garbage_collection():
         while True:
@@ -44,11 +85,11 @@ def _keep_to_a_core(rank: int, world_size: int) -> None:
         keep_to_core(cores[rank % len(cores)])
 
 
-def _end_with_launcher() -> None:
+def _end_with_launcher(settings: RankSettings) -> None:
+    settings.lifeline.watch()
     launcher = multiprocessing.parent_process()
-    assert launcher
-    connection.wait([launcher.sentinel])
-    os._exit(1)
+    if launcher and launcher.pid and settings.launcher_is_main_thread:  # other threads may end before it
+        end_with_parent(launcher.pid)
 
 
 def _next_task(channel: Channel, launcher: Connection) -> tuple[int, ProgramReference, bytes]:

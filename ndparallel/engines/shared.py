@@ -77,8 +77,13 @@ class Table:
     COLUMNS = 4
 
     def __init__(self, file: SharedFile) -> None:
-        self.words = memoryview(file.map(0, file.table_bytes)).cast("q")
+        self.map = file.map(0, file.table_bytes)
+        self.words = memoryview(self.map).cast("q")
         self.world_size, self.width = file.world_size, 2 * file.world_size + self.COLUMNS
+
+    def close(self) -> None:
+        self.words.release()
+        self.map.close()
 
     def set_state(self, rank: int, state: int) -> None:
         self.words[rank * self.width] = state

@@ -3,6 +3,7 @@
 Limit  Processes as ranks need Linux or another POSIX system. Elsewhere all ranks run in one process.
 """
 
+import ctypes
 import functools
 import os
 import select
@@ -12,6 +13,8 @@ import time
 from contextlib import suppress
 
 PIPE_BUF = getattr(select, "PIPE_BUF", 512)  # bytes that a pipe takes whole or not at all; POSIX promises 512
+
+PR_SET_PDEATHSIG = 1
 
 give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -30,6 +33,13 @@ def keep_to_core(core: int) -> None:
     """Keep this process to one core, where that is possible and allowed."""
     with suppress(AttributeError, OSError):
         os.sched_setaffinity(0, {core})
+
+
+def end_with_parent(parent: int) -> None:
+    """On Linux, let the kernel end this process when the thread that has started it ends, even one that is
+    stopped."""
+    if sys.platform == "linux" and os.getppid() == parent:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ Limit  A program is a function at the top level of a file; its arguments and its
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from operator import attrgetter
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from gpu import GPU, Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.engines.failures import RankError
 
 Program = Callable[..., Any]
 
@@ -65,6 +67,28 @@ class PendingRun:
         if error:
             raise error
         return self.opened(outcome)
+
+
+def pickled(value: Any) -> bytes:
+    """Pickle what ranks are given. Raises UserError for what cannot be copied to them."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise UserError(
+            f"the arguments cannot be copied to the ranks ({error}): give what pickle can copy, so no open "
+            "files, locks, or functions made by lambda."
+        ) from None
+
+
+def unpickled_result(rank: int, outcome: bytes) -> RankResult:
+    """A rank's result. Raises RankError where the value that it returned does not survive the journey."""
+    try:
+        return pickle.loads(outcome)
+    except Exception as error:
+        kind = type(error).__name__
+        raise RankError(
+            rank, kind, f"rank {rank} returned a value that cannot be read again: {kind}: {error}"
+        ) from None
 
 
 def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankResult:

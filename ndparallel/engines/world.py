@@ -51,6 +51,11 @@ def launched_rank() -> int:
     return next((int(os.environ[name]) for name in SIZES.values() if os.environ.get(name, "").isdecimal()), 0)
 
 
+def is_open_mpi() -> bool:
+    """Whether it is certain that mpirun has started this: other launchers set PMI_RANK for other purposes."""
+    return "OMPI_COMM_WORLD_RANK" in os.environ
+
+
 def default_engine() -> str:
     """What runs ranks where nobody says: processes on Linux, which can fork them, and inline elsewhere."""
     if launched_size() > 1:

@@ -1,6 +1,8 @@
 """When a rank fails, all end; the user is told once which rank and why; and nothing is left behind."""
 
+import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu import CLASSROOM, MismatchError, OutOfMemoryError
-from ndparallel.base.errors import UserError
+from ndparallel.base.errors import RunEnded, UserError
 from ndparallel.engines.launch import RankError, Ranks, launch
 from tests.support import rank_programs
 
@@ -111,7 +113,7 @@ def test_a_rank_killed_between_two_runs_is_replaced():
     with Ranks(2) as ranks:
         first = [result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)]
         os.kill(first[1], signal.SIGKILL)
-        while ranks.engine.crew.is_alive():  # until the last of its threads has ended
+        while ranks.engine.pool.is_alive():  # until the last of its threads has ended
             time.sleep(0.01)
         second = [result.value for result in ranks.run(rank_programs.process_number, CLASSROOM)]
     assert not set(first) & set(second)
@@ -218,7 +220,7 @@ def test_a_rank_killed_in_the_middle_of_an_all_reduce_is_reported_once_and_nothi
     text, exit_code = running.end()
     assert exit_code == 1 and text.count("Traceback") == 1
     assert text.splitlines()[-1].endswith(
-        "RankError: rank 2 was killed by SIGKILL, and the other ranks were ended."
+        "RankKilled: rank 2 was killed by SIGKILL, and the other ranks were ended."
     )
 
 
@@ -236,3 +238,187 @@ def test_ranks_leave_ctrl_c_to_their_launcher(running):
 def test_ranks_end_when_their_launcher_is_killed(running):
     running.process.kill()
     assert running.end() == ("", -signal.SIGKILL)
+
+
+def test_ranks_end_when_their_launcher_is_killed_although_the_last_of_them_is_stopped(running):
+    os.kill(running.ranks[3], signal.SIGSTOP)
+    running.process.kill()
+    assert running.end() == ("", -signal.SIGKILL)
+
+
+FORKS = """
+import os, sys, time
+from gpu import CLASSROOM
+from ndparallel.engines.launch import launch
+from tests.support.rank_programs import say
+
+def forks(gpu, file):
+    say(file, f"rank {gpu.rank} {os.getpid()}")
+    if gpu.rank == 2 and not os.fork():
+        say(file, f"child 0 {os.getpid()}")
+        time.sleep(1000)
+    while True:
+        time.sleep(1)
+
+launch(forks, 4, CLASSROOM, sys.argv[1])
+"""
+
+
+def test_ranks_end_when_their_launcher_is_killed_although_one_has_forked_a_child_that_lives_on(tmp_path):
+    (tmp_path / "script.py").write_text(FORKS)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "ranks")],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"},
+    )
+    launcher = Launcher(process, tmp_path / "ranks")
+    process.kill()
+    wait_until_gone(launcher.ranks.values())
+    (child,) = launcher.lines("child")
+    os.kill(int(child.split()[2]), signal.SIGKILL)
+
+
+# ---- the same at the command line: one sentence, and exit code 1
+
+
+def lesson(*options, before="", **environment):
+    """Run 1D's ring in a shell. The program of the shell comes first."""
+    command = [sys.executable, str(ROOT / "1d_data_parallel.py"), "--strategy", "DDP ring", *options]
+    return subprocess.run(
+        ["bash", "-c", f'{before}exec "$@"', "bash", *command],
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"} | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+KILLER = """
+import os, runpy, signal, sys
+from ndparallel.engines import rank_process
+
+when, name, *arguments = sys.argv[1:]
+outcome = rank_process._outcome
+
+def killed(channel, reference, task):
+    result = outcome(channel, reference, task)
+    if channel.rank == 2:
+        if when == "writing":  # the length of a message, and the beginning of it
+            os.write(channel.launcher.fileno(), (1000).to_bytes(4, "big") + b"the beginning")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+rank_process._outcome = killed
+sys.argv = [name, *arguments]
+if name.endswith(".py"):
+    runpy.run_path(name, run_name="__main__")
+else:
+    from ndparallel.commands.command_line import main
+    sys.exit(main([name, *arguments]))
+"""
+
+
+@pytest.mark.parametrize("when", ["ended", "writing"])
+@pytest.mark.parametrize("command", [["1d_data_parallel.py", "--strategy", "DDP ring"], ["compare"]])
+def test_a_rank_that_is_killed_is_one_sentence_at_the_command_line(when, command, tmp_path):
+    (tmp_path / "kills.py").write_text(KILLER)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "kills.py"), when, *command],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: rank 2 was killed by SIGKILL, and the other ranks were ended.\n"
+
+
+LITTLE_MEMORY = """
+import resource, runpy, sys
+import ndparallel.lessons.main, ndparallel.results.show
+
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 50_000_000,) * 2)
+sys.argv = ["1d_data_parallel.py", "--batch", "256", "--engine", sys.argv[1]]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_memory_is_one_sentence_at_the_command_line(engine):
+    done = subprocess.run(
+        [sys.executable, "-c", LITTLE_MEMORY, engine],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"error: (rank \d found no memory|no memory is left).*Unable to allocate.*\n", done.stderr
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_without_memory_is_named(engine):
+    with pytest.raises(RunEnded, match="rank 1 found no memory .this much., and the other ranks were ended"):
+        launch(rank_programs.raise_in, 3, CLASSROOM, 1, "no memory", engine=engine)
+
+
+def test_a_parent_that_ignores_its_children_changes_nothing():
+    done = lesson("--json", before="trap '' CHLD; ")
+    assert (done.returncode, done.stdout) == (0, lesson("--json").stdout) and done.stderr == ""
+
+
+def test_crews_that_fail_leave_no_files_open():
+    def failing():
+        with pytest.raises(UserError):
+            launch(rank_programs.raise_in, 2, CLASSROOM, 1, "user")
+
+    failing()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            failing()
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+
+
+# ---- what a program gets wrong before it runs, in words
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("world_size", [2.5, "2", None, 0, -1])
+def test_a_number_of_ranks_that_cannot_be_is_named(engine, world_size):
+    with pytest.raises(UserError, match=f"{world_size!r} ranks cannot run anything: choose a whole number"):
+        Ranks(world_size, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_arguments_that_cannot_be_copied_are_refused(engine):
+    with pytest.raises(UserError, match="arguments cannot be copied to the ranks"):
+        launch(rank_programs.rank_number, 2, CLASSROOM, lambda: None, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("program", [rank_programs.generator, rank_programs.coroutine])
+def test_a_program_that_would_not_run_is_refused(engine, program):
+    with pytest.raises(UserError, match="a rank program is a plain function"):
+        launch(program, 2, CLASSROOM, engine=engine)
+
+
+def test_a_rank_that_starts_ranks_as_processes_is_told_what_to_choose():
+    with pytest.raises(UserError, match="inside a rank choose engine='inline'"):
+        launch(rank_programs.launches, 2, CLASSROOM)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["exit of a generator", "untold"])
+def test_errors_of_every_kind_name_their_rank(engine, kind):
+    with pytest.raises(RankError, match="rank 1 raised"):
+        launch(rank_programs.raise_odd, 2, CLASSROOM, kind, engine=engine)
+
+
+def test_a_value_that_cannot_be_read_again_names_its_rank():
+    with pytest.raises(RankError, match="rank 0 returned a value that cannot be read again: ValueError: no"):
+        launch(rank_programs.unreadable, 1, CLASSROOM, engine="processes")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ndparallel.commands.command_line import main as command_line
-from ndparallel.engines import launch, world
+from ndparallel.engines import launch, system, world
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
 from tests.support import mpi_script
@@ -157,6 +157,17 @@ def test_ranks_other_than_0_end_silently_where_another_engine_is_asked_for(launc
     with pytest.raises(SystemExit) as ended:
         launch.join(["--engine=inline"])
     assert ended.value.code is None
+
+
+def test_a_rank_of_a_launcher_that_is_perhaps_none_says_why_it_prints_nothing(launched, capsys):
+    launched("PMI_SIZE", "4")
+    launched("PMI_RANK", "1")
+    system.note_once.cache_clear()
+    with pytest.raises(SystemExit) as ended:
+        command_line(["goodput", "--gpus", "8", "--engine", "inline"])
+    printed = capsys.readouterr()
+    assert ended.value.code is None and printed.out == ""
+    assert "rank 1 of 4" in printed.err and "unset PMI_RANK" in printed.err
 
 
 def test_without_mpi4py_the_engine_is_one_sentence(launched, monkeypatch, capsys):

@@ -11,6 +11,7 @@ import numpy as np
 from collectives import Group, broadcast, reduce, scatter
 from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
 
 
 def ring_all_reduce(gpu, world_size, array, name=("ring", 0)):
@@ -185,6 +186,8 @@ def raise_in(gpu, culprit, kind):
             gpu.allocate("weights", 2 * CLASSROOM.memory_bytes)
         if kind == "user":
             raise UserError("the batch does not fit.")
+        if kind == "no memory":
+            raise MemoryError("this much")
         if kind == "exit":
             sys.exit(3)
         if kind == "kill":
@@ -307,3 +310,40 @@ def number_or_error(gpu, number):
     if number < 0 and gpu.rank == 1:
         raise UserError(f"{number} is negative.")
     return number
+
+
+def generator(gpu):
+    yield gpu.rank
+
+
+async def coroutine(gpu):
+    return gpu.rank
+
+
+def launches(gpu):
+    return launch(rank_number, 2, CLASSROOM)
+
+
+class UntoldError(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def raise_odd(gpu, kind):
+    if gpu.rank == 1:
+        raise GeneratorExit if kind == "exit of a generator" else UntoldError
+
+
+class Unreadable:
+    """Can be pickled, and not read again."""
+
+    def __reduce__(self):
+        return refuse, ()
+
+
+def refuse():
+    raise ValueError("no")
+
+
+def unreadable(gpu):
+    return Unreadable()
