@@ -121,7 +121,8 @@ class Context:
     def price(self) -> Callable[..., Operation]:
         """`costs.matmul(name, m, n, k)` and its like in the context's dtype, made once and looked up after:
         price(costs.matmul, name, m, n, k)."""
-        return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=self.dtype))
+        dtype = self.dtype  # not `self` below: that would be a circle, which outlives the run
+        return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=dtype))
 
 
 class Saved(dict[str, np.ndarray]):
