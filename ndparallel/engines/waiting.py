@@ -86,7 +86,7 @@ def unread_in(inboxes: Mapping[int, Iterable[tuple]]) -> list[str]:
     """Name the messages that lie in a rank's inboxes, each with the collective that its sender was in."""
     return [
         named(source, what) + (f", sent in {' '.join(map(str, call))}" if call else "")
-        for source, inbox in inboxes.items()
+        for source, inbox in sorted(inboxes.items())
         for what, call, *_ in inbox
     ]
 

@@ -158,14 +158,12 @@ def running(request, tmp_path):
         "TMPDIR": str(tmp_path / "temporary"),
     }
     arguments = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "ranks"), request.param]
-    shared_before = shared_memory()
     process = subprocess.Popen(
         arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         yield Launcher(process, tmp_path / "ranks")
         assert list((tmp_path / "temporary").iterdir()) == []
-        assert shared_memory() <= shared_before
     finally:
         process.kill()
 
@@ -175,6 +173,7 @@ class Launcher:
         self.process, self.file = process, file
         self.wait_for(5, "")
         self.ranks = {int(line.split()[1]): int(line.split()[2]) for line in self.lines("rank")}
+        assert [named_shared_memory(rank) for rank in self.ranks.values()] == [[]] * len(self.ranks)
 
     def lines(self, kind):
         return (
@@ -196,8 +195,10 @@ class Launcher:
         return text, self.process.returncode
 
 
-def shared_memory():
-    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+def named_shared_memory(process):
+    """The files of /dev/shm that a process has mapped: they would be left behind."""
+    maps = Path(f"/proc/{process}/maps")
+    return [line for line in maps.read_text().splitlines() if "/dev/shm/" in line] if maps.exists() else []
 
 
 def wait_until_gone(processes):
