@@ -3,7 +3,7 @@ where they talk.
 
 Idea   A rank's events stand in the order of its program, so that the operations before and after a collective
        say where it belongs. The slices are those of the parameters whose gradients the ranks left behind.
-Limit  Dense blocks, whose operations are those of ndparallel/model/costs.py.
+Limit  Dense blocks, whose operations are those of ndparallel/model/layers.py.
 
 Glossary
     place   where ranks may talk: f1 and f2 before the matmuls that are cut by columns, g1 and g2 after those

@@ -46,8 +46,8 @@ class MoELayer(Gated):
 
     @staticmethod
     def parameters(name: str, context: Context) -> list[Parameter]:
-        """What the dp ranks average: all but the experts. Every tp rank finds a part of the router's
-        gradient, that of its tokens."""
+        """Parameters that the dp ranks average: all but the experts. Every tp rank finds the part of the
+        router's gradient that its tokens give."""
         config = context.config
         h = config.hidden
         router = (slice(0, config.experts), slice(0, h))
@@ -110,7 +110,7 @@ class MoELayer(Gated):
         )
 
     def route_backward(self, dgates: np.ndarray, microbatch: int, saved: Saved) -> np.ndarray:
-        """The gradient of the routed tokens by what the router made of them: gates, and the balance loss."""
+        """Return the routed tokens' gradient through the router: by the gates and by the balance loss."""
         self.block.elementwise("route", saved["probabilities"].size, 3)
         probabilities, chosen = saved.take("probabilities"), saved.take("chosen")
         dprobabilities = routing.gates_backward(
@@ -162,7 +162,7 @@ class MoELayer(Gated):
         return routing.permute_backward(drows, order, s * b, self.config.top_k).reshape(shape)
 
     def combine(self, returning: Handle, saved: Saved) -> np.ndarray:
-        """The weighed sum of what the experts say of every routed token, (s, b, h)."""
+        """Return the weighted sum of the experts' outputs for every routed token, (s, b, h)."""
         returned, routed, order = returning.wait(), saved["routed"], saved["order"]
         saved.keep(returned=returned)
         self.block.elementwise("combine", routed.size + returned.size, 1)
@@ -187,17 +187,17 @@ class MoELayer(Gated):
     def shared_experts(self, normed: np.ndarray, saved: Saved) -> np.ndarray | float:
         if not self.config.shared_experts:
             return 0.0
-        gathered = self.tp.enter(normed)
+        gathered = self.tp.column_input(normed)
         saved.keep(normed=normed if self.tp.regathers else gathered)
         return self.linear_over_tp(
-            "down", self.activate(gathered, saved), self.block.w["down"], self.tp.leave
+            "down", self.activate(gathered, saved), self.block.w["down"], self.tp.row_output
         )
 
     def shared_experts_backward(self, dy: np.ndarray, saved: Saved) -> np.ndarray | float:
         if not self.config.shared_experts:
             return 0.0
         dgate_up = self.activate_backward(dy, saved)
-        return self.linear_backward("gate_up", dgate_up, saved, self.tp.enter_backward)
+        return self.linear_backward("gate_up", dgate_up, saved, self.tp.column_input_backward)
 
 
 class LocalExperts(Unit):
@@ -231,7 +231,7 @@ class LocalExperts(Unit):
         return {"gate_up": gate_up.reshape(len(gate_up), -1, gate_up.shape[-1])}
 
     def forward_rows(self, rows: np.ndarray, dispatcher: TokenDispatcher, saved: Saved) -> np.ndarray:
-        """Every expert on its rows (r, h)."""
+        """Run every expert on its rows (r, h)."""
         self.sort(rows, dispatcher)
         count, ffn = rows.shape[0], self.w["down"].shape[-1]
         gate_up, activated = (np.empty_like(rows, shape=(count, width)) for width in (2 * ffn, ffn))
@@ -246,7 +246,7 @@ class LocalExperts(Unit):
         return out
 
     def backward_rows(self, dout: np.ndarray, dispatcher: TokenDispatcher, saved: Saved) -> np.ndarray:
-        """The gradient of the rows; what the weights' takes is kept."""
+        """Return the gradient of the rows; keep the inputs of the weights' gradients."""
         self.sort(dout, dispatcher)
         gate_up, drows = saved.take("expert gate_up"), np.empty_like(dout)
         dgate_up = np.empty_like(gate_up)

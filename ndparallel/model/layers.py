@@ -56,23 +56,23 @@ class SubLayer:
 
     # ---- the two ends: norm and gather, reduce and residual
 
-    def enter(self, x: np.ndarray, saved: Saved) -> np.ndarray:
+    def normed_input(self, x: np.ndarray, saved: Saved) -> np.ndarray:
         """Norm and gather; keep the residual and the matmul's input."""
         normed = self.block.norm(self.norm, x)
-        gathered = self.tp.enter(normed)
+        gathered = self.tp.column_input(normed)
         saved.keep(x=x, normed=normed if self.tp.regathers else gathered)
         return gathered
 
-    def enter_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved) -> np.ndarray:
-        dnormed = self.linear_backward(name, dlinear, saved, self.tp.enter_backward)
+    def input_backward(self, name: str, dlinear: np.ndarray, dy: np.ndarray, saved: Saved) -> np.ndarray:
+        dnormed = self.linear_backward(name, dlinear, saved, self.tp.column_input_backward)
         dx = self.block.norm_backward(self.norm, dnormed, saved)
         self.block.elementwise(self.add, dx.size, 3)
         dx += dy
         return dx
 
-    def leave(self, name: str, inner: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def output(self, name: str, inner: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Multiply, sum what the ranks have and add the residual."""
-        y = self.linear_over_tp(name, inner, self.block.w[name], self.tp.leave)
+        y = self.linear_over_tp(name, inner, self.block.w[name], self.tp.row_output)
         self.block.elementwise(self.add, y.size, 3)
         y += x
         return y
@@ -153,24 +153,24 @@ class Attention(SubLayer):
 
     def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
         saved = self.saved(microbatch)
-        qkv = self.linear("qkv", self.enter(x, saved), self.block.w["qkv"])
+        qkv = self.linear("qkv", self.normed_input(x, saved), self.block.w["qkv"])
         heads = qkv.reshape(*qkv.shape[:2], -1, self.context.config.head_dim)
         qk, v = self.rotate(heads[:, :, : self.turned]), heads[:, :, self.turned :]
         q, k = qk[:, :, : self.queries], qk[:, :, self.queries :]
         mixed = self.core.mix(q, k, v, saved)
         mixed = mixed.reshape(*mixed.shape[:2], -1)
         saved.keep(q=q, k=k, v=v, mixed=mixed)
-        return self.leave("out", mixed, x)
+        return self.output("out", mixed, x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved = self.saved(microbatch)
         mixed = saved["mixed"]
-        dmixed = self.linear_backward("out", self.tp.leave_backward(dy), saved)
+        dmixed = self.linear_backward("out", self.tp.row_output_backward(dy), saved)
         q, k, v = saved.take_all("q", "k", "v")
         dq, dk, dv = self.core.mix_backward(dmixed.reshape(q.shape), mixed.reshape(q.shape), (q, k, v), saved)
         dqk = self.rotate_backward(np.concatenate([dq, dk], axis=2))
         dqkv = np.concatenate([dqk, dv], axis=2).reshape(*dqk.shape[:2], -1)
-        return self.enter_backward("qkv", dqkv, dy, saved)
+        return self.input_backward("qkv", dqkv, dy, saved)
 
     def rotate(self, qk: np.ndarray) -> np.ndarray:
         self.block.elementwise("rotary", qk.size, 2)
@@ -193,8 +193,8 @@ class Gated(SubLayer):
         return activated
 
     def activate_backward(self, dy: np.ndarray, saved: Saved) -> np.ndarray:
-        """From the gradient of what leaves down to that of gate and up."""
-        dactivated = self.linear_backward("down", self.tp.leave_backward(dy), saved)
+        """Return the gradient of gate and up, for that of the sublayer's output."""
+        dactivated = self.linear_backward("down", self.tp.row_output_backward(dy), saved)
         self.block.elementwise("swiglu", dactivated.size, 5)
         return functional.swiglu_backward(dactivated, saved.take("gate_up"))
 
@@ -214,11 +214,11 @@ class Mlp(Gated):
 
     def forward(self, x: np.ndarray, microbatch: int) -> np.ndarray:
         saved = self.saved(microbatch)
-        return self.leave("down", self.activate(self.enter(x, saved), saved), x)
+        return self.output("down", self.activate(self.normed_input(x, saved), saved), x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> np.ndarray:
         saved = self.saved(microbatch)
-        return self.enter_backward("gate_up", self.activate_backward(dy, saved), dy, saved)
+        return self.input_backward("gate_up", self.activate_backward(dy, saved), dy, saved)
 
 
 class Block(Unit):
@@ -281,7 +281,7 @@ def gated_parameters(name: str, context: Context, ffn: int) -> list[Parameter]:
 
 
 def small_deviation(context: Context) -> float:
-    """What writes to the residual starts smaller, as in GPT-2."""
+    """Deviation of weights that write to the residual: they start smaller, as in GPT-2."""
     return context.config.hidden**-0.5 / (2 * context.config.layers) ** 0.5
 
 
@@ -311,7 +311,7 @@ def table(context: Context, index: tuple[slice, ...]) -> Parameter:
 
 
 def held(symbols: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Which symbols are in this slice of the vocabulary, and their places in it; 0 for the others."""
+    """Return which symbols are in this slice of the vocabulary, and their places in it; 0 for the others."""
     mine = (symbols >= rows.start) & (symbols < rows.stop)
     return mine, np.where(mine, symbols - rows.start, 0)
 
@@ -333,10 +333,10 @@ class Embedding(Unit):
         mine, places = held(tokens, self.rows)
         x = self.w["table"][places]
         x[~mine] = 0
-        return self.context.tp.leave(x)
+        return self.context.tp.row_output(x)
 
     def backward_input(self, dy: np.ndarray, microbatch: int) -> None:
-        """There is nobody to hand a gradient on to."""
+        """Add up the table's gradient, or keep what it takes; nothing comes before the embedding."""
         self.context.phase = "backward"
         if self.defers:
             self.keep(microbatch).keep(dy=dy)
@@ -348,7 +348,7 @@ class Embedding(Unit):
         self.add_rows(self.keep(microbatch).take("dy"), microbatch)
 
     def add_rows(self, dy: np.ndarray, microbatch: int) -> None:
-        dy, tokens = self.context.tp.leave_backward(dy), self.keep(microbatch).take("tokens")
+        dy, tokens = self.context.tp.row_output_backward(dy), self.keep(microbatch).take("tokens")
         self.elementwise("lookup weight", dy.size, 3)
         mine, places = held(tokens, self.rows)
         np.add.at(self.g["table"], places[mine], dy[mine])
@@ -376,7 +376,7 @@ class Head(Unit):
         self.context.phase = "forward"
         tp, targets = self.context.tp, self.context.targets[microbatch]
         normed = self.norm("norm", x)
-        gathered = tp.enter(normed)
+        gathered = tp.column_input(normed)
         logits = self.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
         self.elementwise("cross_entropy", logits.size, 2)
         logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
@@ -391,7 +391,7 @@ class Head(Unit):
         return loss
 
     def backward_input(self, dy: None, microbatch: int) -> np.ndarray:
-        """The gradient of the loss starts here: probabilities less one where the target is."""
+        """Start the backward pass: the logits' gradient is the probabilities less 1 at each target."""
         self.context.phase = "backward"
         saved = self.keep(microbatch)
         targets, probabilities = self.context.targets[microbatch], saved.take("probabilities")
@@ -403,7 +403,7 @@ class Head(Unit):
             saved.keep(dlogits=dlogits)
         else:
             self.add_weight(dlogits, saved)
-        return self.norm_backward("norm", self.context.tp.enter_backward(dgathered), saved)
+        return self.norm_backward("norm", self.context.tp.column_input_backward(dgathered), saved)
 
     def backward_weight(self, microbatch: int) -> None:
         self.context.phase = "weight"

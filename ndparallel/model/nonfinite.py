@@ -56,7 +56,7 @@ def first_trace(outcomes: Sequence[Any]) -> str | None:
 
 
 def traces(outcome: Any) -> Iterator[str]:
-    """What of one rank's outcome is not finite."""
+    """Yield the parts of one rank's outcome that are not finite."""
     if not np.isfinite(outcome.losses).all():
         yield "the loss"
     for kind in ("gradients", "weights"):
@@ -66,5 +66,5 @@ def traces(outcome: Any) -> Iterator[str]:
 
 
 def earliest(outcomes: Iterable[Any]) -> Origin | None:
-    """What the watches of all ranks saw first, the lowest rank's of what was seen at once."""
+    """Return the earliest origin that any rank's watch saw; of equal times the lowest rank's."""
     return min((outcome.origin for outcome in outcomes if outcome.origin), default=None)

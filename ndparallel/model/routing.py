@@ -36,7 +36,7 @@ def gates(probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool) -> n
 def gates_backward(
     dgates: np.ndarray, probabilities: np.ndarray, chosen: np.ndarray, renormalise: bool
 ) -> np.ndarray:
-    """The gradient of the probabilities (t, E)."""
+    """Return the gradient of the probabilities (t, E)."""
     where = places(chosen, probabilities.shape[-1])
     if renormalise:
         picked = probabilities.take(where)
@@ -75,7 +75,7 @@ def assign(chosen: np.ndarray, experts: int, limit: int) -> tuple[np.ndarray, np
 
 
 def permute(x: np.ndarray, order: np.ndarray, k: int) -> np.ndarray:
-    """The rows of the tokens x (t, h) that the choices in `order` need."""
+    """Copy the tokens x (t, h) to one row for each choice in `order`."""
     return x[order // k]
 
 
@@ -91,7 +91,7 @@ def combine(rows: np.ndarray, weights: np.ndarray, order: np.ndarray) -> np.ndar
 def combine_backward(
     dy: np.ndarray, rows: np.ndarray, weights: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients of the rows and of the gates."""
+    """Return the gradients of the rows and of the gates."""
     dchoices = permute(dy, order, weights.shape[1])
     dweights = np.zeros_like(weights)
     dweights.reshape(-1)[order] = np.sum(dchoices * rows, axis=-1)

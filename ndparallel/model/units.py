@@ -68,7 +68,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Routed:
-    """What became of one microbatch's tokens at one layer's experts, on one rank."""
+    """Where one microbatch's tokens went at one layer's experts, on one rank."""
 
     expert_rows: tuple[int, ...]  # rows that each of the rank's experts worked on
     sent_rows: tuple[int, ...] = ()  # rows that the rank's own tokens sent to each expert of the layer
@@ -105,7 +105,7 @@ class Context:
         return functional.rotations_at(self.positions, self.config.head_dim, self.dtype)
 
     def causal_bias(self, queries: tuple[int, ...], keys: tuple[int, ...]) -> np.ndarray:
-        """What is added to the scores of queries and keys at these positions."""
+        """The causal mask of queries and keys at these positions, to be added to their scores."""
         return functional.causal_bias(queries, keys, self.dtype)
 
     @contextmanager
@@ -228,7 +228,7 @@ class Unit:
         self.gpu.compute(self.context.price(make, name, *sizes), self.event_name(name))
 
     def event_name(self, name: str) -> str:
-        """What events call an operation: "forward layers.0 qkv"."""
+        """Return an operation's name in events: "forward layers.0 qkv"."""
         key = self.context.phase, name
         if key not in self.event_names:
             self.event_names[key] = f"{key[0]} {self.name} {name}"

@@ -9,8 +9,8 @@ Cost   none: an all-reduce forward where activations leave, one backward where t
 Limit  Under sequence parallelism tp must divide the sequence.
 
 Glossary
-    enter      before the column-cut matmul: f of the paper (g with sequence parallelism)
-    leave      after the row-cut matmul: f's conjugate
+    column_input   before a column-parallel matmul: f of the paper (g with sequence parallelism)
+    row_output     after a row-parallel matmul: f's conjugate
     chunks     parts of an activation; one is all-reduced while the next is still multiplied
     shared     a parameter that several tp ranks hold, each with a part of its gradient: norms under sequence
                parallelism, KV heads where there are fewer of them than ranks
@@ -55,16 +55,16 @@ class TensorParallel:
     def regathers(self) -> bool:
         return self.sequence_parallel == "sp-regather" and self.size > 1
 
-    def enter(self, x: np.ndarray) -> np.ndarray:
+    def column_input(self, x: np.ndarray) -> np.ndarray:
         return self.gather(x) if self.shards else x
 
-    def enter_backward(self, dx: np.ndarray) -> np.ndarray:
+    def column_input_backward(self, dx: np.ndarray) -> np.ndarray:
         return self.scatter(dx) if self.shards else self.reduce(dx)
 
-    def leave(self, y: np.ndarray) -> np.ndarray:
+    def row_output(self, y: np.ndarray) -> np.ndarray:
         return self.scatter(y) if self.shards else self.reduce(y)
 
-    def leave_backward(self, dy: np.ndarray) -> np.ndarray:
+    def row_output_backward(self, dy: np.ndarray) -> np.ndarray:
         return self.gather(dy) if self.shards else dy
 
     def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False):

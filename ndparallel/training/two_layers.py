@@ -20,7 +20,7 @@ from ndparallel.training.replica import Holding, Outcome
 
 
 class TwoLayers:
-    """The mathematics of the two layers on one rank, and what it holds of A and B."""
+    """The mathematics of the two layers on one rank, with its slices of A and B."""
 
     a: "Slice"
     b: "Slice"
@@ -69,7 +69,7 @@ class TwoLayers:
         return float(np.sum(error**2)) / self.target.size / 2, error / self.target.size
 
     def outcome(self, loss: float | None = None) -> Outcome:
-        """What this rank holds, and the loss where it knows it."""
+        """Return the gradients and weights that this rank holds, and the loss where it knows it."""
         return Outcome(
             losses=[] if loss is None else [loss],
             gradients=[Holding([part.parameter], 0, part.gradient.reshape(-1)) for part in self.held],

@@ -65,7 +65,7 @@ def enter_and_leave(gpu: GPU, mesh: Mesh) -> list[np.ndarray]:
     tp = TensorParallel(gpu, mesh.group("tp", gpu.rank))
     return [
         operator(activations(gpu.rank))
-        for operator in (tp.enter, tp.leave, tp.leave_backward, tp.enter_backward)
+        for operator in (tp.column_input, tp.row_output, tp.row_output_backward, tp.column_input_backward)
     ]
 
 

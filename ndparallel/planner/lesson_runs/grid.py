@@ -57,7 +57,7 @@ def slowest_gpu(grid: list[StreamClock]) -> tuple[TimeBreakdown, int, int]:
 
 
 def spent_at(streams: StreamClock, place: int) -> TimeBreakdown:
-    """By one GPU of a rank."""
+    """Return what one GPU of a pipeline rank spent its time on."""
     return TimeBreakdown(
         {
             kind: float(np.broadcast_to(seconds, np.shape(streams.now))[place])
@@ -99,7 +99,7 @@ class GridRank:
 
     @cached_property
     def buckets(self) -> dict[int, list[BucketCost]]:
-        """Of each stage, the last first; the last stage first."""
+        """Buckets by stage, the last stage first, and in each the last bucket first."""
         return {
             stage: self.work.buckets(stage) for stage in reversed(self.work.plan.layout.stages_of(self.rank))
         }
@@ -182,7 +182,7 @@ class GridRank:
 
     @cached_property
     def last(self) -> dict[int, Action]:
-        """By stage, the action that completes its weights' gradients."""
+        """The action that completes the weights' gradients, by stage."""
         return {action.stage: action for action in self.schedule.actions[self.rank] if action.op in "BW"}
 
     def wait_for_gradients(self, bucket: BucketCost) -> None:

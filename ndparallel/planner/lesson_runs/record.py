@@ -274,7 +274,7 @@ class LessonRank:
 
     @property
     def tokens(self) -> int:
-        """Of one sequence, on this rank."""
+        """Tokens of one sequence that this rank has."""
         return self.config.sequence // self.mesh.cp
 
     @property

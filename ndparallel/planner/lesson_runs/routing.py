@@ -30,18 +30,18 @@ class Routes:
     sent: np.ndarray
 
     def own(self, by_axis: np.ndarray, axis: str) -> np.ndarray:
-        """Of an array (members, degree of the axis, ...), each member's own place on the axis."""
+        """Return each member's own place on the axis, of an array (members, degree of the axis, ...)."""
         places = [self.mesh.coordinates(int(rank))[axis] for rank in self.members]
         return by_axis[np.arange(len(places)), places]
 
     @cached_property
     def leaving(self) -> np.ndarray:
-        """By the ep rank that they go to, (members, ep)."""
+        """Rows by the ep rank that they go to, (members, ep)."""
         return self.sent[self.members].reshape(len(self.members), self.mesh.ep, -1).sum(axis=2)
 
     @cached_property
     def arriving(self) -> np.ndarray:
-        """For each member's experts, by the ranks of its plane, (members, tp, ep, local experts)."""
+        """Rows for each member's experts, by the ranks of its plane, (members, tp, ep, local experts)."""
         group = self.mesh.group
         plane = [[group("ep", peer).ranks for peer in group("tp", int(rank)).ranks] for rank in self.members]
         by_expert = self.sent[np.array(plane)]  # (members, tp, ep, experts)
@@ -50,17 +50,17 @@ class Routes:
 
     @cached_property
     def received(self) -> np.ndarray:
-        """Those that come over ep to the member itself, by the ep rank that sends them, (members, ep)."""
+        """Rows that come over ep to the member itself, by the ep rank that sends them, (members, ep)."""
         return self.own(self.arriving, "tp").sum(axis=2)
 
     @cached_property
     def by_tp_rank(self) -> np.ndarray:
-        """Those that a member's experts work on, by the tp rank that they came to, (members, tp)."""
+        """Rows that a member's experts work on, by the tp rank that they came to, (members, tp)."""
         return self.arriving.sum(axis=(2, 3))
 
     @cached_property
     def by_expert(self) -> np.ndarray:
-        """(members, local experts)"""
+        """Rows that each of a member's experts works on, (members, local experts)."""
         return self.arriving.sum(axis=(1, 2))
 
     @property

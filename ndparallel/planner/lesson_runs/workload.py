@@ -37,7 +37,7 @@ PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
 @dataclass(frozen=True)
 class ExecutedWorkload:
-    """Of one plan of a job of the lessons' model."""
+    """The workload of one plan of a job of the lessons' model."""
 
     job: TrainingJob
     plan: Plan
@@ -125,7 +125,7 @@ class ExecutedWorkload:
         return self.rank.passes("block", deferred=op in "IW", rows=rows)[PASSES[op]]
 
     def elements(self, kind: str) -> np.ndarray:
-        """Of a unit on one rank: (all but experts, experts)."""
+        """Return the elements of a unit on one rank: (all but experts, experts)."""
         unit = self.units[kind]
         return np.array([unit.size, sum(inner.size for inner in unit.inner)])
 
@@ -160,7 +160,8 @@ class ExecutedWorkload:
         return np.sum([self.elements(kind) for kind in run], axis=0)
 
     def exchanges(self, name: str, collective: str, sizes: np.ndarray) -> list[CollectiveOp]:
-        """Of what all data-parallel ranks hold, and of the experts, which fewer hold."""
+        """Return one collective for what all data-parallel ranks hold, and one for the experts, which fewer
+        hold."""
         parts = zip(("", " of experts"), self.averaging_groups, self.owners, sizes)
         return [
             CollectiveOp(name + what, collective, group, size)
