@@ -16,7 +16,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.search.bounds.price import price
+from ndparallel.search.bounds.lower_bound import lower_bound
 
 JOB = TrainingJob(find_model("llama-3-70b"), find_hardware("h100"), find_stack("megatron-core"), 8192, 512)
 PLANS = {
@@ -64,9 +64,8 @@ def main() -> None:
     many = 20_000
     tp, pp = np.tile([1, 2, 4, 8], many // 4), np.repeat([1, 2, 4, 8], many // 4)
     plans = Plan(tp=tp, pp=pp, dp=512 // (tp * pp), zero=1, sequence_parallel=True)
-    print(
-        f"{many:,} plans at once         {many / seconds(lambda: price(JOB, plans), 3):,.0f} plans a second"
-    )
+    rate = many / seconds(lambda: lower_bound(JOB, plans), 3)
+    print(f"{many:,} plans at once         {rate:,.0f} plans a second")
     print(
         "ndparallel plan from the shell "
         f"{seconds(lambda: subprocess.run(SHELL, capture_output=True), 3, time.perf_counter):.2f} s"

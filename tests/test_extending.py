@@ -30,7 +30,7 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
 from ndparallel.results.report import COLUMNS, Column
-from ndparallel.search.bounds.price import price
+from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.search import search
 from ndparallel.training.job import Job
 from tests.support.collective_programs import hardware
@@ -89,7 +89,7 @@ def test_a_schedule_of_the_page_computes_what_one_gpu_computes(schedule):
 
 def test_a_schedule_of_the_page_is_planned_searched_and_shown(schedule, capsys):
     plan = Plan(tp=2, pp=4, dp=2, schedule=schedule)
-    bound = price(job(), plan).seconds[0]
+    bound = lower_bound(job(), plan).seconds[0]
     assert bound <= predict(job(), plan).seconds <= 1.1 * bound
     found = search(job(), 16, {"schedule": schedule, "pp": 4}).answers
     assert found and all(answer.plan.schedule == schedule for answer in found)

@@ -21,9 +21,10 @@ import numpy as np
 
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.search.bounds.columns import DEGREES, columns_of, joined, take
-from ndparallel.search.bounds.depth import depth_of
-from ndparallel.search.bounds.price import PipelineBounds
+from ndparallel.planner.software import Stack
+from ndparallel.search.bounds.columns import DEGREES, PlanTable, columns_of, joined, take
+from ndparallel.search.bounds.depth import StagePartition, depth_of
+from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
 GIB = 2**30
@@ -117,8 +118,8 @@ def priced(
         long = np.flatnonzero(depths == pp)
         these = take(columns, long)
         for (chunks, kind), names in by_depth(job, pp, fixed).items():
-            plans = PipelineBounds(these, depth_of(job.shape, pp, chunks, kind), job.stack)
-            price_depth(part, plans, rows[long], names, memory_bytes)
+            depth = depth_of(job.shape, pp, chunks, kind)
+            price_depth(part, job.stack, depth, these, rows[long], names, memory_bytes)
     return part
 
 
@@ -131,23 +132,32 @@ def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], l
 
 
 def price_depth(
-    part: Part, plans: PipelineBounds, rows: np.ndarray, names: list[str], memory_bytes: float
+    part: Part,
+    stack: Stack,
+    depth: StagePartition,
+    table: PlanTable,
+    rows: np.ndarray,
+    names: list[str],
+    memory_bytes: float,
 ) -> None:
     """Plans of every schedule that cuts the model alike: pruned by memory, and what is left priced."""
     fits = {}
-    for name in names:
-        able, memory = runs(name, plans.depth.pp, plans.microbatches), plans.peak_bytes(name)
-        fits[name] = able & (memory <= memory_bytes), memory
+    for name, memory in zip(names, peak_bytes(table, depth, [RECIPES[name] for name in names])):
+        able = runs(name, depth.pp, table["microbatches"])
+        fit = able & (memory <= memory_bytes)
         part.legal += int(able.sum())
         part.rejected.update(too_much((memory - memory_bytes)[able & (memory > memory_bytes)]))
-    alive = np.flatnonzero(np.any([fit for fit, _ in fits.values()], axis=0))
-    left = PipelineBounds(take(plans.columns, alive), plans.depth, plans.stack)
-    for name, (fit, memory) in fits.items():
         if fit.any():
-            part.groups.append((name, plans.depth.chunks, plans.depth.pp))
-            part.rows.append(rows[fit])
-            part.memory_bytes.append(memory[fit])
-            part.seconds.append(left.least_seconds(name)[fit[alive]])
+            fits[name] = fit, memory
+    if not fits:
+        return
+    alive = np.flatnonzero(np.any([fit for fit, _ in fits.values()], axis=0))
+    bounds = least_seconds(take(table, alive), depth, stack, [RECIPES[name] for name in fits])
+    for (name, (fit, memory)), seconds in zip(fits.items(), bounds):
+        part.groups.append((name, depth.chunks, depth.pp))
+        part.rows.append(rows[fit])
+        part.memory_bytes.append(memory[fit])
+        part.seconds.append(seconds[fit[alive]])
 
 
 def starts_of(every: list[Plan]) -> list[int]:

@@ -1,7 +1,8 @@
 """The fastest legal plan: all are priced, the most promising are timed by their schedules.
 
 Idea   Enumerate (space.py), prune by memory and price (candidates.py), time what promises most (promises.py),
-       and say what is known of the rest. A price is a bound from below of a plan's step (planner/price.py).
+       and say what is known of the rest. A price is a bound from below of a plan's step
+       (search/bounds/lower_bound.py).
 Cost   pricing, some million plans a second; timing, a second or two.
 Limit  A bound may lie up to 3 % too high: it lets a collective slow what it runs beside, TP's own messages
        too, which the exact step does not; and layers with and without experts may alternate.

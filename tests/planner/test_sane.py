@@ -18,7 +18,7 @@ from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import STACKS, find_stack
-from ndparallel.search.bounds.price import price
+from ndparallel.search.bounds.lower_bound import lower_bound
 
 MODELS = [
     find_model(name)
@@ -130,5 +130,5 @@ def test_prices_of_many_plans_are_those_of_one_within_a_sixth(there):
         plan.schedule in ("1f1b", "interleaved", "zb-h1") and job.shape.moe_layers in (0, job.shape.layers)
     )
     assume(job.shape.layers % plan.stages == 0 and plan.zero != 2 and not (plan.zero == 3 and plan.pp > 1))
-    together = price(job, replace(plan, micro_batch=np.array([plan.micro_batch] * 2))).seconds
+    together = lower_bound(job, replace(plan, micro_batch=np.array([plan.micro_batch] * 2))).seconds
     assert together[0] == pytest.approx(float(time_step(job, plan).seconds), rel=1 / 6)

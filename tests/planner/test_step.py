@@ -20,7 +20,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import layers_by_stage
 from ndparallel.planner.step.framework import slowest
 from ndparallel.planner.step.pipeline import PipelineTimer
-from ndparallel.search.bounds.price import price
+from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import summary, validate
 
@@ -65,14 +65,16 @@ def test_closed_forms_agree_with_the_timed_schedule_within_10_percent():
         Plan(dp=16, zero=3),
         Plan(tp=8, dp=2),
     ):
-        assert float(price(job(), plan).seconds[0]) == pytest.approx(time_step(job(), plan).seconds, rel=0.1)
+        assert float(lower_bound(job(), plan).seconds[0]) == pytest.approx(
+            time_step(job(), plan).seconds, rel=0.1
+        )
 
 
 def test_an_array_of_plans_is_priced_as_one_by_one():
     tp, pp, micro = np.array([1, 2, 4, 8]), np.array([4, 2, 2, 1]), np.array([1, 2, 4, 2])
-    together = price(job(), Plan(tp=tp, pp=pp, dp=32 // (tp * pp), micro_batch=micro)).seconds
+    together = lower_bound(job(), Plan(tp=tp, pp=pp, dp=32 // (tp * pp), micro_batch=micro)).seconds
     alone = [
-        price(job(), Plan(tp=t, pp=p, dp=32 // (t * p), micro_batch=m)).seconds[0]
+        lower_bound(job(), Plan(tp=t, pp=p, dp=32 // (t * p), micro_batch=m)).seconds[0]
         for t, p, m in zip(tp, pp, micro)
     ]
     assert together == pytest.approx(alone, rel=1e-12)

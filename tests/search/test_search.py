@@ -19,7 +19,7 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.search.advice import SMALL, advise
-from ndparallel.search.bounds.price import price
+from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
 from ndparallel.search.search import Found, search
 from ndparallel.validation.cases import express, read_cases
@@ -86,7 +86,7 @@ def priced(of: TrainingJob, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
             name: np.array([getattr(plan, name) for plan in group])
             for name in ("tp", "pp", "dp", "cp", "chunks", "micro_batch")
         }
-        costs = price(of, replace(words, **numbers))
+        costs = lower_bound(of, replace(words, **numbers))
         fit = costs.memory_bytes <= of.hardware.memory_bytes
         yield from ((plan, bound) for plan, bound, fits in zip(group, costs.seconds, fit) if fits)
 
@@ -157,7 +157,7 @@ def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
                 schedule=schedule,
                 recompute="selective",
             )
-            cost, exact = price(some, plan), time_step(some, plan).seconds
+            cost, exact = lower_bound(some, plan), time_step(some, plan).seconds
             assert cost.seconds[0] <= exact * ABOVE and cost.memory_bytes[0] == pytest.approx(
                 float(peak_memory(some, plan).total), rel=1e-9
             )
@@ -170,7 +170,7 @@ def test_of_a_dense_pipeline_with_replicas_a_price_is_a_bound_to_the_last_digit(
     some = job("llama-3-8b")
     some = replace(some, shape=replace(some.shape, tied_embeddings=tied))
     plans = [plan for plan in random_plans(some, 16, 100) if plan.pp > 1 and plan.zero < 3]
-    ratios = [price(some, plan).seconds[0] / time_step(some, plan).seconds for plan in plans]
+    ratios = [lower_bound(some, plan).seconds[0] / time_step(some, plan).seconds for plan in plans]
     assert len(plans) > 30 and max(ratios) <= 1 + 1e-9 and np.median(ratios) > 0.99
 
 

@@ -13,7 +13,7 @@ from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
-from ndparallel.search.bounds.price import price
+from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
 from ndparallel.validation.validate import result_of, summary
@@ -304,7 +304,7 @@ def test_in_the_pairs_of_dualpipe_rows_go_to_experts_behind_the_other_microbatch
     step, alone = time_step(job, plan), time_step(job, replace(plan, schedule="zb-v"))
     assert step.breakdown["ep"] < 0.6 * alone.breakdown["ep"] and step.seconds < 0.9 * alone.seconds
     assert min(step.breakdown.values()) >= 0 and step.seconds > alone.breakdown["compute"]
-    assert float(price(job, plan).seconds[0]) <= step.seconds
+    assert float(lower_bound(job, plan).seconds[0]) <= step.seconds
     dense = replace(job, shape=find_model("llama-3-70b"))
     assert (
         time_step(dense, replace(plan, ep=1)).seconds
