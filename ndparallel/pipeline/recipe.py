@@ -110,6 +110,12 @@ class Recipe:
 
     @property
     def default_chunks(self) -> int:
+        return self.chunks or self.least_chunks
+
+    @property
+    def least_chunks(self) -> int:
+        """The fewest that a plan cuts a rank's layers into: with one chunk a schedule of several is that of
+        another recipe."""
         return self.chunks or 2
 
     @property

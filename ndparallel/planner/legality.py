@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.words import count
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import (
@@ -22,7 +23,7 @@ from ndparallel.parallel.divisibility import (
     sequence_rules,
     tensor_rules,
 )
-from ndparallel.pipeline.catalog import RECIPES, check_sizes
+from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
 
@@ -177,6 +178,7 @@ def wrong_pipeline(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
         )
     elif plan.pp > 1 and plan.schedule in RECIPES and job.global_batch % (plan.dp * plan.micro_batch) == 0:
         try:
+            check_chunks(plan)
             check_sizes(plan.schedule, plan.pp, plan.microbatches(job), plan.chunks)
         except UserError as reason:
             yield Broken("schedule cannot do these microbatches and chunks", str(reason))
@@ -186,3 +188,13 @@ def wrong_pipeline(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
             "on."
         )
         yield Broken("chunks without a pipeline", why)
+
+
+def check_chunks(plan: Plan) -> None:
+    """Raise UserError where a schedule of several chunks is given one."""
+    least = plan.recipe.least_chunks
+    if not plan.recipe.chunks and plan.chunks < least:
+        raise UserError(
+            f"{plan.schedule} keeps at least {count(least, 'chunk')} per rank, not {plan.chunks}: take "
+            f"{least}, or {default_schedule(plan.chunks)} with {plan.chunks}."
+        )

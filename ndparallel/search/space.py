@@ -112,7 +112,7 @@ def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
 
 def chunks_of(name: str, most: int) -> Iterable[int]:
     only = RECIPES[name].chunks
-    return [only] if only else range(2, most + 1)
+    return [only] if only else range(RECIPES[name].least_chunks, most + 1)
 
 
 def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:

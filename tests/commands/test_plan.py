@@ -191,6 +191,20 @@ def test_what_cannot_be_is_refused_in_one_sentence(capsys, options, said):
     assert said in refusal(capsys, *options)
 
 
+TINY = [
+    *("--layers", "4", "--hidden", "16", "--heads", "4", "--ffn", "24", "--vocab", "256", "--sequence", "32"),
+    *("--gpus", "2", "--global-batch", "4", "--hardware", "pocket"),
+]
+
+
+@pytest.mark.parametrize("job", [LLAMA, TINY], ids=["h100", "pocket"])
+@pytest.mark.parametrize("schedule", ["interleaved", "looped-bfs"])
+def test_a_schedule_of_several_chunks_is_not_planned_with_one(capsys, job, schedule):
+    assert main(["plan", *job, "--pp", "2", "--schedule", schedule, "--chunks", "1"]) == 2
+    said = f"error: {schedule} keeps at least 2 chunks per rank, not 1: take 2, or 1f1b with 1.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_explain_lists_a_layers_operations_and_what_bounds_each(capsys):
     assert main(["explain", *LLAMA, "--tp", "8", "--json"]) == 0
     passes = json.loads(capsys.readouterr().out)["passes"]
