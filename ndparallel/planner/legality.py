@@ -1,7 +1,7 @@
 """Which plans can be: every rule is a sentence, with the nearest values that obey it.
 
 Idea   A rule says what must divide what, or what goes with what; what a mesh can cut is asked of
-       ndparallel/parallel/divisibility.py, as the lessons do. `broken` gives all that a plan breaks,
+       ndparallel/parallel/divisibility.py, as the lessons do. `violations` gives all that a plan breaks,
        `why_not` their sentences; `check` raises the first.
 Limit  Memory is not a rule: a plan that does not fit is priced, and said not to fit.
 """
@@ -31,8 +31,8 @@ DTYPES = ("bf16", "fp8")
 FOLDED = "dp not divisible by ep"
 
 
-class Broken(NamedTuple):
-    """A rule that a plan breaks, by its name, and what is wrong in a sentence."""
+class Violation(NamedTuple):
+    """A rule that a plan breaks, by its name, and what is wrong, in a sentence."""
 
     rule: str
     sentence: str
@@ -46,14 +46,14 @@ def check(job: TrainingJob, plan: Plan) -> None:
 
 def check_model(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError with the first rule of the model's that the plan breaks, whatever its dp."""
-    for reason in [*below_one(job, plan)] or uncut_model(job, plan):
+    for reason in [*below_one(job, plan)] or model_violations(job, plan):
         raise UserError(reason.sentence)
 
 
 def why_not(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """A sentence for every rule that the plan breaks. Folded expert parallelism can be priced, and is let
     pass."""
-    return (reason.sentence for reason in broken(job, plan) if reason.rule != FOLDED)
+    return (reason.sentence for reason in violations(job, plan) if reason.rule != FOLDED)
 
 
 def is_folded(plan: Plan) -> bool:
@@ -62,51 +62,51 @@ def is_folded(plan: Plan) -> bool:
     return plan.dp % plan.ep > 0
 
 
-def broken(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     """Every rule that the plan breaks."""
     if impossible := list(below_one(job, plan)):
         yield from impossible
         return
-    yield from wrong_words(job, plan)
-    yield from uncut_model(job, plan)
-    yield from uncut_experts(job, plan)
-    yield from uncut_batch(job, plan)
-    yield from wrong_pipeline(job, plan)
+    yield from word_violations(job, plan)
+    yield from model_violations(job, plan)
+    yield from expert_violations(job, plan)
+    yield from batch_violations(job, plan)
+    yield from pipeline_violations(job, plan)
 
 
-def below_one(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def below_one(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     degrees = {name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch")}
     for name, value in (degrees | {"sequence": job.sequence, "global_batch": job.global_batch}).items():
         if value < 1:
-            yield Broken("degrees below 1", f"{name} is {value}; it must be at least 1.")
+            yield Violation("degrees below 1", f"{name} is {value}; it must be at least 1.")
 
 
-def wrong_words(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def word_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     if plan.recompute not in RECOMPUTE:
-        yield Broken("unknown words", str(unknown("recompute", plan.recompute, RECOMPUTE)))
+        yield Violation("unknown words", str(unknown("recompute", plan.recompute, RECOMPUTE)))
     if plan.schedule not in RECIPES:
-        yield Broken("unknown words", str(unknown("schedule", plan.schedule, RECIPES)))
+        yield Violation("unknown words", str(unknown("schedule", plan.schedule, RECIPES)))
     if plan.zero not in (0, 1, 2, 3):
         why = (
             f"zero is {plan.zero}; it can be 0 (nothing), 1 (optimizer), 2 (and gradients), 3 (and weights: "
             "FSDP)."
         )
-        yield Broken("unknown words", why)
+        yield Violation("unknown words", why)
     if (
         isinstance(job.hardware, Accelerator)
         and job.dtype == "fp8"
         and "fp8" not in job.hardware.peak_flops_per_second
     ):
         has = ", ".join(job.hardware.peak_flops_per_second)
-        yield Broken("hardware without fp8", f"{job.hardware.name} does not multiply fp8: it has {has}.")
+        yield Violation("hardware without fp8", f"{job.hardware.name} does not multiply fp8: it has {has}.")
 
 
-def uncut_model(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     shape, tokens = job.shape, job.sequence // plan.cp
     cut = tensor_rules(shape.heads, shape.kv_heads, shape.ffn if shape.moe_layers < shape.layers else None)
     cut += sequence_rules(tokens) if plan.sequence_parallel else []
     cut += routed_rules(shape.experts.ffn, tokens) if shape.experts else []
-    yield from broken_by("tp", plan.tp, cut)
+    yield from divisibility_violations("tp", plan.tp, cut)
     for rule in context_rules(job.sequence):
         if not rule.holds(plan.cp):
             near = near_divisors(1 if job.sequence % 2 else job.sequence // 2, plan.cp)
@@ -114,47 +114,47 @@ def uncut_model(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
                 f"cp={plan.cp} cuts a sequence in {2 * plan.cp} parts, which {job.sequence} tokens are no "
                 f"multiple of; nearest: {near}."
             )
-            yield Broken(rule.name, why)
+            yield Violation(rule.name, why)
 
 
-def broken_by(name: str, degree: int, rules: list[Rule]) -> Iterator[Broken]:
+def divisibility_violations(name: str, degree: int, rules: list[Rule]) -> Iterator[Violation]:
     for rule in rules:
         if not rule.holds(degree):
-            yield Broken(
+            yield Violation(
                 rule.name,
                 f"{name}={degree} cannot {rule.what}; nearest: {near_divisors(rule.number, degree)}.",
             )
 
 
-def uncut_experts(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def expert_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     some, ranks = job.shape.experts, plan.tp * plan.cp * plan.dp
     if plan.ep == 1:
         return
     if some is None:
-        yield Broken(
+        yield Violation(
             "no experts for ep",
             f"{job.shape.name} has no experts for ep={plan.ep} ranks to share; ep must be 1.",
         )
         return
-    yield from broken_by("ep", plan.ep, expert_rules(some.experts))
+    yield from divisibility_violations("ep", plan.ep, expert_rules(some.experts))
     if ranks % plan.ep:
         near = near_divisors(ranks, plan.ep)
-        yield Broken(
+        yield Violation(
             "ranks not divisible by ep",
             f"ep={plan.ep} does not divide tp*cp*dp = {ranks}, whose ranks the experts are spread over; "
             f"nearest: {near}.",
         )
     elif plan.dp % plan.ep:
-        yield Broken(
+        yield Violation(
             FOLDED, f"ep={plan.ep} does not divide dp={plan.dp}; nearest: {near_divisors(plan.dp, plan.ep)}."
         )
 
 
-def uncut_batch(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def batch_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     parts = plan.dp * plan.micro_batch
     if job.global_batch % parts:
         near = max(parts, round(job.global_batch / parts) * parts)
-        yield Broken(
+        yield Violation(
             "batch not divisible by dp and microbatch",
             f"a global batch of {job.global_batch} cannot be cut into dp={plan.dp} parts of whole "
             f"microbatches of {plan.micro_batch}; "
@@ -162,17 +162,17 @@ def uncut_batch(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
         )
     if plan.shards and (plan.dp * plan.cp) % plan.shards:
         near = near_divisors(plan.dp * plan.cp, plan.shards)
-        yield Broken(
+        yield Violation(
             "ranks not divisible by shards",
             f"{plan.shards} shards do not divide dp*cp = {plan.dp * plan.cp}; nearest: {near}.",
         )
 
 
-def wrong_pipeline(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
+def pipeline_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
     layers, made_of = job.shape.layers, f"pp={plan.pp}, chunks={plan.chunks}"
     if not can_fill(layers, plan.stages):
         most = layers + MOST_STAGES_ABOVE_LAYERS
-        yield Broken(
+        yield Violation(
             "more stages than layers",
             f"{layers} layers cannot fill {plan.stages} stages ({made_of}); take at most {most}.",
         )
@@ -181,13 +181,13 @@ def wrong_pipeline(job: TrainingJob, plan: Plan) -> Iterator[Broken]:
             check_chunks(plan)
             check_sizes(plan.schedule, plan.pp, plan.microbatches(job), plan.chunks)
         except UserError as reason:
-            yield Broken("schedule cannot do these microbatches and chunks", str(reason))
+            yield Violation("schedule cannot do these microbatches and chunks", str(reason))
     elif plan.pp == 1 and plan.chunks > 1:
         why = (
             f"chunks={plan.chunks} are parts of a pipeline rank, and pp is 1: choose chunks=1, or pp from 2 "
             "on."
         )
-        yield Broken("chunks without a pipeline", why)
+        yield Violation("chunks without a pipeline", why)
 
 
 def check_chunks(plan: Plan) -> None:

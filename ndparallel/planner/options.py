@@ -322,7 +322,7 @@ def recomputed_modules(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def recomputed_layers(arguments: argparse.Namespace) -> int:
-    """Of each stage, 0 for all. Raises UserError where that means nothing."""
+    """Layers of each stage that run again, 0 for all. Raises UserError where that means nothing."""
     layers = arguments.recompute_layers
     if layers and arguments.recompute != "full":
         raise UserError("--recompute-layers says how many layers --recompute full runs again: add that.")

@@ -64,12 +64,12 @@ class Prediction:
 
     @property
     def microbatches(self) -> int:
-        """Of one data-parallel rank."""
+        """Microbatches of one data-parallel rank."""
         return int(self.plan.microbatches(self.job))
 
     @property
     def tokens(self) -> int:
-        """Of one step."""
+        """Tokens of one step."""
         return self.job.global_batch * self.job.sequence
 
     @property

@@ -18,7 +18,7 @@ from typing import Any
 from gpu import si
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import broken
+from ndparallel.planner.legality import violations
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.planner.prediction import Prediction, fits, peak_memory, predict
 from ndparallel.planner.stages import elements_of
@@ -72,7 +72,7 @@ class Advice:
 def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Advice:
     """Walk the rules for `gpus` GPUs, and search. Raises UserError where no plan at all is legal and fits."""
     walk = Walk(job, gpus)
-    plans = [plan for plan in walk.plans() if not any(broken(job, plan)) and fits(job, plan)]
+    plans = [plan for plan in walk.plans() if not any(violations(job, plan)) and fits(job, plan)]
     found = search(job, gpus, also=plans, executor=executor)
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(walk.branches, answers, found)
@@ -173,7 +173,9 @@ class Walk:
 
     def within_node(self) -> int:
         """As much TP as a node has GPUs, and the model heads for."""
-        legal = [tp for tp in divisors(gcd(self.node, self.gpus)) if not any(broken(self.job, Plan(tp=tp)))]
+        legal = [
+            tp for tp in divisors(gcd(self.node, self.gpus)) if not any(violations(self.job, Plan(tp=tp)))
+        ]
         self.ask(
             f"TP within the node? {self.node} GPUs a node",
             f"TP{legal[-1]}",
@@ -188,7 +190,7 @@ class Walk:
         legal = [
             cp
             for cp in divisors(self.gpus // tp)
-            if cp <= wanted and not any(broken(self.job, Plan(tp=tp, cp=cp)))
+            if cp <= wanted and not any(violations(self.job, Plan(tp=tp, cp=cp)))
         ]
         follows = (
             f"yes: CP{legal[-1]}"
@@ -208,7 +210,7 @@ class Walk:
         for recompute in ("none", "selective", "full"):
             for pp in divisors(rest):
                 deep = replace(plan, pp=pp, dp=rest // pp, recompute=recompute)
-                if not any(broken(self.job, deep)) and fits(self.job, deep):
+                if not any(violations(self.job, deep)) and fits(self.job, deep):
                     again = "" if recompute == "none" else f", with {recompute} recomputation"
                     self.ask(
                         "how much PP until it fits?",
@@ -281,7 +283,7 @@ class Walk:
         return plan
 
     def holds(self, plan: Plan) -> bool:
-        return not any(broken(self.job, plan)) and fits(self.job, plan)
+        return not any(violations(self.job, plan)) and fits(self.job, plan)
 
 
 def distance(number: int, low: int, high: int) -> int:

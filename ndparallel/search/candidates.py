@@ -52,7 +52,7 @@ class Candidates:
         return at(self.families[family], int(self.rows[place] - self.starts[family]), name, chunks)
 
     def microbatches(self, job: TrainingJob) -> np.ndarray:
-        """Of every plan."""
+        """Microbatches of every plan."""
         return np.concatenate([family.microbatches(job) for family in self.families])[self.rows]
 
 

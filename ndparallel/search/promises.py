@@ -74,7 +74,7 @@ class TimingQueue:
         # the dearest plan that is timed when the effort is spent, and too few plans are timed
         self.small = effort / TOGETHER
 
-    def promised(self, hungry: bool) -> np.ndarray:
+    def promised(self, below_top_k: bool) -> np.ndarray:
         """Seconds that each plan promises; a schedule whose depth was never timed promises what it did
         elsewhere at its best."""
         by_name: dict[str, float] = {}
@@ -83,16 +83,17 @@ class TimingQueue:
         factors = np.array(
             [self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)]
         )
-        left = max(self.effort, self.small) if hungry else self.effort
+        left = max(self.effort, self.small) if below_top_k else self.effort
         affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
 
-    def batch(self, enough: float, hungry: bool) -> np.ndarray:
-        """The next plans to time, of those that promise less than `enough` seconds. Dear ones go one by one;
-        the `hungry` overspend."""
-        promised = self.promised(hungry)
+    def batch(self, limit: float, below_top_k: bool) -> np.ndarray:
+        """Return up to TOGETHER untimed plans that promise less than `limit` seconds; expensive plans come
+        alone. While fewer plans are timed than are to be shown (`below_top_k`), the effort may be
+        exceeded."""
+        promised = self.promised(below_top_k)
         best = np.argsort(promised, kind="stable")[:TOGETHER]
-        best = best[promised[best] < enough]
+        best = best[promised[best] < limit]
         spent = np.cumsum(self.cost[best])
         return best[spent <= max(self.effort / TOGETHER, *spent[:1], 0)]
 
@@ -115,7 +116,8 @@ class TimingQueue:
 
 
 def cheapest(found: Candidates, mask: np.ndarray) -> np.ndarray:
-    """Places of the PER_SCHEDULE plans with the least bounds; among equals that which needs least memory."""
+    """Places of the PER_SCHEDULE plans with the least bounds; among equals the one that needs least
+    memory."""
     places = np.flatnonzero(mask)
     if len(places) > PER_SCHEDULE:
         places = places[np.argpartition(found.seconds[places], PER_SCHEDULE)[:PER_SCHEDULE]]
@@ -145,7 +147,7 @@ def time_best(
     """Time plans by promise, and say how much faster what is left could be."""
     promises, steps = TimingQueue(job, found, effort), Steps(job, executor)
     timed = steps.of(also)
-    while len(batch := promises.batch(enough(timed, top), hungry=len(timed) < top)):
+    while len(batch := promises.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
         for place, one in zip(batch, steps.of([found.plan(int(promises.places[place])) for place in batch])):
             timed.append(one)
             promises.learn(place, one.seconds)
@@ -169,8 +171,8 @@ class Steps:
         return [Timed(plan, self.known[twin]) for plan, twin in zip(plans, twins)]
 
 
-def enough(timed: list[Timed], top: int) -> float:
-    """What a plan must promise to be worth timing: to be among the best."""
+def kth_best_seconds(timed: list[Timed], top: int) -> float:
+    """The seconds that a plan must promise to be worth timing: those of the last of the `top` best."""
     return sorted(one.seconds for one in timed)[top - 1] if len(timed) >= top else np.inf
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import broken
+from ndparallel.planner.legality import violations
 from ndparallel.planner.prediction import Prediction, fits, predict
 from ndparallel.search.search import search
 
@@ -28,7 +28,7 @@ EFFORT = 100_000  # of a search: one plan is wanted, not ten
 
 @dataclass(frozen=True)
 class Usual:
-    """What is usually told of so many GPUs."""
+    """What the circulating table says of so many GPUs."""
 
     tp: int
     pp: int
@@ -57,7 +57,7 @@ class Point:
     usual: Prediction | None
 
     def efficiency(self, base: "Point | None") -> float | None:
-        """Of a GPU, against one of the smallest size."""
+        """Throughput of a GPU, against one of the smallest size."""
         if not (self.best and base and base.best):
             return None
         return self.best.tokens_per_second_per_gpu / base.best.tokens_per_second_per_gpu
@@ -106,7 +106,7 @@ def usual_plan(job: TrainingJob, gpus: int) -> Prediction | None:
         plan = Plan(
             tp=row.tp, pp=row.pp, dp=row.dp, zero=1, sequence_parallel=sequence_parallel, recompute=recompute
         )
-        if not any(broken(job, plan)) and fits(job, plan):
+        if not any(violations(job, plan)) and fits(job, plan):
             return predict(job, plan)
     return None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import below_one, broken, wrong_words
+from ndparallel.planner.legality import below_one, violations, word_violations
 from ndparallel.planner.prediction import Prediction, peak_memory, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.promises import EFFORT, Timed, time_best
@@ -76,7 +76,9 @@ def search(
     if not len(found.seconds):
         raise UserError(none_fits(job, gpus, found))
     given = [
-        plan for plan in also if not any(broken(job, plan)) and peak_memory(job, plan).total <= memory_bytes
+        plan
+        for plan in also
+        if not any(violations(job, plan)) and peak_memory(job, plan).total <= memory_bytes
     ]
     timed, gap = time_best(job, found, top, effort, given, executor)
     # timed in the order of memory where bounds are equal, and so sorted
@@ -92,7 +94,7 @@ def check_job(job: TrainingJob, gpus: int) -> None:
             f"software {job.stack.name} is the lessons' own; to choose a plan, name a real framework with "
             "--software."
         )
-    for reason in (*below_one(job, Plan()), *wrong_words(job, Plan())):
+    for reason in (*below_one(job, Plan()), *word_violations(job, Plan())):
         raise UserError(reason.sentence)
     for name, number, most in (
         ("gpus", gpus, MOST_GPUS),

@@ -28,7 +28,7 @@ from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import broken
+from ndparallel.planner.legality import violations
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.search.bounds.columns import DEGREES
 
@@ -46,7 +46,7 @@ def layouts(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -
     """All legal layouts, one a row, by DEGREES; `rejected` counts the others by the rule that they break."""
     rows = []
     for tp, pp, dp, cp in meshes(gpus, fixed):
-        reason = next(broken(job, Plan(tp=tp, pp=pp, dp=dp, cp=cp)), None)
+        reason = next(violations(job, Plan(tp=tp, pp=pp, dp=dp, cp=cp)), None)
         if reason:
             rejected[reason.rule] += 1
         else:

@@ -47,7 +47,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import broken
+from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import STACKS, Stack
@@ -165,7 +165,7 @@ def tidy(value: Any) -> Any:
 
 def refuse_impossible(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for the first violated rule without which the plan cannot be priced."""
-    for reason in broken(job, plan):
+    for reason in violations(job, plan):
         if reason.rule not in PRICED:
             raise UserError(reason.sentence)
 

@@ -15,7 +15,7 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, build, written
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import broken, is_folded, why_not
+from ndparallel.planner.legality import is_folded, violations, why_not
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import find_stack
@@ -87,7 +87,7 @@ def random_plans(count: int) -> list[tuple[ModelConfig, Plan]]:
 def test_a_plan_is_legal_for_the_planner_where_4d_can_be_set_up_for_it_and_nowhere_else():
     verdicts = Counter()
     for model, plan in random_plans(2000):
-        legal = not any(broken(planned(model), plan))
+        legal = not any(violations(planned(model), plan))
         try:
             executed(model, plan)
             runs = True
@@ -103,7 +103,7 @@ def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d(
     small = [
         (model, plan)
         for model, plan in random_plans(2000)
-        if plan.gpus in range(4, 11) and not any(broken(planned(model), plan))
+        if plan.gpus in range(4, 11) and not any(violations(planned(model), plan))
     ]
     # embedding and head by themselves
     alone = [(DENSE, Plan(pp=7, schedule="1f1b")), (SPARSE, Plan(dp=2, ep=2, pp=7, schedule="zb-h1"))]
@@ -118,7 +118,7 @@ def test_folded_expert_parallelism_is_priced_but_neither_searched_nor_run():
     folded = Plan(tp=2, dp=2, ep=4)
     job = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 8)
     assert is_folded(folded) and not list(why_not(job, folded))
-    assert [reason.rule for reason in broken(job, folded)] == ["dp not divisible by ep"]
+    assert [reason.rule for reason in violations(job, folded)] == ["dp not divisible by ep"]
     table = layouts(job, 4, {}, Counter())
     assert len(table) and all(dp % ep == 0 for _, _, dp, ep, _, _ in table.tolist())
 
@@ -137,7 +137,7 @@ def test_the_search_enumerates_every_legal_plan_and_no_other(words):
                 plan = Plan(tp, pp, dp, ep, cp, chunks, size, zero, 0, parallel, recompute, schedule=schedule)
                 same = (zero and dp * cp == 1) or (parallel and tp == 1)
                 if not same:
-                    assert (plan in plans) == (not any(broken(job, plan))), plan
+                    assert (plan in plans) == (not any(violations(job, plan))), plan
 
 
 def test_what_a_rank_holds_in_closed_form_is_what_its_list_holds():

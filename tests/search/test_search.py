@@ -14,7 +14,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import broken
+from ndparallel.planner.legality import violations
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
@@ -71,7 +71,7 @@ def random_plans(of: TrainingJob, gpus: int, count: int) -> list[Plan]:
             recompute=draw.choice(["none", "selective", "full"]),
             schedule=schedule,
         )
-        if plan.gpus == gpus and not any(broken(of, plan)):
+        if plan.gpus == gpus and not any(violations(of, plan)):
             plans.append(plan)
     return plans
 

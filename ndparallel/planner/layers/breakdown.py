@@ -7,7 +7,7 @@ import numpy as np
 
 
 class TimeBreakdown(dict[str, Any]):
-    """TimeBreakdown by what they are spent on, of a list that hides nothing beyond its own end."""
+    """Seconds by what they are spent on, of a list that hides nothing beyond its own end."""
 
     @property
     def total(self) -> Any:

@@ -72,7 +72,7 @@ _BY_NAME = {
 
 
 def distinct_nodes(nodes, choices):
-    """Of the other nodes, how many a token meets that chooses `choices` ranks at random: it crosses to each
+    """How many of the other nodes a token meets that chooses `choices` ranks at random: it crosses to each
     node once (DeepEP)."""
     return (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
 

@@ -1,4 +1,4 @@
-"""TimeBreakdown of one layer's passes on one machine: its list, priced, with the communication that nothing
+"""Seconds of one layer's passes on one machine: its list, priced, with the communication that nothing
 hides.
 
 Idea   Sum the prices. A collective that the software runs beside a matmul costs only what is left of it when
@@ -99,7 +99,7 @@ class Pricing:
         return larger(left, lost_to(whole, beside))
 
     def whole(self, exchange: CollectiveOp):
-        """TimeBreakdown of a collective with nothing beside it; the same one of many layers is priced
+        """Seconds of a collective with nothing beside it; the same one of many layers is priced
         once."""
         try:
             return self.wholes[exchange]

@@ -1,7 +1,7 @@
 """Seconds and memory of an executed run's step.
 
-Idea   Where the stack runs on a grid, every GPU of every pipeline rank is timed, and the slowest one is told
-       of; else the step is timed as a real framework's.
+Idea   Where the stack runs on a grid, every GPU of every pipeline rank is timed, and the slowest one's
+       seconds are the step; else the step is timed as a real framework's.
 """
 
 from functools import lru_cache

@@ -140,7 +140,7 @@ def activation_bytes(job: TrainingJob, plan: Plan, kinds: Sequence[str]):
 
 
 def once_bytes(job: TrainingJob, plan: Plan):
-    """Of the one layer that is computed again."""
+    """Bytes of the one layer that is computed again."""
     return (
         kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), "none")
         if plan.recompute == "full"
@@ -204,7 +204,7 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
 
 
 def mlp_bytes(lists: LayerLists, again: bool):
-    """Of the MLP; where it runs again, only what goes into it."""
+    """Bytes that the MLP keeps; where it runs again, only what goes into it."""
     widths = 0 if again else (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
     return normed_bytes(lists) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
 

@@ -78,7 +78,7 @@ class FrameworkWorkload:
     # ---- units and buckets
 
     def buckets(self, stage: int) -> list[BucketCost]:
-        """Of one stage, the last unit's first."""
+        """Buckets of one stage, the last unit's first."""
         return [self.bucket(kind) for kind in reversed(self.kinds[stage])]
 
     def bucket(self, kind: str) -> BucketCost:
@@ -123,7 +123,7 @@ class FrameworkWorkload:
 
     @cached_property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
-        """TimeBreakdown of F, I and W of every stage; what is recomputed counts as I."""
+        """Seconds of F, I and W of every stage; what is recomputed counts as I."""
         if self.plan.zero == 3:
             return self.sharded_columns()
         known = {kinds: self.stage_seconds(kinds) for kinds in {*self.kinds}}
@@ -171,7 +171,7 @@ class FrameworkWorkload:
         )
 
     def optimizer(self, rank: int) -> list[Item]:
-        """Of what the rank owns of all its stages."""
+        """The optimizer's step of what the rank owns of all its stages."""
         counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
         elements = [elements_of(self.job, self.plan, kind) for kind in counts]
         shared, experts = (

@@ -5,7 +5,7 @@ Idea   The patterns in which communication hides (ndparallel.planner.step.overla
        StreamClock, as the lessons' are over a GPU. Time is a number where all GPUs do the same, or an array:
        of many GPUs that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
-Limit  StreamClock slow one another by the machine's share, whatever they do; on the executed clock not at
+Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at
        all.
 
 Glossary
@@ -50,7 +50,7 @@ def line_of(group: str) -> tuple[str, str]:
 
 
 def longest(seconds: Any) -> float:
-    """Of all GPUs; where they are alike, that of each."""
+    """The most seconds of any GPU; where all are alike, those of each."""
     return seconds if isinstance(seconds, float) else float(np.max(seconds))
 
 
@@ -91,8 +91,8 @@ class MemoryLedger:
 
 
 class MemoryLedgers(MemoryLedger):
-    """Of many GPUs, which do not hold the same and are fullest at different moments: arrays in place of
-    numbers."""
+    """The bytes of many GPUs, which do not hold the same and are fullest at different moments: arrays in
+    place of numbers."""
 
     def hold(self, kind: str, nbytes: Any) -> None:
         self.held[kind], self.total = self.held[kind] + nbytes, self.total + nbytes

@@ -108,7 +108,7 @@ def passes_of(pricing: Pricing) -> list[list[Any]]:
 
 
 def to_experts(pricing: Pricing) -> list[list[Any]]:
-    """Of the seconds of F, I and W those of the all-to-alls, which pairs of microbatches can hide."""
+    """Seconds of the all-to-alls in F, I and W, which pairs of microbatches can hide."""
     unit = pricing.unit("experts") if exists(pricing.job, "experts") else None
     passes = (
         (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
@@ -164,8 +164,8 @@ def fully_sharded(
 
 
 def above(seconds, compute):
-    """What a collective beside compute adds to it: what is left when the compute ends, or what it slows it
-    by."""
+    """Seconds that a collective adds to the compute it overlaps: the larger of its exposed tail and of the
+    slowdown that it causes."""
     return np.maximum(seconds - compute, lost_to(seconds, compute))
 
 

@@ -23,8 +23,8 @@ from ndparallel.search.bounds.columns import PARTS
 
 @dataclass(frozen=True)
 class StagePartition:
-    """Of one pipeline: `ranks` that can matter, what they and what is before them consist of (rank, part),
-    and the whole model."""
+    """How a model is split over a pipeline. Arrays are (rank, part): `parts` is what each rank that can
+    matter (`ranks`) holds, `before` what precedes it, `model` the sum."""
 
     pp: int
     chunks: int
@@ -70,7 +70,7 @@ def parts_of(kinds: Sequence[str]) -> list[int]:
 
 
 def ends_of_runs(ranks: np.ndarray) -> list[int]:
-    """Of ranks that consist of the same, the first and the last."""
+    """The first and the last of the ranks that consist of the same."""
     first: dict[tuple, int] = {}
     last: dict[tuple, int] = {}
     for rank, parts in enumerate(map(tuple, ranks)):
