@@ -1,7 +1,8 @@
 """What all commands print with: one console, one form of JSON, and paragraphs.
 
 Idea   What is no terminal gets `WIDTH` columns and no colours, so that a pipe's bytes are the same
-       everywhere.
+       everywhere. mpirun gives rank 0 a terminal of its own, wherever its output goes: that one counts as
+       a pipe.
 """
 
 import sys
@@ -12,14 +13,17 @@ from rich.text import Text
 
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, paragraph
+from ndparallel.engines.world import launched_size
 from ndparallel.results.report import json_text
 
 
 def plain_console() -> tuple[Console, int]:
     """Where to print, and how wide a table or a paragraph may be. Words are printed as they are: no markup,
     no emoji codes."""
-    width = None if sys.stdout.isatty() else WIDTH
-    console = Console(width=width, highlight=False, emoji=False, markup=False)
+    of_launcher = launched_size() > 1
+    width = None if sys.stdout.isatty() and not of_launcher else WIDTH
+    terminal = False if of_launcher else None  # None lets rich find out
+    console = Console(width=width, force_terminal=terminal, highlight=False, emoji=False, markup=False)
     return console, min(console.width, WIDTH)
 
 

@@ -2,13 +2,18 @@
 fails as clearly."""
 
 import contextlib
+import fcntl
 import importlib.util
 import io
 import json
 import os
+import pty
 import shutil
+import struct
 import subprocess
 import sys
+import termios
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,11 +40,13 @@ needs_mpi = pytest.mark.skipif(
 )
 
 
-def mpirun(processes, *words):
+def mpirun(processes, *words, stdout=subprocess.PIPE):
     """Run this Python with these words on so many processes of this machine."""
     environment = os.environ | LOCAL | {"PYTHONPATH": f"{ROOT}"}
     command = [MPIRUN, "-n", str(processes), sys.executable, *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120
+    )
 
 
 def inline(name, *options):
@@ -71,6 +78,37 @@ def test_programs_end_as_they_do_inline_with_the_same_numbers_events_clocks_and_
 def test_a_lesson_prints_the_same_json_to_the_last_byte_and_only_once(processes, lesson, options):
     found = mpirun(processes, "-m", "mpi4py", f"{lesson}.py", *options, "--json")
     assert (found.returncode, found.stdout) == (0, inline(lesson, *options, "--json")), found.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_table_under_mpirun_is_the_one_of_a_pipe_with_and_without_a_terminal(terminal):
+    options = ("--gpus", "2", "--strategy", "TP")
+    words = ["-m", "mpi4py", "2d_tensor_parallel.py", *options]
+    found = in_terminal(mpirun, 2, *words) if terminal else mpirun(2, *words).stdout
+    assert found == inline("2d_tensor_parallel", *options)
+
+
+def in_terminal(run, processes, *words):
+    """What a command prints to a terminal of 60 columns, without the terminal's carriage returns."""
+    terminal, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 60, 0, 0))
+    printed = []
+    reader = threading.Thread(target=lambda: printed.extend(iter(lambda: read(terminal), b"")))
+    reader.start()
+    done = run(processes, *words, stdout=there)
+    os.close(there)
+    reader.join()
+    os.close(terminal)
+    assert done.returncode == 0, done.stderr
+    return b"".join(printed).decode().replace("\r\n", "\n")
+
+
+def read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other side has been closed
+        return b""
 
 
 @needs_mpi
