@@ -112,6 +112,6 @@ def _outcome(channel: Channel, reference: ProgramReference, task: bytes) -> byte
     except BaseException as error:
         outcome = failure_of(channel.rank, error)
         channel.end(failed=True)
-    with suppress(OSError, ValueError):  # whoever read what the program prints may have gone
+    with suppress(OSError, ValueError):  # nobody may be left who reads what the program prints
         sys.stdout.flush()
     return outcome
