@@ -142,8 +142,10 @@ def test_zero_2_holds_the_gradients_of_one_bucket_and_of_the_one_on_its_way():
 def test_microbatches_that_are_alike_may_be_timed_once(pattern):
     def step(streams):
         if pattern is replicated:
-            return replicated(streams, buckets(reduce=5.0), 7, True)
-        return streams.repeat(7, lambda: fully_sharded(streams, buckets(reduce=5.0), True, True))
+            replicated(streams, buckets(reduce=5.0), 7, True)
+        else:
+            for _ in streams.repeats(7):
+                fully_sharded(streams, buckets(reduce=5.0), True, True)
 
     once, each = StreamClock(Round(alike=True)), StreamClock(Round(alike=False))
     step(once), step(each)

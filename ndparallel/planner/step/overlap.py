@@ -14,9 +14,8 @@ Glossary
     gather    collectives that make its weights whole again
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -56,39 +55,36 @@ class BucketCost:
 
 
 def forward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
-    in_turn(streams, reversed(buckets), BucketCost.forward)
+    for bucket in in_turn(streams, reversed(buckets)):
+        bucket.forward(streams)
 
 
 def backward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
-    in_turn(streams, buckets, BucketCost.backward)
+    for bucket in in_turn(streams, buckets):
+        bucket.backward(streams)
 
 
-def in_turn(
-    streams: StreamClock, buckets: Iterable[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
-) -> None:
-    """Pass through the buckets beside nothing."""
+def in_turn(streams: StreamClock, buckets: Iterable[BucketCost]) -> Iterator[BucketCost]:
+    """The buckets of a pass beside nothing; of a run of equal ones as few as tell how long it takes."""
     for _, run in groupby(buckets, key=id):
         bucket, *others = run
-        streams.repeat(1 + len(others), partial(one_pass, bucket, streams))
+        for _ in streams.repeats(1 + len(others)):
+            yield bucket
 
 
-def runs(
-    buckets: Iterable[BucketCost],
-) -> Iterator[tuple[int, BucketCost | None, BucketCost, BucketCost | None]]:
-    """Each bucket with the ones before and behind it; first, how many times running these three come."""
+def neighbours(
+    streams: StreamClock, buckets: Iterable[BucketCost]
+) -> Iterator[tuple[BucketCost | None, BucketCost, BucketCost | None]]:
+    """Each bucket with the ones before and behind it; of a run of equal threes as few as tell how long it
+    takes."""
     ordered: list[Any] = [None, *buckets, None]
     names, place = [id(bucket) for bucket in ordered], 0
     for _, run in groupby(zip(names, names[1:], names[2:])):
         before, bucket, following = ordered[place : place + 3]
         times = sum(1 for _ in run)
-        yield times, before, bucket, following
+        for _ in streams.repeats(times):
+            yield before, bucket, following
         place += times
-
-
-def accumulate(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
-    """A microbatch whose gradients stay where they are."""
-    forward(streams, buckets)
-    backward(streams, buckets)
 
 
 def replicated(
@@ -103,7 +99,9 @@ def replicated(
     (arriving_forward if gathers_first else forward)(streams, buckets)
     if microbatches > 1:
         backward(streams, buckets)
-        streams.repeat(microbatches - 2, lambda: accumulate(streams, buckets))
+        for _ in streams.repeats(microbatches - 2):
+            forward(streams, buckets)
+            backward(streams, buckets)
         forward(streams, buckets)
     reduce_behind(streams, buckets, overlap)
 
@@ -138,16 +136,12 @@ def finish_reduces(streams: StreamClock, buckets: Sequence[BucketCost], overlap:
 def sharded_gradients(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
     forward(streams, buckets)
-    for times, before, bucket, _ in runs(buckets):
-        streams.repeat(times, partial(one_sharded_gradient, streams, before, bucket))
+    for before, bucket, _ in neighbours(streams, buckets):
+        streams.memory.hold("buffers", bucket.whole_bytes[1])
+        bucket.backward(streams)
+        finish_reduce(streams, before)
+        begin(streams, bucket.reduce)
     finish_reduce(streams, buckets[-1])
-
-
-def one_sharded_gradient(streams: StreamClock, before: BucketCost | None, bucket: BucketCost) -> None:
-    streams.memory.hold("buffers", bucket.whole_bytes[1])
-    bucket.backward(streams)
-    finish_reduce(streams, before)
-    begin(streams, bucket.reduce)
 
 
 def fully_sharded(
@@ -162,24 +156,22 @@ def fully_sharded(
 def gathered_forward(
     streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, reshard: bool
 ) -> None:
-    def one(bucket: BucketCost, following: BucketCost | None) -> None:
+    if prefetch:
+        start_gather(streams, buckets[-1])
+    for _, bucket, following in neighbours(streams, reversed(buckets)):
         fetch(streams, bucket, following, prefetch)
         bucket.forward(streams)
         if reshard:
             streams.memory.hold("buffers", -bucket.whole_bytes[0])
-
-    if prefetch:
-        start_gather(streams, buckets[-1])
-    for times, _, bucket, following in runs(reversed(buckets)):
-        streams.repeat(times, partial(one, bucket, following))
 
 
 def gathered_backward(
     streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, overlap: bool, gathers: bool = True
 ) -> None:
     """Without `gathers` the forward pass has left the weights whole."""
-
-    def one(before: BucketCost | None, bucket: BucketCost, following: BucketCost | None) -> None:
+    if prefetch and gathers:
+        start_gather(streams, buckets[0])
+    for before, bucket, following in neighbours(streams, buckets):
         if gathers:
             fetch(streams, bucket, following, prefetch)
         streams.memory.hold("buffers", bucket.whole_bytes[1])
@@ -189,11 +181,6 @@ def gathered_backward(
         finish_reduce(streams, before if overlap else None)
         begin(streams, bucket.reduce)
         finish_reduce(streams, None if overlap else bucket)
-
-    if prefetch and gathers:
-        start_gather(streams, buckets[0])
-    for times, before, bucket, following in runs(buckets):
-        streams.repeat(times, partial(one, before, bucket, following))
     finish_reduce(streams, buckets[-1] if overlap else None)
 
 

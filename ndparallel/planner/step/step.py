@@ -70,20 +70,14 @@ def one_stage(work: Workload, trace: list | None = None, microbatches: int = 0) 
     streams.trace = trace
     streams.run(work.states(0))
     if plan.zero == 3:
-        streams.repeat(
-            microbatches,
-            lambda: fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards),
-        )
+        for _ in streams.repeats(microbatches):
+            fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards)
     elif plan.zero == 2:
-        streams.repeat(microbatches, lambda: sharded_gradients(streams, buckets))
+        for _ in streams.repeats(microbatches):
+            sharded_gradients(streams, buckets)
     else:
-        replicated(
-            streams,
-            buckets,
-            microbatches,
-            stack.dp_overlap,
-            gathers_first=plan.zero == 1 and stack.gathers_first,
-        )
+        gathers_first = plan.zero == 1 and stack.gathers_first
+        replicated(streams, buckets, microbatches, stack.dp_overlap, gathers_first)
     streams.run(work.shared(0))
     streams.run(work.optimizer(0), "optimizer")
     if plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first):

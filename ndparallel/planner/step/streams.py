@@ -15,7 +15,7 @@ Glossary
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import isclose
 from typing import Any, NamedTuple, Protocol
@@ -207,13 +207,14 @@ class StreamClock:
         self.lines[line] = np.maximum(self.lines[line], there)
         return np.maximum(there, coming.left)
 
-    def repeat(self, times: int, body: Callable[[], None]) -> None:
-        """Do `body`, which holds no memory, so many times. Where all GPUs are alike, and nobody looks, only
-        until it leaves under way what it has found: from then on it takes as long every time."""
+    def repeats(self, times: int) -> Iterator[None]:
+        """Yield so many times to a loop whose body leaves the memory as it was. Where all GPUs are alike, and
+        nobody looks, only until the body leaves under way what it has found: from then on it takes as long
+        every time."""
         for left in range(times - 1, -1, -1):
             found, start, before = self.in_flight(), self.now, self.spent
             self.spent = TimeBreakdown()
-            body()
+            yield
             if self.machine.alike and self.trace is None and same(found, self.in_flight()):
                 self.shift(left * (self.now - start))
                 self.spent = before + self.spent.times(1 + left)
