@@ -1,15 +1,13 @@
 """Errors meant for people: what is wrong, with which values, and what would do instead."""
 
-import argparse
 import atexit
 import difflib
 import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import NoReturn
 
-from ndparallel.base.quoting import visible
+from ndparallel.base.quoting import MOST_SHOWN, brief, visible, without_long_words
 
 
 class UserError(ValueError):
@@ -22,27 +20,13 @@ class RunEnded(RuntimeError):
     sentence and exits with 1."""
 
 
-class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises UserError, without printing the list of all options first."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{in_words(message)} ({self.prog} --help tells what there is).")
-
-
-def in_words(message: str) -> str:
-    """Replace the name of a Python type in argparse's message by plain words."""
-    return message.replace("invalid float value:", "not a number:").replace(
-        "invalid int value:", "not a whole number:"
-    )
-
-
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """Return a UserError that names the unknown value, its nearest neighbour and all choices."""
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
-    near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1, cutoff=0.5)
     hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
-    return UserError(f"unknown {kind} {name!r}.{hint} There are: {', '.join(by_lower.values())}.")
+    return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {', '.join(by_lower.values())}.")
 
 
 # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of
@@ -96,7 +80,7 @@ def open_what_is_closed() -> None:
 
 
 def told(sentence: str, code: int = 2) -> int:
-    print(f"error: {visible(sentence)}", file=sys.stderr)
+    print(f"error: {visible(without_long_words(sentence))}", file=sys.stderr)
     return code
 
 

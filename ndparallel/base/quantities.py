@@ -2,6 +2,7 @@
 
 Idea   number, prefix, unit. A capital B is a byte, a small b a bit; k M G T P count in thousands, Ki Mi Gi Ti
        in 1024s.
+       Numbers have limits that nothing real comes near, so that no sum or quotient of them overflows.
 Cost   none.
 Limit  A number without a unit is only taken from a JSON or TOML file, where it already is in SI: bytes,
        seconds, FLOP/s.
@@ -14,7 +15,13 @@ import math
 import re
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 
+MOST_DIGITS = 18  # of a whole number, which fits 64 bits then
+LEAST, MOST = 1e-18, 1e24  # of every other number but 0, in SI
+LIMITS = f"0, or from {LEAST:g} to {MOST:g}"
+_WHOLE = re.compile(rf"\s*[-+]?[0-9]{{1,{MOST_DIGITS}}}\s*")
+_DIGITS = re.compile(r"\s*[-+]?\d+\s*")
 _PREFIXES = {
     "": 1.0,
     "p": 1e-12,
@@ -58,8 +65,37 @@ _EXAMPLES = {
 }
 _NUMBER_AND_UNIT = re.compile(
     r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
+
+
+def whole_number(text: str, name: str = "") -> int:
+    """Return the whole number that `text` is. Raises UserError, which says of what `name` it was, for any
+    other text and for one of more than MOST_DIGITS digits."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    what = f"{name}: " if name else ""
+    if _DIGITS.fullmatch(text):
+        raise UserError(f"{what}{brief(text)} is no number of up to {MOST_DIGITS} digits, 0 to 9.")
+    raise UserError(f"{what}not a whole number: {brief(text)}.")
+
+
+def number(text: str, name: str = "") -> float:
+    """Return the number that `text` is, which may be nan or infinite. Raises UserError, which says of what
+    `name` it was, for any other text and for a number outside of LIMITS."""
+    what = f"{name}: " if name else ""
+    try:
+        value = float(text.encode("ascii"))
+    except ValueError:  # Unicode's errors too
+        raise UserError(f"{what}not a number: {brief(text)}.") from None
+    if is_absurd(abs(value)):
+        raise UserError(f"{what}{brief(text)} is beyond what can be calculated with: give {LIMITS}.")
+    return value
+
+
+def is_absurd(value: float) -> bool:
+    """Whether a number is finite and outside of LIMITS."""
+    return 0 < value < LEAST or MOST < value < math.inf
 
 
 def parse_quantity(text: str | float, quantity: str, name: str = "", example: str = "") -> float:
@@ -68,12 +104,12 @@ def parse_quantity(text: str | float, quantity: str, name: str = "", example: st
 
     Raises UserError where it is no number, has no unit or another quantity's, is NaN, negative or infinite.
     """
-    subject = f"{name} = {text!r}" if name else repr(text)
+    subject = f"{name} = {brief(text)}" if name else brief(text)
     example = example or _EXAMPLES[quantity]
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UserError(f"{subject} is not a quantity of {quantity}: write {example}.")
     try:
-        return _number(_parse(text, quantity) if isinstance(text, str) else float(text))
+        return _positive(_parse(text, quantity) if isinstance(text, str) else text)
     except _Wrong as wrong:
         raise UserError(f"{subject} {wrong}: write {quantity} as in {example}.") from None
 
@@ -86,29 +122,31 @@ def _parse(text: str, quantity: str) -> float:
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match:
         raise _Wrong("does not begin with a number")
-    number, unit = _number(float(match[1])), match[2]
-    if not unit and number:
+    value, unit = _positive(float(match[1])), match[2]
+    if not unit and value:
         raise _Wrong("has no unit")
     factor = _factor(unit, quantity) if unit else 0.0
     if factor is None:
-        raise _Wrong(f"has the unit {unit!r}, which {_meaning(unit)}")
-    return number * factor
+        raise _Wrong(f"has the unit {brief(unit)}, which {_meaning(unit)}")
+    return value * factor
 
 
-def _number(value: float) -> float:
-    """Return the value of a number, or raise _Wrong where it is negative or not finite."""
+def _positive(value: float) -> float:
+    """Return a number, or raise _Wrong where it is negative, not finite, or beyond LIMITS."""
     wrong = (
         "is not a number"
-        if math.isnan(value)
+        if value != value
         else "is negative"
         if value < 0
         else "is not finite"
-        if math.isinf(value)
+        if value == math.inf
+        else f"is beyond what can be calculated with ({LIMITS}, in SI)"
+        if is_absurd(value)
         else None
     )
     if wrong:
         raise _Wrong(wrong)
-    return value
+    return float(value)
 
 
 def _factor(unit: str, quantity: str) -> float | None:

@@ -10,8 +10,16 @@ Glossary
                         direction of writing; and halves of a character, which no file can hold
 """
 
+import re
+import reprlib
 import unicodedata
 from html import escape
+from typing import Any
+
+MOST_SHOWN = 100  # characters of one value that a message repeats
+LONG = re.compile(rf"\S{{{MOST_SHOWN + 1},}}")
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = MOST_SHOWN
 
 
 def visible(text: str) -> str:
@@ -19,6 +27,17 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if is_shown(character) else escaped(character) for character in text)
+
+
+def brief(value: Any) -> str:
+    """Return a value as Python writes it, the middle left out where it is long."""
+    return _BRIEF.repr(value)
+
+
+def without_long_words(text: str) -> str:
+    """Return `text`, the middle left out of every word that is longer than any name should be."""
+    half = MOST_SHOWN // 2
+    return LONG.sub(lambda word: f"{word[0][:half]}...{word[0][-half:]}", text)
 
 
 def is_shown(character: str) -> bool:

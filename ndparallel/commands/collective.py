@@ -22,7 +22,7 @@ from typing import Any
 from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link, si
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.quantities import number, parse_quantity
 from ndparallel.base.words import WIDTH, count
 from ndparallel.collective import hops
 from ndparallel.collective.algorithms import nodes_of
@@ -175,8 +175,8 @@ def link_from(arguments: argparse.Namespace, where: str, link: Link) -> Link:
 def si_number(text: str, quantity: str, option: str) -> float:
     """A quantity with its unit, or a bare number, which is in SI: bytes, seconds."""
     try:
-        value: str | float = float(text)
-    except ValueError:
+        value: str | float = number(text)
+    except UserError:
         value = text
     return parse_quantity(value, quantity, option)
 

@@ -4,7 +4,8 @@ import argparse
 import importlib
 import sys
 
-from ndparallel.base.errors import Parser, guarded, unknown
+from ndparallel.base.errors import guarded, unknown
+from ndparallel.base.options import Parser
 from ndparallel.engines.launch import join
 
 COMMANDS = {

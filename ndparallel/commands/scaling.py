@@ -15,7 +15,8 @@ from rich.table import Table
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
-from ndparallel.base.quoting import visible
+from ndparallel.base.quantities import whole_number
+from ndparallel.base.quoting import brief, visible
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -62,10 +63,11 @@ def sizes_from(words: str | None) -> list[int]:
     """Raises UserError for what is no list of numbers of GPUs."""
     if words is None:
         return list(SIZES)
-    parts = [part.strip() for part in words.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--sizes {words!r}: write numbers of GPUs with commas, as in 8,64,512.")
-    return sorted({int(part) for part in parts})
+    example = f"--sizes {brief(words)}: write numbers of GPUs with commas, as in 8,64,512"
+    sizes = sorted({whole_number(part, example) for part in words.split(",")})
+    if sizes[0] < 1:
+        raise UserError(f"{example}.")
+    return sizes
 
 
 def show(curves: Curves) -> None:

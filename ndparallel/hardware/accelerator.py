@@ -24,8 +24,6 @@ Glossary
 """
 
 import json
-import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,7 +32,8 @@ from typing import Any
 
 from gpu import CLASSROOM, Hardware, Link, Operation
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.quantities import LEAST, MOST, parse_quantity
+from ndparallel.base.quoting import brief
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.hardware.pocket import POCKET
 
@@ -152,7 +151,7 @@ def read_hardware(path: Path) -> Accelerator:
     except (ValueError, RecursionError) as error:  # json's, tomllib's and Unicode's errors
         raise UserError(f"{path} cannot be read: {error}.") from None
     if not isinstance(table, dict):
-        raise UserError(f"{path} must hold one table of keys and values, not {reprlib.repr(table)}.")
+        raise UserError(f"{path} must hold one table of keys and values, not {brief(table)}.")
     return accelerator(str(table.pop("name", path.stem)), table)
 
 
@@ -168,6 +167,7 @@ QUANTITIES = {
     "power_limit": "watts",
 }
 MAY_BE_ZERO = ("latency_inside", "latency_across", "kernel_overhead")
+MOST_COUNT = 2**24
 COUNTS, FRACTIONS = ("gpus_per_node", "multiprocessors"), ("matmul_fraction",)
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
@@ -249,13 +249,14 @@ def _value(name: str, key: str, given: Any):
     if key in FRACTIONS:
         return _number(subject, given, 1)
     if key == "joules_per_flop":
-        return None if given is None else _number(subject, given, math.inf)
+        return None if given is None else _number(subject, given, MOST)
     if key == "efficiency":
         return checked_curve(subject, given)
     if key == "attention":
         if not isinstance(given, Mapping):
             raise UserError(
-                f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, not {given!r}.'
+                f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, '
+                f"not {brief(given)}."
             )
         return {kind: _number(f"{subject}.{kind}", value, 1) for kind, value in given.items()}
     return _peaks(subject, given) if key == "peak" else str(given)
@@ -281,19 +282,12 @@ def _positive(subject: str, value: float, zero: bool = False) -> float:
 
 
 def _count(subject: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise UserError(f"{subject} must be a whole number from 1 on, not {given!r}.")
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_COUNT:
+        raise UserError(f"{subject} must be a whole number from 1 to {MOST_COUNT:,}, not {brief(given)}.")
     return given
 
 
 def _number(subject: str, given: Any, most: float) -> float:
-    if (
-        isinstance(given, bool)
-        or not isinstance(given, int | float)
-        or not 0 < given <= most
-        or given == math.inf
-    ):
-        raise UserError(
-            f"{subject} must be a number above 0{f' and up to {most}' * (most < math.inf)}, not {given!r}."
-        )
+    if isinstance(given, bool) or not isinstance(given, int | float) or not LEAST <= given <= most:
+        raise UserError(f"{subject} must be a number from {LEAST:g} to {most:g}, not {brief(given)}.")
     return float(given)

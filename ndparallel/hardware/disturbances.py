@@ -23,10 +23,12 @@ import numpy as np
 
 from gpu import Hardware, Link
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import number, whole_number
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 
 DRAWN_AT_ONCE = 256
-MOST_JITTER_PERCENT = 1000.0
+MOST_JITTER_PERCENT, MOST_FACTOR = 1000.0, 1e6
 
 
 @dataclass(frozen=True)
@@ -174,36 +176,35 @@ def disturbances_from(arguments: argparse.Namespace) -> Disturbances | None:
 def slow_gpu(text: str) -> tuple[int, float]:
     """Read RANK:FACTOR."""
     rank, _, factor = text.partition(":")
-    if not rank.isdecimal():
-        raise UserError(
-            f"--slow-gpu {text}: write RANK:FACTOR, as in --slow-gpu 2:1.5 for a GPU 2 that takes 1.5 times "
-            "as long."
-        )
-    return int(rank), factor_from("--slow-gpu", text, factor)
+    form = "write RANK:FACTOR, as in --slow-gpu 2:1.5 for a GPU 2 that takes 1.5 times as long"
+    (gpu,) = ranks_from(f"--slow-gpu {brief(text)}", form, rank)
+    return gpu, factor_from("--slow-gpu", text, factor)
 
 
 def slow_link(text: str) -> tuple[int, int, float]:
     """Read A-B:FACTOR."""
     ends, _, factor = text.partition(":")
-    a, _, b = ends.partition("-")
-    if not (a.isdecimal() and b.isdecimal()):
-        raise UserError(
-            f"--slow-link {text}: write A-B:FACTOR, as in --slow-link 0-1:4 for a quarter of the bandwidth "
-            "of that link."
-        )
-    if int(a) == int(b):
-        raise UserError(f"--slow-link {text}: a GPU has no link to itself; name two GPUs.")
-    return int(a), int(b), factor_from("--slow-link", text, factor)
+    form = "write A-B:FACTOR, as in --slow-link 0-1:4 for a quarter of the bandwidth of that link"
+    a, b = ranks_from(f"--slow-link {brief(text)}", form, *ends.partition("-")[::2])
+    if a == b:
+        raise UserError(f"--slow-link {brief(text)}: a GPU has no link to itself; name two GPUs.")
+    return a, b, factor_from("--slow-link", text, factor)
+
+
+def ranks_from(given: str, form: str, *words: str) -> list[int]:
+    if not all(word.isdecimal() for word in words):
+        raise UserError(f"{given}: {form}.")
+    return [whole_number(word, given) for word in words]
 
 
 def factor_from(option: str, text: str, factor: str) -> float:
     try:
-        value = float(factor)
-    except ValueError:
+        value = number(factor)
+    except UserError:
         value = math.nan
-    if not 1 <= value < math.inf:
+    if not 1 <= value <= MOST_FACTOR:
         raise UserError(
-            f"{option} {text}: the factor says how many times as long it takes, a number from 1 on; 2 is "
-            "half the speed."
+            f"{option} {brief(text)}: the factor says how many times as long it takes, a number from 1 to "
+            f"{MOST_FACTOR:,.0f}; 2 is half the speed."
         )
     return value

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import LEAST, MOST
+from ndparallel.base.quoting import brief
 
 # rows and columns: the largest tile of CUTLASS's default kernels, from the A100 to the B200
 # (cutlass/media/docs)
@@ -58,13 +60,14 @@ def checked_curve(subject: str, given: Any) -> Curve:
     above 0 and up to 1."""
     try:
         curve = tuple((float(flops), float(share)) for flops, share in given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(
             f"{subject} must be pairs of FLOPs and a share of the peak, as in [[1e9, 0.3], [1e12, 0.7]]."
         ) from None
     rising = all(before[0] < after[0] for before, after in zip(curve, curve[1:]))
-    if not (rising and all(0 < flops < float("inf") and 0 < share <= 1 for flops, share in curve)):
+    if not (rising and all(LEAST <= flops <= MOST and LEAST <= share <= 1 for flops, share in curve)):
         raise UserError(
-            f"{subject}: FLOPs must rise from pair to pair, and shares be above 0 and up to 1, not {given}."
+            f"{subject}: FLOPs must rise from pair to pair, and shares be above 0 and up to 1, "
+            f"not {brief(given)}."
         )
     return curve

@@ -9,6 +9,7 @@ import ast
 from dataclasses import replace
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import whole_number
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
 from ndparallel.planner.models.presets import preset, presets
@@ -170,8 +171,8 @@ def dense_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
     """--moe-layer-freq is N, for experts in every N-th layer, or a list of 0 or 1 by layer."""
     text = (flags.text("--moe-layer-freq") or "1").strip("\"'")
     kinds = (
-        [int(layer % int(text) == 0) for layer in range(layers)]
-        if text.isdecimal() and int(text)
+        [int(layer % every == 0) for layer in range(layers)]
+        if text.isdecimal() and (every := whole_number(text))
         else layer_list(text)
     )
     if len(kinds) != layers or not {*kinds} <= {0, 1}:

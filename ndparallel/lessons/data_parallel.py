@@ -22,7 +22,7 @@ def notice(run: Run) -> str:
 
 
 def about_overlap(run: Run) -> Iterator[str]:
-    if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].bytes_sent_per_gpu:
+    if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].exposed_communication_seconds:
         ratio = (
             run["DDP overlapped"].exposed_communication_seconds
             / run["DDP ring"].exposed_communication_seconds
@@ -53,6 +53,8 @@ def about_sharding(run: Run) -> Iterator[str]:
 def about_nodes(run: Run) -> Iterator[str]:
     if "FSDP prefetch" in run and "HSDP" in run and run["HSDP"].gpus > run.hardware.gpus_per_node > 1:
         one, copies = run["FSDP prefetch"], run["HSDP"]
+        if not one.exposed_communication_seconds:
+            return
         memory = copies.peak_memory_bytes["total"] / one.peak_memory_bytes["total"]
         waits = copies.exposed_communication_seconds / one.exposed_communication_seconds
         yield (

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpu import Hardware
-from ndparallel.base.errors import Parser, UserError, guarded, unknown
+from ndparallel.base.errors import UserError, guarded, unknown
+from ndparallel.base.options import Parser
 from ndparallel.base.words import count
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.launch import check_ranks, join

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quantities import whole_number
+from ndparallel.base.quoting import brief
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.divisibility import MOST_STAGES_ABOVE_LAYERS, can_fill
 from ndparallel.pipeline.catalog import RECIPES
@@ -143,7 +145,8 @@ def parsed(words: str) -> tuple[str, Any]:
     name = name.replace("-", "_")
     if not equals or not value:
         raise UserError(
-            f"{words!r} fixes nothing; write a part of the plan and its value, as in tp=8 or schedule=1f1b."
+            f"{brief(words)} fixes nothing; write a part of the plan and its value, as in tp=8 or "
+            "schedule=1f1b."
         )
     if name not in FIXABLE:
         raise unknown("part of a plan", name, FIXABLE)
@@ -151,9 +154,7 @@ def parsed(words: str) -> tuple[str, Any]:
         return name, value
     if name == "sequence_parallel":
         return name, {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
-    if not value.isdecimal():
-        raise UserError(f"{name} must be a whole number, not {value!r}.")
-    return name, int(value)
+    return name, whole_number(value, name)
 
 
 def nothing_left(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -> UserError:

@@ -12,7 +12,8 @@ from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
+from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import (
     ACROSS_FRACTION,
     INSIDE_FRACTION,
@@ -25,7 +26,6 @@ from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.software import find_stack
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
-MOST = 1e24
 EXAMPLE = "write a field and what becomes of it, as in bandwidth_across*2, sequence/2 or memory=141GiB"
 
 
@@ -50,7 +50,7 @@ def what_if(cluster: Variant, change: str) -> Variant:
     """The cluster after a change. Raises UserError, with the nearest field, for one that cannot be."""
     asked = FORM.fullmatch(change)
     if not asked:
-        raise UserError(f"--what-if {change!r} changes nothing; {EXAMPLE}.")
+        raise UserError(f"--what-if {brief(change)} changes nothing; {EXAMPLE}.")
     name, operator, words = asked[1].replace("-", "_"), asked[2], asked[3]
     if name in WORDS:
         return with_word(cluster, name, operator, words)
@@ -66,9 +66,9 @@ def new_value(name: str, field: Field, operator: str, words: str, before: float)
         if not value and field.quantity != "seconds":
             raise UserError(f"--what-if {name}={words} must be above 0.")
     else:
-        number = as_number(name, words)
-        value = {"=": number, "*": before * number, "/": before / number}[operator]
-    if not value < MOST:
+        other = as_number(name, words)
+        value = {"=": other, "*": before * other, "/": before / other}[operator]
+    if value >= MOST or is_absurd(value):
         raise UserError(
             f"--what-if {name}{operator}{words} makes {value:g} of {before:g}, which is no size any more."
         )
@@ -80,13 +80,10 @@ def new_value(name: str, field: Field, operator: str, words: str, before: float)
 
 
 def as_number(name: str, words: str) -> float:
-    try:
-        number = float(words)
-    except ValueError:
-        raise UserError(f"--what-if {name}: {words!r} is no number; {EXAMPLE}.") from None
-    if not 0 < number < float("inf"):
-        raise UserError(f"--what-if {name}: {words} must be above 0.")
-    return number
+    value = number(words, f"--what-if {name}")
+    if not 0 < value < float("inf"):
+        raise UserError(f"--what-if {name}: {brief(words)} must be a number above 0; {EXAMPLE}.")
+    return value
 
 
 def with_word(cluster: Variant, name: str, operator: str, word: str) -> Variant:

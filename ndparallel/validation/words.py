@@ -9,6 +9,7 @@ Limit  A word that is not known here stands for what is said nowhere: see the ru
 import re
 from typing import Any
 
+from ndparallel.base.quantities import whole_number
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.software import MODULES
 
@@ -105,7 +106,7 @@ def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
     words = str(parallel.get("zero")).lower()
     if stated or not re.search("hsdp|hybrid", words):
         return int(stated)
-    return next((int(number) for number in re.findall(r"\d+", words)), gpus_per_node)
+    return next(map(whole_number, re.findall(r"\d+", words)), gpus_per_node)
 
 
 def schedule_named(stated: str | None) -> str | None:
@@ -132,14 +133,19 @@ def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
 def recomputed_layers(words: str, layers: int) -> int:
     """Return how many of a stage's layers are recomputed; 0, which means all, where no number is given."""
     if found := re.search(r"every (\d+)|1 ?/ ?(\d+)", words):
-        return max(1, layers // int(found[1] or found[2]))
+        return max(1, layers // counted(found[1] or found[2]))
     if found := re.search(r"(\d+) ?%", words):
-        return max(1, layers * int(found[1]) // 100)
+        return max(1, layers * whole_number(found[1]) // 100)
     if found := re.search(r"(\d+) ?(?:of|/) ?(\d+)", words):
-        return max(1, layers * int(found[1]) // int(found[2]))
+        return max(1, layers * whole_number(found[1]) // counted(found[2]))
     found = re.search(r"(\d+) ?layers|layers\D*(\d+)|^(\d+)$|block\D*(\d+)", words)
-    number = int(next(filter(None, found.groups()))) if found else 0
+    number = whole_number(next(filter(None, found.groups()))) if found else 0
     return number if number < layers else 0
+
+
+def counted(digits: str) -> int:
+    """Return a number to divide by, at least 1."""
+    return max(1, whole_number(digits))
 
 
 def modules_of(stated: Any) -> tuple[str, ...]:

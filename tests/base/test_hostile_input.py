@@ -22,8 +22,10 @@ LLAMA = {
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "vocab_size": 32000,
+    "hidden_act": "silu",
 }
 NAN = float("nan")
+DIGITS, LETTERS = "9" * 5000, "x" * 5000
 
 
 def hardware(**changes):
@@ -58,6 +60,14 @@ FILES = {
     "h-latency.json": hardware(latency_inside=[1]),
     "h-base.json": hardware(based_on=7),
     "h-fraction.json": hardware(matmul_fraction=NAN),
+    "h-peak-tiny.json": hardware(peak={"bf16": "1e-320 FLOP/s"}),
+    "h-latency-huge.json": hardware(latency_across="1e308 s"),
+    "h-memory-huge.json": hardware(memory=10**400),
+    "h-count-huge.json": hardware(gpus_per_node=10**30),
+    "h-curve-huge.json": hardware(efficiency=[[10**400, 1]]),
+    "h-fraction-tiny.json": hardware(matmul_fraction=5e-324),
+    "h-long.json": hardware(**{LETTERS: 1}),
+    "h-long-value.json": hardware(bandwidth_inside=LETTERS),
     "c-10000.json": config(num_hidden_layers=10_000),
     "c-endless.json": config(num_hidden_layers=10**12),
     "c-negative.json": config(hidden_size=-4096),
@@ -76,24 +86,31 @@ FILES = {
 }
 BROKEN = ("bytes.json", "cut.json", "list.json", "null.json", "deep.json", "directory.json", "missing.json")
 HARDWARE = [name for name in FILES if name.startswith("h-")] + [*BROKEN, "bytes.toml", "cut.toml", "nope", ""]
+WRONG_IN_CONFIGS = {
+    name: key
+    for name, text in FILES.items()
+    if name.startswith("c-")
+    for key, value in json.loads(text).items()
+    if LLAMA.get(key) != value
+} | {"c-heads.json": "7 heads"}
 CONFIGS = [name for name in FILES if name.startswith("c-")] + [*BROKEN, "nope", ""]
 FOR_ALL_RUNS = {
     "--text": ("missing.txt", "directory.json", "empty.txt", "short.txt", ""),
-    "--gpus": ("0", "-1", "x", "1.5"),
+    "--gpus": ("0", "-1", "x", "1.5", "٣", DIGITS),
     "--gpus-per-node": ("0", "-2"),
     "--hardware": ("nope", "h-nan.json", "directory.json"),
     "--batch": ("0", "-8", "1000000000000"),
     "--microbatches": ("0", "-1"),
-    "--steps": ("0", "-1"),
+    "--steps": ("0", "-1", DIGITS),
     "--seed": ("-1",),
     "--dtype": ("int8",),
-    "--strategy": ("nope", ""),
+    "--strategy": ("nope", "", LETTERS),
     "--engine": ("nope",),
     "--timeline": ("nope",),
     "--svg": ("directory.json", "nowhere/a.svg", ""),
-    "--trace": ("directory.json", "nowhere/a.json", "empty.txt/a.json", ""),
-    "--slow-gpu": ("99:2", "nonsense"),
-    "--slow-link": ("0-99:2", "nonsense"),
+    "--trace": ("directory.json", "nowhere/a.json", "empty.txt/a.json", "", LETTERS),
+    "--slow-gpu": ("99:2", "nonsense", "0:1e308", DIGITS, f"{DIGITS}:2", f"0:{DIGITS}", "٣:2"),
+    "--slow-link": ("0-99:2", "nonsense", "0-1:1e308", f"0-{DIGITS}:2", "0-0:2"),
     "--jitter": ("nan", "-1", "x"),
 }
 OF_ONE = {
@@ -158,7 +175,7 @@ COMMANDS_OPTIONS = {
         "--gpus": ("0", "-1"),
         "--global-batch": ("0", "-1"),
         "--top": ("0", "-1", "x"),
-        "--fix": ("tp=0", "tp=x", "tp", "nope=1"),
+        "--fix": ("tp=0", "tp=x", "tp", "nope=1", f"tp={DIGITS}", "tp=٣", f"{LETTERS}=1"),
         "--max-memory": ("nan", "-1", "80", "x"),
         "--what-if": (
             "nope*2",
@@ -167,6 +184,9 @@ COMMANDS_OPTIONS = {
             "bandwidth_across*0",
             "bandwidth_inside=0",
             "memory=nan",
+            "bandwidth_inside*1e-320",
+            "bandwidth_inside=1e-300B/s",
+            "bandwidth_inside/inf",
         ),
     },
     ("plan", *SIZES): {
@@ -179,7 +199,7 @@ COMMANDS_OPTIONS = {
     ("collective", "all_reduce"): {
         "--bytes": ("nan", "-1", "abc", "inf", "", "5us", "1e400"),
         "--ranks": ("0", "-1", "1000000000", "x"),
-        "--latency": ("nan", "-1", "x"),
+        "--latency": ("nan", "-1", "x", LETTERS, "1e-320s"),
         "--bandwidth": ("0", "nan", "-1"),
         "--gpus-per-node": ("0", "-1"),
         "--hardware": HARDWARE,
@@ -201,7 +221,7 @@ COMMANDS_OPTIONS = {
     },
     ("scaling", *PLAN[:-2]): {
         "--svg": ("directory.json", "nowhere/a.svg", "empty.txt/a.svg", ""),
-        "--sizes": ("", "x", "0", "8,-1"),
+        "--sizes": ("", "x", "0", "8,-1", DIGITS),
         "--gpus": ("0",),
     },
     ("mesh",): {f"--{axis}": ("0", "-1", "x", "1000000000") for axis in ("tp", "cp", "dp", "pp", "ep")}
@@ -213,12 +233,12 @@ COMMANDS_OPTIONS = {
     },
     ("validate",): {"--cases": (*BROKEN, "c-text.json", "")},
     ("goodput", "--gpus", "8"): {
-        "--gpus": ("0", "x"),
+        "--gpus": ("0", "x", DIGITS),
         "--checkpoint": ("0s", "0", "10", "nan", "inf", "-1", "nan s"),
         "--interval": ("0", "nan"),
-        "--step": ("0", "inf"),
+        "--step": ("0", "inf", "1e-320s"),
         "--days": ("x", "nan"),
-        "--failure-rate": ("nan", "0"),
+        "--failure-rate": ("nan", "0", "1e-320", "5e-324", "1e308"),
     },
 }
 
@@ -235,10 +255,11 @@ def cases():
         yield from (
             (program, (*usual, option, value)) for option, values in options.items() for value in values
         )
-    yield from ((program, ("--nope",)) for program in (*LESSONS, *COMMANDS))
+    yield from ((program, ("--nope", f"--{LETTERS}", *("x" * 2000))) for program in (*LESSONS, *COMMANDS))
     yield from [
         ("", ()),
         ("nope", ()),
+        (LETTERS, ()),
         ("--nope", ()),
         ("goodput", ()),
         ("collective", ("nope",)),
@@ -292,12 +313,29 @@ def ending_of(program, arguments, capsys):
 
 def is_told(code, out, err):
     one_sentence = err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000
+    echoed = any(run in err for run in ("x" * 200, "9" * 200, "x " * 100))
     return (
         code == 2
         and out == ""
         and one_sentence
+        and not echoed
         and not any(word in err for word in ("Error(", "object at 0x", "NoneType"))
     )
+
+
+def test_what_the_wrong_files_change_is_right_before(folder, monkeypatch, capsys):
+    (folder / "whole.json").write_text(config())
+    (folder / "h-whole.json").write_text(hardware())
+    monkeypatch.chdir(folder)
+    given = {"--model": "whole.json", "--hardware": "h-whole.json", "--gpus": "64", "--global-batch": "64"}
+    assert run("plan", [word for pair in given.items() for word in pair] + ["--tp", "8"]) == 0
+
+
+@pytest.mark.parametrize("name", WRONG_IN_CONFIGS)
+def test_a_wrong_config_is_refused_for_the_key_that_is_wrong(name, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert run("plan", ("--model", name, *PLAN[2:])) == 2
+    assert WRONG_IN_CONFIGS[name] in capsys.readouterr().err
 
 
 def test_text_that_is_no_utf_8_is_trained_on_byte_by_byte(folder, monkeypatch, capsys):

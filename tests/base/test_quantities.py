@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.quantities import LEAST, MOST, number, parse_quantity, whole_number
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,10 @@ def test_nothing_is_nothing_in_every_unit():
         ("nan", "seconds", 'is not a number: write seconds as in "5us"'),
         ("inf", "bytes", "is not finite"),
         ("1e400s", "seconds", "is not finite"),
-        ("1e300 TB", "bytes", "is not finite"),
+        ("1e300 TB", "bytes", "beyond what can be calculated with"),
+        ("1e-320 FLOP/s", "FLOP/s", "beyond what can be calculated with"),
+        (10**400, "bytes", "beyond what can be calculated with"),
+        ("٣ s", "seconds", "does not begin with a number"),
         ("-5us", "seconds", "is negative"),
         ("-5", "seconds", "is negative"),
         (math.nan, "bytes", "is not a number"),
@@ -71,7 +74,31 @@ def test_what_is_no_such_quantity_is_refused_in_one_sentence_that_shows_how_to_w
     assert str(error.value).startswith("memory = ")
 
 
-@given(st.floats(0, 1e6), st.sampled_from(["", "k", "M", "G", "T"]))
+@given(st.floats(1e-6, 1e6), st.sampled_from(["", "k", "M", "G", "T"]))
 def test_eight_bits_are_one_byte_with_every_prefix(number, prefix):
     bits = parse_quantity(f"{number!r}{prefix}b/s", "bytes per second")
     assert 8 * bits == pytest.approx(parse_quantity(f"{number!r} {prefix}B/s", "bytes per second"), rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["8", "+8", " 8 ", "-8", "008"])
+def test_a_whole_number_is_read_as_python_reads_it(text):
+    assert whole_number(text) == int(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "1e3", "8 8", "1_000", "٣", "1" + 18 * "0", "9" * 5000])
+def test_what_is_no_whole_number_of_a_few_ascii_digits_is_refused_in_a_short_sentence(text):
+    with pytest.raises(UserError, match="^--gpus: .*(not a whole number|no number of up to 18)") as error:
+        whole_number(text, "--gpus")
+    assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("text", ["1e-320", "5e-324", "1e308", "-1e-300", "x", "٣", "9" * 300, "x" * 10**6])
+def test_what_no_clock_can_calculate_with_is_refused(text):
+    with pytest.raises(UserError, match="not a number|beyond what can be calculated with") as error:
+        number(text, "--days")
+    assert len(str(error.value)) < 250
+
+
+@given(st.floats(LEAST, MOST) | st.just(0.0))
+def test_every_number_within_the_limits_is_read_as_python_reads_it(value):
+    assert number(repr(value)) == parse_quantity(value, "seconds") == value

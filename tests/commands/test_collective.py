@@ -185,7 +185,7 @@ WRONG = [
     (["all_reduce", "--ranks", "1000000000"], "up to 65536"),
     (["all_reduce", "--gpus-per-node", "-1"], "--gpus-per-node -1 cannot be"),
     (["all_reduce", "--bytes", "1.5"], "--bytes = '1.5' must be a whole number of bytes"),
-    (["all_reduce", "--bytes", "1e30"], "up to 1e+15"),
+    (["all_reduce", "--bytes", "1e16"], "up to 1e+15"),
     (["all_reduce", "--bytes", "5us"], "which measures seconds"),
     (["all_reduce", "--latency", "nan"], "--latency = nan is not a number"),
     (["all_reduce", "--bandwidth", "0"], "--bandwidth = '0' lets nothing through"),

@@ -189,13 +189,13 @@ def test_the_table_says_who_suffers_most_and_which_slow_link_nobody_uses(capsys)
     [
         ("--slow-gpu", "9:2", "there is no GPU 9; what runs here has GPUs 0 to 3"),
         ("--slow-gpu", "two", "write RANK:FACTOR"),
-        ("--slow-gpu", "1:0.5", "a number from 1 on"),
-        ("--slow-gpu", "1:nan", "a number from 1 on"),
-        ("--slow-gpu", "1", "a number from 1 on"),
+        ("--slow-gpu", "1:0.5", "a number from 1 to 1,000,000"),
+        ("--slow-gpu", "1:nan", "a number from 1 to 1,000,000"),
+        ("--slow-gpu", "1", "a number from 1 to 1,000,000"),
         ("--slow-link", "0:2", "write A-B:FACTOR"),
         ("--slow-link", "1-1:2", "no link to itself"),
         ("--slow-link", "0-4:2", "there is no GPU 4"),
-        ("--slow-link", "0-1:inf", "a number from 1 on"),
+        ("--slow-link", "0-1:inf", "a number from 1 to 1,000,000"),
         ("--jitter", "nan", "give 0 to 1000"),
     ],
 )

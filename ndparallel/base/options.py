@@ -1,0 +1,42 @@
+"""The parser of all command lines, and what it takes for a number."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import number, whole_number
+from ndparallel.base.quoting import brief
+
+Number = TypeVar("Number", int, float)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that raises UserError, without printing the list of all options first; what it
+    calls int and float are whole_number and number."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.register("type", int, in_argparse(whole_number))
+        self.register("type", float, in_argparse(number))
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        found, left = self.parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {brief(' '.join(left))[1:-1]}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} ({self.prog} --help tells what there is).")
+
+
+def in_argparse(parse: Callable[[str], Number]) -> Callable[[str], Number]:
+    """Return a type for argparse, whose error is the sentence of `parse`."""
+
+    def parsed(text: str) -> Number:
+        try:
+            return parse(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error).removesuffix(".")) from None
+
+    return parsed
