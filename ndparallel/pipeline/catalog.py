@@ -9,8 +9,8 @@ Glossary: see `ndparallel.pipeline.actions`.
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import count
-from ndparallel.pipeline.actions import Action, Layout, Schedule
-from ndparallel.pipeline.recipe import RankSide, Recipe
+from ndparallel.pipeline.actions import Layout, Schedule
+from ndparallel.pipeline.recipe import write
 from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
 
@@ -82,23 +82,3 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
             f"{name} sends microbatches round in groups of {ranks}, one per rank: take {near}, not "
             f"{microbatches}."
         )
-
-
-def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Schedule:
-    """Write all ranks' lists. Where a batch is too short to fill the pipeline, a program runs past the last
-    microbatch; what is past it is left out here."""
-    if recipe.program is None:
-        raise ValueError(f"the order of {name} is searched for, not written.")
-    actions, fused = [], []
-    for rank in range(layout.ranks):
-        side = RankSide(layout, rank, microbatches)
-        actions.append([action for action in recipe.program(side) if action.microbatch < microbatches])
-        fused.append(pair_positions(actions[-1], side.pairs))
-    return Schedule(name, layout, microbatches, actions, fused)
-
-
-def pair_positions(actions: list[Action], pairs: list[tuple[Action, Action]]) -> list[int]:
-    """Return the position in `actions` of each pair's first action; a pair that has lost one of its two
-    is no pair."""
-    position = {action: place for place, action in enumerate(actions)} if pairs else {}
-    return [position[first] for first, second in pairs if first in position and second in position]

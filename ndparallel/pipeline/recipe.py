@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from ndparallel.pipeline.actions import Action, Layout
+from ndparallel.pipeline.actions import Action, Layout, Schedule
 
 Program = Iterator[Action]
 
@@ -136,3 +136,23 @@ def register(name: str, **known: Any) -> Callable[[Callable], Callable]:
         return program
 
     return enter
+
+
+def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Schedule:
+    """Write all ranks' lists. Where a batch is too short to fill the pipeline, a program runs past the last
+    microbatch; what is past it is left out here."""
+    if recipe.program is None:
+        raise ValueError(f"the order of {name} is searched for, not written.")
+    actions, fused = [], []
+    for rank in range(layout.ranks):
+        side = RankSide(layout, rank, microbatches)
+        actions.append([action for action in recipe.program(side) if action.microbatch < microbatches])
+        fused.append(pair_positions(actions[-1], side.pairs))
+    return Schedule(name, layout, microbatches, actions, fused)
+
+
+def pair_positions(actions: list[Action], pairs: list[tuple[Action, Action]]) -> list[int]:
+    """Return the position in `actions` of each pair's first action; a pair that has lost one of its two
+    is no pair."""
+    position = {action: place for place, action in enumerate(actions)} if pairs else {}
+    return [position[first] for first, second in pairs if first in position and second in position]

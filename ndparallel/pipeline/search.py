@@ -4,7 +4,8 @@ section 3.1).
 Idea   Every rank does F and I by turns, after a head start of some F. Once it is known when the next of them
        can begin, W fills the wait until then, and W makes room where memory does not allow the next F. How
        long the head start is, and how late W may make what comes next, are a few numbers; all their
-       combinations are tried, and the order with the shortest span wins.
+       combinations are tried, and the handwritten orders that keep to the memory. The shortest span wins,
+       of those that no handwritten order ends before.
 Cost   About 50 attempts of 5 microseconds for every action: half a second for 16 ranks and 48 microbatches.
        Of more microbatches than four rounds of the ranks only the attempts that were best with so many are
        made with all.
@@ -19,6 +20,7 @@ Glossary
 
 import itertools
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +29,9 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import run_ranks, waits_for
 from ndparallel.pipeline.clock import Clock
-from ndparallel.pipeline.recipe import RankSide
-from ndparallel.pipeline.schedules import by_turns
-from ndparallel.pipeline.timing import Timing, kept_by
+from ndparallel.pipeline.recipe import RankSide, write
+from ndparallel.pipeline.schedules import RECIPES, by_turns
+from ndparallel.pipeline.timing import Timing, kept_by, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 
 # F for every rank below: 1 is 1F1B, 2 is ZB-H2, more hides slow messages
@@ -38,6 +40,7 @@ DELAYS = (0.0, 0.5, 1.0)
 ROUNDS_TRIED = 4  # of as many microbatches as there are ranks
 FINALISTS = 8
 TINY = 1e-9  # of an activation: sums of shares are not exact
+ROUNDING = 1e-12  # of a makespan: sums of seconds are not exact
 
 
 class Memory(NamedTuple):
@@ -82,7 +85,25 @@ def search(
     tried, few = list(policies(ranks, microbatches, memory)), ROUNDS_TRIED * ranks + microbatches % ranks
     if microbatches > few:
         tried = [policy for _, policy in attempts(ranks, few, work, memory, tried)[:FINALISTS]]
-    return attempts(ranks, microbatches, work, memory, tried)[0][0].schedule
+    found = [timing for timing, _ in attempts(ranks, microbatches, work, memory, tried)]
+    return best(found, list(handwritten(ranks, microbatches, work, memory))).schedule
+
+
+def best(found: list[Timing], written: list[Timing]) -> Timing:
+    """The shortest span, of those that no handwritten order ends before."""
+    latest = min((timing.makespan for timing in written), default=inf)
+    in_time = [timing for timing in found + written if timing.makespan <= latest * (1 + ROUNDING)]
+    return min(in_time, key=length)
+
+
+def handwritten(ranks: int, microbatches: int, work: Work, memory: Memory) -> Iterator[Timing]:
+    """The handwritten orders of one chunk that keep to the memory."""
+    layout = Layout("loop", ranks)
+    for recipe in RECIPES.values():
+        if recipe.chunks == 1 and not recipe.is_searched:
+            schedule = write("searched", recipe, layout, microbatches)
+            if max(peak_activations(schedule, memory.released_by_input)) <= memory.limit + TINY:
+                yield time_schedule(schedule, work)
 
 
 def attempts(
@@ -90,7 +111,11 @@ def attempts(
 ) -> list[tuple[Timing, Policy]]:
     """The policies and what comes of them, the best first."""
     timings = [(attempt(ranks, microbatches, work, memory, policy), policy) for policy in tried]
-    return sorted(timings, key=lambda found: (max(found[0].spans), found[0].makespan))
+    return sorted(timings, key=lambda found: length(found[0]))
+
+
+def length(timing: Timing) -> tuple[float, float]:
+    return max(timing.spans), timing.makespan
 
 
 def policies(ranks: int, microbatches: int, memory: Memory) -> Iterator[Policy]:
