@@ -1,6 +1,7 @@
 """Rung 3: the planner's step and peak memory of a small cluster are those that the executed run's clock and
 memory counted."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -178,13 +179,15 @@ def assert_grid(mesh: Mesh, hardware: Hardware = ROOMY, **changes):
 
 def executed_grid(mesh: Mesh, hardware: Hardware, changes: dict):
     """4D's loop on a mesh, a microbatch at a time of 1 sequence."""
-    microbatches = 2 * mesh.pp if mesh.pp > 1 else 1
-    lesson = LessonJob(
-        **{"model": SMALL, "mesh": mesh, "microbatches": microbatches, "batch": microbatches * mesh.dp}
-        | changes
-    )
+    lesson = grid_job(mesh, changes)
     program = strategy("4d_combined", "DP only").program
     return lesson, launch(program, mesh.world_size, hardware, lesson, engine="inline", keep_events=False)
+
+
+def grid_job(mesh: Mesh, changes: dict) -> LessonJob:
+    microbatches = 2 * mesh.pp if mesh.pp > 1 else 1
+    usual = {"model": SMALL, "mesh": mesh, "microbatches": microbatches, "batch": microbatches * mesh.dp}
+    return LessonJob(**usual | changes)
 
 
 def in_balance(results) -> bool:
@@ -243,6 +246,65 @@ def test_experts_that_take_one_row_of_each_rank(mesh):
 ], ids=repr)  # fmt: skip
 def test_experts_that_take_every_row_in_all_five_dimensions(mesh, changes):
     assert_grid(mesh, model=ALL_EXPERTS, **changes)
+
+
+# ----------------------------------------------------------------- what does not divide, and float64's counts
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=4), Mesh(dp=4, ep=4, pp=2), Mesh(tp=2, dp=2, ep=2)], ids=repr)
+def test_the_counts_of_rows_are_of_4_bytes_whatever_the_dtype(mesh, dtype):
+    """4 experts on 4 ranks: a count for each, which is no whole number of float64."""
+    assert_grid(mesh, NO_NODES, model=ALL_EXPERTS.replace(layers=7), dtype=dtype)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(("mesh", "nodes"), [(Mesh(dp=5), 4), (Mesh(dp=3, pp=3), 4), (Mesh(dp=3, cp=2), 4)])
+def test_dp_groups_that_lie_unevenly_on_nodes_with_shards_that_do_not_divide(mesh, nodes, zero):
+    """The first owners step one element more than the others, and start to gather that much later."""
+    hardware = replace(ROOMY, gpus_per_node=nodes, memory_bandwidth_bytes_per_second=1e6)
+    assert_grid(mesh, hardware, zero=zero, microbatches=mesh.pp, batch=mesh.pp * mesh.dp)
+
+
+@pytest.mark.parametrize("name", ["ZeRO-1", "ZeRO-2", "FSDP prefetch"])
+def test_data_parallelism_with_shards_that_do_not_divide(name):
+    slow = replace(ROOMY, memory_bandwidth_bytes_per_second=1e6)
+    assert_equal("1d_data_parallel", name, 5, slow, {"batch": 10}, **ONE_D[name])
+
+
+def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:
+    """A grid, whether it can be cut so or not, whose experts all get every row."""
+    dp = draw.choice([1, 2, 3, 4, 5, 6])
+    ep = draw.choice([ep for ep in (1, 2, 3, 4) if dp % ep == 0])
+    mesh = Mesh(draw.choice([1, 1, 2]), draw.choice([1, 1, 2]), dp, draw.choice([1, 1, 2, 3]), ep)
+    some = {"experts": 12, "top_k": 12} if ep > 1 or draw.random() < 0.3 else {}
+    schedule = draw.choice(written()) if mesh.pp > 1 else "1f1b"
+    return mesh, replace(ROOMY, gpus_per_node=draw.choice([1, 2, 3, 4, 8])), {
+        "model": SMALL.replace(layers=draw.choice([3, 4, 7]), **some),
+        "dtype": draw.choice(["float32", "float64"]),
+        "zero": draw.choice([0, 1, 2, 3]),
+        "recompute": draw.choice(["none", "selective", "full"]),
+        "sequence_parallel": draw.choice(["none", "sp", "sp-regather"]) if mesh.tp > 1 else "none",
+        "context_parallel": draw.choice(["ring", "all-gather"]),
+        "schedule": schedule,
+        "stage_chunks": chunks_of(schedule) if mesh.pp > 1 else None,
+    }  # fmt: skip
+
+
+def can_be_cut(mesh: Mesh, changes: dict) -> bool:
+    try:
+        return bool(grid_job(mesh, changes))
+    except UserError:
+        return False
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_small_grid(seed):
+    draw, held = random.Random(seed), False
+    while not held:
+        mesh, hardware, changes = random_grid(draw)
+        held = mesh.world_size <= 24 and can_be_cut(mesh, changes)
+    assert_grid(mesh, hardware, **changes)
 
 
 def test_a_tp_group_that_reaches_from_one_node_into_the_next():

@@ -77,6 +77,7 @@ class CollectiveOp(NamedTuple):
     beside: Operation | None = None
     chunks: Any = math.inf
     choices: int = 0  # of an all_to_all that crosses to each node once: how many ranks a token chooses
+    itemsize: int = 0  # bytes of an element where they are not those of the job's dtype
 
 
 class Start(NamedTuple):

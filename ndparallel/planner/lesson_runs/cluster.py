@@ -4,7 +4,6 @@ Idea   The machine on which `ndparallel.planner.step.streams` runs executed list
        hardware's price, collectives step by step on the clocks of all groups at once, with the links that
        each group really has.
 Cost   A vector operation for every step of a collective.
-Limit  Of shards that are not equal all owners have the largest.
 
 Glossary
     members    the ranks that the arrays stand for, in their order
@@ -64,7 +63,8 @@ class LockstepMachine:
         end = start.astype(float)
         for algorithm, ranks in self.alike_groups(exchange):
             places = ranks - self.members[0]
-            clocks = start_clocks(self.hardware, ranks, self.itemsize, now=start[places])
+            itemsize = exchange.itemsize or self.itemsize
+            clocks = start_clocks(self.hardware, ranks, itemsize, now=start[places])
             if isinstance(exchange.bytes, np.ndarray):
                 direct_all_to_all(clocks, exchange.bytes[places])
             else:

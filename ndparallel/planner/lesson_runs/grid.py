@@ -196,7 +196,7 @@ class GridRank:
         stepped."""
         for bucket in list(self.on_their_way.values()):
             self.wait_for_gradients(bucket)
-        self.streams.run(self.work.optimizer(self.rank), "optimizer")
+        self.streams.run(self.work.optimizer(self.rank, self.machine), "optimizer")
         if self.work.plan.zero in (1, 2):
             for bucket in (bucket for buckets in self.buckets.values() for bucket in buckets):
                 begin(self.streams, bucket.gather)

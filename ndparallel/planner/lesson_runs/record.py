@@ -191,7 +191,7 @@ class RecordedExpertParallel(ExpertParallel):
         before = len(recorder.items)
         self.exchange_counts(counts)
         recorder.items[before:] = [
-            item._replace(name=f"{item.group} counts")
+            item._replace(name=f"{item.group} counts", itemsize=counts.dtype.itemsize)
             for item in recorder.items[before:]
             if isinstance(item, CollectiveOp)
         ]

@@ -231,25 +231,40 @@ class ExecutedWorkload:
         kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
         return [] if self.plan.zero == 3 else self.shared_by(kinds)
 
-    def optimizer(self, rank: int) -> list[Item]:
-        return [costs.adamw("adamw", share, self.job.stack.dtype) for _, share in self.shares(rank)]
+    def optimizer(self, rank: int, machine: LockstepMachine | None = None) -> list[Item]:
+        """Each member of the machine steps what it owns."""
+        places = self.places(machine or self.machine) if self.plan.zero else [0, 0]
+        steps = []
+        for size, kind in self.parts(rank):
+            share, larger = divmod(size, int(self.owners[kind])) if self.plan.zero else (size, 0)
+            owned = share + (places[kind] < larger) if larger else share
+            steps.append(costs.adamw("adamw", owned, self.job.stack.dtype))
+        return steps
 
-    def shares(self, rank: int) -> list[tuple[int, int]]:
-        """Elements of each bucket, those of experts by themselves, and those of the fullest owner's share."""
-        found = []
-        for stage in reversed(self.plan.layout.stages_of(rank)):
-            for run in self.runs(stage):
-                sizes = self.sizes(run)
-                owned = -(-sizes // self.owners) if self.plan.zero else sizes
-                found += [(int(size), int(share)) for size, share in zip(sizes, owned) if size]
-        return found
+    def places(self, machine: LockstepMachine) -> list[np.ndarray]:
+        """Each member's place among the owners, whose first ones have the larger shares, as `owners` parts
+        them."""
+        return [
+            np.array([self.mesh.group(group, int(rank)).index(int(rank)) for rank in machine.members])
+            for group in self.averaging_groups
+        ]
+
+    def parts(self, rank: int) -> list[tuple[int, int]]:
+        """Elements of each bucket of a pipeline rank, and which of the `owners` share them: 0 all, 1 those of
+        experts."""
+        stages = reversed(self.plan.layout.stages_of(rank))
+        runs = [run for stage in stages for run in self.runs(stage)]
+        return [(int(size), kind) for run in runs for kind, size in enumerate(self.sizes(run)) if size]
 
     # ---- memory
 
     def states(self, rank: int) -> list[Item]:
-        """Weights, gradients and AdamW's two moments, as ndparallel/training/buckets.py holds them."""
-        whole, share = (sum(column) * self.itemsize for column in zip(*self.shares(rank)))
-        zero = self.plan.zero
+        """Weights, gradients and AdamW's two moments, as ndparallel/training/buckets.py holds them; shards
+        are those of the first owner, whose are the largest."""
+        zero, parts = self.plan.zero, self.parts(rank)
+        whole = sum(size for size, _ in parts) * self.itemsize
+        first = sum(-(-size // int(self.owners[kind])) for size, kind in parts) * self.itemsize
+        share = first if zero else whole
         weights, gradients = share if zero == 3 else whole, share if zero >= 2 else whole
         return [Hold("weights", weights), Hold("gradients", gradients), Hold("optimizer", 2 * share)]
 
