@@ -234,7 +234,7 @@ class ExecutedWorkload:
     def optimizer(self, rank: int, machine: LockstepMachine | None = None) -> list[Item]:
         """Each member of the machine steps what it owns."""
         places = self.places(machine or self.machine) if self.plan.zero else [0, 0]
-        steps = []
+        steps: list[Item] = []
         for size, kind in self.parts(rank):
             share, larger = divmod(size, int(self.owners[kind])) if self.plan.zero else (size, 0)
             owned = share + (places[kind] < larger) if larger else share
