@@ -33,7 +33,8 @@ def seconds(arguments: tuple[str, ...]) -> float:
 
 
 def main(rounds: int) -> None:
-    floors, times = [], {name: [] for name in COMMANDS}
+    floors: list[float] = []
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(rounds):
         floors.append(seconds(FLOOR))
         for name, (arguments, _) in COMMANDS.items():

@@ -132,7 +132,8 @@ ndparallel
 
 
 def sweeps_of(lesson: str) -> tuple[str, ...]:
-    return ("",) if SWEEPS[lesson] is None else SWEEPS[lesson]
+    sweeps = SWEEPS[lesson]
+    return ("",) if sweeps is None else sweeps
 
 
 def documented() -> list[str]:
@@ -187,7 +188,8 @@ def outcome(command: str) -> dict[str, str | int]:
             check=False,
         )
         written = {path.name: digest(path.read_bytes()) for path in sorted(place.iterdir()) if path.is_file()}
-    return {"exit": done.returncode, "stdout": digest(done.stdout), "stderr": digest(done.stderr)} | written
+    out: dict[str, str | int] = {"stdout": digest(done.stdout), "stderr": digest(done.stderr)}
+    return {"exit": done.returncode} | out | written
 
 
 def digest(data: bytes) -> str:

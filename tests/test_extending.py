@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def test_a_gpu_of_the_page_is_its_preset_with_what_differs(tmp_path, capsys):
 
 @pytest.fixture
 def strategy() -> Iterator[str]:
-    strategies = load("1d_data_parallel").strategies
+    strategies: Any = load("1d_data_parallel").strategies
     before = [*strategies]
     follow("A strategy of a lesson")
     yield strategies[-1].name

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,5 +57,5 @@ def test_the_public_api_plans_runs_and_times():
     prediction = ndparallel.predict(job, ndparallel.Plan(tp=2, dp=4, zero=1))
     assert prediction.seconds > 0
     schedule = ndparallel.build_schedule("1f1b", 4, 8)
-    timing = ndparallel.time_schedule(schedule, ndparallel.Work.of_whole_stages(schedule.chunks))
+    timing: Any = ndparallel.time_schedule(schedule, ndparallel.Work.of_whole_stages(schedule.chunks))
     assert timing.makespan == 33 and "<svg" in timing._repr_svg_()

@@ -70,8 +70,12 @@ def strategies() -> dict[str, tuple[Lesson, Strategy]]:
     named = {strategy.name: (lesson, strategy) for lesson in lessons for strategy in lesson.strategies}
     combined, cube = named["TP2 x PP2 x DP2"]
     for mesh in layouts():
-        named.setdefault(layout_name(mesh), (combined, replace(cube, mesh=lambda gpus, mesh=mesh: mesh)))
+        named.setdefault(layout_name(mesh), (combined, laid_out(cube, mesh)))
     return named
+
+
+def laid_out(strategy: Strategy, mesh: Mesh) -> Strategy:
+    return replace(strategy, mesh=lambda gpus: mesh)
 
 
 def layouts() -> list[Mesh]:

@@ -42,11 +42,12 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
 def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
     path, seen = tmp_path / "trace.json", []
     replace = Path.replace
-    monkeypatch.setattr(
-        Path,
-        "replace",
-        lambda self, target: (seen.append((path.exists(), self.read_text())), replace(self, target))[1],
-    )
+
+    def watched(self, target):
+        seen.append((path.exists(), self.read_text()))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
     write_atomically(path, "all of it")
     assert seen == [(False, "all of it")] and path.read_text() == "all of it"
 

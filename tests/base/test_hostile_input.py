@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ WRONG_IN_CONFIGS = {
     if LLAMA.get(key) != value
 } | {"c-heads.json": "7 heads"}
 CONFIGS = [name for name in FILES if name.startswith("c-")] + [*BROKEN, "nope", ""]
-FOR_ALL_RUNS = {
+FOR_ALL_RUNS: dict[str, Sequence[str]] = {
     "--text": ("missing.txt", "directory.json", "empty.txt", "short.txt", ""),
     "--gpus": ("0", "-1", "x", "1.5", "٣", DIGITS),
     "--gpus-per-node": ("0", "-2"),
@@ -113,7 +114,7 @@ FOR_ALL_RUNS = {
     "--slow-link": ("0-99:2", "nonsense", "0-1:1e308", f"0-{DIGITS}:2", "0-0:2"),
     "--jitter": ("nan", "-1", "x"),
 }
-OF_ONE = {
+OF_ONE: dict[str, dict[str, Sequence[str]]] = {
     "1d_data_parallel": {
         "--bucket-mb": ("nan", "-1", "x"),
         "--unit-mb": ("nan", "-1"),
@@ -168,7 +169,7 @@ SIZES = (
     "--vocab",
     "100",
 )
-COMMANDS_OPTIONS = {
+COMMANDS_OPTIONS: dict[tuple[str, ...], dict[str, Sequence[str]]] = {
     ("plan", *PLAN): OF_PLANS | {"--tokens": ("nan", "0", "-1", "inf", "x")},
     ("explain", *PLAN): OF_PLANS,
     ("plan", *PLAN[:-2]): {

@@ -2,6 +2,7 @@
 
 import ast
 import unicodedata
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_shells_comment_is_one_line_that_begins_with_a_number_sign(name):
 @example("\\")
 @example('\\"""')
 def test_python_reads_the_visible_name_in_a_docstring_and_no_statement(name):
+    statement: Any
     (statement,) = ast.parse(f'"""{in_docstring(name)} and more"""').body
     assert ast.literal_eval(statement.value) == f"{visible(name)} and more"
 

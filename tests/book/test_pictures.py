@@ -5,8 +5,9 @@ import itertools
 import json
 import re
 from collections import Counter, defaultdict
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -61,9 +62,9 @@ def test_a_picture_is_small_whole_in_itself_and_has_both_modes(name):
     assert len(svg.encode()) < 30_000
     assert svg.count("http") == 1 and not re.search(r"script|@import|url\(|font-face|href=\"[^#]", svg)
     assert svg.count("@media(prefers-color-scheme:dark)") == 1
-    height = float(ElementTree.fromstring(svg).get("height"))
+    height = float(ElementTree.fromstring(svg).get("height", ""))
     assert all(
-        0 <= float(text.get("x") or 0) <= WIDTH and 0 < float(text.get("y")) < height
+        0 <= float(text.get("x") or 0) <= WIDTH and 0 < float(text.get("y", "")) < height
         for text in elements(svg, "text")
     )
 
@@ -84,13 +85,14 @@ def test_the_gallery_shows_every_picture_of_schedules():
 # ------------------------------------------------------------------------------------------------ the command
 
 
+def drawn(name: str, engine: str) -> str:
+    return f"<svg>{name}</svg>"
+
+
 @pytest.fixture
 def two(monkeypatch):
     """Two pictures that cost nothing."""
-    few = {
-        name: Picture(f"what {name} shows", lambda engine, name=name: f"<svg>{name}</svg>")
-        for name in ("one", "other")
-    }
+    few = {name: Picture(f"what {name} shows", partial(drawn, name)) for name in ("one", "other")}
     monkeypatch.setattr(command, "PICTURES", few)
     monkeypatch.setattr("ndparallel.book.pictures.PICTURES", few)
 
@@ -213,7 +215,7 @@ def event_of(what):
 def drawn_slices(svg):
     """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first
     band."""
-    first_band = next(float(text.get("y")) for text in elements(svg, "text") if text.text == "TP")
+    first_band = next(float(text.get("y", "")) for text in elements(svg, "text") if text.text == "TP")
     for rect in elements(svg, "rect"):
         x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
         if (rect.get("class") or "").startswith("nd-rank") and y < first_band:
@@ -222,7 +224,7 @@ def drawn_slices(svg):
 
 def areas(svg):
     """The area of every colour among the weights."""
-    total = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
     for colour, left, top, right, bottom in drawn_slices(svg):
         total[colour] += (right - left) * (bottom - top)
     return dict(total)
@@ -244,7 +246,7 @@ def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
 
 
 def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
-    shapes = Counter()
+    shapes: Counter[tuple] = Counter()
     for rect in elements(draw_block(list(runs().values()), ModelConfig()), "rect"):
         if (rect.get("class") or "").startswith("nd-rank2"):
             shapes[float(rect.get("width")) / SCALE, float(rect.get("height")) / SCALE] += 1
@@ -278,7 +280,7 @@ def test_gpus_have_colours_that_can_be_told_apart_however_one_sees(sight):
 
 def lengths(svg):
     """Pixels of every colour in a picture of schedules."""
-    total = Counter()
+    total: dict[str, float] = defaultdict(float)
     for path in elements(svg, "path"):
         if match := re.match(r"nd-([FBIW])\d+ nd-box", path.get("class")):
             total[match[1]] += sum(map(float, re.findall(r"h([\d.]+)v", path.get("d"))))
@@ -296,7 +298,7 @@ def test_schedules_are_drawn_to_scale_and_number_every_action(name):
 
 
 def test_a_notebook_shows_a_timed_schedule():
-    timing = time_one("zb-h1")
+    timing: Any = time_one("zb-h1")
     assert timing._repr_svg_() == draw_schedules([timing])
 
 

@@ -2,6 +2,7 @@
 out."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tests.support.collective_programs import (
     sequences,
 )
 
-EXACT = {"rtol": 1e-12, "atol": 0}
+EXACT: dict[str, Any] = {"rtol": 1e-12, "atol": 0}
 
 
 def in_lockstep(machine, cases):

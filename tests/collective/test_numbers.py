@@ -1,6 +1,7 @@
 """Claims about collectives: their numbers, what they send, and what they say when called wrongly."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -302,7 +303,7 @@ def test_all_to_all_brings_uneven_rows_in_the_order_of_their_senders(table, asyn
 def call(gpu, calls):
     """Member 0 makes the first of the calls, all others the second."""
     name, arguments, options = calls[min(gpu.rank, 1)]
-    functions = {
+    functions: dict[str, Callable] = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "broadcast": broadcast,
@@ -312,7 +313,7 @@ def call(gpu, calls):
 
 
 ARRAY = np.zeros(8)
-REDUCE = ("all_reduce", (ARRAY,), {})
+REDUCE: tuple = ("all_reduce", (ARRAY,), {})
 DIFFERENT = [  # two calls, and what must be said of each
     (REDUCE, ("all_reduce", (np.zeros(9),), {}), "all_reduce ring sum (8,)", "all_reduce ring sum (9,)"),
     (REDUCE, ("all_reduce", (ARRAY.reshape(2, 4),), {}), "sum (8,)", "sum (2, 4)"),

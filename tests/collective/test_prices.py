@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, Group
+from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.collective.prices import (
     candidates,
@@ -26,6 +27,11 @@ RINGS = st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"])
 CHOICES = st.sampled_from(["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"])
 
 
+def price_of(pair: tuple[str, str], group: Group, machine: Hardware, nbytes):
+    collective, algorithm = pair
+    return price(collective, algorithm, group, machine, nbytes)
+
+
 @given(RINGS, st.integers(1, 6), st.integers(1, 6), SPEEDS, SLOWDOWNS, st.integers(0, 10**7))
 @settings(max_examples=300, deadline=None)
 def test_a_ring_through_nodes_has_a_closed_form_too(collective, g, m, inside, slowdown, multiple):
@@ -41,9 +47,9 @@ def test_a_ring_through_nodes_has_a_closed_form_too(collective, g, m, inside, sl
 @pytest.mark.parametrize("gpus_per_node", [3, 12])
 def test_prices_of_many_sizes_at_once_are_those_of_each(pair, gpus_per_node):
     group, sizes = Group("test", tuple(range(12))), np.array([12, 1200, 96000])
-    together = np.broadcast_to(price(*pair, group, hardware(gpus_per_node), sizes), sizes.shape)
+    together = np.broadcast_to(price_of(pair, group, hardware(gpus_per_node), sizes), sizes.shape)
     assert together.tolist() == pytest.approx(
-        [price(*pair, group, hardware(gpus_per_node), int(size)) for size in sizes]
+        [price_of(pair, group, hardware(gpus_per_node), int(size)) for size in sizes]
     )
 
 
@@ -131,4 +137,4 @@ def test_hierarchies_are_candidates_only_for_several_even_nodes_of_several_membe
 )
 def test_unknown_names_come_with_the_nearest(arguments, said):
     with pytest.raises(UserError, match=said):
-        price(*arguments, Group("test", (0, 1)), hardware(), 1000)
+        price_of(arguments, Group("test", (0, 1)), hardware(), 1000)

@@ -77,7 +77,7 @@ def test_a_bubble_is_told_when_it_begins_though_others_happened_before_it_ended(
         (0, "dp", SEND, "x", 0.002, 0.004, 8.0, 0, 1),
         (0, COMPUTE, "compute", "forward", 0.005, 0.006, 0.0, 0, None),
     ]
-    told = [line.split()[:3] for line in narrate(Run(0, events, 0.006, {}), 0.006)][1:]
+    told = [line.split()[:3] for line in narrate(Run(0, tuple(events), 0.006, {}), 0.006)][1:]
     assert told == [
         ["0", "s", "has"],
         ["2.00", "ms", "on"],
@@ -118,7 +118,7 @@ def test_a_line_is_at_most_100_columns_wide_on_any_stream_and_what_needs_more_is
         event("cp", RECEIVE, ("gradients of keys and values", 11), 10),
         *map(held, MEMORY_KINDS),
     ]
-    lines = "\n".join(narrate(Run(15, events, 0.3, {}), 0.3)).splitlines()
+    lines = "\n".join(narrate(Run(15, tuple(events), 0.3, {}), 0.3)).splitlines()
     assert max(map(len, lines)) <= 100
     assert any(line.startswith(" " * 10) and line.endswith("holds 555 kB.") for line in lines)
     assert any(

@@ -4,6 +4,7 @@ level of detail."""
 import re
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -41,7 +42,7 @@ def lanes(svg):
     times and the thin ones."""
     groups = {group.get("id"): group for group in elements(svg, "g") if group.get("id")}
     for use in elements(svg, "use"):
-        widths = defaultdict(list)
+        widths: dict[Any, list[float]] = defaultdict(list)
         for group in groups[use.get("href")[1:]]:
             telling = [rect.get("width") for rect in group.iter(NAMESPACE + "rect")]
             if bars := telling + re.findall(r"h([\d.]+)V0z", group.get("d", "")):
@@ -54,7 +55,7 @@ def lanes(svg):
 def test_no_time_is_lost_at_any_level_of_detail(name, limit):
     run = TIMELINES[name]
     for lane, widths in zip(run.lanes, lanes(draw_timelines([run], limit)), strict=True):
-        seconds = defaultdict(float)
+        seconds: dict[Any, float] = defaultdict(float)
         for span in lane.spans:
             seconds[f"nd-{span.activity}"] += span.seconds
         assert set(widths) - {f"nd-{IDLE}"} == set(seconds)
@@ -177,9 +178,9 @@ def test_rules_for_text_hold_inside_our_pictures_only():
 def test_everything_drawn_lies_inside_the_picture():
     for svg in (draw_timelines(CONTRAST), draw_memory([MEMORY_OF_ONE])):
         root = ElementTree.fromstring(svg)
-        height = float(root.get("height"))
+        height = float(root.get("height", ""))
         assert all(
-            0 <= float(text.get("x")) <= WIDTH and 0 < float(text.get("y")) < height
+            0 <= float(text.get("x", "")) <= WIDTH and 0 < float(text.get("y", "")) < height
             for text in root.iter(NAMESPACE + "text")
         )
 
@@ -202,8 +203,10 @@ def test_an_empty_run_is_still_a_picture():
 
 def test_a_notebook_shows_timelines_and_memory():
     assert Timelines(CONTRAST)._repr_svg_() == draw_timelines(CONTRAST)
-    assert CONTRAST[0]._repr_svg_() == draw_timelines(CONTRAST[:1])
-    assert MEMORY_OF_ONE._repr_svg_() == draw_memory([MEMORY_OF_ONE])
+    one: Any = CONTRAST[0]
+    memory: Any = MEMORY_OF_ONE
+    assert one._repr_svg_() == draw_timelines([one])
+    assert memory._repr_svg_() == draw_memory([memory])
 
 
 # ----------------------------------------------------------------------------------------------------- memory
@@ -233,9 +236,8 @@ def test_the_limit_is_drawn_where_it_belongs_or_named():
     run = RUNS["overlapped"][0]
     near, far = (draw_memory([memory_history("ddp", run, limit)]) for limit in (4e5, 1e9))
     line = next(path for path in elements(near, "path") if path.get("class") == "limit")
-    assert float(re.search(r"M\S+ ([\d.]+)", line.get("d"))[1]) == pytest.approx(
-        TITLE_HEIGHT + HIGHEST * (1 - 1 / HEADROOM), abs=0.01
-    )
+    start = re.search(r"M\S+ ([\d.]+)", line.get("d"))
+    assert start and float(start[1]) == pytest.approx(TITLE_HEIGHT + HIGHEST * (1 - 1 / HEADROOM), abs=0.01)
     assert not any(path.get("class") == "limit" for path in elements(far, "path"))
     assert "peak 320 kB of 1.00 GB" in {text.text for text in elements(far, "text")}
 

@@ -109,7 +109,8 @@ def test_a_message_of_a_gathering_collective_is_named_in_words():
 
 @st.composite
 def rows_of_spans(draw):
-    now, spans = 0.0, []
+    now = 0.0
+    spans: list = []
     for gap, long, name in draw(
         st.lists(
             st.tuples(st.integers(0, 5), st.integers(1, 50), st.sampled_from([FORWARD, BACKWARD, WAITING]))
@@ -212,9 +213,9 @@ def test_the_picture_has_at_most_100_columns_and_reads_without_colours():
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_a_narrow_terminal_gets_a_narrow_picture(width):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(Timelines([BLOCKING, OVERLAPPED]))
-    rows = [line for line in console.file.getvalue().split("\n") if line.startswith("GPU")]
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(Timelines([BLOCKING, OVERLAPPED]))
+    rows = [line for line in out.getvalue().split("\n") if line.startswith("GPU")]
     assert len(rows) == 8 and max(map(len, rows)) <= width
 
 

@@ -45,7 +45,7 @@ def test_slices_of_a_thread_nest(name):
             (round(1000 * entry["ts"]), round(1000 * (entry["ts"] + entry["dur"])))
         )
     for slices in threads.values():
-        open_until = []
+        open_until: list = []
         for start, end in slices:
             while open_until and open_until[-1] <= start:
                 open_until.pop()

@@ -107,7 +107,7 @@ def scripts(draw):
     world_size = draw(st.integers(2, 4))
     ranks = st.integers(0, world_size - 1)
     messages = draw(st.lists(st.tuples(ranks, ranks, st.integers(0, 2)), max_size=12))
-    plan = [[] for _ in range(world_size)]
+    plan: list[list] = [[] for _ in range(world_size)]
     for source, target, name in messages:
         plan[source].append(("send", target, name))
         plan[target].append(("receive", source, name))
@@ -122,7 +122,8 @@ def scripts(draw):
 def end(plan):
     """How a script ends: each rank goes on until it waits for what has not been sent; then what was sent and
     not received is left."""
-    at, sent, moved = [0] * len(plan), [], True
+    at, moved = [0] * len(plan), True
+    sent: list = []
     while moved:
         moved = False
         for rank, script in enumerate(plan):

@@ -30,7 +30,7 @@ KINDS = ("all_reduce", "all_reduce", "all_gather", "reduce_scatter", "broadcast"
 def draw(random):
     """(scripts by rank, whether nothing was broken)"""
     world_size = random.randint(2, 5)
-    scripts = [[] for _ in range(world_size)]
+    scripts: list[list] = [[] for _ in range(world_size)]
     for number in range(random.randint(1, 7)):
         if random.random() < 0.5:
             source, target = random.sample(range(world_size), 2)
@@ -121,6 +121,8 @@ def collective(gpu, kind, ranks, root, size, dtype, async_op):
 class Recorder(GPU):
     """A rank alone: it notes what it would send and receive."""
 
+    notes: list[tuple]
+
     def send(self, target, array, what):
         self.notes.append(("send", target, what, self.call, array.shape, array.dtype))
 
@@ -142,7 +144,9 @@ def recorded(scripts, rank):
 def fate(scripts):
     """How each rank ends: ("ended",), ("failed", kind) or ("waits", source); and if anything is left."""
     notes = [deque(recorded(scripts, rank)) for rank in range(len(scripts))]
-    sent, failed, moved = {}, {}, True
+    sent: dict[tuple, deque] = {}
+    failed: dict[int, str] = {}
+    moved = True
     while moved:
         moved = False
         for rank, mine in enumerate(notes):
@@ -165,7 +169,7 @@ def fate(scripts):
 
 def expected_numbers(scripts):
     """What every rank gets in a program in which all agree, from numpy alone."""
-    got = [[] for _ in scripts]
+    got: list[list] = [[] for _ in scripts]
     for rank, script in enumerate(scripts):
         for kind, others, root, size, dtype, *_ in script:
             if kind == "receive":

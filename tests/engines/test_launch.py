@@ -79,7 +79,7 @@ def test_a_program_that_no_process_could_find_is_one_sentence(program):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_rank_has_a_copy_of_the_arguments_of_its_own(engine):
-    numbers = []
+    numbers: list = []
     results = launch(
         rank_programs.change_argument, 3, CLASSROOM, rank_programs.Argument(7), numbers, engine=engine
     )

@@ -160,7 +160,12 @@ NAMES = NUMBERED | st.recursive(LEAVES, lambda some: st.lists(some, max_size=3).
 def test_a_message_comes_out_of_its_frame_as_it_went_in_whatever_its_name_is(name, size):
     array, blocks = np.arange(size, dtype=np.float32), []
     message = (name, ("all_reduce", "ring"), 0.1, 0.25, 1e-9, array, None)
-    frame = frame_of(7, 2, message, lambda large: blocks.append(large) or 5)
+
+    def block_of(large):
+        blocks.append(large)
+        return 5
+
+    frame = frame_of(7, 2, message, block_of)
     header = header_of(frame)
     assert header[:3] == (len(frame), 7, 2)
     *same, found, _ = message_of(header, frame, lambda source, block, dtype, shape: (blocks[0], None))

@@ -93,7 +93,7 @@ def in_terminal(run, processes, *words):
     """What a command prints to a terminal of 60 columns, without the terminal's carriage returns."""
     terminal, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 60, 0, 0))
-    printed = []
+    printed: list = []
     reader = threading.Thread(target=lambda: printed.extend(iter(lambda: read(terminal), b"")))
     reader.start()
     done = run(processes, *words, stdout=there)

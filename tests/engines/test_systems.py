@@ -115,7 +115,7 @@ def test_ctrl_c_ends_a_rank_that_computes_on_a_thread():
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert run.stdout.readline() == "spinning\n"
+    assert run.stdout and run.stdout.readline() == "spinning\n"
     run.send_signal(signal.SIGINT)
     assert run.communicate(timeout=60)[0] == "interrupted\n" and run.returncode == 0
 

@@ -121,6 +121,7 @@ def test_jitter_depends_on_seed_rank_stream_and_number_and_on_nothing_else():
     }
     assert len(set(series.values())) == 8
     slowdown = Disturbances(jitter=0.1).slowdown(1)
+    assert slowdown
     interleaved = [(slowdown(COMPUTE), slowdown("dp")) for _ in range(300)]
     assert list(zip(*interleaved)) == [series[0, 1, COMPUTE], series[0, 1, "dp"]]
 

@@ -18,6 +18,7 @@ from ndparallel.hardware.accelerator import (
     hardware_names,
 )
 from ndparallel.hardware.matmul_efficiency import tile_fill
+from tests.support.accelerators import accelerator
 
 
 def matmul(m, n, k, dtype="bfloat16"):
@@ -39,7 +40,7 @@ def matmul(m, n, k, dtype="bfloat16"):
 def test_presets_are_the_data_sheets_times_one_fraction_for_each_resource(
     name, bf16, memory_gib, memory_bandwidth, gpus_per_node, inside, across_gbit
 ):
-    found = find_hardware(name.upper())
+    found = accelerator(name.upper())
     assert found.peak("bfloat16") == pytest.approx(bf16)
     assert found.memory_bytes == memory_gib * 2**30
     assert found.memory_bandwidth_bytes_per_second == pytest.approx(MEMORY_FRACTION * memory_bandwidth)
@@ -56,7 +57,7 @@ def test_classroom_is_found_beside_the_data_sheets():
 
 @pytest.mark.parametrize("name", ["a100-80", "h100", "h200", "b200", "gb200"])
 def test_float32_lessons_cost_twice_the_seconds_of_bf16_so_that_all_ratios_stay(name):
-    hardware = find_hardware(name)
+    hardware = accelerator(name)
     assert hardware.peak("float32") == pytest.approx(hardware.peak("bfloat16") / 2, rel=1e-3)
 
 
@@ -134,9 +135,9 @@ def test_a_power_limit_lowers_the_rate_in_proportion(tmp_path):
     path.write_text(
         'based_on = "h100"\npower_limit = "500 W"\nmemory = "96GiB"\nmemory_bandwidth = "2.4TB/s"\n'
     )
-    capped = find_hardware(str(path))
+    capped = accelerator(str(path))
     assert (capped.name, capped.memory_bytes) == ("capped", 96 * 2**30)
-    assert capped.matmul_fraction == pytest.approx(find_hardware("h100").matmul_fraction * 5 / 7)
+    assert capped.matmul_fraction == pytest.approx(accelerator("h100").matmul_fraction * 5 / 7)
 
 
 def test_flash_attention_runs_at_its_kernels_own_share_of_the_peak():

@@ -55,6 +55,11 @@ def seconds(collective, algorithm, *arguments):
     return ALGORITHMS[collective][algorithm].seconds(*arguments)
 
 
+def case_of(pair: tuple[str, str], p: int, size: int, dtype: str) -> Case:
+    collective, algorithm = pair
+    return Case(collective, algorithm, tuple(range(p)), size, dtype, only_size=True)
+
+
 def end_of(results) -> float:
     return max(result.end_seconds for result in results)
 
@@ -67,7 +72,7 @@ def end_of(results) -> float:
 def test_what_is_executed_takes_the_closed_form(pair, p, multiple, dtype, link, across):
     size = multiple * p * 8  # which p, a chain's chunks and the largest power of two divide
     machine = hardware(1 if across else 8, *((link, (1, 1))[:: -1 if across else 1]))
-    results = execute(machine, Case(*pair, tuple(range(p)), size, dtype, only_size=True))
+    results = execute(machine, case_of(pair, p, size, dtype))
     b = size * np.dtype(dtype).itemsize / link[1]
     assert max(result.end_seconds for result in results) == pytest.approx(
         seconds(*pair, p, link[0], b), rel=1e-9, abs=0
@@ -83,7 +88,8 @@ def test_what_is_executed_on_several_nodes_takes_the_sum_of_its_parts(
 ):
     size = multiple * g * m
     results = execute(
-        hardware(g, inside, across), Case(*pair, tuple(range(g * m)), size, dtype, only_size=True)
+        hardware(g, inside, across),
+        case_of(pair, g * m, size, dtype),
     )
     b, B = (size * np.dtype(dtype).itemsize / bandwidth for _, bandwidth in (inside, across))
     closed_form = seconds(*pair, g, m, inside[0], b, across[0], B)

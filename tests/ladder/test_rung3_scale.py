@@ -3,6 +3,7 @@ memory counted."""
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
         "regathers": lesson.sequence_parallel == "sp-regather",
         "cp_gathers": lesson.context_parallel == "all-gather",
     }
-    stack = replace(STACK, **{"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software)
+    told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software
+    stack = replace(STACK, **told)
     some = (
         Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn)
         if model.experts
@@ -82,8 +84,8 @@ def seconds_of(results) -> float:
     return max(result.end_seconds for result in results)
 
 
-DDP = {"dp_overlap": False, "bucket_bytes": float("inf")}
-ONE_D = {
+DDP: dict[str, Any] = {"dp_overlap": False, "bucket_bytes": float("inf")}
+ONE_D: dict[str, dict[str, Any]] = {
     "DDP ring": DDP,
     "DDP overlapped": {},
     "ZeRO-1": {"zero": 1},
@@ -93,7 +95,7 @@ ONE_D = {
     "FSDP no reshard": {"zero": 3, "reshards": False},
 }
 PIPELINES = ["naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-V", "DualPipeV"]
-WHOLE = {"bucket_bytes": float("inf")}
+WHOLE: dict[str, Any] = {"bucket_bytes": float("inf")}
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
@@ -138,11 +140,8 @@ def test_every_schedule_of_a_pipeline(name, microbatches):
 def test_bubble_and_imbalance_are_what_the_gpu_that_is_done_last_idles_in_the_lesson(name, grid, rel):
     """10 layers, counted with the head, make 3 of some ranks and 2 of others: half as much again on each of 8
     microbatches."""
-    chosen, changes = (
-        strategy("3d_pipeline_parallel", name),
-        {"batch": 8, "microbatches": 8, "model": replace(MODEL, layers=10)},
-    )
-    lesson = chosen.job(LessonJob(**changes), 4)
+    chosen = strategy("3d_pipeline_parallel", name)
+    lesson = chosen.job(LessonJob(batch=8, microbatches=8, model=replace(MODEL, layers=10)), 4)
     results = launch(chosen.program, 4, ROOMY, lesson, engine="inline")
     step = time_step(*planned(lesson, ROOMY, grid=grid, **WHOLE))
     idles = breakdown(results[step.rank].events, seconds_of(results)).bubble

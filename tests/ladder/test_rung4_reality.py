@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.error_bar import entry, known_errors
 from ndparallel.planner.layers.flops import model_flops
 from ndparallel.validation.cases import express, read_cases
@@ -78,6 +79,7 @@ def contrast_error(pair: dict) -> float:
 def ideal_seconds(name: str) -> float:
     """A step at the full peak of all GPUs."""
     job, plan = CASES[name].job, CASES[name].plan
+    assert isinstance(job.hardware, Accelerator)
     return model_flops(job) / (plan.gpus * job.hardware.peak("bfloat16"))
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 import types
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -292,7 +293,12 @@ def test_missing_flags_take_megatrons_defaults_and_this_is_said():
         "layernorm",
         ("qkv", "output", "mlp", "norm"),
     )
-    assert shape.experts.top_k == 2 and shape.experts.ffn == 10880 and found.job.global_batch == 16
+    assert (
+        shape.experts
+        and shape.experts.top_k == 2
+        and shape.experts.ffn == 10880
+        and found.job.global_batch == 16
+    )
     assert found.job.stack.dropout and not found.job.stack.dp_overlap and found.job.stack.attention == "cudnn"
     told = found.notes[-1]
     assert all(
@@ -421,7 +427,9 @@ def run_recipe(text: str, monkeypatch) -> dict[str, object]:
             }
             module = types.ModuleType(str(node.module))
             vars(module).update(named, model_registry=lambda flavor, converters=(): (flavor, *converters))
-            vars(module).update({name: Settings for name in named if node.module.endswith("config_registry")})
+            vars(module).update(
+                {name: Settings for name in named if str(node.module).endswith("config_registry")}
+            )
             monkeypatch.setitem(sys.modules, str(node.module), module)
     scope: dict = {}
     exec(text, scope)
@@ -449,7 +457,7 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
     )
     assume(plan.shards % plan.cp == 0)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        found = run_recipe(emit_torchtitan(job, plan), monkeypatch)
+        found: dict[str, Any] = run_recipe(emit_torchtitan(job, plan), monkeypatch)
     assert found.keys() <= {*frozen("torchtitan")["keys"]}
     for name, key in fields.TITAN_DEGREES.items():
         assert found[key] == getattr(plan, name)

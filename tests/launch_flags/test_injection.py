@@ -56,6 +56,7 @@ def program(framework: str) -> list:
 def words_of(framework: str, text: str) -> list:
     if framework == "torchtitan":
         docstring, *statements = ast.parse(text).body
+        assert isinstance(docstring, ast.Expr)
         assert isinstance(ast.literal_eval(docstring.value), str)
         return [ast.dump(statement) for statement in statements]
     lines = [line for line in text.split("\n") if not line.startswith("#")]

@@ -4,6 +4,7 @@ order."""
 import json
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_fast_network_changes_the_winner():
         name: measured(LESSON, name, Job(), 8, fast).step_seconds
         for name in ("TP2 x PP2 x DP2", "DP only", "TP only", "PP only")
     }
-    assert min(seconds, key=seconds.get) == "DP only"
+    assert min(seconds, key=lambda name: seconds[name]) == "DP only"
     assert seconds["TP only"] < seconds["PP only"], "with a fast network, TP on all 8 beats the pipeline"
 
 
@@ -181,7 +182,8 @@ def test_a_row_is_called_what_it_is_on_any_number_of_gpus(gpus, cube):
 
 def test_tp_across_nodes_is_told_only_where_there_are_nodes_to_cross():
     rows = tuple(Measurement(name, 4, 1.0) for name in ("TP2 x PP2 x DP1", "TP outermost"))
-    report, results = Report(LESSON, {}, {}, rows), {row.name: [None] for row in rows}
+    report = Report(LESSON, {}, {}, rows)
+    results: dict[str, Any] = {row.name: [None] for row in rows}
     told = {
         size: load(LESSON).notice(Run(report, replace(POCKET, gpus_per_node=size), results))
         for size in (2, 4)

@@ -2,6 +2,7 @@
 predicts."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -135,7 +136,7 @@ def test_the_overhead_sweep_finds_that_more_microbatches_are_not_free():
     ],
 )
 def test_of_gpipe_and_1f1b_only_that_is_said_to_be_the_same_which_is(seconds, kept, said):
-    rows = {
+    rows: Any = {
         name: Measurement(
             name, 4, step_seconds=10.0, bubble_seconds=bubble, peak_memory_bytes={"activations": held}
         )
@@ -179,7 +180,7 @@ def test_who_says_how_many_microbatches_is_not_told_what_is_usual(chosen, capsys
 
 def test_schedules_that_eight_gpus_are_too_many_for_say_so_and_the_others_run():
     job = Job(model=replace(SMALL, layers=8), batch=4, **load(LESSON).defaults | {"microbatches": 4})
-    rows = {
+    rows: dict[str, Any] = {
         row.name: row
         for row in run_lesson(load(LESSON), job, POCKET, 8, [], "inline", lambda name: None).report.strategies
     }

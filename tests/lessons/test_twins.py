@@ -38,7 +38,7 @@ def test_the_orders_written_in_3d_are_those_of_the_catalog(schedule):
 @pytest.mark.parametrize("name", ["naive", "GPipe", "1F1B"])
 def test_3d_runs_the_orders_that_it_writes(name, monkeypatch):
     module, chosen = lesson("3d_pipeline_parallel"), strategy("3d_pipeline_parallel", name)
-    taken = []
+    taken: list = []
     orders = {key: spied(order, taken) for key, order in module.ORDERS.items()}
     monkeypatch.setattr(module, "ORDERS", orders)
     run(chosen, Job(model=SMALL, batch=4, microbatches=4, mesh=Mesh(pp=2)), 2)
@@ -107,9 +107,12 @@ def test_gather_and_reshard_of_1d_are_those_of_the_package(name, twin, unit, gpu
 
 def test_1d_runs_the_gather_that_it_writes(monkeypatch):
     module, gathered = lesson("1d_data_parallel"), []
-    monkeypatch.setattr(
-        module, "all_gather", lambda gpu, *rest, **options: gathered.append(gpu.rank) or 1 / 0
-    )
+
+    def fails(gpu, *rest, **options):
+        gathered.append(gpu.rank)
+        return 1 / 0
+
+    monkeypatch.setattr(module, "all_gather", fails)
     with pytest.raises(Exception, match="ZeroDivisionError"):
         run(strategy("1d_data_parallel", "HSDP"), Job(model=SMALL, batch=8), 4)
     assert gathered

@@ -220,7 +220,7 @@ def test_no_split_changes_the_balance_loss(mesh, sequence_parallel):
     """A sequence's, summed over the ranks that share it; a batch's is the mean over its sequences."""
 
     def balance_loss(job):
-        losses = {}
+        losses: dict[str, list[float]] = {}
         for result in run(job, forward_only):
             for (layer, _), routed in result.value[1].routed[0].items():
                 losses.setdefault(layer, []).append(routed.balance_loss)
@@ -348,7 +348,9 @@ def test_the_memory_kept_for_the_backward_pass_is_the_listed_one_to_the_byte(
     job = job.replace(model=model, mesh=mesh, dtype=dtype, sequence_parallel=sequence_parallel)
     for result in run(job, forward_only):
         z, (held, outcome) = sizes_of(job, result.rank), result.value
-        elements = model.layers * sum(hand_count.attention_saved(z).values()) + hand_count.head_saved(z)
+        elements: float = model.layers * sum(hand_count.attention_saved(z).values()) + hand_count.head_saved(
+            z
+        )
         for routed in outcome.routed[0].values():
             elements += sum(
                 hand_count.experts_saved(

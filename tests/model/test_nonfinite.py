@@ -3,6 +3,7 @@ to the single GPU's."""
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from ndparallel.lessons.runner import Runner, enter
 from ndparallel.model.nonfinite import first_trace
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import Parameter
-from ndparallel.results.run import Run
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Holding, Outcome, Replica
 from tests.support.common import SMALL
@@ -48,11 +48,14 @@ def poisoned_gradient(gpu, job):
     return outcome
 
 
-def run_of(program, engine="inline", **changes) -> Run:
-    announced = []
+def run_of(program, engine="inline", **changes) -> Any:
+    """The run, and with it the names that were announced."""
+    announced: list[str] = []
     strategy = Strategy("ours", program, lambda gpus: Mesh(dp=gpus))
     runner = Runner(POCKET, engine, announced.append)
-    run = run_entries("test", [enter(strategy, JOB.replace(**changes), 4)], JOB.replace(**changes), runner)
+    run: Any = run_entries(
+        "test", [enter(strategy, JOB.replace(**changes), 4)], JOB.replace(**changes), runner
+    )
     run.announced = announced
     return run
 
@@ -122,7 +125,7 @@ def test_training_that_diverges_is_told_for_the_single_gpu_as_for_the_others(cap
 @pytest.mark.parametrize("kind", ["losses", "gradients", "weights"])
 def test_the_first_trace_names_what_and_where(kind):
     holding = Holding([Parameter("layers.1.out", (2,), (slice(0, 2),), 1.0)], 0, np.array([1.0, np.inf]))
-    spoilt = Outcome(losses=[np.nan]) if kind == "losses" else Outcome(**{kind: [holding]})
+    traces: dict[str, Any] = {kind: [np.nan] if kind == "losses" else [holding]}
     expected = "in the loss on GPU 1" if kind == "losses" else f"in the {kind} of layers.1 on GPU 1"
-    assert first_trace([Outcome(losses=[1.0]), spoilt]) == expected
+    assert first_trace([Outcome(losses=[1.0]), Outcome(**traces)]) == expected
     assert first_trace([Outcome(losses=[1.0])]) is None

@@ -59,7 +59,7 @@ def test_a_dropped_or_repeated_action_is_explained(data):
     without, twice = (list(map(list, schedule.actions)) for _ in range(2))
     del without[rank][place]
     twice[rank].append(action)
-    nowhere = [[] for _ in schedule.fused]
+    nowhere: list[list] = [[] for _ in schedule.fused]
     lack = explain(replace(schedule, actions=without, fused=nowhere))
     assert (
         lack is not None

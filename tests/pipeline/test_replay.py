@@ -1,5 +1,7 @@
 """A replayed schedule takes what the clock says, to the last digit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,9 +19,10 @@ def random_work(stages: int, ranks: int, seed: int, wire: float | None) -> Work:
     """With a wire of up to 0.1, the same for all, no message finds its line taken; with links that differ
     some do."""
     draw = np.random.default_rng(seed)
-    columns = (draw.uniform(0.1, 1, stages) for _ in range(3))
-    links = (draw.uniform(0, 0.5, (ranks, ranks)) for _ in range(2)) if wire is None else iter((0.3, wire))
-    return Work(*columns, fused={} if seed % 2 else 0.7, latency=next(links), wire=next(links))
+    forward, backward_input, backward_weight = (draw.uniform(0.1, 1, stages) for _ in range(3))
+    links = [draw.uniform(0, 0.5, (ranks, ranks)) for _ in range(2)] if wire is None else [0.3, wire]
+    fused: Any = {} if seed % 2 else 0.7
+    return Work(forward, backward_input, backward_weight, None, fused, *links)
 
 
 @given(

@@ -91,8 +91,9 @@ def test_search_never_ends_after_a_handmade_order_that_keeps_to_the_memory(seed)
     """Of any times and messages, memory and share that I frees."""
     draw = Random(seed)
     P, M, limit = draw.randint(2, 8), draw.randint(1, 24), draw.randint(1, 16)
-    released, times = draw.choice([0.0, 0.4]), [draw.uniform(0.3, 2) for _ in range(3)]
-    work = Work(*times, latency=draw.choice([0.0, 0.5]))
+    released = draw.choice([0.0, 0.4])
+    forward, backward_input, backward_weight = (draw.uniform(0.3, 2) for _ in range(3))
+    work = Work(forward, backward_input, backward_weight, latency=draw.choice([0.0, 0.5]))
     found = search(P, M, work, limit, released)
     assert is_legal(found) and max(peak_activations(found, released)) <= limit + 1e-6
     for name in ("naive", "gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2"):

@@ -71,7 +71,7 @@ def test_a_life_worked_out_by_hand(monkeypatch):
 def test_the_simulation_keeps_what_daly_expects(interval, checkpoint, restart):
     cluster = machine(1.0, checkpoint, restart)
     kept = [simulate(cluster, interval, 100.0, seed).goodput for seed in range(40)]
-    error = np.std(kept, ddof=1) / math.sqrt(len(kept))
+    error = float(np.std(kept, ddof=1)) / math.sqrt(len(kept))
     # 100 is not for ever
     assert np.mean(kept) == pytest.approx(expected_goodput(cluster, interval), abs=4 * error + 0.01)
 

@@ -15,9 +15,9 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import predict, step_of, time_step, workload_of
+from ndparallel.planner.prediction import predict, step_of, time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 
 PP3 = Plan(pp=3, dp=8, zero=1)
 
@@ -103,7 +103,7 @@ def test_more_layers_than_others_are_the_imbalance_of_real_models():
     """61 layers on 16 ranks: three dense ones first, and 4 of those with experts on most ranks. By hand: 120
     times the difference."""
     deepseek, plan = job("deepseek-v3", 15360), Plan(pp=16, dp=128, ep=64, zero=1)
-    step, work = time_step(deepseek, plan), workload_of(deepseek, plan)
+    step, work = time_step(deepseek, plan), framework_workload(deepseek, plan)
     seconds = {kind: float(work.pricing.unit(kind).total.total) for kind in ("embedding", "dense", "experts")}
     assert (step.rank, step.busiest) == (0, 2)
     assert work.kinds[0] == ("embedding", "dense", "dense") and work.kinds[2] == ("experts",) * 4
@@ -130,9 +130,10 @@ def test_another_split_saves_what_is_said():
     found = predict(job(batch=192), PP3)
     (said,) = imbalance_sentences(found)
     assert "pipeline rank 0 (embedding and 10 layers) waits for rank 2 (11 layers and head)" in said
-    work = workload_of(found.job, PP3)
+    work = framework_workload(found.job, PP3)
     layer, head = (float(work.pricing.unit(kind).total.total) for kind in ("dense", "head"))
-    assert most_even(work) == (pytest.approx(12 * layer), [11, 12, 9])
+    pace, layers = most_even(work)
+    assert pace == pytest.approx(12 * layer) and layers == [11, 12, 9]
     saved = found.seconds - step_of(replace(work, layers=(11, 12, 9))).seconds
     assert saved == pytest.approx(24 * (11 * layer + head - 12 * layer), rel=0.1)
     assert f"Another split of the layers (11, 12 and 9) would save {si(saved, 's')}" in said

@@ -12,8 +12,9 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.memory.total import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.prediction import peak_memory, workload_of
+from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.framework import framework_workload
 
 BIASES = ("qkv", "output", "mlp", "norm")
 GPT = ModelShape(
@@ -89,12 +90,12 @@ def test_zero_shards_optimizer_then_gradients_then_weights():
 
 def test_1f1b_keeps_p_minus_i_microbatches_on_rank_i_and_interleaving_more():
     looped = Plan(pp=4, chunks=2, schedule="interleaved")
-    assert in_flight(workload_of(job(), Plan(pp=4))) == [4, 3, 2, 1]
-    assert in_flight(workload_of(job(), looped))[0] == 4 * 2 + 4 - 1
+    assert in_flight(framework_workload(job(), Plan(pp=4))) == [4, 3, 2, 1]
+    assert in_flight(framework_workload(job(), looped))[0] == 4 * 2 + 4 - 1
 
 
 def test_only_the_last_rank_holds_logits():
-    ranks = memory_by_rank(workload_of(job(), Plan(pp=4)))
+    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4)))
     assert [memory.logits > 0 for memory in ranks] == [False, False, False, True]
 
 

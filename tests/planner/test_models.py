@@ -3,6 +3,7 @@ them."""
 
 import json
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -543,7 +544,7 @@ def test_gpt2_and_mixtral_can_be_given_by_their_sizes():
     assert mixtral.parameters() == find_model("mixtral-8x7b").parameters()
 
 
-SMALL = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 40, "vocab": 100}
+SMALL: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 40, "vocab": 100}
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,12 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
 )
 def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
     passed, advance = [], StreamClock.advance
-    monkeypatch.setattr(
-        StreamClock, "advance", lambda streams, seconds: (passed.append(seconds), advance(streams, seconds))
-    )
+
+    def watched(streams, seconds):
+        passed.append(seconds)
+        advance(streams, seconds)
+
+    monkeypatch.setattr(StreamClock, "advance", watched)
     job = TrainingJob(
         find_model("llama-2-70b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 512
     )

@@ -1,5 +1,7 @@
 """Claims about recordings: what one rank of the layers writes down is what ranks of an executed run do."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,8 @@ EXPERTS = SMALL.replace(experts=4, top_k=4, shared_experts=1)  # every token goe
 
 def happened(events) -> list[tuple]:
     """What a rank did for its microbatch, in order: operations, activations kept or freed, collectives."""
-    found, held = [], 0
+    found: list[tuple] = []
+    held = 0.0
     for event in map(Event._make, events):
         if event.kind == COMPUTE:
             found.append((event.what.split()[-1], event.flops, event.bytes))
@@ -85,14 +88,13 @@ def test_every_rank_does_what_one_of_its_tp_index_has_written_down(mesh, options
 def test_of_tp_ranks_the_first_has_the_most_to_do():
     """A vocabulary of 255 is cut into 128 and 127."""
     ranks = [LessonRank(SMALL.replace(vocab=255), Mesh(tp=2), tp_index=index) for index in (0, 1)]
-    first, second = (rank.passes("head")["forward"] for rank in ranks)
-    assert [row_of(item)[0] for item in first] == [row_of(item)[0] for item in second]
-    for one, other in zip(first, second):
+    lists: Any = [rank.passes("head")["forward"] for rank in ranks]
+    names: Any = [[row_of(item) for item in items] for items in lists]
+    assert [row[0] for row in names[0]] == [row[0] for row in names[1]]
+    for one, other in zip(*lists):
         if isinstance(one, Operation | Hold):
             assert one.bytes >= other.bytes
-    assert (
-        sum(one.bytes > other.bytes for one, other in zip(first, second)) == 3
-    )  # logits, loss, what it keeps
+    assert sum(one.bytes > other.bytes for one, other in zip(*lists)) == 3  # logits, loss, what it keeps
 
 
 def test_a_recording_takes_no_memory_for_its_arrays():
@@ -111,7 +113,7 @@ def numbers(*shape: int) -> np.ndarray:
 
 Q, K, SCORES, ROWS = numbers(6, 2, 4, 8), numbers(6, 2, 2, 8), numbers(2, 2, 2, 6, 6), numbers(12, 4)
 ORDER, CHOSEN = np.arange(24, dtype=np.int32), np.tile(np.arange(2, dtype=np.int32), (12, 1))
-CASES = {
+CASES: dict[str, tuple] = {
     "rms_norm": (functional.rms_norm, Q, numbers(8)),
     "rms_norm_backward": (functional.rms_norm_backward, Q, Q, numbers(8)),
     "rotary": (functional.rotary, Q, numbers(6, 8, 8)),

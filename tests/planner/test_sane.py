@@ -19,6 +19,7 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.search.bounds.lower_bound import lower_bound
+from tests.support.accelerators import accelerator
 
 MODELS = [
     find_model(name)
@@ -26,11 +27,14 @@ MODELS = [
 ]
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
 powers = st.sampled_from([1, 2, 4, 8])
+# of a step: collectives that begin earlier may hold up others (a scheduling anomaly, Graham 1969), by
+# microseconds
+ANOMALY = 1e-5
 
 
 @st.composite
 def jobs(draw):
-    hardware = find_hardware(draw(st.sampled_from(["v100", "a100-80", "h100", "b200", "gb200"])))
+    hardware = accelerator(draw(st.sampled_from(["v100", "a100-80", "h100", "b200", "gb200"])))
     stack = find_stack(draw(st.sampled_from(FRAMEWORKS)))
     assume(stack.attention == "unfused" or f"{stack.attention} forward" in hardware.attention_fractions)
     batch = draw(st.sampled_from([32, 64, 128]))
@@ -86,7 +90,7 @@ def test_more_bandwidth_or_flops_never_make_a_step_slower(there, factor):
     job, plan = there
     seconds = time_step(job, plan).seconds
     for hardware in faster(job.hardware, factor):
-        assert time_step(replace(job, hardware=hardware), plan).seconds <= seconds * (1 + 1e-9)
+        assert time_step(replace(job, hardware=hardware), plan).seconds <= seconds * (1 + ANOMALY)
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import summary, validate
+from tests.support.accelerators import accelerator
 
 TIMED = ["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipev"]
 LLAMA = ModelShape("llama", 32, 4096, 32, 8, 128, 14336, 128256)
@@ -81,8 +83,9 @@ def test_an_array_of_plans_is_priced_as_one_by_one():
 
 
 def test_more_gpus_wait_for_a_slower_slowest_one_and_one_waits_for_none():
-    rates = [slowest(find_hardware("h100"), gpus).matmul_fraction for gpus in (1, 8, 64, 8192)]
-    assert rates[0] == find_hardware("h100").matmul_fraction
+    slow: list[Any] = [slowest(accelerator("h100"), gpus) for gpus in (1, 8, 64, 8192)]
+    rates = [gpu.matmul_fraction for gpu in slow]
+    assert rates[0] == accelerator("h100").matmul_fraction
     assert rates == sorted(rates, reverse=True)
     assert rates[3] > 0.9 * rates[0]
 
@@ -125,7 +128,8 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
     plan = Plan(pp=pp, chunks=chunks, schedule=schedule)
     times = np.random.default_rng(seed).uniform(1 - uneven, 1 + uneven, (3, pp * chunks))
     timer = PipelineTimer(workload_of(job(global_batch=microbatches), plan))
-    durations = Work(*times.tolist(), latency=0.1, wire=0.05)
+    forward, backward_input, backward_weight = times.tolist()
+    durations = Work(forward, backward_input, backward_weight, latency=0.1, wire=0.05)
     exact = [end[-1] for end in time_schedule(timer.schedule, durations).end]
     assert timer.ends_after_rounds(durations).end == pytest.approx(exact, rel=1e-2)
 

@@ -3,6 +3,7 @@ against the blackboard."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_peak_memory_is_one_gpus_breakdown_at_one_instant():
 
 
 def test_the_counted_peak_is_weights_gradients_and_what_is_left_of_activations():
-    peak = measure("x", RUNS["overlapped"], HARDWARE).peak_memory_bytes
+    peak = measure("x", RUNS["overlapped"], HARDWARE).peak_memory_bytes or {}
     per_unit = (ACTIVATION_BYTES, 4 * GRADIENT / len(UNITS))
     expected = 4 * GRADIENT + max(
         (len(UNITS) - k) * per_unit[0] + k * per_unit[1] for k in range(len(UNITS) + 1)
@@ -180,7 +181,7 @@ def test_four_classroom_gpus_are_slower_than_one_until_they_form_a_ring(all_redu
     for gpu in gpus:
         gpu.compute(Operation("forward items", flops=80))
     all_reduce(gpus, [np.full(500, rank, np.float32) for rank in range(4)])
-    row = measure("four", [finished(gpu) for gpu in gpus], CLASSROOM)
+    row: Any = measure("four", [finished(gpu) for gpu in gpus], CLASSROOM)
     assert 32 / row.step_seconds == pytest.approx(speedup, abs=0.005)
     assert row.step_seconds == pytest.approx(four_gpus(all_reduce))
     assert row.compute_seconds == 8
@@ -222,7 +223,8 @@ def test_sends_on_different_links_do_not_meet():
     gpu = sender("a", target=1)
     gpu.isend(5, np.zeros(1000, np.uint8), "b", "b")
     assert overload([finished(gpu)], HARDWARE) is None
-    assert overload([finished(gpu)], replace(HARDWARE, gpus_per_node=8)).streams == 2
+    demand = overload([finished(gpu)], replace(HARDWARE, gpus_per_node=8))
+    assert demand and demand.streams == 2
 
 
 def test_without_communication_everything_is_compute():

@@ -4,6 +4,7 @@ import argparse
 import json
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -183,7 +184,7 @@ def asked(*strategies: str, timeline: str = "auto") -> argparse.Namespace:
     return argparse.Namespace(strategy=list(strategies), timeline=timeline)
 
 
-RAN = Ran({"single GPU": [1], "a": [1], "b": [1], "c": [1], "too large": []})
+RAN: Any = Ran({"single GPU": [1], "a": [1], "b": [1], "c": [1], "too large": []})
 
 
 @pytest.mark.parametrize(

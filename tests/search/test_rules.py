@@ -9,7 +9,6 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.lessons.lesson import Strategy
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, build, written
@@ -22,7 +21,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.search.candidates import candidates
 from ndparallel.search.space import layouts
 from ndparallel.training.job import Job as ExecutedJob
-from tests.support.common import SMALL, loss_and_gradient_difference, run, strategy
+from tests.support.common import SMALL, loss_and_gradient_difference, on_mesh, run
 
 DENSE = SMALL.replace(layers=5, heads=6, kv_heads=3, hidden=24, ffn=36, sequence=48)
 SPARSE = DENSE.replace(experts=6, expert_ffn=12)
@@ -85,7 +84,7 @@ def random_plans(count: int) -> list[tuple[ModelConfig, Plan]]:
 
 
 def test_a_plan_is_legal_for_the_planner_where_4d_can_be_set_up_for_it_and_nowhere_else():
-    verdicts = Counter()
+    verdicts: Counter = Counter()
     for model, plan in random_plans(2000):
         legal = not any(violations(planned(model), plan))
         try:
@@ -99,7 +98,6 @@ def test_a_plan_is_legal_for_the_planner_where_4d_can_be_set_up_for_it_and_nowhe
 
 
 def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d():
-    train = strategy("4d_combined", "DP only").program
     small = [
         (model, plan)
         for model, plan in random_plans(2000)
@@ -109,7 +107,7 @@ def test_plans_that_the_planner_calls_legal_compute_what_one_gpu_computes_in_4d(
     alone = [(DENSE, Plan(pp=7, schedule="1f1b")), (SPARSE, Plan(dp=2, ep=2, pp=7, schedule="zb-h1"))]
     for model, plan in [*small[:3], *alone]:
         job = executed(model, plan)
-        found = run(Strategy("4D", train, lambda gpus, mesh=job.mesh: mesh), job, job.mesh.world_size)
+        found = run(on_mesh("4d_combined", "TP2 x PP2 x DP2", job.mesh), job, job.mesh.world_size)
         loss, gradients = loss_and_gradient_difference(found, job)
         assert loss < 1e-12 and gradients < 1e-10, plan
 

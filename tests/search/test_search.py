@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,8 @@ def found(model: str, gpus: int) -> Found:
 
 def random_plans(of: TrainingJob, gpus: int, count: int) -> list[Plan]:
     """Legal plans, drawn without the search's own enumeration."""
-    draw, plans = random.Random(3), []
+    draw = random.Random(3)
+    plans: list[Plan] = []
     while len(plans) < count:
         tp, pp, cp = (2 ** draw.randrange(7) for _ in range(3))
         schedule = draw.choice([*SCHEDULES]) if pp > 1 else "1f1b"
@@ -82,7 +84,7 @@ def priced(of: TrainingJob, plans: list[Plan]) -> Iterator[tuple[Plan, float]]:
     for plan in plans:
         alike[replace(plan, tp=1, pp=1, dp=1, cp=1, chunks=1, micro_batch=1)].append(plan)
     for words, group in alike.items():
-        numbers = {
+        numbers: dict[str, Any] = {
             name: np.array([getattr(plan, name) for plan in group])
             for name in ("tp", "pp", "dp", "cp", "chunks", "micro_batch")
         }
@@ -115,7 +117,7 @@ def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job
 )
 def test_the_best_plan_is_never_slower_than_the_advice(model, gpus, ways):
     sequence = 1024 if model == "gpt2" else 4096
-    advice = advise(job(model, sequence=sequence), gpus)
+    advice: Any = advise(job(model, sequence=sequence), gpus)
     assert 0 < len(advice.ways) <= ways and advice.left_on_the_table >= 0
     assert len({branch.question for branch in advice.branches}) == len(advice.branches), (
         "two ways ask of different plans"

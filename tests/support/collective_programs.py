@@ -164,8 +164,10 @@ def sequences(draw, pairs=tuple(PAIRS), most=1):
 @st.composite
 def one_case(draw, ranks, pairs):
     dtypes, ops = draw(st.sampled_from(KINDS))
+    collective, algorithm = draw(st.sampled_from(pairs))
     return Case(
-        *draw(st.sampled_from(pairs)),
+        collective,
+        algorithm,
         ranks,
         size=draw(st.integers(0, 40)),
         dtype=draw(st.sampled_from(dtypes)),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from gpu import Hardware
 from ndparallel.engines.launch import RankResult, launch
@@ -10,7 +11,7 @@ from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import load, single_gpu
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.results.measure import Measurement, measure
+from ndparallel.results.measure import measure
 from ndparallel.training.gradient_check import gradient_difference, weight_difference, whole_tensors
 from ndparallel.training.job import Job
 
@@ -70,5 +71,6 @@ def difference_of_weights(results: list[RankResult], job: Job) -> float:
     )
 
 
-def measured(lesson: str, name: str, job: Job, gpus: int, hardware: Hardware = POCKET) -> Measurement:
+def measured(lesson: str, name: str, job: Job, gpus: int, hardware: Hardware = POCKET) -> Any:
+    """The measurement of a run that ends, so that none of its figures is None."""
     return measure(name, run(strategy(lesson, name), job, gpus, hardware), hardware, job.steps)

@@ -2,6 +2,7 @@
 the package's own loops."""
 
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -41,11 +42,14 @@ def schedules(draw, names=SCHEDULES) -> Schedule:
 def works(draw, schedule: Schedule) -> Work:
     """Stages of uneven times, full backwards that are not I + W, and ranks at uneven distances."""
     stages, ranks = schedule.layout.stages, schedule.ranks
-    times = [draw(st.lists(DURATIONS, min_size=stages, max_size=stages)) for _ in range(4)]
+    forward, backward_input, backward_weight, backward = (
+        draw(st.lists(DURATIONS, min_size=stages, max_size=stages)) for _ in range(4)
+    )
     delays = draw(
         st.lists(st.lists(st.floats(0, 3), min_size=ranks, max_size=ranks), min_size=ranks, max_size=ranks)
     )
-    return Work(*times[:3], backward=times[3], fused=draw(st.sampled_from([{}, 1.5])), latency=delays)
+    fused = draw(st.sampled_from([{}, 1.5]))
+    return Work(forward, backward_input, backward_weight, backward, fused, delays)
 
 
 def needs(action: Action, layout) -> list[list[Action]]:
@@ -105,15 +109,15 @@ def is_legal(schedule: Schedule) -> bool:
 def ends_by_longest_path(schedule: Schedule, work: Work) -> dict[tuple[int, int], float]:
     """The end of every step: the longest path through the graph, with a pure delay between ranks."""
     seconds, edges = work.seconds_by_stage(schedule.layout.stages), graph(schedule)
+    latency: Any = work.latency
+    fused: Any = work.fused
     ends: dict[tuple[int, int], float] = {}
     for rank, place in TopologicalSorter(edges).static_order():
         step = schedule.steps(rank)[place]
-        delay = {
-            other: work.latency[other][rank] if other != rank else 0.0 for other in range(schedule.ranks)
-        }
+        delay = {other: latency[other][rank] if other != rank else 0.0 for other in range(schedule.ranks)}
         start = max((ends[node] + delay[node[0]] for node in edges[rank, place]), default=0.0)
         alone = sum(seconds[action.op][action.stage] for action in step)
-        ends[rank, place] = start + (work.fused if len(step) == 2 and work.fused else alone)
+        ends[rank, place] = start + (fused if len(step) == 2 and fused else alone)
     return ends
 
 
@@ -126,7 +130,7 @@ def work_of(job: Job, schedule: Schedule, hardware: Hardware) -> Work:
 
     layers = layers_per_stage(job.model, schedule.layout.stages)
     block, first, last = hand_count.block(sizes), hand_count.embedding(sizes), hand_count.head(sizes)
-    times = {}
+    times: dict[str, Any] = {}
     for part in block._fields:
         times[part] = [count * seconds(getattr(block, part)) for count in layers]
         times[part][0] += seconds(getattr(first, part))

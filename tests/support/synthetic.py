@@ -76,7 +76,8 @@ def backward(gpu: GPU, unit: str, operations: Iterable[str]) -> None:
 def ring_all_reduce(gpus: list[GPU], number: int) -> list[Handle]:
     """A ring over all GPUs on the stream "dp", with events as a collective leaves them; each sends 2 (p-1)/p
     of the gradient."""
-    label, starts = ("dp", number, "all_reduce", "ring"), {}
+    label = ("dp", number, "all_reduce", "ring")
+    starts: dict[int, float] = {}
     pieces = {
         gpu.rank: np.array_split(np.zeros(GRADIENT // len(UNITS), np.float32), len(gpus)) for gpu in gpus
     }
