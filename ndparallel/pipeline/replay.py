@@ -29,7 +29,7 @@ from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
 from ndparallel.pipeline.timing import peak_activations
-from ndparallel.pipeline.work import Work, seconds_of
+from ndparallel.pipeline.work import Reduction, Work, seconds_of
 
 Done = dict[tuple[str, int, int], int]  # what has been done, with the step that sends it on
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
@@ -44,30 +44,43 @@ NOTHING_COMES, NOTHING_GOES = (0, -1, -1), (-2, -1)  # on lines, and a link, beh
 
 
 class Ends(NamedTuple):
-    """Seconds: when each rank starts its first and ends its last step, and when each stage's weights have all
-    their gradients."""
+    """Seconds: when each rank starts its first and ends its last step, when each stage's weights have all
+    their gradients, and when each rank has reduced them, if that is done after every microbatch."""
 
     start: list[float]
     end: list[float]
     complete: list[float]
+    reduced: list[float]
+
+
+class Reduced(NamedTuple):
+    """A kind of step that waits until its stage's last gradients are reduced, and makes new ones; None where
+    it makes none."""
+
+    stage: int
+    gradients: Reduction | None
 
 
 class Tariff(NamedTuple):
-    """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link."""
+    """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link; and what each
+    kind of step reduces."""
 
     prices: list[float]
     latency: list[float]
     wire: list[float]
+    reductions: list[Reduced | None]
 
 
 class ReplayClocks(NamedTuple):
-    """The state of a run: the time of every rank, when lines are free, and of every step so far its end, and
-    its message's first byte."""
+    """The state of a run: the time of every rank, when lines are free, of every step so far its end, and its
+    message's first byte; when each rank's reductions end, and each stage's."""
 
     now: list[float]
     lines: list[float]
     ends: list[float]
     first_byte: list[float]
+    reducing: list[float]
+    reduced: list[float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +92,8 @@ class Replay:
     def at_rest(self) -> ReplayClocks:
         """Before the first step."""
         ranks = self.schedule.ranks
-        return ReplayClocks([0.0] * ranks, [0.0] * (4 * ranks + 2), [-inf], [0.0])
+        lines, reduced = [0.0] * (4 * ranks + 2), [0.0] * self.schedule.layout.stages
+        return ReplayClocks([0.0] * ranks, lines, [-inf], [0.0], [0.0] * ranks, reduced)
 
     def ends(self, work: Work) -> Ends:
         """Time the schedule on the seconds of `work`."""
@@ -90,7 +104,7 @@ class Replay:
         run(self, done, len(self.steps), tariff, clocks)
         first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
         start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
-        return Ends(start, last, complete)
+        return Ends(start, last, complete, clocks.reducing)
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -117,6 +131,16 @@ class Replay:
                 )
         return layout.ranks * max(each)
 
+    def reducing_round(self, work: Work) -> float:
+        """Seconds that reductions of as many microbatches as there are ranks take on the rank that has
+        most."""
+        layout = self.schedule.layout
+        each = [
+            sum(work.reductions[stage].line for stage in layout.stages_of(rank)) if work.reductions else 0.0
+            for rank in range(layout.ranks)
+        ]
+        return layout.ranks * max(each)
+
     @cached_property
     def peaks(self) -> list[float]:
         """The most activations that each rank keeps."""
@@ -131,7 +155,8 @@ class Replay:
         links = (
             seconds_of(given, (ranks, ranks), "seconds of a message") for given in (work.latency, work.wire)
         )
-        return Tariff(prices, *([*chain(*by_rank), 0.0] for by_rank in links))
+        latency, wire = ([*chain(*by_rank), 0.0] for by_rank in links)
+        return Tariff(prices, latency, wire, [reduced_by(kind, work) for kind in self.kinds])
 
     @cached_property
     def kinds(self) -> dict[Kind, int]:
@@ -202,6 +227,15 @@ class Replay:
         return layout.rank(other_stage if 0 <= other_stage < layout.stages else stage)
 
 
+def reduced_by(kind: Kind, work: Work) -> Reduced | None:
+    """None for forward passes, and where gradients stay until the step's end."""
+    backward = [(op, stage) for op, stage in kind if op != "F"]
+    if not work.reductions or not backward:
+        return None
+    op, stage = backward[0]
+    return Reduced(stage, work.reductions[stage] if op in "BW" else None)
+
+
 def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
     """Seconds of a pair, or of nothing."""
     fused = work.fused_seconds(kind[0][1], kind[1][1]) if kind else 0.0
@@ -230,8 +264,10 @@ def begin_alike(few: Replay, more: Replay) -> int:
 def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: ReplayClocks) -> None:
     """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its
     line taken."""
-    prices, latency, wire = tariff
-    if min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
+    prices, latency, wire, reductions = tariff
+    if any(reductions):
+        run_beside_reductions(replay.steps[done:until], tariff, clocks)
+    elif min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
         run_freely(turns(replay, done, until), prices, latency[0], wire[0], clocks)
     else:
         run_on_lines(replay.steps[done:until], tariff, clocks)
@@ -259,7 +295,7 @@ def run_freely(
 
 
 def run_on_lines(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:
-    (prices, latency, wire), (now, lines, ends, first_byte) = tariff, clocks
+    (prices, latency, wire, _), (now, lines, ends, first_byte, *_) = tariff, clocks
     for rank, place, sender, line, link, out_line, out_link in steps:
         start, there, free = now[rank], first_byte[sender], lines[line]
         if free > there:
@@ -272,6 +308,27 @@ def run_on_lines(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> Non
         free = lines[out_line]
         if free > leaves:
             leaves = free
+        lines[out_line] = leaves + wire[out_link]
+        first_byte.append(leaves + latency[out_link])
+
+
+def run_beside_reductions(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:
+    """Where every microbatch's gradients are reduced (ZeRO-2): a stage's backward pass waits until its last
+    gradients are, a rank's line serves one stage after another, and compute beside it is slower."""
+    (prices, latency, wire, reductions), (now, lines, ends, first_byte, reducing, reduced) = tariff, clocks
+    slowdown = max(each.gradients.slowdown for each in reductions if each and each.gradients)
+    for rank, place, sender, line, link, out_line, out_link in steps:
+        there = lines[line] = max(first_byte[sender], lines[line]) + wire[link]
+        start, seconds, backward = max(now[rank], there), prices[place], reductions[place]
+        if backward:
+            start = max(start, reduced[backward.stage])
+        beside = max(0.0, reducing[rank] - start) / (1 + slowdown)
+        now[rank] = leaves = start + seconds + slowdown * min(beside, seconds)
+        ends.append(leaves)
+        if backward and backward.gradients:
+            line_free = reducing[rank] + backward.gradients.line
+            reducing[rank] = reduced[backward.stage] = max(leaves + backward.gradients.tail, line_free)
+        leaves = max(leaves, lines[out_line])
         lines[out_line] = leaves + wire[out_link]
         first_byte.append(leaves + latency[out_link])
 

@@ -11,16 +11,27 @@ Glossary
     p2p      the delay of a message between two idle ranks: latency + wire
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heapreplace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ndparallel.base.errors import UserError
+
+
+class Reduction(NamedTuple):
+    """One stage's gradients of one microbatch, reduced beside compute: seconds that they take on the rank's
+    line; seconds from the end of the action that makes them until they are reduced, on a free line; and the
+    share by which compute beside them is slower."""
+
+    line: float
+    tail: float
+    slowdown: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +43,7 @@ class Work:
     number or by (stage of the first action, stage of the second); where none is given,
         the pair takes the sum of its two.
     latency, wire: seconds by [sending rank][receiving rank], or one number for all.
+    reductions: of gradients that are reduced after every microbatch (ZeRO-2), by stage; none where they stay.
     """
 
     forward: ArrayLike = 1.0
@@ -41,6 +53,7 @@ class Work:
     fused: float | Mapping[tuple[int, int], float] = field(default_factory=dict)
     latency: ArrayLike = 0.0
     wire: ArrayLike = 0.0
+    reductions: Sequence[Reduction] = ()
 
     @staticmethod
     def of_whole_stages(

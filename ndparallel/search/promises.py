@@ -14,7 +14,7 @@ Glossary
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -145,30 +145,17 @@ def time_best(
     executor: Executor | None,
 ) -> tuple[list[Timed], float]:
     """Time plans by promise, and say how much faster what is left could be."""
-    promises, steps = TimingQueue(job, found, effort), Steps(job, executor)
-    timed = steps.of(also)
+    promises, in_turn = TimingQueue(job, found, effort), executor.map if executor else map
+
+    def time_all(plans: Sequence[Plan]) -> list[Timed]:
+        return [Timed(*each) for each in zip(plans, in_turn(partial(time_step, job), plans))]
+
+    timed = time_all(also)
     while len(batch := promises.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
-        for place, one in zip(batch, steps.of([found.plan(int(promises.places[place])) for place in batch])):
+        for place, one in zip(batch, time_all([found.plan(int(promises.places[place])) for place in batch])):
             timed.append(one)
             promises.learn(place, one.seconds)
     return timed, gap(found, promises, timed)
-
-
-class Steps:
-    """Exact steps, each timed once; in pipelines ZeRO-2 takes the time of ZeRO-1."""
-
-    def __init__(self, job: TrainingJob, executor: Executor | None):
-        self.work, self.map, self.known = (
-            partial(time_step, job),
-            executor.map if executor else map,
-            dict[Plan, Step](),
-        )
-
-    def of(self, plans: Sequence[Plan]) -> list[Timed]:
-        twins = [replace(plan, zero=1) if plan.zero == 2 and plan.pp > 1 else plan for plan in plans]
-        new = [plan for plan in dict.fromkeys(twins) if plan not in self.known]
-        self.known.update(zip(new, self.map(self.work, new)))
-        return [Timed(plan, self.known[twin]) for plan, twin in zip(plans, twins)]
 
 
 def kth_best_seconds(timed: list[Timed], top: int) -> float:

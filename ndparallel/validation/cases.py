@@ -15,7 +15,9 @@ The rules for what is not stated
     dp                    what the GPUs leave
     sequence parallelism  used with tensor parallelism by Megatron-Core, NeMo and torchtitan; a number above 1
                           without tensor parallelism is Ulysses', and taken as context parallelism
-    ZeRO                  3 where the framework is one that shards weights, else 0
+    ZeRO                  3 where the framework is one that shards weights, else 0; 2 in a pipeline is 1, for
+                          gradients are reduced with the last microbatch (backward_maybe_with_nosync in
+                          torch/distributed/pipelining/stage.py), but for Megatron-FSDP's
     experts               whole, on ep ranks; with ep=1 and tp above 1, or where etp says so, cut by tp, and
                           taken as spread over tp too
     microbatch            what the stated number of microbatches leaves; else 1 sequence
@@ -35,15 +37,16 @@ The rules for what is not stated
                           stated
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.files import read_json
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
@@ -67,7 +70,6 @@ from ndparallel.validation.words import (
 )
 
 AXES = ("tp", "pp", "dp", "ep", "cp")
-MOST_BYTES = 16e6  # of a file of runs
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
 PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
@@ -101,8 +103,11 @@ class Case:
 
 def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
     """Read the runs of a file, by default of the project's own collection."""
-    file = path or Path(__file__).with_name("measured_runs.json")
-    cases = read_json(file, MOST_BYTES)
+    file = path or resources.files("ndparallel.validation") / "measured_runs.json"
+    try:
+        cases = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:  # json's and Unicode's
+        raise UserError(f"{file} is not JSON: {error}.") from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         example = "ndparallel/validation/measured_runs.json"
         raise UserError(
@@ -206,10 +211,10 @@ def degrees_of(run: Mapping[str, Any]) -> dict[str, int]:
 def plan_of(
     run: Mapping[str, Any], degrees: dict[str, int], shape: ModelShape, stack: Stack, gpus_per_node: int
 ) -> Plan:
-    parallel, zero = (
-        run["parallel"],
-        zero_stage(run["parallel"].get("zero"), str(run["software"].get("framework")).lower()),
-    )
+    parallel, framework = run["parallel"], str(run["software"].get("framework")).lower()
+    zero = zero_stage(parallel.get("zero"), framework)
+    if zero == 2 and degrees["pp"] > 1 and not re.search(r"megatron[- _]?fsdp", framework):
+        zero = 1
     schedule, chunks = schedule_of(run, degrees["pp"], shape.layers)
     stated = parallel.get("sp")
     recompute, layers = recompute_of(run.get("recompute"), -(-shape.layers // (degrees["pp"] * chunks)))

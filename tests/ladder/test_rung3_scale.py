@@ -223,6 +223,17 @@ def test_what_times_thousands_of_gpus_times_a_small_grid_to_the_last_digit(sched
     assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"])
+@pytest.mark.parametrize("mesh", [Mesh(pp=2, dp=4), Mesh(tp=2, pp=2, dp=2), Mesh(cp=2, pp=2, dp=2)], ids=repr)
+def test_zero_2_reduces_every_microbatch_in_what_times_thousands_of_gpus(mesh, schedule):
+    changes = {"schedule": schedule, "zero": 2, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02}
+    lesson, results = executed_grid(mesh, ROOMY, changes | {"batch": 16 * mesh.dp, "microbatches": 16})
+    there = planned(lesson, ROOMY, zero=2, grid=False, bucket_bytes=2e4)
+    both_b_and_w = schedule in ("zb-v", "dualpipev")  # whose reductions are taken for alike
+    rel = 2e-4 if both_b_and_w else 1e-6
+    assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=rel)
+
+
 @pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_context_parallelism_over_links_of_both_kinds(context_parallel, recompute):

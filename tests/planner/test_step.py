@@ -18,7 +18,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
 from ndparallel.planner.prediction import predict, time_step, workload_of
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.stages import layers_by_stage
+from ndparallel.planner.stages import elements_of, layers_by_stage
 from ndparallel.planner.step.framework import slowest
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -144,3 +144,34 @@ def test_a_fused_pair_is_drawn_as_its_two_one_after_the_other():
     assert len({span.activity for span in spans[len(spans) // 3 : len(spans) // 2]}) > 1, (
         "forward and backward take turns"
     )
+
+
+def test_zero_2_reduces_every_microbatch_in_a_pipeline_and_zero_1_the_last_alone():
+    plan = Plan(pp=2, dp=32, recompute="full")
+    seconds = {
+        (zero, batch): time_step(job(sequence=2048, global_batch=batch), replace(plan, zero=zero)).breakdown[
+            "dp"
+        ]
+        for zero in (1, 2)
+        for batch in (1024, 4096)
+    }
+    assert seconds[1, 4096] == pytest.approx(seconds[1, 1024])
+    assert seconds[2, 4096] > 3 * seconds[2, 1024]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"])
+@pytest.mark.parametrize("bandwidth", [1.0, 0.05])
+def test_no_rank_ends_before_its_line_has_reduced_every_microbatch(schedule, bandwidth):
+    hardware = find_hardware("h100")
+    across = replace(
+        hardware.across,
+        bandwidth_bytes_per_second=bandwidth * hardware.across.bandwidth_bytes_per_second,
+    )
+    chunks = 1 if RECIPES[schedule].chunks == 1 else 2
+    plan = Plan(tp=8, pp=4, dp=8, zero=2, schedule=schedule, chunks=chunks)
+    there = job(hardware=replace(hardware, across=across), global_batch=256)
+    gradients = elements_of(there, plan, "dense")[0] * there.stack.gradient_bytes * there.shape.layers / 4
+    line = 7 / 8 * gradients / across.bandwidth_bytes_per_second
+    step = predict(there, plan).seconds
+    assert step > max(predict(there, replace(plan, zero=1)).seconds, 32 * line)
+    assert lower_bound(there, plan).seconds[0] <= step

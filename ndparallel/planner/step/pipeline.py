@@ -16,7 +16,7 @@ Glossary
     tail        what a rank still does when its last action is done: see ndparallel.planner.step.tail
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -25,11 +25,13 @@ import numpy as np
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import search
-from ndparallel.pipeline.work import Work
+from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
+from ndparallel.planner.step.overlap import BucketCost, begin
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
-from ndparallel.planner.step.tail import step_tails
+from ndparallel.planner.step.streams import StreamClock, longest
+from ndparallel.planner.step.tail import seconds_of_passes, step_tails
 from ndparallel.planner.step.workload import Workload
 
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
@@ -79,9 +81,9 @@ class PipelineTimer:
         return Work(forward, inputs, weights, fused=paired)
 
     @cached_property
-    def durations(self) -> Work:
-        """Seconds of all actions and messages. Without overlap a rank stands still while its messages
-        pass."""
+    def unreduced(self) -> Work:
+        """Seconds of all actions and messages, while gradients stay. Without overlap a rank stands still
+        while its messages pass."""
         actions, (latency, wire) = self.silent, self.work.messages()
         forward, inputs, weights, paired = seconds_of(actions)
         if self.work.job.stack.pp_overlap:
@@ -92,6 +94,21 @@ class PipelineTimer:
             [seconds + stands for seconds in inputs],
             weights,
             fused={pair: seconds + 2 * stands for pair, seconds in paired.items()},
+        )
+
+    @cached_property
+    def durations(self) -> Work:
+        """The same, with the gradients that ZeRO-2 reduces after every microbatch (Megatron-FSDP's
+        grad_reduce_every_bprop). FSDP's are in a pass's own seconds."""
+        if self.plan.zero != 2:
+            return self.unreduced
+        slower, reductions = zip(*(stage_reduction(self.work, stage) for stage in range(self.plan.stages)))
+        _, _, weights, paired = seconds_of(self.unreduced)
+        return replace(
+            self.unreduced,
+            backward_weight=[seconds + lost for seconds, lost in zip(weights, slower)],
+            fused={pair: seconds + slower[pair[1]] for pair, seconds in paired.items()},
+            reductions=reductions,
         )
 
     # ---- 2. when each rank ends its last action
@@ -119,6 +136,7 @@ class PipelineTimer:
         few, more, rounds = self.rounds
         before, after = ends_of_both(few, more, durations)
         least = few.busiest_round(durations) if few.peaks == more.peaks else 0.0
+        least = max(least, few.reducing_round(durations))
         later = [
             [start + rounds * max(end - start, least) for start, end in zip(*moments)]
             for moments in zip(before[1:], after[1:])
@@ -127,15 +145,21 @@ class PipelineTimer:
 
     @cached_property
     def ends(self) -> Ends:
+        return self.ends_of(self.durations)
+
+    def ends_of(self, durations: Work) -> Ends:
         """When each rank ends its last action. Where a searched schedule's steps follow without a stop, that
         is the end of its own span (2401.10241, section 4)."""
         if not self.plan.recipe.is_searched:
-            return self.ends_after_rounds(self.durations)
-        ends = Replay(self.schedule).ends(self.durations)
+            return self.ends_after_rounds(durations)
+        ends = Replay(self.schedule).ends(durations)
         longest = max(end - start for start, end in zip(ends.start, ends.end))
-        later = [longest - ends.end[self.plan.layout.rank(stage)] for stage in range(self.plan.stages)]
-        complete = [moment + wait for moment, wait in zip(ends.complete, later)]
-        return Ends(ends.start, [longest] * self.plan.pp, complete)
+        later = [longest - end for end in ends.end]
+        complete = [
+            moment + later[self.plan.layout.rank(stage)] for stage, moment in enumerate(ends.complete)
+        ]
+        reduced = [moment + wait for moment, wait in zip(ends.reduced, later)]
+        return Ends(ends.start, [longest] * self.plan.pp, complete, reduced)
 
     # ---- 3. the rank that is done last
 
@@ -208,13 +232,16 @@ class PipelineTimer:
     def breakdown(self) -> TimeBreakdown:
         """Seconds of the rank that is done last. Of what it waits, the imbalance is what it would wait were
         the pipeline always full: as long as a full round takes more than its own work of one."""
-        end, (silent_end, pace) = self.ends.end[self.last], self.without_messages
+        ends, (silent_end, pace) = self.ends_of(self.unreduced), self.without_messages
+        end = ends.end[self.last]
         # rounds that are not timed one by one may fall short by some thousandths
         waits = max(0.0, end - float(self.busy.total))
         for_messages = min(waits, max(0.0, end - silent_end))
         imbalance = min(waits - for_messages, self.microbatches * (pace - self.work_by_rank[self.last]))
         bubble = waits - for_messages - imbalance
         waiting = TimeBreakdown(pp=for_messages, bubble=bubble, imbalance=imbalance)
+        if self.plan.zero == 2:
+            waiting["dp"] = self.ends.end[self.last] - end
         return self.busy + self.tails[self.last] + waiting
 
     @property
@@ -226,6 +253,28 @@ class PipelineTimer:
         return PipelineTimes(
             self.durations, self.ends, self.tails, self.work_by_rank, self.without_messages[1]
         )
+
+
+def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
+    """By how much one microbatch's reduction of a stage's gradients slows the pass that makes them, and what
+    of it is left behind that pass. Where a schedule parts B, gradients are made in W alone."""
+    buckets, streams, alone = work.buckets(stage), StreamClock(work.machine), StreamClock(work.machine)
+    for bucket in buckets:
+        begin(alone, bucket.reduce)
+    alone.wait_for_all()
+    line = longest(alone.now)
+    if not work.job.stack.dp_overlap:
+        return line, Reduction(0.0, 0.0, 0.0)
+    inputs, weights = (float(column[stage].total) for column in work.columns[1:])
+    share = weights / (inputs + weights) if work.plan.recipe.splits else 1.0
+    seconds = seconds_of_passes(work, buckets, BucketCost.backward)
+    for bucket in buckets:
+        streams.advance(share * seconds[id(bucket.units)])
+        begin(streams, bucket.reduce)
+    made = streams.now
+    streams.wait_for_all()
+    lost = made - share * sum(seconds[id(bucket.units)] for bucket in buckets)
+    return longest(lost), Reduction(line, longest(streams.now - made), work.machine.slowdown)
 
 
 def seconds_of(actions: Work) -> tuple[Any, Any, Any, Any]:

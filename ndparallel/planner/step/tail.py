@@ -32,20 +32,24 @@ def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
     for rank in range(work.plan.pp):
         stages = work.plan.layout.stages_of(rank)
         slack = [ends.end[rank] - ends.complete[stage] for stage in stages]
-        key = tuple([(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, slack)])
+        left = max(0.0, ends.reduced[rank] - ends.end[rank])
+        alike = [(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, slack)]
+        key = (*alike, round(left, 9))
         if key not in known:
-            known[key] = step_tail(work, rank, dict(zip(stages, slack)))
+            known[key] = step_tail(work, rank, dict(zip(stages, slack)), left)
         tails.append(known[key])
     return tails
 
 
-def step_tail(work: Workload, rank: int, slack: Mapping[int, float]) -> TimeBreakdown:
+def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: float = 0.0) -> TimeBreakdown:
     """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete
-    `slack` seconds before."""
+    `slack` seconds before. Gradients that are reduced after every microbatch take `reducing` seconds more."""
     stack, plan, streams = work.job.stack, work.plan, StreamClock(work.machine)
     by_stage = {stage: work.buckets(stage) for stage in sorted(slack, reverse=True)}
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
-    if plan.zero < 3 and any(bucket.reduce for bucket in buckets):
+    if plan.zero == 2:
+        streams.spend("dp", reducing)
+    elif plan.zero < 2 and any(bucket.reduce for bucket in buckets):
         reduce_in_slack(
             streams,
             passed_buckets(by_stage, slack, seconds_of_passes(work, buckets, BucketCost.backward)),

@@ -96,10 +96,12 @@ def least_seconds(
     microbatches, message, rank = table["microbatches"], table["message"], depth.ranks[:, None]
     each = np.matmul(depth.parts, passes)  # F, I and W of one microbatch: (pass, rank, plan)
     work = each.sum(axis=0)
-    busy = microbatches * work
+    busy, zero_2 = microbatches * work, table["zero"] == 2
     tail = step_tails(table, depth, stack)
     if depth.pp == 1:
         return [(busy + reduced_every_microbatch(table, depth) + tail)[0]] * len(recipes)
+    if zero_2.any():
+        busy = np.where(zero_2, busy_reducing(table, depth, stack, work), busy)
     before = np.matmul(depth.before, passes)
     down = before[0] + rank * message  # until the first microbatch is there
     down_and_up = before.sum(axis=0) + 2 * rank * message
@@ -127,7 +129,8 @@ def least_seconds(
         messages."""
         pair = (work + np.matmul(depth.beside, passes).sum(axis=0)) / 2 + message
         again = 2 * ((microbatches - 1) // 2)
-        return again * np.maximum(work, pair) + (microbatches - again) * work
+        works = again * np.maximum(work, pair) + (microbatches - again) * work
+        return np.where(zero_2, np.maximum(works, busy), works)
 
     return [bound(recipe) for recipe in recipes]
 
@@ -149,6 +152,19 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     optimizer = none + shared * elements[0] + experts * elements[1]
     has_one_end = (depth.parts[:, 3] > 0) != (depth.parts[:, 4] > 0)  # the embedding or the head, not both
     return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"]
+
+
+def busy_reducing(table: PlanTable, depth: StagePartition, stack: Stack, work: np.ndarray) -> np.ndarray:
+    """ZeRO-2 in a pipeline: once it is full, a rank works beside the reduction of its last microbatch, which
+    slows it; and its line reduces every microbatch, of which the tail counts what shows of the last."""
+    microbatches, reduce = table["microbatches"], table["travel"][0]
+    lines = np.matmul(depth.parts[:, 1:], reduce)
+    if not stack.dp_overlap:
+        return microbatches * (work + lines.sum(axis=0)) - lines.sum(axis=0)
+    line, backward = lines.max(axis=0), table["passes"][1] + table["passes"][2]
+    slower = np.maximum(microbatches - depth.pp, 0) * lost_to(line, work)
+    last = exposed(depth, reduce, backward, True, depth.last_stages)
+    return np.maximum(microbatches * work + slower, microbatches * line - last)
 
 
 def reduced_every_microbatch(table: PlanTable, depth: StagePartition) -> np.ndarray:
