@@ -3,8 +3,9 @@
 from functools import lru_cache
 
 from ndparallel.model.experts import MoELayer
-from ndparallel.model.layers import Block, Embedding, Head, Mlp, SubLayer
+from ndparallel.model.layers import Block, Mlp, SubLayer
 from ndparallel.model.units import Context, ModelConfig, Unit
+from ndparallel.model.vocabulary import Embedding, Head
 from ndparallel.pipeline.work import spread_layers
 
 NEARLY_NOTHING = 1e-9  # blocks: what an embedding costs

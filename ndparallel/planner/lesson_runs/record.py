@@ -28,8 +28,9 @@ import numpy as np
 from collectives import Group
 from gpu import CLASSROOM, COLLECTIVE, GPU, Handle, Operation
 from ndparallel.model.experts import MoELayer
-from ndparallel.model.layers import Block, Embedding, Head, Mlp
+from ndparallel.model.layers import Block, Mlp
 from ndparallel.model.units import Context, ModelConfig, Unit
+from ndparallel.model.vocabulary import Embedding, Head
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel, TokenDispatcher
 from ndparallel.parallel.mesh import Mesh
