@@ -1,9 +1,9 @@
 """No test depends on how fast the machine is, nor on chance; and each has one BLAS thread a GPU, as every run
 has.
 
-`pytest -m "not slow"` leaves out the tests that tests/slow.txt names. `pytest -n 0 --write-slow` measures the
-tests that it runs, and writes that file; with `-m "not slow"` beside it, those that are left are measured once
-more, now that they pay for the fixtures that they share with slow ones.
+`pytest -m "not slow"` leaves out the tests that tests/slow.txt names. `pytest -n 0 --write-slow` measures
+the tests that it runs, and writes that file; with `-m "not slow"` beside it, those that are left are measured
+once more, now that they pay for the fixtures that they share with slow ones.
 """
 
 from collections import defaultdict

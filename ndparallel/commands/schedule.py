@@ -102,7 +102,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def timed(name: str, args: argparse.Namespace) -> Timing:
-    """Of several schedules, --chunks is for those that have a choice."""
+    """Time a schedule; where several are asked for, --chunks is for those that have a choice."""
     fixed = name not in RECIPES or RECIPES[name].chunks
     chunks = None if fixed and len(args.names) > 1 else args.chunks
     given = (args.forward, args.backward_input, args.backward_weight, args.p2p, args.fused)

@@ -36,7 +36,7 @@ WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
 
 def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -> list[StreamClock]:
     """Every pipeline rank's streams at the end of the step; with `traces` they know what happened when."""
-    done: dict[tuple, Message | None] = {}
+    done: dict[tuple, StageMessage | None] = {}
     ranks = [GridRank(work, schedule, rank, done) for rank in range(work.plan.pp)]
     for rank in ranks:
         rank.streams.trace = [] if traces else None
@@ -67,7 +67,7 @@ def spent_at(streams: StreamClock, place: int) -> TimeBreakdown:
 
 
 @dataclass(frozen=True)
-class Message:
+class StageMessage:
     departed: Any
     first_byte: Any
     wire: Any
@@ -80,7 +80,7 @@ class GridRank:
     work: ExecutedWorkload
     schedule: Schedule
     rank: int
-    done: dict[tuple, Message | None]
+    done: dict[tuple, StageMessage | None]
     on_their_way: dict[int, BucketCost] = field(default_factory=dict)
     staged: set[int] = field(default_factory=set)
     gathered: set[int] = field(default_factory=set)
@@ -209,7 +209,7 @@ class GridRank:
         op, stage, microbatch = action
         self.done[GIVES[op], stage, microbatch] = self.message(op, stage + ONWARD[op]) if op != "W" else None
 
-    def message(self, op: str, target: int) -> Message | None:
+    def message(self, op: str, target: int) -> StageMessage | None:
         rank = self.rank_of(target)
         if rank is None:
             return None
@@ -219,7 +219,7 @@ class GridRank:
         wire = self.work.message_bytes / bandwidth
         start = np.maximum(self.lines.get(("send", GIVES[op]), 0.0), self.streams.now)
         self.lines["send", GIVES[op]] = start + wire
-        return Message(start, start + latency, wire)
+        return StageMessage(start, start + latency, wire)
 
     def rank_of(self, stage: int) -> int | None:
         """The other rank that holds a stage; None where this one does, or none."""
