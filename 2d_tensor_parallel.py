@@ -88,14 +88,15 @@ def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
     tp = job.mesh.group("tp", gpu.rank)
     mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
-    z = column_parallel(mlp, mlp.x, tp)
-    h = mlp.relu(z)
-    y = row_parallel(mlp, h, tp)
-    loss, dy = mlp.loss_and_gradient(y)
-    dh = row_parallel_backward(mlp, dy, h, tp)
-    dz = mlp.relu_backward(dh, z)
-    column_parallel_backward(mlp, dz, tp)  # for the layer below
-    return mlp.outcome(loss)
+    for _ in mlp.steps():
+        z = column_parallel(mlp, mlp.x, tp)
+        h = mlp.relu(z)
+        y = row_parallel(mlp, h, tp)
+        dy = mlp.loss_gradient(y)
+        dh = row_parallel_backward(mlp, dy, h, tp)
+        dz = mlp.relu_backward(dh, z)
+        column_parallel_backward(mlp, dz, tp)  # for the layer below
+    return mlp.outcome
 
 
 def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
@@ -104,19 +105,20 @@ def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
     tp = job.mesh.group("tp", gpu.rank)
     mine, outputs = (part(size, tp.size, tp.index(gpu.rank)) for size in (job.model.ffn, job.model.hidden))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(columns=outputs)
-    z = column_parallel(mlp, mlp.x, tp)
-    h = np.empty((job.model.ffn, mlp.tokens), job.dtype)
-    all_gather(gpu, h, np.ascontiguousarray(mlp.relu(z).T), tp)
-    y = np.empty((job.model.hidden, mlp.tokens), job.dtype)
-    all_gather(gpu, y, np.ascontiguousarray(mlp.matmul("forward second", h.T, mlp.b.weight).T), tp)
-    loss, dy = mlp.loss_and_gradient(y.T)
-    mlp.b.gradient += mlp.matmul("backward second weight", h, dy[:, outputs])
-    dh = np.empty((z.shape[1], mlp.tokens), job.dtype)
-    parts = np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T)
-    reduce_scatter(gpu, dh, parts, tp)
-    dz = mlp.relu_backward(dh.T, z)
-    column_parallel_backward(mlp, dz, tp)
-    return mlp.outcome(loss)
+    for _ in mlp.steps():
+        z = column_parallel(mlp, mlp.x, tp)
+        h = np.empty((job.model.ffn, mlp.tokens), job.dtype)
+        all_gather(gpu, h, np.ascontiguousarray(mlp.relu(z).T), tp)
+        y = np.empty((job.model.hidden, mlp.tokens), job.dtype)
+        all_gather(gpu, y, np.ascontiguousarray(mlp.matmul("forward second", h.T, mlp.b.weight).T), tp)
+        dy = mlp.loss_gradient(y.T)
+        mlp.b.gradient += mlp.matmul("backward second weight", h, dy[:, outputs])
+        dh = np.empty((z.shape[1], mlp.tokens), job.dtype)
+        parts = np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T)
+        reduce_scatter(gpu, dh, parts, tp)
+        dz = mlp.relu_backward(dh.T, z)
+        column_parallel_backward(mlp, dz, tp)
+    return mlp.outcome
 
 
 def tensor_parallel(gpu: GPU, job: Job) -> Outcome:

@@ -44,31 +44,38 @@ def two_gpus(gpu: GPU, job: Job) -> Outcome:
     """One layer on each of two GPUs, one activation forward, one gradient back: the barest model
     parallelism."""
     mlp = TwoLayers(gpu, job)
-    if gpu.rank == 0:
-        mlp.hold_a()
+    return first_layer(mlp.hold_a()) if gpu.rank == 0 else second_layer(mlp.hold_b())
+
+
+def first_layer(mlp: TwoLayers) -> Outcome:
+    for _ in mlp.steps():
         z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
-        gpu.send(1, mlp.relu(z), "activations")
-        dz = mlp.relu_backward(gpu.receive(1, "gradients"), z)
+        mlp.gpu.send(1, mlp.relu(z), "activations")
+        dz = mlp.relu_backward(mlp.gpu.receive(1, "gradients"), z)
         mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
-        return mlp.outcome()
-    mlp.hold_b()
-    h = gpu.receive(0, "activations")
-    loss, dy = mlp.loss_and_gradient(mlp.matmul("forward second", h, mlp.b.weight))
-    gpu.send(0, mlp.matmul("backward second", dy, mlp.b.weight.T), "gradients")
-    mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
-    return mlp.outcome(loss)
+    return mlp.outcome
+
+
+def second_layer(mlp: TwoLayers) -> Outcome:
+    for _ in mlp.steps():
+        h = mlp.gpu.receive(0, "activations")
+        dy = mlp.loss_gradient(mlp.matmul("forward second", h, mlp.b.weight))
+        mlp.gpu.send(0, mlp.matmul("backward second", dy, mlp.b.weight.T), "gradients")
+        mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
+    return mlp.outcome
 
 
 def one_gpu(gpu: GPU, job: Job) -> Outcome:
     """Both layers on one GPU: the reference of two_gpus."""
     mlp = TwoLayers(gpu, job).hold_a().hold_b()
-    z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
-    h = mlp.relu(z)
-    loss, dy = mlp.loss_and_gradient(mlp.matmul("forward second", h, mlp.b.weight))
-    mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
-    dz = mlp.relu_backward(mlp.matmul("backward second", dy, mlp.b.weight.T), z)
-    mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
-    return mlp.outcome(loss)
+    for _ in mlp.steps():
+        z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
+        h = mlp.relu(z)
+        dy = mlp.loss_gradient(mlp.matmul("forward second", h, mlp.b.weight))
+        mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
+        dz = mlp.relu_backward(mlp.matmul("backward second", dy, mlp.b.weight.T), z)
+        mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
+    return mlp.outcome
 
 
 def naive(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:

@@ -3,12 +3,16 @@
 Idea   Lessons cut it by hand. Every piece of mathematics is priced as it is computed, so a cut that computes
        less takes less time; who sends what is left to the lesson.
 Cost   3 * 2 * tokens * hidden * ffn * 2 FLOPs for forward and backward.
+Limit  Plain gradient descent steps the matrices off the clock, so that a step's seconds are those of the
+       cut alone.
 
 Glossary
     x, y, target     (tokens, hidden)
     a, b             the matrices, (hidden, ffn) and (ffn, hidden), or the slices of them that this rank holds
     z, h             what the first layer gives before and after the nonlinearity
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,6 +32,7 @@ class TwoLayers:
     def __init__(self, gpu: GPU, job: Job) -> None:
         self.gpu, self.job, self.tokens = gpu, job, job.batch * job.model.sequence
         self.held: list[Slice] = []
+        self.outcome = Outcome()
         generator = np.random.default_rng([job.seed, 1])
         self.x, self.target = generator.standard_normal((2, self.tokens, job.model.hidden)).astype(job.dtype)
 
@@ -62,19 +67,24 @@ class TwoLayers:
         self.gpu.free("activations", 2 * z.nbytes)
         return dh * (z > 0)
 
-    def loss_and_gradient(self, y: np.ndarray, outputs: slice = slice(None)) -> tuple[float, np.ndarray]:
-        """Half the mean square distance from the target, and its gradient."""
-        error = y - self.target[:, outputs]
+    def loss_gradient(self, y: np.ndarray) -> np.ndarray:
+        """The gradient of half the mean square distance from the target; the loss is noted."""
+        error = y - self.target
         self.gpu.compute(costs.elementwise("forward loss", error.size, 3, self.job.dtype))
-        return float(np.sum(error**2)) / self.target.size / 2, error / self.target.size
+        self.outcome.losses.append(float(np.sum(error**2)) / self.target.size / 2)
+        return error / self.target.size
 
-    def outcome(self, loss: float | None = None) -> Outcome:
-        """Return the gradients and weights that this rank holds, and the loss where it knows it."""
-        return Outcome(
-            losses=[] if loss is None else [loss],
-            gradients=[Holding([part.parameter], 0, part.gradient.reshape(-1)) for part in self.held],
-            weights=[Holding([part.parameter], 0, part.weight.reshape(-1)) for part in self.held],
-        )
+    def steps(self) -> Iterator[int]:
+        """Clear the gradients before every step, and step the weights after it; keep the first gradients."""
+        for step in range(self.job.steps):
+            for part in self.held:
+                part.gradient[:] = 0
+            yield step
+            if step == 0:
+                self.outcome.gradients = [part.holding(part.gradient) for part in self.held]
+            for part in self.held:
+                part.weight -= self.job.learning_rate * part.gradient
+        self.outcome.weights = [part.holding(part.weight) for part in self.held]
 
 
 class Slice:
@@ -84,7 +94,10 @@ class Slice:
         self, gpu: GPU, job: Job, name: str, whole: tuple[int, int], index: tuple[slice, slice]
     ) -> None:
         self.parameter = Parameter(name, whole, index, whole[0] ** -0.5)
-        self.weight = self.parameter.draw(job.seed, job.dtype)
+        self.weight = self.parameter.draw(job.seed, job.dtype).copy()
         self.gradient = np.zeros_like(self.weight)
         gpu.allocate("weights", self.weight.nbytes)
         gpu.allocate("gradients", self.gradient.nbytes)
+
+    def holding(self, array: np.ndarray) -> Holding:
+        return Holding([self.parameter], 0, array.reshape(-1).copy())
