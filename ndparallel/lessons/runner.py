@@ -135,7 +135,7 @@ class Runner:
             entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf"))
         )
         measurement = measure(
-            entry.strategy.name, results, self.hardware, entry.job.steps, mean_loss(results), 0.0
+            entry.strategy.name, results, self.hardware, entry.job.steps, mean_losses(results), 0.0
         )
         measurement = self.looked_through(measurement, entry, results, self.hardware)
         return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
@@ -181,7 +181,13 @@ class Runner:
             return failed(strategy.name, gpus, error), []
         difference = gradient_difference((result.value for result in results), reference.tensors)
         row = measure(
-            strategy.name, results, hardware, job.steps, mean_loss(results), difference, reference.measurement
+            strategy.name,
+            results,
+            hardware,
+            job.steps,
+            mean_losses(results),
+            difference,
+            reference.measurement,
         )
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
@@ -203,6 +209,7 @@ class Runner:
         return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
 
 
-def mean_loss(results: Sequence[RankResult]) -> float:
-    """Return the last step's loss over the whole batch: the mean over its ranks. Off the clock."""
-    return float(np.mean([result.value.losses[-1] for result in results if result.value.losses]))
+def mean_losses(results: Sequence[RankResult]) -> tuple[float, ...]:
+    """Return every step's loss over the whole batch: the mean over the ranks that have it. Off the clock."""
+    found = [result.value.losses for result in results if result.value.losses]
+    return tuple(float(np.mean(losses)) for losses in zip(*found))

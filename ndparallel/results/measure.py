@@ -48,6 +48,7 @@ class Measurement:
     # "total" and by kind, on the fullest GPU when it was fullest
     peak_memory_bytes: dict[str, float] | None = None
     loss: float | None = None
+    earlier_losses: tuple[float, ...] = ()  # of the steps before the last
     # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
     max_gradient_difference: float | None = None
     error: str | None = None  # why there are no numbers
@@ -55,6 +56,11 @@ class Measurement:
     not_finite: str | None = None  # where the first NaN or infinity is
     undisturbed_step_seconds: float | None = None  # where the hardware was disturbed
     baseline: "Measurement | None" = None  # the single GPU that did the same work
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Of every step; none where the run has none."""
+        return () if self.loss is None else (*self.earlier_losses, self.loss)
 
 
 class Breakdown(NamedTuple):
@@ -91,11 +97,11 @@ def measure(
     runs: Sequence[RankRun],
     hardware: Hardware,
     steps: int = 1,
-    loss: float | None = None,
+    losses: Sequence[float] = (),
     max_gradient_difference: float | None = None,
     baseline: Measurement | None = None,
 ) -> Measurement:
-    """Turn the runs of all ranks through `steps` steps into one row of numbers."""
+    """Turn the runs of all ranks through `steps` steps, and the loss of each, into one row of numbers."""
     seconds = max(run.end_seconds for run in runs)
     parts = [breakdown(run.events, seconds) for run in runs]
     sent = [bytes_sent(run.events) / steps for run in runs]
@@ -110,7 +116,8 @@ def measure(
         bytes_sent_per_gpu=mean(sent),
         bytes_sent_max=max(sent),
         peak_memory_bytes=peak_memory(runs),
-        loss=loss,
+        loss=losses[-1] if losses else None,
+        earlier_losses=tuple(losses[:-1]),
         max_gradient_difference=max_gradient_difference,
         overload=overload(runs, hardware),
         baseline=baseline,

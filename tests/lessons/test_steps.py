@@ -6,6 +6,7 @@ import pytest
 
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import LESSONS, load
+from ndparallel.lessons.runner import Runner, enter
 from ndparallel.training.job import Job
 from tests.support.common import SMALL, measured, names, run, strategy
 
@@ -50,3 +51,11 @@ def test_the_two_layers_learn_in_every_cut_what_one_gpu_learns(lesson, name):
     cut_up = [result.value.losses for result in run(cut, job, 4) if result.value.losses]
     assert len(alone) == 5 and alone == sorted(alone, reverse=True) and alone[-1] < 0.9 * alone[0]
     assert all(losses == pytest.approx(alone, rel=1e-12) for losses in cut_up)
+
+
+def test_the_loss_of_every_step_is_measured_and_is_one_gpus():
+    job = Job(model=SMALL, steps=3, dtype="float64")
+    with Runner(ROOMY, "inline") as runner:
+        row, _ = runner.measured(enter(strategy("1d_data_parallel", "DDP ring"), job, 4))
+    assert row.baseline and len(row.losses) == 3 and row.losses[-1] == row.loss
+    assert row.losses == pytest.approx(row.baseline.losses, rel=1e-12)

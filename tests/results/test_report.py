@@ -33,7 +33,7 @@ KINDS = ["total", "weights", "gradients", "optimizer", "activations", "buffers"]
 
 
 def report(*rows, **changes):
-    one = measure("single GPU", data_parallel(1), HARDWARE, loss=5.5, max_gradient_difference=0.0)
+    one = measure("single GPU", data_parallel(1), HARDWARE, losses=[5.5], max_gradient_difference=0.0)
     head: dict[str, Any] = {
         "lesson": "1d",
         "hardware": {"name": "bench", "bandwidth": math.inf},
@@ -43,7 +43,9 @@ def report(*rows, **changes):
 
 
 def row(name="ddp", difference=1e-7, loss=5.5, **changes):
-    values = vars(measure(name, data_parallel(4), HARDWARE, loss=loss, max_gradient_difference=difference))
+    values = vars(
+        measure(name, data_parallel(4), HARDWARE, losses=[loss], max_gradient_difference=difference)
+    )
     return Measurement(**values | changes)
 
 
@@ -187,6 +189,24 @@ def test_equal_to_0d_means_loss_and_gradients_within_the_tolerance(difference, l
     assert any("does not compute what one GPU computes" in remark for remark in made.remarks()) == (
         said != "="
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "loss", "equal"),
+    [
+        (0, 5.5 * (1 + 2e-5), False),  # before anything was stepped there is no rounding to grow
+        (9, 5.5 * (1 + 4e-5), True),
+        (9, 5.5 * (1 + 8e-5), False),
+        (49, 5.5 * (1 + 3e-3), True),  # what 4D with experts was found to have
+        (49, 5.5 * (1 + 6e-2), False),
+        (20, math.nan, False),
+    ],
+)
+def test_every_steps_loss_is_held_against_a_bound_that_grows_as_rounding_does(step, loss, equal):
+    earlier = [5.5] * 50
+    earlier[step] = loss
+    one = measure("single GPU", data_parallel(1), HARDWARE, 51, [5.5] * 51, 0.0)
+    assert report(row(earlier_losses=tuple(earlier), baseline=one)).equal() == equal
 
 
 def test_a_loss_that_is_not_a_number_is_never_equal():
