@@ -83,6 +83,8 @@ class Recipe:
         one_at_a_time     whether one microbatch is in the pipeline at a time
         waits_on_messages whether ranks have no head start to hide messages in, so that every second
                           microbatch of neighbours waits for two
+    Who tries it
+        by_name_only      whether a search of plans tries it only where it is named
     What others call it
         names             its name in each framework that has it, as {"torchtitan": "1F1B"}
         spelled           a pattern of its names in papers, small, without blanks and hyphens; where several
@@ -101,6 +103,7 @@ class Recipe:
     pairs: bool = False
     one_at_a_time: bool = False
     waits_on_messages: bool = False
+    by_name_only: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     spelled: str = r"$^"
 

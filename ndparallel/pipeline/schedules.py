@@ -16,9 +16,11 @@ from itertools import islice
 
 import numpy as np
 
+from ndparallel.pipeline.building_blocks import WEIGHT, Ticks, packed, slow_down, straight
 from ndparallel.pipeline.recipe import RECIPES, Program, RankSide, Recipe, register
 
 ZERO_BUBBLE = "arXiv 2401.10241"
+CONTROLLABLE_MEMORY = "arXiv 2405.15362"
 
 
 def by_turns(forwards: Program, backwards: Program, first: int) -> Program:
@@ -159,12 +161,24 @@ def zb_h2(at: RankSide) -> Program:
     return zero_bubble(at, depth=2)
 
 
+def from_blocks(at: RankSide, block: Ticks, room: int) -> Program:
+    for kind in packed(at.microbatches, block, room)[at.rank]:
+        yield (at.F(kind) if kind < 2 else at.W() if kind == WEIGHT else at.I(3 - kind))
+
+
+def is_few(m, p):
+    """Whether microbatches are too few for the drawn order of ZB-V, or nearly so."""
+    return (2 * m <= 3 * p) & (m < 2 * p - 2)
+
+
 @register(
     "zb-v",
     source=f"{ZERO_BUBBLE}, section on ZB-V",
     chunks=2,
     layout="v",
-    peak_in_flight=lambda m, r, p, v: np.minimum(np.minimum(2 * m, 2 * p), m + 1 + r),
+    peak_in_flight=lambda m, r, p, v: np.minimum(
+        np.minimum(2 * m, 2 * p), np.where(is_few(m, p), 2 * p, m + 1 + r)
+    ),
     splits=True,
     names={"torchtitan": "ZBVZeroBubble"},
     spelled="zbv|zerobubblev|zbvpp",
@@ -172,6 +186,13 @@ def zb_h2(at: RankSide) -> Program:
 def zb_v(at: RankSide) -> Program:
     """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the
     first backward itself."""
+    if is_few(at.microbatches, at.ranks):
+        yield from from_blocks(at, straight(at.ranks, turn=3), room=2 * at.ranks)
+    else:
+        yield from drawn_zb_v(at)
+
+
+def drawn_zb_v(at: RankSide) -> Program:
     for _ in range(2 * at.below + 1):  # until the first microbatch comes back up the other side of the V
         yield at.F(0)
     for _ in range(at.rank):
@@ -231,6 +252,39 @@ def _dualpipev_end(at: RankSide) -> Program:
         yield from (at.W(), at.I(0))
     for _ in range(at.rank + 1):
         yield at.W()
+
+
+@register(
+    "v-half",
+    source=f"{CONTROLLABLE_MEMORY}, section 3",
+    chunks=2,
+    layout="v",
+    peak_in_flight=lambda m, r, p, v: np.minimum(2 * m, 2 * ((p + 2) // 2)),
+    splits=True,
+    by_name_only=True,
+    spelled="vhalf",
+)
+def v_half(at: RankSide) -> Program:
+    """Half of 1F1B's memory and half of its bubble: a block goes slowly down the V and fast up."""
+    turn = 0 if at.ranks % 2 else 3
+    return from_blocks(at, slow_down(at.ranks, turn), room=2 * ((at.ranks + 2) // 2))
+
+
+@register(
+    "v-min",
+    source=f"{CONTROLLABLE_MEMORY}, section 3",
+    chunks=2,
+    layout="v",
+    peak_in_flight=lambda m, r, p, v: np.minimum(2 * m, 2 * ((p + 4) // 3)),
+    splits=True,
+    by_name_only=True,
+    spelled="vmin",
+)
+def v_min(at: RankSide) -> Program:
+    """A third of 1F1B's memory, the least, and about two thirds of its bubble: a block never waits on its
+    way."""
+    turn = (2, 0, 3)[at.ranks % 3]
+    return from_blocks(at, straight(at.ranks, turn), room=2 * ((at.ranks + 4) // 3))
 
 
 # ------------------------------------------- orders that are searched for, see ndparallel.pipeline.search

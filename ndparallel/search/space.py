@@ -107,6 +107,7 @@ def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
     every = [
         (name, chunks)
         for name in some(RECIPES, fixed, "schedule")
+        if "schedule" in fixed or not RECIPES[name].by_name_only
         for chunks in some(chunks_of(name, (layers + MOST_STAGES_ABOVE_LAYERS) // pp), fixed, "chunks")
     ]
     return [(name, chunks) for name, chunks in every if can_fill(layers, pp * chunks)]

@@ -67,7 +67,7 @@ def test_the_gradients_of_weights_that_a_schedule_puts_off_are_a_phase_of_their_
         assert bool(spans) == (schedule != "1f1b")
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "v-min"])
 def test_measured_peak_memory_is_the_schedules(schedule):
     """A middle rank peaks at peak_held activations of a chunk, but for what I frees and W still needs."""
     job = Job(microbatches=8, mesh=Mesh(pp=4))

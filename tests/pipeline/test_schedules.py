@@ -33,7 +33,7 @@ def test_64_ranks_and_8_chunks_run_too(name):
     assert explain(build(name, 64, 128, None if RECIPES[name].chunks else 8)) is None
 
 
-@pytest.mark.parametrize("name", ["zb-v", "dualpipev"])
+@pytest.mark.parametrize("name", ["zb-v", "dualpipev", "v-half", "v-min"])
 def test_batches_too_short_to_fill_the_pipeline_run_too(name):
     for ranks in range(1, 11):
         assert [explain(build(name, ranks, microbatches)) for microbatches in range(1, 2 * ranks)] == [
@@ -80,6 +80,39 @@ def test_zb_h2_fills_the_wait_for_the_first_gradient_with_forwards():
 def test_zb_v_turns_round_at_the_last_rank():
     assert letters("zb-v", 2, 4, rank=1).startswith("F1 f1 F2 f2 i1 w1 F3 I1 W1 f3 i2 w2 F4 I2 W2 f4 i3 w3")
     assert letters("zb-v", 2, 4, rank=0).startswith("F1 F2 F3 f1 i1 w1 f2 i2 w2 F4 I1 W1 f3 i3 w3")
+
+
+@pytest.mark.parametrize(("ranks", "microbatches", "makespan"), [(4, 4, 27), (8, 8, 55), (16, 16, 111)])
+def test_zb_v_of_as_few_microbatches_as_ranks_meets_the_bound_as_its_authors_does(
+    ranks, microbatches, makespan
+):
+    """sail-sg/zero-bubble-pipeline-parallelism, zbv.py, with F = I = W = 1 per chunk: 6M + P - 1."""
+    timing = timed("zb-v", ranks, microbatches, 2, 2, 2)
+    assert timing.makespan == makespan == 6 * microbatches + ranks - 1
+    assert timing.peak_held == [2 * ranks] * ranks
+
+
+def test_zb_v_is_drawn_where_the_drawing_meets_the_bound():
+    for ranks in range(1, 13):
+        for microbatches in {8, 2 * ranks - 2, 2 * ranks - 1, 2 * ranks, 3 * ranks} - {0}:
+            if microbatches >= 2 * ranks - 2:
+                bound = max(6 * microbatches + ranks - 1, 4 * ranks + 1 + (ranks > 1))
+                assert timed("zb-v", ranks, microbatches, 2, 2, 2).makespan <= bound
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 13), 16])
+def test_v_half_and_v_min_keep_the_memory_and_the_bubble_of_their_paper(ranks):
+    """Qi et al., arXiv 2405.15362: of 1F1B's P microbatches (P + 2) // 2 and (P + 4) // 3, in two chunks
+    each; of its bubble, 6 (P - 1) ticks of a chunk, a half and, but for the ends, two thirds: 13 to 18."""
+    for name, held, bubble in (
+        ("v-half", 2 * ((ranks + 2) // 2), 3 * (ranks - 1)),
+        ("v-min", 2 * ((ranks + 4) // 3), 13 * (ranks - 1) / 3),
+    ):
+        for microbatches in (ranks, ranks + 1, 2 * ranks, 3 * ranks + 1):
+            timing = timed(name, ranks, microbatches, 2, 2, 2)
+            assert timing.makespan - 6 * microbatches <= bubble
+            assert timing.peak_held == [min(2 * microbatches, held)] * ranks
+            assert explain(timing.schedule) is None
 
 
 def test_dualpipev_fuses_each_forward_with_a_backward_of_the_other_chunk():

@@ -1,0 +1,51 @@
+"""V-Half and V-Min beyond their lists: with real numbers, in the planner, and in a search of plans."""
+
+from dataclasses import replace
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import predict
+from ndparallel.planner.software import find_stack
+from ndparallel.search.bounds.lower_bound import lower_bound
+from ndparallel.search.search import search
+from ndparallel.training.job import Job
+from tests.support.common import SMALL, loss_and_gradient_difference, pipeline, run
+
+NAMES = ["v-half", "v-min"]
+
+
+def planned(batch: int = 64) -> TrainingJob:
+    return TrainingJob(
+        find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 8192, batch
+    )
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("v-half", 4), ("v-min", 4), ("v-half", 3), ("v-min", 3)])
+def test_they_compute_what_one_gpu_computes(schedule, ranks):
+    job = Job(model=replace(SMALL, layers=8), microbatches=8, dtype="float64", steps=2)
+    loss, gradients = loss_and_gradient_difference(run(pipeline(schedule), job, ranks), job)
+    assert loss <= 1e-12 and gradients <= 1e-12
+
+
+@pytest.mark.parametrize("schedule", NAMES)
+@pytest.mark.parametrize("batch", [8, 32, 64])
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_the_bound_of_a_plan_holds_for_them_too(schedule, pp, batch):
+    plan = Plan(tp=2, pp=pp, dp=1, chunks=2, schedule=schedule)
+    assert lower_bound(planned(batch), plan).seconds[0] <= predict(planned(batch), plan).seconds
+
+
+def test_a_search_of_plans_tries_them_only_where_they_are_named():
+    found = search(planned(), 16, {"pp": 4}).answers
+    assert found and not {answer.plan.schedule for answer in found} & {*NAMES}
+    for name in NAMES:
+        found = search(planned(), 16, {"pp": 4, "schedule": name}).answers
+        assert found and {answer.plan.schedule for answer in found} == {name}
+
+
+def test_no_framework_that_is_launched_has_them():
+    assert not any({*names_in(framework)} & {*NAMES} for framework in ("megatron", "torchtitan"))
