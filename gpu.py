@@ -355,7 +355,10 @@ class GPU:
         none is given."""
         seconds = self._prices.get(operation)
         if seconds is None:
-            seconds = self._prices[operation] = float(self.hardware.seconds(operation))
+            seconds = float(self.hardware.seconds(operation))
+            if not 0 <= seconds < float("inf"):
+                raise ValueError(f"GPU {self.rank}: {operation} takes {seconds} s: no clock can add that.")
+            self._prices[operation] = seconds
         if self._slowdown:
             seconds *= self._slowdown(self.current.name)
         stream = self.current
@@ -450,7 +453,7 @@ class GPU:
         fit."""
         self.held_bytes[kind] += nbytes
         total = sum(self.held_bytes.values())
-        if total > self.hardware.memory_bytes:
+        if not total <= self.hardware.memory_bytes:  # nor is NaN
             raise OutOfMemoryError(self._breakdown(kind, nbytes, total))
         if total > sum(self.peak_bytes.values()):
             self.peak_bytes = dict(self.held_bytes)

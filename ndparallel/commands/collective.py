@@ -34,6 +34,9 @@ from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quantity, quiet_table
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
+# algorithms of about as many steps as there are ranks, and for how many ranks that takes seconds
+STEP_FOR_EVERY_RANK = {"ring": 16_384, "hierarchical": 16_384, "chain": 16_384, "direct": 8192}
+MOST_IN_MESSAGES = 2048  # where every message is one of an engine
 MANY_MESSAGES = (
     "Here a sender pays for bytes alone; a real one also pays for every message, so that trees win small "
     "arrays from one root."
@@ -105,6 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
         collective, Group("collective", tuple(range(ranks))), hardware, nbytes, engine_from(arguments)
     )
     check_nodes(setting, algorithm)
+    check_size(setting, algorithm)
     if arguments.show:
         show_hops(setting, algorithm or next(iter(ALGORITHMS[collective])))
     elif algorithm:
@@ -138,6 +142,22 @@ def check_nodes(setting: Setting, algorithm: str | None) -> None:
             f"{p} ranks on nodes of {full} leave the last node {sizes[-1]}: a hierarchy needs --ranks "
             f"{p // full * full}, say."
         )
+
+
+def check_size(setting: Setting, algorithm: str | None) -> None:
+    """Raise UserError where an algorithm that is asked for would send too many messages to wait for."""
+    if setting.collective in ("gather", "scatter"):
+        return  # one message for every rank
+    p, names = setting.group.size, candidates(setting.collective, setting.group, setting.hardware)
+    for name in [algorithm] if algorithm else names:
+        most = STEP_FOR_EVERY_RANK.get(name, MOST_RANKS)
+        if name in STEP_FOR_EVERY_RANK and setting.engine != LOCKSTEP:
+            most = MOST_IN_MESSAGES
+        if p > most:
+            raise UserError(
+                f"{name} among {p:,} ranks sends too many messages to wait for: choose --ranks {most} at "
+                "most, or --algorithm for one that sends fewer."
+            )
 
 
 def hardware_from(arguments: argparse.Namespace) -> Hardware:

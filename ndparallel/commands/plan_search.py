@@ -19,6 +19,8 @@ from ndparallel.search.space import FIXABLE, Fixed, parsed
 from ndparallel.search.tables import as_csv, as_json, show_search, what_if_json
 from ndparallel.search.what_if import Variant, what_if
 
+MOST_TOP = 1000
+
 
 def run_search(arguments: argparse.Namespace, given: Mapping[str, Any]) -> int:
     """Print the best plans; `given` are the options of the plan that were given."""
@@ -50,8 +52,10 @@ def searched(
         else None
     )
     top = 10 if arguments.top is None else arguments.top
-    if top < 1:
-        raise UserError(f"--top is {top}; at least 1 plan can be shown.")
+    if not 1 <= top <= MOST_TOP:
+        raise UserError(
+            f"--top is {top}; choose 1 to {MOST_TOP:,}: each plan that is shown is timed exactly."
+        )
     return search(cluster.job, cluster.gpus, wanted, max_memory=memory, top=top, also=beside)
 
 

@@ -25,6 +25,7 @@ from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows
 from ndparallel.search.scaling_svg import scaling_svg
 
 COLUMNS = ("GPUs and their best plan", "batch", "step", "efficiency", "usual", "MFU", "usual", "its plan")
+MOST_SIZES = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +66,8 @@ def sizes_from(words: str | None) -> list[int]:
         return list(SIZES)
     example = f"--sizes {brief(words)}: write numbers of GPUs with commas, as in 8,64,512"
     sizes = sorted({whole_number(part, example) for part in words.split(",")})
-    if sizes[0] < 1:
-        raise UserError(f"{example}.")
+    if sizes[0] < 1 or len(sizes) > MOST_SIZES:
+        raise UserError(f"{example}; each is a search of its own, so {MOST_SIZES} at most.")
     return sizes
 
 

@@ -24,6 +24,7 @@ MODEL_SIZES = {
     "large": ModelConfig(layers=16, hidden=128, heads=8, kv_heads=2, ffn=352),
 }
 MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
+MOST_TRAINED = 10_000  # steps of a run, which keeps the events of all
 DTYPES = ("float32", "float64")
 WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
 
@@ -63,6 +64,10 @@ class Job:
         for name in ("batch", "microbatches", "steps", "chunks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.steps > MOST_TRAINED:
+            raise UserError(
+                f"steps is {self.steps:,}; choose {MOST_TRAINED:,} at most: a run keeps the events of all."
+            )
         most = self.model.layers + MOST_STAGES_ABOVE_LAYERS
         if self.stage_chunks is not None and not 1 <= self.stage_chunks <= most:
             raise UserError(

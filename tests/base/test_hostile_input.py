@@ -102,7 +102,7 @@ FOR_ALL_RUNS: dict[str, Sequence[str]] = {
     "--hardware": ("nope", "h-nan.json", "directory.json"),
     "--batch": ("0", "-8", "1000000000000"),
     "--microbatches": ("0", "-1"),
-    "--steps": ("0", "-1", DIGITS),
+    "--steps": ("0", "-1", DIGITS, "2147483648"),
     "--seed": ("-1",),
     "--dtype": ("int8",),
     "--strategy": ("nope", "", LETTERS),
@@ -175,7 +175,8 @@ COMMANDS_OPTIONS: dict[tuple[str, ...], dict[str, Sequence[str]]] = {
     ("plan", *PLAN[:-2]): {
         "--gpus": ("0", "-1"),
         "--global-batch": ("0", "-1"),
-        "--top": ("0", "-1", "x"),
+        "--top": ("0", "-1", "x", "1000000000"),
+        "--from-megatron": (*SPECIAL, "directory.json", "missing.json", "empty.txt", ""),
         "--fix": ("tp=0", "tp=x", "tp", "nope=1", f"tp={DIGITS}", "tp=٣", f"{LETTERS}=1"),
         "--max-memory": ("nan", "-1", "80", "x"),
         "--what-if": (
@@ -222,7 +223,7 @@ COMMANDS_OPTIONS: dict[tuple[str, ...], dict[str, Sequence[str]]] = {
     },
     ("scaling", *PLAN[:-2]): {
         "--svg": ("directory.json", "nowhere/a.svg", "empty.txt/a.svg", ""),
-        "--sizes": ("", "x", "0", "8,-1", DIGITS),
+        "--sizes": ("", "x", "0", "8,-1", DIGITS, ",".join(map(str, range(1, 1000)))),
         "--gpus": ("0",),
     },
     ("mesh",): {f"--{axis}": ("0", "-1", "x", "1000000000") for axis in ("tp", "cp", "dp", "pp", "ep")}
@@ -232,6 +233,10 @@ COMMANDS_OPTIONS: dict[tuple[str, ...], dict[str, Sequence[str]]] = {
         "--gpus-per-node": ("0",),
         "--hardware": ("nope", "h-nan.json"),
     },
+    ("schedule", "searched", "--stages", "64"): {"--microbatches": ("4000",)},
+    ("collective", "all_to_all"): {"--ranks": ("8193", "65536")},
+    ("collective", "all_reduce", "--algorithm", "ring"): {"--ranks": ("65536",)},
+    ("collective", "all_reduce", "--engine", "inline"): {"--ranks": ("4096",)},
     ("validate",): {"--cases": (*BROKEN, "c-text.json", "")},
     ("goodput", "--gpus", "8"): {
         "--gpus": ("0", "x", DIGITS),
