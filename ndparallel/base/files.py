@@ -1,11 +1,63 @@
-"""Files that are either whole or not there."""
+"""Files that are read whole and never for long, and written so that they are either whole or not there.
+
+Limit  Only regular files are read: a device or a pipe may have no end.
+"""
 
 import errno
+import json
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import Any
 
+from gpu import si
 from ndparallel.base.errors import UserError
+
+
+def read_bytes(path: str | Path, most_bytes: float) -> bytes:
+    """Return what is in a regular file. Raises UserError, before it reads anything, where there is none or
+    it has more than `most_bytes`."""
+    name = str(path) or "''"
+    if "\0" in name:
+        raise UserError(f"{name}: no file has such a name.")
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                kind = "a pipe" if stat.S_ISFIFO(found.st_mode) else "a device"
+                raise UserError(f"{name}: this is {kind}; name a file.")
+            content = file.read(int(most_bytes) + 1) if found.st_size <= most_bytes else b""
+    except IsADirectoryError:
+        raise UserError(f"{name}: this is a directory; name a file in it.") from None
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {(error.strerror or str(error)).lower()}.") from None
+    size = max(found.st_size, len(content))
+    if size > most_bytes:
+        raise UserError(f"{name}: this file has {si(size, 'B')}; at most {si(most_bytes, 'B')} are read.")
+    return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to would make an open that waits wait for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_text(path: str | Path, most_bytes: float) -> str:
+    """Return the text of a regular file. Raises UserError as read_bytes does, and for what is not UTF-8."""
+    try:
+        return read_bytes(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8 text.") from None
+
+
+def read_json(path: str | Path, most_bytes: float) -> Any:
+    """Return the value in a JSON file. Raises UserError as read_text does, and for what is not JSON."""
+    text = read_text(path, most_bytes)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: this is not JSON: {error}.") from None
 
 
 def write_atomically(path: str | Path, text: str) -> None:

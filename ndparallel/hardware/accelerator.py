@@ -23,7 +23,6 @@ Glossary
     TF32        float32 arrays, multiplied with 10 bits of mantissa
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +31,7 @@ from typing import Any
 
 from gpu import CLASSROOM, Hardware, Link, Operation
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.files import read_json, read_text
 from ndparallel.base.quantities import LEAST, MOST, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
@@ -60,6 +60,7 @@ DTYPES = {
     "float8": "fp8",
     "fp8": "fp8",
 }
+MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
 IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no data sheets
 
 
@@ -140,16 +141,27 @@ def read_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+def read_toml_file(path: Path) -> dict[str, Any]:
+    """Read a TOML file. Raises UserError for what is not TOML, and for a line longer than any number needs:
+    of a key with many dots, tomllib's time grows with the square."""
+    text = read_text(path, MOST_BYTES)
+    longest = max(map(len, text.splitlines()), default=0)
+    if longest > MOST_IN_A_LINE:
+        raise UserError(
+            f"{path}: a line has {longest:,} characters, and a line of TOML may have {MOST_IN_A_LINE:,}."
+        )
+    try:
+        return read_toml(text)
+    except (ValueError, RecursionError) as error:  # tomllib's errors
+        raise UserError(f"{path}: this is not TOML: {error}.") from None
+
+
 def read_hardware(path: Path) -> Accelerator:
     """Read hardware from a JSON or TOML file. Its keys are those of a preset; `based_on = "h100"` takes
     the missing ones from a preset."""
-    try:
-        text = path.read_text("utf-8")
-        table = json.loads(text) if path.suffix == ".json" else read_toml(text)
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}; presets are {', '.join(hardware_names())}.") from None
-    except (ValueError, RecursionError) as error:  # json's, tomllib's and Unicode's errors
-        raise UserError(f"{path} cannot be read: {error}.") from None
+    if not path.exists():
+        raise UserError(f"there is no file {path}; presets are {', '.join(hardware_names())}.")
+    table = read_json(path, MOST_BYTES) if path.suffix == ".json" else read_toml_file(path)
     if not isinstance(table, dict):
         raise UserError(f"{path} must hold one table of keys and values, not {brief(table)}.")
     return accelerator(str(table.pop("name", path.stem)), table)

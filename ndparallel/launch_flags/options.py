@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpu import si
 from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_text
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework
 from ndparallel.launch_flags.read_megatron import Reading
@@ -40,7 +41,7 @@ def script_given(arguments: argparse.Namespace) -> tuple[Framework, Path] | None
     scripts = (
         (framework, Path(path))
         for framework in FRAMEWORKS.values()
-        if (path := getattr(arguments, f"from_{framework.name}", None))
+        if (path := getattr(arguments, f"from_{framework.name}", None)) is not None
     )
     return next(scripts, None)
 
@@ -64,8 +65,9 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     assert framework.read
     refuse_other_options(arguments, framework, path)
     hardware = find_hardware(arguments.hardware)
+    text = text_of(path)
     try:
-        found = framework.read(text_of(path), hardware, gpus=arguments.gpus, vocab=arguments.vocab)
+        found = framework.read(text, hardware, gpus=arguments.gpus, vocab=arguments.vocab)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
@@ -85,17 +87,10 @@ def refuse_other_options(arguments: argparse.Namespace, framework: Framework, pa
 
 def text_of(path: Path) -> str:
     """Raises UserError for what is no readable text."""
-    if not path.exists():
-        raise UserError("there is no such file.")
-    if not path.is_file() and path.is_dir():
-        raise UserError("this is a directory; name the script itself.")
-    try:
-        with path.open("rb") as file:
-            text = file.read(4 * LARGEST + 1).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"byte {error.start} is not UTF-8 text: this is no launch script.") from None
+    text = read_text(path, 4 * LARGEST)
     if "\0" in text or not text.strip():
-        raise UserError("it is empty." if not text.strip() else "it is no text: it has zero bytes.")
+        wrong = "it is empty" if not text.strip() else "it is no text: it has zero bytes"
+        raise UserError(f"{path}: {wrong}.")
     return text
 
 

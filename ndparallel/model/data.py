@@ -13,18 +13,17 @@ import numpy as np
 from numpy.random import default_rng
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_bytes
 
 TEXT = Path(__file__).with_name("text.txt")
+MOST_BYTES = 100e6  # of a text
 
 
 @lru_cache(maxsize=4)
 def read_tokens(path: str | None) -> np.ndarray:
     """The bytes of a file, or of the text that comes with the package. Raises UserError where it can't be
     read."""
-    try:
-        return np.frombuffer(Path(TEXT if path is None else path).read_bytes(), np.uint8)
-    except OSError as error:
-        raise UserError(f"the text {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    return np.frombuffer(read_bytes(TEXT if path is None else path, MOST_BYTES), np.uint8)
 
 
 def batches(

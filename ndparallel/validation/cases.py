@@ -37,16 +37,15 @@ The rules for what is not stated
                           stated
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_json
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
@@ -70,6 +69,7 @@ from ndparallel.validation.words import (
 )
 
 AXES = ("tp", "pp", "dp", "ep", "cp")
+MOST_BYTES = 16e6  # of a file of runs
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
 PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
@@ -103,11 +103,8 @@ class Case:
 
 def read_cases(path: Path | None = None) -> list[dict[str, Any]]:
     """Read the runs of a file, by default of the project's own collection."""
-    file = path or resources.files("ndparallel.validation") / "measured_runs.json"
-    try:
-        cases = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:  # json's and Unicode's
-        raise UserError(f"{file} is not JSON: {error}.") from None
+    file = path or Path(__file__).with_name("measured_runs.json")
+    cases = read_json(file, MOST_BYTES)
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         example = "ndparallel/validation/measured_runs.json"
         raise UserError(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.files import check_writable, write_atomically
+from ndparallel.base.files import check_writable, read_bytes, read_json, read_text, write_atomically
 from ndparallel.commands.command_line import main
 from ndparallel.lessons.main import main as lesson_main
 from ndparallel.lessons.registry import LESSONS, load
@@ -148,3 +148,61 @@ def test_a_link_that_somebody_put_where_the_new_file_is_made_is_never_followed(t
     with pytest.raises(UserError, match="cannot write"):
         write_atomically(path, "new")
     assert victim.read_text() == "mine" and not path.exists()
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: this is a pipe; name a file"):
+        read_bytes(tmp_path / "pipe", 100)
+
+
+def test_a_device_without_end_is_not_read():
+    with pytest.raises(UserError, match="/dev/zero: this is a device; name a file"):
+        read_bytes("/dev/zero", 100)
+
+
+def test_a_file_is_read_up_to_its_limit_and_refused_beyond_it(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b"1" * 100)
+    assert read_bytes(path, 100) == b"1" * 100
+    os.truncate(path, 10**9)  # no byte of which is on the disk, or may come into memory
+    with pytest.raises(UserError, match="a.json: this file has 1.00 GB; at most 100 B are read"):
+        read_bytes(path, 100)
+
+
+def test_a_file_that_says_it_is_empty_is_not_read_without_end():
+    """As those of /proc do."""
+    with pytest.raises(UserError, match="/proc/self/maps: this file has .*; at most 10.0 B are read"):
+        read_bytes("/proc/self/maps", 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "'': cannot be read: no such file"),
+        ("nowhere/a", "nowhere/a: cannot be read: no such file"),
+        (".", r"\.: this is a directory; name a file in it"),
+        ("a\0b", "no file has such a name"),
+        ("x" * 300, "file name too long"),
+    ],
+)
+def test_what_is_no_file_is_named(name, said):
+    with pytest.raises(UserError, match=said):
+        read_bytes(name, 100)
+
+
+def test_text_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b"\xef\xbb\xbf[1]")
+    assert read_text(path, 100) == "[1]" and read_json(path, 100) == [1]
+    path.write_bytes(b"ab\xff")
+    with pytest.raises(UserError, match="byte 2 is not UTF-8 text"):
+        read_text(path, 100)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "9" * 5000])
+def test_what_is_no_json_is_refused(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="a.json: this is not JSON: "):
+        read_json(path, 1e6)

@@ -44,6 +44,7 @@ FILES = {
     "bytes.toml": b"\xff\xff",
     "cut.json": '{"a": ',
     "cut.toml": "a = = 3",
+    "dots.toml": ".".join(["a"] * 20_000) + "=1",
     "list.json": "[1, 2]",
     "null.json": "null",
     "deep.json": "[" * 100_000,
@@ -85,8 +86,26 @@ FILES = {
     "c-type.json": config(model_type=5),
     "c-tied.json": config(tie_word_embeddings="perhaps"),
 }
-BROKEN = ("bytes.json", "cut.json", "list.json", "null.json", "deep.json", "directory.json", "missing.json")
-HARDWARE = [name for name in FILES if name.startswith("h-")] + [*BROKEN, "bytes.toml", "cut.toml", "nope", ""]
+SPECIAL = ("pipe.json", "huge.json", "device.json")  # whose reading would not end, or not soon
+BROKEN = (
+    *SPECIAL,
+    "bytes.json",
+    "cut.json",
+    "list.json",
+    "null.json",
+    "deep.json",
+    "directory.json",
+    "missing.json",
+)
+TOML = ("bytes.toml", "cut.toml", "dots.toml", "pipe.toml", "huge.toml", "device.toml")
+HARDWARE = [name for name in FILES if name.startswith("h-")] + [
+    *BROKEN,
+    "bytes.toml",
+    "cut.toml",
+    "nope",
+    "",
+    *TOML,
+]
 WRONG_IN_CONFIGS = {
     name: key
     for name, text in FILES.items()
@@ -96,7 +115,7 @@ WRONG_IN_CONFIGS = {
 } | {"c-heads.json": "7 heads"}
 CONFIGS = [name for name in FILES if name.startswith("c-")] + [*BROKEN, "nope", ""]
 FOR_ALL_RUNS: dict[str, Sequence[str]] = {
-    "--text": ("missing.txt", "directory.json", "empty.txt", "short.txt", ""),
+    "--text": (*SPECIAL, "missing.txt", "directory.json", "empty.txt", "short.txt", ""),
     "--gpus": ("0", "-1", "x", "1.5", "٣", DIGITS),
     "--gpus-per-node": ("0", "-2"),
     "--hardware": ("nope", "h-nan.json", "directory.json"),
@@ -153,22 +172,8 @@ OF_PLANS = {
     "--dtype": ("x",),
     "--layers": ("4",),
 }
-SIZES = (
-    "--gpus",
-    "8",
-    "--global-batch",
-    "8",
-    "--layers",
-    "4",
-    "--hidden",
-    "64",
-    "--heads",
-    "4",
-    "--ffn",
-    "128",
-    "--vocab",
-    "100",
-)
+MODEL = ("--layers=4", "--hidden=64", "--heads=4", "--ffn=128", "--vocab=100")
+SIZES = ("--gpus=8", "--global-batch=8", *MODEL)
 COMMANDS_OPTIONS: dict[tuple[str, ...], dict[str, Sequence[str]]] = {
     ("plan", *PLAN): OF_PLANS | {"--tokens": ("nan", "0", "-1", "inf", "x")},
     ("explain", *PLAN): OF_PLANS,
@@ -285,6 +290,11 @@ def run(program, arguments):
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("hostile")
     (path / "directory.json").mkdir()
+    for ending in ("json", "toml"):
+        os.mkfifo(path / f"pipe.{ending}")
+        (path / f"huge.{ending}").touch()
+        os.truncate(path / f"huge.{ending}", 10**9)
+        (path / f"device.{ending}").symlink_to("/dev/zero")
     for name, content in FILES.items():
         (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return path

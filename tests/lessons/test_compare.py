@@ -175,7 +175,7 @@ def test_any_strategy_of_any_lesson_can_be_asked_for(capsys):
         (["--gpus", "5", "--strategy", "DDP ring"], "a batch of 8 sequences cannot be cut into 5"),
         (["--gpus", "0"], "0 GPUs cannot train anything"),
         (["--strategy", "DPD ring"], "Did you mean 'DDP ring'?"),
-        (["--text", "nowhere.txt"], "'nowhere.txt' cannot be read"),
+        (["--text", "nowhere.txt"], "nowhere.txt: cannot be read: no such file"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence_and_exit_code_2(capsys, options, sentence):

@@ -463,17 +463,15 @@ def test_a_file_that_is_no_json_is_named(tmp_path, content, sentence):
 
 
 def test_a_directory_or_no_file_is_named(tmp_path):
-    assert (
-        refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is not a file; name the config.json itself."
-    )
-    assert "cannot be read: No such file" in refusal(find_model, str(tmp_path / "config.json"))
+    assert refusal(find_model, str(tmp_path)) == f"{tmp_path}: this is a directory; name a file in it."
+    assert "cannot be read: no such file" in refusal(find_model, str(tmp_path / "config.json"))
     assert "unknown model or file 'a\\x00b'" in refusal(find_model, "a\x00b")
     assert refusal(from_huggingface, "a\x00b/config.json")
 
 
 def test_a_device_is_not_read_without_end():
     if os.path.exists("/dev/zero"):
-        assert "this is not a file" in refusal(from_huggingface, "/dev/zero")
+        assert "this is a device" in refusal(from_huggingface, "/dev/zero")
 
 
 JUNK = st.recursive(

@@ -9,17 +9,19 @@ prediction, layers beside the model that predict tokens further ahead.
 """
 
 import json
-import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_json
 from ndparallel.planner.models.config import Config
 from ndparallel.planner.models.families import FAMILIES, Family
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_choice
+
+MOST_BYTES = 4e6  # of a config.json
 
 
 def from_huggingface(path: str | Path) -> ModelShape:
@@ -30,8 +32,11 @@ def from_huggingface(path: str | Path) -> ModelShape:
     architecture that we cannot count.
     """
     path = Path(path)
+    entries = read_json(path, MOST_BYTES)
     try:
-        return shape_of(load_object(path), name_of(path), source=str(path))
+        if not isinstance(entries, dict):
+            raise UserError(f"an object with keys is needed, not {reprlib.repr(entries)}.")
+        return shape_of(entries, name_of(path), source=str(path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -39,23 +44,6 @@ def from_huggingface(path: str | Path) -> ModelShape:
 def name_of(path: Path) -> str:
     """Name a model after its file, or after the folder of a config.json."""
     return path.parent.name or path.stem if path.name == "config.json" else path.stem
-
-
-def load_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in the file at `path`."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise UserError("this is not a file; name the config.json itself.")
-    try:
-        entries = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"byte {error.start} is not UTF-8 text.") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"this is not JSON: {error}.") from None
-    if not isinstance(entries, dict):
-        raise UserError(f"an object with keys is needed, not {reprlib.repr(entries)}.")
-    return entries
 
 
 def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
