@@ -59,7 +59,7 @@ class Measurement:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """Of every step; none where the run has none."""
+        """The losses of every step; none where the run has none."""
         return () if self.loss is None else (*self.earlier_losses, self.loss)
 
 

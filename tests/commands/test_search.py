@@ -212,7 +212,7 @@ def test_scaling_says_where_a_model_does_not_fit(capsys):
         ("plan", ["--fix", "sequence_parallel=maybe"], "True"),
         ("plan", ["--max-memory", "70"], "has no unit"),
         ("plan", ["--max-memory", "1GiB"], "none of"),
-        ("plan", ["--top", "0"], "at least 1 plan"),
+        ("plan", ["--top", "0"], "choose 1 to 1,000"),
         ("plan", ["--search", "--shards", "2"], "nothing to search with"),
         ("plan", ["--json", "--csv"], "choose one"),
         ("plan", ["--hardware", "pocket"], "real framework"),

@@ -353,9 +353,7 @@ def test_no_memory_is_one_sentence_at_the_command_line(engine):
         text=True,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(
-        r"error: (rank \d found no memory|no memory is left).*Unable to allocate.*\n", done.stderr
-    )
+    assert re.fullmatch(r"error: (rank \d found no memory|no memory is left)[^\n]*\n", done.stderr)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
