@@ -232,15 +232,16 @@ class PipelineTimer:
     def breakdown(self) -> TimeBreakdown:
         """Seconds of the rank that is done last. Of what it waits, the imbalance is what it would wait were
         the pipeline always full: as long as a full round takes more than its own work of one."""
-        ends, (silent_end, pace) = self.ends_of(self.unreduced), self.without_messages
-        end = ends.end[self.last]
+        reduces = self.plan.zero == 2
+        ends = self.ends_of(self.unreduced) if reduces else self.ends
+        end, (silent_end, pace) = ends.end[self.last], self.without_messages
         # rounds that are not timed one by one may fall short by some thousandths
         waits = max(0.0, end - float(self.busy.total))
         for_messages = min(waits, max(0.0, end - silent_end))
         imbalance = min(waits - for_messages, self.microbatches * (pace - self.work_by_rank[self.last]))
         bubble = waits - for_messages - imbalance
         waiting = TimeBreakdown(pp=for_messages, bubble=bubble, imbalance=imbalance)
-        if self.plan.zero == 2:
+        if reduces:
             waiting["dp"] = self.ends.end[self.last] - end
         return self.busy + self.tails[self.last] + waiting
 

@@ -117,8 +117,7 @@ def to_experts(pricing: Pricing) -> list[list[Any]]:
 
 
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
-    """Software that overlaps no messages stands still for one in F and one in I; ZeRO-2 without a pipeline
-    reduces every microbatch."""
+    """Software that overlaps no messages stands still for one in F and one in I."""
     plan, standing = pricing.plan, 0.0 if pricing.job.stack.pp_overlap else sum(message_seconds(pricing))
     forward, inputs, weights = passes
     forward[0] = inputs[0] = standing * (np.asarray(plan.pp) > 1)
