@@ -179,9 +179,13 @@ def test_no_rank_ends_before_its_line_has_reduced_every_microbatch(schedule, ban
 
 @pytest.mark.parametrize(("zero", "times"), [(1, 1), (2, 2)])  # ZeRO-2 also without what it reduces
 def test_a_pipeline_is_timed_once_for_its_ends(monkeypatch, zero, times):
-    timed, ends_of = [], PipelineTimer.ends_of
-    monkeypatch.setattr(
-        PipelineTimer, "ends_of", lambda self, work: timed.append(work) or ends_of(self, work)
-    )
+    timed: list[Work] = []
+    ends_of = PipelineTimer.ends_of
+
+    def counted(timer, work):
+        timed.append(work)
+        return ends_of(timer, work)
+
+    monkeypatch.setattr(PipelineTimer, "ends_of", counted)
     time_step(job(), Plan(tp=8, pp=4, dp=2, zero=zero))
     assert len(timed) == times
