@@ -1,8 +1,7 @@
 """One GPU: its clock, its memory, and the three things it does: compute, send, receive.
 
 Idea   A GPU here moves real numpy arrays, so its results can be checked, and carries a simulated clock, so
-       its seconds are those of the modelled hardware: exact, and the same on every computer. Nobody sleeps
-       and nobody looks at the wall clock.
+       its seconds are those of the modelled hardware: exact, and the same on every computer.
 Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.
        send: n / bandwidth, and the message arrives latency + n / bandwidth after it left.
 Limit  Streams of one GPU do not slow one another, on its processor or on a link they share.
@@ -14,8 +13,8 @@ Glossary
               both directions at once
     what      the name of a message; `receive` takes the oldest message of its source with that name
     handle    work under way on another stream; its result is there after `wait()`, and not before
-    exposed   communication that the compute stream waits for: every event on that stream that is not compute
 
+Messages, events and what can go wrong with them have their records in ndparallel/base/.
 Run `python gpu.py` for the whole project on one screen.
 """
 
@@ -24,36 +23,23 @@ import os
 for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ.setdefault(_threads, "1")  # one thread a GPU: must be said before numpy is imported
 
-import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-COMPUTE, SEND, RECEIVE, COLLECTIVE, WAIT, MEMORY = (
-    "compute",
-    "send",
-    "receive",
-    "collective",
-    "wait",
-    "memory",
-)
-MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "buffers")
+from ndparallel.base.events import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, RECEIVE, SEND, WAIT, Event
+from ndparallel.base.gpu_errors import MismatchError, OutOfMemoryError, mismatch, out_of_memory, say
+from ndparallel.base.messages import Mailboxes, Message, is_size_only, snapshot, unpack
+from ndparallel.base.quantities import si
 
-
-def si(value: float, unit: str) -> str:
-    """Write a quantity with three digits and the prefix that fits: si(0.00312, "s") is "3.12 ms"."""
-    if not value or not math.isfinite(value):
-        return f"{value:.0f} {unit}"
-    digits, exponent = f"{value:.2e}".split("e")  # rounded first, so that 999.9 becomes 1.00 k
-    group = min(max(int(exponent) // 3, -3), 5)
-    places = min(max(2 - int(exponent) + 3 * group, 0), 2)
-    return (
-        f"{float(digits) * 10.0 ** (int(exponent) - 3 * group):.{places}f} "
-        f"{'num kMGTP'[group + 3].strip()}{unit}"
-    )
+__all__ = [
+    "COLLECTIVE", "COMPUTE", "MEMORY", "MEMORY_KINDS", "RECEIVE", "SEND", "WAIT", "Event",
+    "CLASSROOM", "Hardware", "Link", "Operation", "GPU", "Handle", "Pending", "Stream",
+    "Mailboxes", "Message", "MismatchError", "OutOfMemoryError", "is_size_only", "say", "si", "snapshot",
+]  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------- the hardware
@@ -98,15 +84,10 @@ class Hardware:
     def seconds(self, operation: Operation):
         """Price an operation: the only place that does. Takes numbers or numpy arrays in the operation's
         fields alike."""
-        computing, moving = (
-            operation.flops / self.rate(operation),
-            operation.bytes / self.memory_bandwidth_bytes_per_second,
-        )
-        busy = (
-            max(computing, moving)
-            if type(computing) is type(moving) is float
-            else np.maximum(computing, moving)
-        )
+        computing = operation.flops / self.rate(operation)
+        moving = operation.bytes / self.memory_bandwidth_bytes_per_second
+        numbers = type(computing) is type(moving) is float
+        busy = max(computing, moving) if numbers else np.maximum(computing, moving)
         return busy + operation.kernels * self.kernel_overhead_seconds
 
     def rate(self, operation: Operation):
@@ -130,90 +111,6 @@ CLASSROOM = Hardware(
     across=_CLASSROOM_LINK,
     source="round numbers for the blackboard",
 )
-
-
-# ---------------------------------------------------------------------------------------- messages and events
-
-
-class Message(NamedTuple):
-    """An array under way. GPUs pass plain tuples of this shape. `what` names the message; `call` is the
-    collective it belongs to, so that a mismatch can name both sides."""
-
-    what: Any
-    call: tuple | None
-    departed: float
-    first_byte: float
-    wire_seconds: float
-    array: np.ndarray
-    release: Callable[[], None] | None = None  # given where the array is only lent by the transport
-
-
-class Event(NamedTuple):
-    """One event of one GPU, kept as a plain tuple of this shape. Timelines, traces and tables are drawn
-    from events alone."""
-
-    rank: int
-    stream: str
-    kind: str
-    what: Any
-    start: float
-    end: float
-    bytes: float = 0
-    flops: float = 0
-    peer: Any = None  # the other rank of a message, the ranks of a collective, the stream that was waited for
-
-
-class Mailboxes:
-    """The smallest transport: all GPUs in one process, a queue for every (target, source, what)."""
-
-    def __init__(self) -> None:
-        self.boxes: dict[tuple, deque[Message]] = defaultdict(deque)
-
-    def of(self, rank: int) -> "Mailbox":
-        return Mailbox(self.boxes, rank)
-
-
-class Mailbox(NamedTuple):
-    boxes: dict[tuple, deque[Message]]
-    rank: int
-
-    def post(self, target: int, message: tuple) -> None:
-        message = Message(*message)
-        self.boxes[target, self.rank, message.what].append(message._replace(array=snapshot(message.array)))
-
-    def wait(self, source: int, what: Any) -> tuple:
-        return self.boxes[self.rank, source, what].popleft()
-
-
-def is_size_only(array: np.ndarray) -> bool:
-    """Whether an array is only a size: one element broadcast over a shape, as np.broadcast_to(np.float32(0),
-    shape) makes it."""
-    return not array.flags.writeable and not any(array.strides)
-
-
-def snapshot(array: np.ndarray) -> np.ndarray:
-    """Copy an array, unless it is only a size and has no content to protect."""
-    return array if is_size_only(array) else array.copy()
-
-
-class MismatchError(RuntimeError):
-    """Two ranks disagree about the message between them."""
-
-
-class OutOfMemoryError(RuntimeError):
-    """The GPU's memory is full."""
-
-
-def say(what: Any) -> str:
-    """Name a message in words."""
-    match what:
-        case ((str(group), int(number)), step):
-            return f"step {step} of collective {number} of group {group!r}"
-        case ("F", int(stage), int(microbatch)):
-            return f"activations of microbatch {microbatch} for stage {stage}"
-        case ("B", int(stage), int(microbatch)):
-            return f"gradients of microbatch {microbatch} for stage {stage}"
-    return repr(what)
 
 
 # ---------------------------------------------------------------------------------------------------- the GPU
@@ -366,23 +263,19 @@ class GPU:
         stream.now = end = start + seconds
         if self.keep_events:
             what = name or operation.name
-            self.events.append(
-                (self.rank, stream.name, COMPUTE, what, start, end, operation.bytes, operation.flops, None)
-            )
+            flops, nbytes = operation.flops, operation.bytes
+            self.events.append((self.rank, stream.name, COMPUTE, what, start, end, nbytes, flops, None))
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits
         for the receiver."""
-        link = self._links.get(target) or self._links.setdefault(
-            target, self.hardware.link(self.rank, target)
-        )
+        link = self._links.get(target) or self._find_link(target)
         stream, nbytes = self.current, array.nbytes
         start = stream.now
         wire_seconds = nbytes / link.bandwidth_bytes_per_second
         stream.now = end = start + wire_seconds
-        self.transport.post(
-            target, (what, self.call, start, start + link.latency_seconds, wire_seconds, array, None)
-        )
+        message = (what, self.call, start, start + link.latency_seconds, wire_seconds, array, None)
+        self.transport.post(target, message)
         if self.keep_events:
             self.events.append((self.rank, stream.name, SEND, what, start, end, nbytes, 0, target))
 
@@ -399,7 +292,7 @@ class GPU:
         if (call is not self.call and call != self.call) or (
             into is not None and (array.shape != into.shape or array.dtype != into.dtype)
         ):
-            raise MismatchError(self._mismatch(source, what, call, array, into))
+            raise mismatch(what, (self.rank, self.call, into), (source, call, array))
         stream = self.current
         free, now = stream.incoming_free, stream.now
         stream.incoming_departed = departed
@@ -408,22 +301,11 @@ class GPU:
             stream.now = done
         if self.keep_events:
             start, end = departed if departed > now else now, stream.now
-            self.events.append(
-                (
-                    self.rank,
-                    stream.name,
-                    RECEIVE,
-                    what,
-                    start if start < end else end,
-                    end,
-                    array.nbytes,
-                    0,
-                    source,
-                )
-            )
+            start = start if start < end else end
+            self.events.append((self.rank, stream.name, RECEIVE, what, start, end, array.nbytes, 0, source))
         if into is None and release is None:
             return array
-        return _unpack(array, release, into, combine)
+        return unpack(array, release, into, combine)
 
     def isend(self, target: int, array: np.ndarray, what: Any, stream: str = "p2p") -> Handle:
         """Send on another stream; the handle's wait waits until the array has left."""
@@ -436,15 +318,8 @@ class GPU:
         """Announce a receive on another stream; the handle's wait returns the array."""
         return Pending(self, source, what, into, stream)
 
-    def _mismatch(
-        self, source: int, what: Any, call: tuple | None, array: np.ndarray, into: np.ndarray | None
-    ) -> str:
-        here = _describe(self.call, into)
-        there = _describe(call, array)
-        return (
-            f"rank {self.rank} and rank {source} disagree about {say(what)}: rank {self.rank} is in {here}, "
-            f"rank {source} sent {there}"
-        )
+    def _find_link(self, target: int) -> Link:
+        return self._links.setdefault(target, self.hardware.link(self.rank, target))
 
     # ---- memory
 
@@ -454,7 +329,7 @@ class GPU:
         self.held_bytes[kind] += nbytes
         total = sum(self.held_bytes.values())
         if not total <= self.hardware.memory_bytes:  # nor is NaN
-            raise OutOfMemoryError(self._breakdown(kind, nbytes, total))
+            raise out_of_memory(self.rank, self.hardware.memory_bytes, kind, nbytes, self.held_bytes)
         if total > sum(self.peak_bytes.values()):
             self.peak_bytes = dict(self.held_bytes)
         self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
@@ -462,37 +337,6 @@ class GPU:
     def free(self, kind: str, nbytes: float) -> None:
         self.held_bytes[kind] -= nbytes
         self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
-
-    def _breakdown(self, kind: str, nbytes: float, total: float) -> str:
-        held = ", ".join(f"{name} {si(size, 'B')}" for name, size in self.held_bytes.items() if size)
-        limit, more = si(self.hardware.memory_bytes, "B"), si(nbytes, "B")
-        return (
-            f"GPU {self.rank} has {limit} of memory, and {more} more of {kind} made it {si(total, 'B')}, the "
-            f"step not yet done: {held}"
-        )
-
-
-def _unpack(
-    array: np.ndarray, release: Callable[[], None] | None, into: np.ndarray | None, combine: Callable | None
-) -> np.ndarray:
-    if into is None:
-        into = array.copy()
-    elif not into.flags.writeable:
-        pass  # only a size: no content to write
-    elif combine is None:
-        into[...] = array
-    else:
-        combine(into, array, out=into)
-    if release is not None:
-        release()
-    return into
-
-
-def _describe(call: tuple | None, array: np.ndarray | None) -> str:
-    payload = "" if array is None else f" of {array.dtype}{list(array.shape)}"
-    return (
-        f"{' '.join(str(part) for part in call)}{payload}" if call else f"a point-to-point message{payload}"
-    )
 
 
 # ---------------------------------------------------------------------------------------------- demonstration
@@ -543,14 +387,11 @@ def story() -> str:
     seconds = demonstration()
     return "\n".join(
         [
-            "16 items of 20 units, gradients of 500 units; 0.1 s a compute unit, 0.05 s latency, 0.01 s a "
-            "data unit\n",
-            *(
-                f"{name:<32} {value:5.1f} s   {seconds['one GPU'] / value:.2f}x"
-                for name, value in seconds.items()
-            ),
-            "\nFour GPUs are slower than one until they share the talking: all four links of the ring are "
-            "busy at once.\n",
+            "16 items of 20 units, gradients of 500 units; "
+            "0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n",
+            *(f"{name:<32} {its:5.1f} s   {seconds['one GPU'] / its:.2f}x" for name, its in seconds.items()),
+            "\nFour GPUs are slower than one until they share the talking: "
+            "all four links of the ring are busy at once.\n",
         ]
     )
 

@@ -9,8 +9,6 @@ import gpu
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ndparallel.collective import algorithms  # enters its algorithms beside those of collectives.py
-
 if TYPE_CHECKING:  # what the table below does, in words that type checkers read; a test holds them equal
     from collectives import Group as Group
     from gpu import (
@@ -88,10 +86,12 @@ __all__ = [*PUBLIC]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on its first use, and with it the pictures that notebooks show."""
+    """Import a public name on its first use, and with it the pictures that notebooks show and the algorithms
+    of collective/algorithms.py, beside those of collectives.py."""
     if name not in PUBLIC:
         raise AttributeError(f"module 'ndparallel' has no attribute {name!r}")
-    import_module("ndparallel.drawing.notebook")
+    for registering in ("ndparallel.collective.algorithms", "ndparallel.drawing.notebook"):
+        import_module(registering)
     module, _, attribute = PUBLIC[name].partition(":")
     globals()[name] = value = getattr(import_module(module), attribute)
     return value

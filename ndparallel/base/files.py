@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from gpu import si
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import si
 
 
 def read_bytes(path: str | Path, most_bytes: float) -> bytes:

@@ -1,4 +1,5 @@
-"""Quantities as people write them: "400Gb/s", "80GiB", "5us", "989 TFLOP/s" become SI numbers.
+"""Quantities as people write them: "400Gb/s", "80GiB", "5us", "989 TFLOP/s" become SI numbers; `si` writes
+them.
 
 Idea   number, prefix, unit. A capital B is a byte, a small b a bit; k M G T P count in thousands, Ki Mi Gi Ti
        in 1024s.
@@ -67,6 +68,19 @@ _NUMBER_AND_UNIT = re.compile(
     r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity)\b)\s*(.*?)\s*",
     re.IGNORECASE | re.ASCII,
 )
+
+
+def si(value: float, unit: str) -> str:
+    """Write a quantity with three digits and the prefix that fits: si(0.00312, "s") is "3.12 ms"."""
+    if not value or not math.isfinite(value):
+        return f"{value:.0f} {unit}"
+    digits, exponent = f"{value:.2e}".split("e")  # rounded first, so that 999.9 becomes 1.00 k
+    group = min(max(int(exponent) // 3, -3), 5)
+    places = min(max(2 - int(exponent) + 3 * group, 0), 2)
+    return (
+        f"{float(digits) * 10.0 ** (int(exponent) - 3 * group):.{places}f} "
+        f"{'num kMGTP'[group + 3].strip()}{unit}"
+    )
 
 
 def whole_number(text: str, name: str = "") -> int:

@@ -1,0 +1,32 @@
+"""Events: the trace that every operation of a GPU leaves. Timelines, traces and tables are drawn from events
+alone.
+
+Glossary
+    COMPUTE      an operation, with its FLOPs and bytes
+    SEND         a message, for as long as its sender is busy with it
+    RECEIVE      a message, from when its receiver waited and it had left until it was there
+    COLLECTIVE   one event that spans the messages of a collective
+    WAIT         a stream that waits for work on another, which is its `peer`
+    MEMORY       bytes held of one of MEMORY_KINDS from here on: `what` is the kind
+"""
+
+from typing import Any, NamedTuple
+
+COMPUTE, SEND, RECEIVE = "compute", "send", "receive"
+COLLECTIVE, WAIT, MEMORY = "collective", "wait", "memory"
+MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "buffers")
+
+
+class Event(NamedTuple):
+    """One event of one GPU, kept as a plain tuple of this shape: times in seconds, and what was moved and
+    computed in them."""
+
+    rank: int
+    stream: str
+    kind: str
+    what: Any
+    start: float
+    end: float
+    bytes: float = 0
+    flops: float = 0
+    peer: Any = None  # the other rank of a message, the ranks of a collective, the stream that was waited for

@@ -1,0 +1,58 @@
+"""Errors of a GPU, in sentences: a message that is not the one expected, and memory that is full."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ndparallel.base.quantities import si
+
+
+class MismatchError(RuntimeError):
+    """Two ranks disagree about the message between them."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """The GPU's memory is full."""
+
+
+def say(what: Any) -> str:
+    """Name a message in words."""
+    match what:
+        case ((str(group), int(number)), step):
+            return f"step {step} of collective {number} of group {group!r}"
+        case ("F", int(stage), int(microbatch)):
+            return f"activations of microbatch {microbatch} for stage {stage}"
+        case ("B", int(stage), int(microbatch)):
+            return f"gradients of microbatch {microbatch} for stage {stage}"
+    return repr(what)
+
+
+def mismatch(
+    what: Any,
+    receiver: tuple[int, tuple | None, np.ndarray | None],
+    sender: tuple[int, tuple | None, np.ndarray],
+) -> MismatchError:
+    """Return the error of a message that sender and receiver take for different things. Each side is its
+    rank, the collective it is in, and its array."""
+    (rank, here, into), (source, there, array) = receiver, sender
+    return MismatchError(
+        f"rank {rank} and rank {source} disagree about {say(what)}: rank {rank} is in "
+        f"{_described(here, into)}, rank {source} sent {_described(there, array)}"
+    )
+
+
+def _described(call: tuple | None, array: np.ndarray | None) -> str:
+    payload = "" if array is None else f" of {array.dtype}{list(array.shape)}"
+    return f"{' '.join(map(str, call))}{payload}" if call else f"a point-to-point message{payload}"
+
+
+def out_of_memory(
+    rank: int, memory_bytes: float, kind: str, nbytes: float, held_bytes: Mapping[str, float]
+) -> OutOfMemoryError:
+    """Return the error of `nbytes` more of one kind that do not fit; they are counted in `held_bytes`."""
+    held = ", ".join(f"{name} {si(size, 'B')}" for name, size in held_bytes.items() if size)
+    return OutOfMemoryError(
+        f"GPU {rank} has {si(memory_bytes, 'B')} of memory, and {si(nbytes, 'B')} more of {kind} made it "
+        f"{si(sum(held_bytes.values()), 'B')}, the step not yet done: {held}"
+    )
