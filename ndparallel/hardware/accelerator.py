@@ -77,6 +77,7 @@ class Accelerator(Hardware):
     # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
     efficiency: Curve = ()
     description: str = ""
+    gpus_per_host: int = 0  # where a node, one NVLink, is of several hosts; 0 where it is one
 
     def rate(self, operation: Operation):
         """Return the FLOP/s that an operation achieves: its dtype's peak, times the matmul fraction, times
@@ -128,10 +129,18 @@ def hardware_names() -> list[str]:
     return [*IDEALIZED, *data_sheets()]
 
 
+def host_size(hardware: Hardware) -> int:
+    """Return the GPUs of one machine: a node's, or fewer where several machines share one NVLink."""
+    return getattr(hardware, "gpus_per_host", 0) or hardware.gpus_per_node
+
+
 @cache
 def data_sheets() -> dict[str, dict[str, Any]]:
-    """Return the tables of `presets.toml` by name."""
-    return read_toml(Path(__file__).with_name("presets.toml").read_text("utf-8"))
+    """Return the tables of `presets.toml` by name, each with the figures of the one that it is based on."""
+    whole: dict[str, dict[str, Any]] = {}
+    for name, table in read_toml(Path(__file__).with_name("presets.toml").read_text("utf-8")).items():
+        whole[name] = {**whole.get(table.get("based_on", ""), {}), **table}
+    return whole
 
 
 def read_toml(text: str) -> dict[str, Any]:
@@ -180,19 +189,26 @@ QUANTITIES = {
 }
 MAY_BE_ZERO = ("latency_inside", "latency_across", "kernel_overhead")
 MOST_COUNT = 2**24
-COUNTS, FRACTIONS = ("gpus_per_node", "multiprocessors"), ("matmul_fraction",)
+COUNTS, FRACTIONS = ("gpus_per_node", "gpus_per_host", "multiprocessors"), ("matmul_fraction",)
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
     "kernel_overhead": KERNEL_OVERHEAD_SECONDS,
     "power_limit": None,
+    "gpus_per_host": None,
     "joules_per_flop": None,
     "attention": {},
     "efficiency": (),
     "description": "",
     "source": "",
+    "words": (),
 }
-KEYS = ("peak", *FRACTIONS, *COUNTS, *(key for key in QUANTITIES if key not in OPTIONAL), *OPTIONAL)
+KEYS = (
+    "peak",
+    *FRACTIONS,
+    *(key for key in (*COUNTS, *QUANTITIES) if key not in OPTIONAL),
+    *OPTIONAL,
+)
 
 
 def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
@@ -214,9 +230,20 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         memory_bytes=value["memory"],
         kernel_overhead_seconds=value["kernel_overhead"],
         gpus_per_node=value["gpus_per_node"],
+        gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
         inside=Link(value["latency_inside"], value["bandwidth_inside"] * INSIDE_FRACTION),
         across=Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION),
     )
+
+
+def checked_host(name: str, host: int, node: int) -> int:
+    """Return the GPUs of a host, no more than a node's. Raises UserError where hosts do not fill a node."""
+    if host and node % min(host, node):
+        raise UserError(
+            f"hardware {name!r}: hosts of {host} GPUs do not fill a node of {node}: change gpus_per_host or "
+            "gpus_per_node."
+        )
+    return min(host, node)
 
 
 def sustained_fraction(value: Mapping[str, Any]) -> float:
@@ -232,11 +259,8 @@ def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     base = table.get("based_on", "")
     if base and str(base) not in data_sheets():
         raise unknown("hardware", str(base), data_sheets())
-    whole = {
-        **OPTIONAL,
-        **data_sheets().get(str(base), {}),
-        **{key: value for key, value in table.items() if key != "based_on"},
-    }
+    whole = {**OPTIONAL, **data_sheets().get(str(base), {}), **table}
+    whole.pop("based_on", None)
     for key in whole:
         if key not in KEYS:
             raise unknown(f"key of hardware {name!r}:", key, KEYS)
@@ -257,7 +281,7 @@ def _value(name: str, key: str, given: Any):
             else _positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
         )
     if key in COUNTS:
-        return _count(subject, given)
+        return None if given is None else _count(subject, given)
     if key in FRACTIONS:
         return _number(subject, given, 1)
     if key == "joules_per_flop":

@@ -15,6 +15,7 @@ from dataclasses import replace
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import count
+from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.pipeline.catalog import RECIPES, names_in
@@ -97,8 +98,8 @@ def launcher(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def nodes_of(job: TrainingJob, plan: Plan) -> str:
-    """torchrun's options. Raises UserError where the last node is not full."""
-    each = min(job.hardware.gpus_per_node, int(plan.gpus))
+    """torchrun's options, whose node is a host. Raises UserError where the last one is not full."""
+    each = min(host_size(job.hardware), int(plan.gpus))
     if plan.gpus % each:
         near = max(1, round(plan.gpus / each)) * each
         raise UserError(

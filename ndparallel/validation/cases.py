@@ -5,7 +5,7 @@ Idea   A file lists runs in one format, each with its source. What a run does no
 Limit  What the format cannot say: offloading, ranks that differ. What cannot be expressed says why.
 
 The rules for what is not stated
-    GPU                   by its name (hardware/presets.toml, other_gpus.toml); an unknown one by its data
+    GPU                   by its name (hardware/presets.toml); an unknown one by its data
                           sheet, else as the preset whose peak is nearest
     framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights
     attention             the software's; fused or not where the run says so

@@ -1,21 +1,19 @@
 """The GPU of a measured run: what the run states of it, and what its name stands for.
 
-Idea   A run names a GPU and gives its data sheet. What it does not give is a preset's, or that of a GPU in
-       other_gpus.toml. A name that is in neither takes the preset whose peak is nearest, with its own data
-       sheet, and as large a part of its peak.
+Idea   A run names a GPU and gives its data sheet. What it does not give is the preset's that the name
+       stands for. A name that is no preset's takes the one whose peak is nearest, with its own data sheet,
+       and as large a part of its peak.
 Limit  An unknown GPU without a peak and a memory bandwidth says so: nothing follows from a name alone.
 """
 
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
-from ndparallel.hardware.accelerator import Accelerator, accelerator, data_sheets, read_toml
+from ndparallel.hardware.accelerator import Accelerator, accelerator, data_sheets
 
 STATED = {  # the run's key: ours, and bytes, bytes per second or counts in its unit
     "memory_gb": ("memory", 2**30),
@@ -24,7 +22,6 @@ STATED = {  # the run's key: ours, and bytes, bytes per second or counts in its 
     "inter_node_gbit_per_s_per_gpu": ("bandwidth_across", 1e9 / 8),
     "gpus_per_node": ("gpus_per_node", 1),
 }
-UNITS = dict(STATED.values())
 PEAK = "peak_bf16_tflops"
 
 
@@ -41,13 +38,13 @@ def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
 def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures that a run states, in our names and units. A null, a zero or a word that is no
     number states nothing."""
-    given = {
+    given: dict[str, Any] = {
         ours: number_in(hardware.get(key)) * unit
         for key, (ours, unit) in STATED.items()
         if number_in(hardware.get(key))
     }
     if "gpus_per_node" in given:
-        given["gpus_per_node"] = int(given["gpus_per_node"])
+        given |= {"gpus_per_node": int(given["gpus_per_node"]), "gpus_per_host": None}
     return given | ({"peak": number_in(hardware[PEAK]) * 1e12} if number_in(hardware.get(PEAK)) else {})
 
 
@@ -67,25 +64,14 @@ def power_limit(name: str) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------- what is known
 
 
-@cache
-def other_gpus() -> dict[str, dict[str, Any]]:
-    return read_toml(Path(__file__).with_name("other_gpus.toml").read_text("utf-8"))
-
-
 def known_gpu(name: str) -> dict[str, Any] | None:
-    """Return the preset that a name stands for, with the differences of the GPU's own data sheet."""
+    """Return the preset that a name stands for; of several the one with most words."""
     found = [
-        entry
-        for entry in other_gpus().values()
-        if all(has_word(word, name.lower()) for word in entry["words"])
+        (len(table["words"]), gpu)
+        for gpu, table in data_sheets().items()
+        if all(has_word(word, name.lower()) for word in table["words"])
     ]
-    if not found:
-        return None
-    entry = {key: value for key, value in found[-1].items() if key not in ("words", "based_on", "peak")}
-    table = preset(found[-1]["based_on"]) | {
-        key: value * UNITS[key] if key in UNITS else value for key, value in entry.items()
-    }
-    return with_peak(table, found[-1]["peak"] * 1e12) if "peak" in found[-1] else table
+    return preset(max(found)[1]) if found else None
 
 
 def has_word(word: str, name: str) -> bool:
@@ -110,15 +96,15 @@ def with_peak(table: Mapping[str, Any], peak: float) -> dict[str, Any]:
 
 
 def like_nearest(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset with the nearest peak, its power in proportion, for a GPU that comes with its own
-    data sheet."""
+    """Return the preset with the nearest peak, of those that rest on no other, its power in proportion, for
+    a GPU that comes with its own data sheet."""
     if missing := [key for key in ("peak", "memory", "memory_bandwidth") if key not in given]:
         raise UserError(
             f"no preset knows the GPU {name!r}, and the run does not give its "
             f"{' and '.join(missing).replace('_', ' ')}; "
-            f"known are {', '.join(other_gpus())}."
+            f"known are {', '.join(data_sheets())}."
         )
-    tables = [preset(sheet) for sheet in data_sheets()]
+    tables = [preset(sheet) for sheet, table in data_sheets().items() if "based_on" not in table]
     nearest = min(tables, key=lambda table: abs(math.log(given["peak"] / table["peak"]["bf16"])))
     ratio = given["peak"] / nearest["peak"]["bf16"]
     return nearest | {"power": parse_quantity(nearest["power"], "watts", "power") * ratio}

@@ -1,6 +1,7 @@
 """Claims about the presets, about files of one's own, and about the price of a matrix multiplication."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ndparallel.hardware.accelerator import (
     data_sheets,
     find_hardware,
     hardware_names,
+    host_size,
 )
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from tests.support.accelerators import accelerator
@@ -35,6 +37,13 @@ def matmul(m, n, k, dtype="bfloat16"):
         ("h200", 989e12, 140, 4800e9, 8, 450e9, 400),
         ("b200", 2250e12, 179, 8000e9, 8, 900e9, 400),
         ("gb200", 2500e12, 185, 8000e9, 72, 900e9, 400),
+        ("rtx-4090", 165e12, 24, 1008e9, 8, 16e9, 400),
+        ("l40s", 362e12, 48, 864e9, 8, 32e9, 400),
+        ("h800", 989e12, 80, 3350e9, 8, 200e9, 400),
+        ("h20", 148e12, 96, 4000e9, 8, 450e9, 400),
+        ("mi300x", 1307e12, 192, 5300e9, 8, 7 * 64e9, 400),
+        ("b300", 2250e12, 268, 8000e9, 8, 900e9, 800),
+        ("gb300", 2500e12, 268, 8000e9, 72, 900e9, 800),
     ],
 )
 def test_presets_are_the_data_sheets_times_one_fraction_for_each_resource(
@@ -48,6 +57,19 @@ def test_presets_are_the_data_sheets_times_one_fraction_for_each_resource(
     assert found.inside.bandwidth_bytes_per_second == pytest.approx(0.8 * inside)
     assert found.across.bandwidth_bytes_per_second == pytest.approx(0.9 * across_gbit * 1e9 / 8)
     assert found.source
+
+
+def test_an_nvl72_is_18_hosts_of_4_and_a_dgx_is_one_host():
+    assert [host_size(find_hardware(name)) for name in ("gb200", "gb300", "b300", "pocket")] == [4, 4, 8, 4]
+
+
+def test_hosts_that_do_not_fill_a_node_are_refused_and_a_smaller_node_is_one_host(tmp_path):
+    path = tmp_path / "rack.toml"
+    path.write_text('based_on = "gb200"\ngpus_per_host = 5\n')
+    with pytest.raises(UserError, match="hosts of 5 GPUs do not fill a node of 72"):
+        find_hardware(str(path))
+    path.write_text('based_on = "gb200"\ngpus_per_node = 2\n')
+    assert host_size(find_hardware(str(path))) == 2
 
 
 def test_classroom_is_found_beside_the_data_sheets():
@@ -199,4 +221,13 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 def test_every_preset_is_an_accelerator_with_a_source_for_its_numbers():
     for name in data_sheets():
         hardware = find_hardware(name)
-        assert isinstance(hardware, Accelerator) and "data sheet" in hardware.source
+        assert isinstance(hardware, Accelerator) and hardware.description
+        assert any(word in hardware.source for word in ("data sheet", "white paper", "arXiv")), name
+
+
+def test_a_gpu_based_on_another_differs_in_what_its_own_source_gives():
+    h800, h100, mi325x = (accelerator(name) for name in ("h800", "h100", "mi325x"))
+    assert replace(h800, inside=h100.inside, name="", source="", description="") == replace(
+        h100, name="", source="", description=""
+    )
+    assert mi325x.peak("fp8") == accelerator("mi300x").peak("fp8") == pytest.approx(2615e12)

@@ -154,6 +154,14 @@ def test_emitted_flags_read_back_give_the_same_plan(asked):
     assert words.strip(" ;.") in ("", "Not given, so as Megatron-Core 0.19.2 has it:")
 
 
+@pytest.mark.parametrize("gpus, hosts", [(72, 18), (64, 16), (256, 64)])
+def test_an_nvl72_is_launched_on_hosts_of_4(gpus, hosts):
+    job = replace(job_of(), hardware=find_hardware("gb200"))
+    script = emit_megatron(replace(job, global_batch=gpus), Plan(dp=gpus))
+    assert f"torchrun --nnodes {hosts} --nproc-per-node 4 \\" in script
+    assert read_megatron(script, job.hardware).plan.gpus == gpus
+
+
 @given(jobs_and_plans())
 @settings(max_examples=50, deadline=None)
 def test_every_emitted_flag_is_one_of_the_release_and_has_as_many_values_as_it_takes(asked):
