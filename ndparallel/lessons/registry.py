@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.lessons.lesson import Lesson, Strategy
@@ -26,9 +27,14 @@ def file_of(name: str) -> Path:
     return ROOT / f"{name}.py"
 
 
-@lru_cache
 def load(name: str) -> Lesson:
     """Load a lesson from its file. Raises UserError where the file is missing."""
+    return module_of(name).LESSON
+
+
+@lru_cache
+def module_of(name: str) -> Any:
+    """Load a lesson's module from its file. Raises UserError where the file is missing."""
     path = file_of(name)
     if not path.is_file():
         raise UserError(
@@ -41,12 +47,12 @@ def load(name: str) -> Lesson:
         and Path(running.__file__ or "").resolve() == path
         and hasattr(running, "LESSON")
     ):
-        return running.LESSON
+        return running
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.LESSON
+    return module
 
 
 def available() -> list[str]:

@@ -1,0 +1,161 @@
+"""Exercises: you write the parallelism, and the simulator grades it, in simulated seconds and bytes.
+
+    ndparallel exercise                    the exercises, chapter by chapter, and how far you are
+    ndparallel exercise ring               write exercises/ring.py, if it is not there; else grade it
+    ndparallel exercise ring --hint        a hint; --hint 2 and --hint 3 say more
+    ndparallel exercise ring --watch       grade it again whenever you save it; Ctrl-C ends
+    ndparallel exercise ring --solution    the model solution
+    ndparallel exercise ring --reset       begin anew; what you wrote is kept as exercises/ring.1.py
+    ndparallel exercise --all --json       the marks of a whole folder, for a lecturer
+    ndparallel exercise mine.py            an exercise of your own (docs/exercises.md)
+
+Limit  An answer is Python that runs on this machine, in a process of its own with limits of time and memory,
+       but with your rights: run only what you would run anyway.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from ndparallel.base.errors import UserError
+from ndparallel.exercises.catalog import all_exercises, find
+from ndparallel.exercises.exercise import Exercise
+from ndparallel.exercises.folder import Folder
+from ndparallel.exercises.grade import grade
+from ndparallel.exercises.template import solution, template
+from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, printed
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.report import quiet_table
+
+SECONDS_BETWEEN_LOOKS = 0.3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("name", nargs="?", help="an exercise, or a file that makes one")
+    option("--folder", default="exercises", metavar="FOLDER", help="where your answers are (exercises)")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--hint", nargs="?", type=int, const=1, metavar="N", help="hint 1, 2 or 3")
+    chosen.add_argument("--solution", action="store_true", help="print the model solution")
+    chosen.add_argument("--reset", action="store_true", help="begin anew, and keep what you wrote")
+    chosen.add_argument("--watch", action="store_true", help="grade at every save")
+    chosen.add_argument("--all", action="store_true", help="grade all answers in the folder")
+    option("--json", action="store_true", help="print verdicts as JSON and nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = Folder(Path(arguments.folder))
+    if arguments.all:
+        return grade_all(folder, arguments.json)
+    if arguments.name is None:
+        show(overview(folder))
+        return 0
+    exercise = find(arguments.name)
+    if arguments.hint is not None:
+        print(hint(exercise, arguments.hint))
+    elif arguments.solution:
+        print(solution(exercise))
+    elif arguments.reset:
+        reset(exercise, folder)
+    elif arguments.watch:
+        watch(exercise, folder)
+    else:
+        return begin_or_grade(exercise, folder, arguments.json)
+    return 0
+
+
+def overview(folder: Folder) -> Callable[[int], Iterator[RenderableType]]:
+    """Return what lists the exercises and their marks, once it is given a width."""
+
+    def parts(width: int) -> Iterator[RenderableType]:
+        rows = [
+            (each.chapter, each.name, each.title, f"{each.minutes} min", folder.mark(each.name))
+            for each in all_exercises()
+        ]
+        yield quiet_table(("", "exercise", "", "time", "mark"), rows, width)
+        yield prose("ndparallel exercise NAME begins one, and grades what you wrote.", width)
+
+    return parts
+
+
+def hint(exercise: Exercise, number: int) -> str:
+    """Return a hint. Raises UserError for one that is not there."""
+    if not 1 <= number <= len(exercise.hints):
+        raise UserError(
+            f"{exercise.name} has hints 1 to {len(exercise.hints)}, and none with number {number}."
+        )
+    more = f"\n(--hint {number + 1} says more.)" if number < len(exercise.hints) else ""
+    return exercise.hints[number - 1] + more
+
+
+def reset(exercise: Exercise, folder: Folder) -> None:
+    kept = folder.put_aside(exercise.name)
+    folder.write(exercise.name, template(exercise))
+    print(
+        f"{folder.file(exercise.name)} is as it was at the start" + (f"; {kept} has yours." if kept else ".")
+    )
+
+
+def begin_or_grade(exercise: Exercise, folder: Folder, as_json: bool) -> int:
+    """Write the reader's file where there is none; else grade it. Returns 1 for an answer that is wrong."""
+    if folder.file(exercise.name).exists():
+        verdict = graded(exercise, folder, quiet=as_json)
+        if as_json:
+            print_json(verdict.as_dict())
+        else:
+            show(printed(verdict, exercise.title))
+        return int(verdict.mark == WRONG)
+    folder.write(exercise.name, template(exercise))
+    if as_json:
+        print_json(Verdict(exercise.name, NOT_BEGUN).as_dict())
+    else:
+        print(f"{folder.file(exercise.name)} is new, and the task is in it. The same command grades it.")
+    return 0
+
+
+def graded(exercise: Exercise, folder: Folder, quiet: bool = False) -> Verdict:
+    """Grade the answer in the folder, and note its mark there."""
+    verdict = grade(exercise, folder.file(exercise.name), quiet)
+    folder.note(verdict)
+    return verdict
+
+
+def grade_all(folder: Folder, as_json: bool) -> int:
+    """Grade every answer in the folder. Returns 1 where one is wrong."""
+    if not folder.path.is_dir():
+        raise UserError(f"{folder.path} is not there: --folder says where the answers are.")
+    verdicts = [
+        graded(exercise, folder, quiet=as_json)
+        for exercise in all_exercises()
+        if folder.file(exercise.name).exists()
+    ]
+    if as_json:
+        print_json({"folder": str(folder.path), "verdicts": [verdict.as_dict() for verdict in verdicts]})
+    else:
+        show(overview(folder))
+    return int(any(verdict.mark == WRONG for verdict in verdicts))
+
+
+def watch(exercise: Exercise, folder: Folder) -> None:
+    """Grade at every save, until Ctrl-C."""
+    file, seen = folder.file(exercise.name), None
+    if not file.exists():
+        folder.write(exercise.name, template(exercise))
+    while True:
+        saved = file.stat().st_mtime_ns if file.exists() else None
+        if saved != seen:
+            seen = saved
+            if saved is not None:
+                show(printed(graded(exercise, folder), exercise.title))
+                print(f"watching {file}; Ctrl-C ends", flush=True)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def show(parts: Callable[[int], Iterable[RenderableType]]) -> None:
+    console, width = plain_console()
+    for part in parts(width):
+        console.print(part)
+        console.print()

@@ -1,0 +1,1 @@
+"""Exercises: the reader writes the parallelism, and the simulator grades it."""

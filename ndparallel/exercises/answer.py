@@ -1,0 +1,120 @@
+"""An answer: the functions of the reader's file, loaded anew for every GPU.
+
+Idea   GPUs share nothing but messages. So each runs the reader's file for itself, and what one GPU keeps at
+       the top of the file no other GPU sees.
+"""
+
+import ast
+import linecache
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any, Protocol
+
+from gpu import MismatchError, OutOfMemoryError
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_text
+from ndparallel.base.words import listed
+from ndparallel.exercises.exercise import Exercise
+
+MOST_BYTES = 1_000_000
+
+
+class NotBegun(UserError):
+    """The reader has not written anything yet."""
+
+
+class Answer(Protocol):
+    """What is graded: `on(rank)` has the functions that are asked for as attributes."""
+
+    def on(self, rank: int) -> Any: ...
+
+
+class ModelAnswer:
+    """The model solution, as an answer."""
+
+    def __init__(self, asks: Mapping[str, Callable[..., Any]]) -> None:
+        self.functions = SimpleNamespace(**asks)
+
+    def on(self, rank: int) -> Any:
+        return self.functions
+
+
+class ReadersAnswer:
+    """The reader's file, as an answer."""
+
+    def __init__(self, path: Path, exercise: Exercise) -> None:
+        self.path, self.asks = path, tuple(exercise.asks)
+        self.code = compiled(path, self.asks)
+
+    def on(self, rank: int) -> Any:
+        """Run the file for one GPU, and return the functions that are asked for."""
+        module: dict[str, Any] = {"__name__": self.path.stem, "__file__": str(self.path)}
+        with_place(self.path, exec)(self.code, module)
+        missing = [name for name in self.asks if not callable(module.get(name))]
+        if missing:
+            raise UserError(
+                f"{self.path} defines no function {listed(missing)}, which the exercise asks for."
+            )
+        return SimpleNamespace(**{name: with_place(self.path, module[name]) for name in self.asks})
+
+
+def compiled(path: Path, asks: Iterable[str]) -> CodeType:
+    """Compile the reader's file. Raises NotBegun where every function that is asked for is still `...`, and
+    UserError for what is no Python."""
+    source = read_text(path, MOST_BYTES)
+    try:
+        tree = ast.parse(source, str(path))
+        code = compile(tree, str(path), "exec")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        where = f", line {line}" if line else ""
+        raise UserError(f"{path}{where}: this is not Python yet: {getattr(error, 'msg', error)}.") from None
+    functions = [part for part in tree.body if isinstance(part, ast.FunctionDef) and part.name in asks]
+    if functions and all(map(is_empty, functions)):
+        raise NotBegun(f"{path}: nothing is written yet. Write {listed([part.name for part in functions])}.")
+    return code
+
+
+def is_empty(function: ast.FunctionDef) -> bool:
+    """Whether a function has nothing but a docstring, `...` and `pass`."""
+    return all(
+        isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+        for part in function.body
+    )
+
+
+def with_place(path: Path, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that adds to what it raises the line of the reader's file where it happened."""
+
+    def placed(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except Exception as error:
+            place = last_line(error, path)
+            if place and not getattr(error, "has_place", False):
+                raise with_words(error, place) from error
+            raise
+
+    return placed
+
+
+def last_line(error: BaseException, path: Path) -> str:
+    """Return the last line of the file that an error went through, in words."""
+    trace, line = error.__traceback__, 0
+    while trace:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"line {line}: {linecache.getline(str(path), line).strip()}" if line else ""
+
+
+def with_words(error: Exception, place: str) -> Exception:
+    """Return an error of the same kind, or a UserError in place of one that Python raised, that names its
+    place."""
+    kind = type(error) if isinstance(error, MismatchError | OutOfMemoryError | UserError) else UserError
+    words = "no memory is left" if isinstance(error, MemoryError) else str(error).removesuffix(".")
+    name = f"{type(error).__name__}: " if kind is UserError and words == str(error) else ""
+    told = kind(f"{name}{words} ({place})")
+    told.has_place = True  # type: ignore[union-attr]
+    return told

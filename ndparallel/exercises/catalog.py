@@ -1,0 +1,44 @@
+"""The exercises, chapter by chapter, and how they are found."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.exercises.exercise import Exercise
+
+TASKS = Path(__file__).parent / "tasks"
+ORDER = (
+    "ring",
+    "leave_early",
+    "one_f_one_b",
+)
+
+
+def find(word: str) -> Exercise:
+    """Return the exercise of a name, or the one in a file that ends with .py. Raises UserError where there is
+    none."""
+    if word.endswith(".py"):
+        return load_file(Path(word))
+    if word not in ORDER:
+        raise unknown("exercise", word, ORDER)
+    return load_file(TASKS / f"{word}.py")
+
+
+def all_exercises() -> list[Exercise]:
+    return [find(name) for name in ORDER]
+
+
+def load_file(path: Path) -> Exercise:
+    """Load the exercise that a file makes. Raises UserError where it makes none."""
+    name = f"ndparallel.exercises.tasks.{path.stem}" if path.parent == TASKS else path.stem
+    if not path.is_file():
+        raise UserError(f"{path} is not there: name an exercise, or a file that makes one.")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    exercise = getattr(module, "EXERCISE", None)
+    if not isinstance(exercise, Exercise):
+        raise UserError(f"{path} makes no exercise: it has no EXERCISE = Exercise(...).")
+    return exercise

@@ -1,0 +1,76 @@
+"""An exercise as data: what the reader writes, how an answer is run, and what is said of it.
+
+Idea   An exercise is one file: its docstring is the task, its functions are the model solution, and the
+       reader's file is made from it by leaving their bodies out. Nothing about par is written down: it is
+       what the model solution does when it is run beside the answer.
+
+Glossary
+    answer    the functions that a reader, or the model solution, has written
+    attempt   what an answer did when it was run
+    par       the figures of the model solution's attempt
+    figure    a number of an attempt, with its unit in its name; less is better
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ndparallel.drawing.history import Timeline
+from ndparallel.pipeline.timing import Timing
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What an answer did. `wrong` says what is not right with its numbers, and what that usually means;
+    `remarks` say what is worth knowing of an answer that is right."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    picture: Timeline | Timing | None = None
+    wrong: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def nothing_to_say(yours: Attempt, par: Attempt) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise, in the file that makes it.
+
+    asks: the functions that the reader writes, each with its model solution. attempt: runs an answer.
+    hints: at most three, from a nudge to nearly the answer. over_par: says of a right answer why it takes
+    more than par. given: what the reader's file has besides. page: where the book teaches it.
+    """
+
+    file: str
+    chapter: str
+    minutes: int
+    asks: Mapping[str, Callable[..., Any]]
+    attempt: Callable[[Any], Attempt]
+    hints: tuple[str, ...]
+    learned: str
+    page: str
+    over_par: Callable[[Attempt, Attempt], str] = nothing_to_say
+    given: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The word that the command takes, and the reader's file is named for."""
+        return Path(self.file).stem
+
+    @cached_property
+    def source(self) -> str:
+        return Path(self.file).read_text("utf-8")
+
+    @cached_property
+    def task(self) -> str:
+        """The task, as it opens the reader's file."""
+        return ast.get_docstring(ast.parse(self.source)) or ""
+
+    @property
+    def title(self) -> str:
+        return self.task.partition("\n")[0].removesuffix(".")

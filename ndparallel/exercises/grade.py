@@ -1,0 +1,145 @@
+"""Grading: the answer runs in a process of its own, with limits, beside the model solution.
+
+Idea   Whatever the reader's file does, the grader survives it and can say what happened: a loop without
+       end is ended, and its line named; a full memory and a dead process are sentences.
+Limit  Where the system cannot fork (Windows, macOS) the file runs in a fresh process, which takes longer to
+       start; where it has no CPU timer, a loop without end is ended without its line.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpu import MismatchError, OutOfMemoryError
+from ndparallel.base.errors import RunEnded, UserError
+from ndparallel.engines.failures import DeadlockError, RankError
+from ndparallel.exercises.answer import Answer, ModelAnswer, NotBegun, ReadersAnswer, last_line
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
+
+CPU_SECONDS = 10  # of the answer
+WALL_SECONDS = 60  # of the whole: an answer may sleep, and the machine may be busy
+MEMORY_BYTES = 4 * 2**30  # more than the grader has
+CAN_FORK = sys.platform == "linux"
+TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RankError, RunEnded, UserError)
+
+
+class TooLong(BaseException):
+    """The answer has used up its seconds: no `except Exception` of the reader's may keep it."""
+
+
+def grade(exercise: Exercise, path: Path, quiet: bool = False) -> Verdict:
+    """Run the answer in a file and hold it against par. With `quiet`, what it prints goes to standard
+    error. Raises UserError where the file cannot be read."""
+    context: Any = multiprocessing.get_context("fork" if CAN_FORK else "spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=answer_to, args=(theirs, exercise.file, path, quiet), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        outcome = ours.recv() if ours.poll(WALL_SECONDS) else None
+    except EOFError:
+        process.join()
+        return wrong(exercise, ended_words(process.exitcode))
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    if outcome is None:
+        return wrong(exercise, f"{path} was still running after {WALL_SECONDS} s, and was ended: it waits.")
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def answer_to(connection: Connection, file: str, path: Path, quiet: bool) -> None:
+    """Grade in this process, and send the verdict, or what kept it from one."""
+    from ndparallel.exercises.catalog import load_file
+
+    sys.stdin = open(os.devnull)  # noqa: SIM115  for as long as the process lives
+    if quiet:
+        sys.stdout = sys.stderr
+    try:
+        exercise = load_file(Path(file))
+        connection.send(graded(exercise, path, lambda: ReadersAnswer(path, exercise)))
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        connection.send(error)
+
+
+def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer]) -> Verdict:
+    """Run the model solution, then the answer, whose lines are in the file `path`, and judge."""
+    par = exercise.attempt(ModelAnswer(exercise.asks))
+    try:
+        yours = limited(lambda: exercise.attempt(answer()), path)
+    except NotBegun as nothing:
+        return Verdict(exercise.name, NOT_BEGUN, (str(nothing),), par=par.figures)
+    except TOLD as error:
+        return replace(wrong(exercise, str(error)), par=par.figures)
+    except MemoryError:
+        return wrong(
+            exercise, "The answer used up the memory that it may have. Does a list grow without end?"
+        )
+    except Exception as error:
+        place = last_line(error, path)
+        if not place:
+            raise
+        return wrong(exercise, f"{type(error).__name__}: {error} ({place})")
+    return judge(exercise, yours, par)
+
+
+def limited(run: Callable[[], Attempt], path: Path) -> Attempt:
+    """Run with a limit of CPU seconds and memory."""
+    limit_memory()
+    if not hasattr(signal, "setitimer"):
+        return run()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TooLong(place_in(frame, path))
+
+    signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        return run()
+    except TooLong as told:
+        return Attempt(
+            wrong=f"Still computing after {CPU_SECONDS} s, so it was ended{told}. Does a loop end?"
+        )
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def place_in(frame: FrameType | None, path: Path) -> str:
+    """Say which line of the file is under way in a frame."""
+    while frame and frame.f_code.co_filename != str(path):
+        frame = frame.f_back
+    return f" in line {frame.f_lineno} of {path}" if frame else ""
+
+
+def limit_memory() -> None:
+    try:
+        import resource
+    except ImportError:
+        return
+    with open("/proc/self/statm") as file:
+        held = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, resource.RLIM_INFINITY))
+
+
+def wrong(exercise: Exercise, sentence: str, **more: Any) -> Verdict:
+    return Verdict(exercise.name, WRONG, (sentence,), **more)
+
+
+def ended_words(exit_code: int | None) -> str:
+    """Say how a process ended that left no verdict."""
+    if exit_code is not None and exit_code < 0:
+        return f"The answer's process was ended by {signal.Signals(-exit_code).name}: was its memory full?"
+    return "The answer ended Python itself (sys.exit, os._exit): return from the function instead."

@@ -1,0 +1,153 @@
+"""The ways in which an answer is run: on bare GPUs, as a strategy of a lesson, as a pipeline's schedule.
+
+Idea   Everything runs on the inline engine, all GPUs in one process: the simulated seconds are those of any
+       engine, and nothing has to start.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu import GPU, Hardware
+from ndparallel.drawing.history import alike, timeline
+from ndparallel.engines.launch import RankResult, launch
+from ndparallel.exercises.exercise import Attempt
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.main import TOLERANCE
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.pipeline.actions import Action, Layout, Schedule
+from ndparallel.pipeline.checker import explain
+from ndparallel.pipeline.timing import time_schedule
+from ndparallel.pipeline.work import Work
+from ndparallel.results.measure import breakdown, bytes_sent
+from ndparallel.training.gradient_check import Tensors, difference, pieces
+from ndparallel.training.job import Job
+
+FIGURES = ("step_seconds", "bytes_sent", "peak_memory_bytes", "exposed_seconds")
+
+
+def on_gpus(program: Callable[[GPU], Any], gpus: int, hardware: Hardware) -> list[RankResult]:
+    """Run a program on so many GPUs."""
+    return launch(program, gpus, hardware, engine="inline")
+
+
+def attempt_of(results: Sequence[RankResult], figures: Iterable[str], wrong: str = "") -> Attempt:
+    """Measure a run: these of FIGURES, each of the GPU that has most."""
+    measured = {
+        "step_seconds": lambda: max(result.end_seconds for result in results),
+        "bytes_sent": lambda: max(bytes_sent(result.events) for result in results),
+        "peak_memory_bytes": lambda: max(sum(result.peak_bytes.values()) for result in results),
+        "exposed_seconds": lambda: max(
+            breakdown(result.events, result.end_seconds).exposed for result in results
+        ),
+    }
+    return Attempt({name: measured[name]() for name in figures}, alike(timeline("", results)), wrong)
+
+
+# -------------------------------------------------------------------------------- as a strategy of a lesson
+
+
+def in_lesson(
+    program: Callable[[GPU, Job], Any],
+    job: Job,
+    mesh: Mesh,
+    figures: Iterable[str],
+    hardware: Hardware = POCKET,
+    meaning: Callable[[float], str] | None = None,
+) -> Attempt:
+    """Run a program as a strategy beside the single GPU, and compare every gradient. `meaning` says what a
+    gradient of so many times the right one usually means."""
+    with Runner(hardware, "inline") as runner:
+        strategy = Strategy("answer", program, lambda gpus: mesh)
+        results = runner.run(strategy, enter(strategy, job, mesh.world_size).job or job, hardware)
+        reference = runner.reference(job)
+    wrong = wrong_outcome(results) or wrong_gradients(
+        results, reference.tensors, TOLERANCE[job.dtype], meaning or averaged_wrongly(mesh.dp)
+    )
+    return attempt_of(results, figures, wrong)
+
+
+def wrong_outcome(results: Sequence[RankResult]) -> str:
+    """Say which GPU returned no Outcome, as a program without `return replica.outcome` does."""
+    for result in results:
+        if not hasattr(result.value, "gradients"):
+            return (
+                f"GPU {result.rank} returned {type(result.value).__name__}, and not its outcome: end with "
+                "`return replica.outcome`."
+            )
+        if not result.value.gradients:
+            return (
+                f"GPU {result.rank} never stepped its optimizer: call replica.optimizer_step() in every step."
+            )
+    return ""
+
+
+def wrong_gradients(
+    results: Sequence[RankResult], reference: Tensors, tolerance: float, meaning: Callable[[float], str]
+) -> str:
+    """Say which gradient is not the single GPU's: the first rank, its first tensor and element, and what that
+    usually means."""
+    for result in results:
+        for holding in result.value.gradients:
+            for parameter, elements, array in pieces(holding):
+                whole = reference[parameter.name]
+                scale = float(np.abs(whole).max())
+                if not difference(parameter, elements, array.copy(), whole, scale) <= tolerance:
+                    right = whole[parameter.index].reshape(-1)[elements]
+                    return told(result.rank, parameter.name, array, right, scale * tolerance, meaning)
+    return ""
+
+
+def told(
+    rank: int,
+    name: str,
+    found: np.ndarray,
+    right: np.ndarray,
+    allowed: float,
+    meaning: Callable[[float], str],
+) -> str:
+    place = int(np.flatnonzero(~(np.abs(found - right) <= allowed))[0])
+    times = float(found @ right) / float(right @ right)
+    alike = np.abs(found - times * right).max() <= 10 * allowed
+    return (
+        f"GPU {rank}, gradient of {name}, element {place}: {found[place]:.4g}, and {right[place]:.4g} is "
+        f"right. {meaning(times) if alike else meaning(np.nan)}"
+    )
+
+
+def averaged_wrongly(ranks: int) -> Callable[[float], str]:
+    """What it usually means that a data-parallel gradient is so many times the right one; NaN where it is no
+    multiple of it."""
+
+    def meaning(times: float) -> str:
+        if np.isnan(times):
+            return (
+                "It is no multiple of the right one, so not all parts are in it: a bucket was not reduced, "
+                "or reduced before it was full, or its handle was not waited for."
+            )
+        if times == 0:
+            return "It is zero: it was averaged before the backward pass had filled it."
+        if abs(times - ranks) < 0.01:
+            return f"It is {ranks} times the right one: the sum over {ranks} GPUs where their mean is wanted."
+        return f"It is {times:.3g} times the right one: are all parts in it, and each once?"
+
+    return meaning
+
+
+# --------------------------------------------------------------------------------- as a pipeline's schedule
+
+
+def as_schedule(
+    order: Callable[[int], Iterable[Action]], layout: Layout, microbatches: int, work: Work
+) -> Attempt:
+    """Time the lists that `order(rank)` gives."""
+    lists = [[Action(*action) for action in order(rank)] for rank in range(layout.ranks)]
+    schedule = Schedule("", layout, microbatches, lists, [[]] * layout.ranks)
+    if fault := explain(schedule):
+        return Attempt(wrong=fault[0].upper() + fault[1:])
+    timing = time_schedule(schedule, work)
+    figures = {"step_seconds": timing.makespan, "held_microbatches": max(timing.peak_held) / layout.chunks}
+    return Attempt(figures, timing)

@@ -1,0 +1,74 @@
+"""Arrays that say whose parts they are the sum of.
+
+Idea   Rank r holds base^r * (i + 1) in element i. So a sum over ranks, divided by i + 1, has in its digits
+       how often each rank's part is in it: with base 4, 1 + 4 + 16 + 64 is all four ranks once.
+Limit  Exact while the whole sum stays below 2^24, which float32 holds: 4 ranks with base 4, 8 with base 3.
+"""
+
+import numpy as np
+
+from ndparallel.base.words import count, listed
+
+
+def base_of(ranks: int) -> int:
+    return 4 if ranks <= 4 else 3
+
+
+def part(rank: int, ranks: int, size: int) -> np.ndarray:
+    """Return what a rank holds at the start: a float32 array."""
+    return np.float32(base_of(ranks) ** rank) * np.arange(1, size + 1, dtype=np.float32)
+
+
+def whole(ranks: int, size: int) -> np.ndarray:
+    """Return the sum of all ranks' parts."""
+    return np.sum(np.stack([part(rank, ranks, size) for rank in range(ranks)]), axis=0)
+
+
+def explain(rank: int, found: np.ndarray, expected: np.ndarray, ranks: int, name: str = "array") -> str:
+    """Say what is wrong with an array of sums, and what that usually means; nothing where it is right."""
+    if not isinstance(found, np.ndarray) or found.shape != expected.shape:
+        shape = list(found.shape) if isinstance(found, np.ndarray) else type(found).__name__
+        return f"Rank {rank}'s {name} should have shape {list(expected.shape)}, and has {shape}."
+    places = np.flatnonzero(found.reshape(-1) != expected.reshape(-1))
+    if not places.size:
+        return ""
+    place = int(places[0])
+    value, right = float(found.reshape(-1)[place]), float(expected.reshape(-1)[place])
+    many = f" ({places.size} of {found.size} elements are wrong)" if found.size > 1 else ""
+    return (
+        f"Rank {rank}, element {place} of {name}: {value:g}, and {right:g} is right{many}. "
+        f"{meaning(rank, value, place, ranks)}"
+    )
+
+
+def meaning(rank: int, value: float, place: int, ranks: int) -> str:
+    """Say whose parts a wrong sum has."""
+    times = contributions(value, place, ranks)
+    if times is None:
+        return "It is no sum of the ranks' parts of this element: is a piece in the wrong place?"
+    if times == [int(other == rank) for other in range(ranks)]:
+        return "It is rank's own part: nothing was added to it.".replace("rank's", f"rank {rank}'s")
+    if len(set(times)) == 1:
+        return f"It is {times[0]} times the right sum: every part was added {times[0]} times."
+    missing = [str(other) for other, number in enumerate(times) if number == 0]
+    often = [str(other) for other, number in enumerate(times) if number > 1]
+    words = [f"the parts of {count(len(missing), 'rank')} ({listed(missing)}) are missing"] if missing else []
+    words += [f"the part of rank {listed(often)} is in it more than once"] if often else []
+    advice = (
+        "a step is missing, or it comes too late"
+        if missing
+        else "a piece was combined where it should be taken"
+    )
+    return f"In it, {listed(words)}: {advice}."
+
+
+def contributions(value: float, place: int, ranks: int) -> list[int] | None:
+    """Return how often each rank's part is in a value of element `place`; None where it is no such sum."""
+    number, rest = divmod(value, place + 1)
+    if rest or not np.isfinite(value) or number < 0 or number >= base_of(ranks) ** ranks:
+        return None
+    times = []
+    for _ in range(ranks):
+        number, digit = divmod(number, base_of(ranks))
+        times.append(int(digit))
+    return times

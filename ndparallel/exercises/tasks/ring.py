@@ -1,0 +1,79 @@
+"""Hand the sum round.
+
+Every GPU holds an array, and in the end all of them must hold the sum of all arrays: an all-reduce. A GPU can
+send to any other and receive from any other, and an array of n bytes keeps its link busy for n / bandwidth.
+
+        GPU 0 ──> GPU 1
+          ^         │        The array can be cut: np.array_split(array, p) gives p pieces,
+          │         v        which are views. What is written into a piece is in the array.
+        GPU 3 <── GPU 2
+
+Given   gpu.rank                                    0 to ranks - 1
+        gpu.send(target, array, what)               `what` names the message: any number or word
+        gpu.receive(source, what, into=array)       writes the message into an array ...
+        gpu.receive(source, what, into=array, combine=np.add)       ... or adds it to what is there
+
+Right is the sum on every GPU. Then the seconds count, and the bytes that the busiest GPU sends: one GPU that
+collects everything takes more than three times as long as four that all talk at once.
+"""
+
+import numpy as np
+
+from gpu import CLASSROOM, GPU
+from ndparallel.exercises import sums
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import attempt_of, on_gpus
+
+RANKS, SIZE = 4, 500
+
+
+def all_reduce(gpu: GPU, array: np.ndarray, ranks: int) -> None:
+    """Put the sum of all GPUs' arrays into `array`, on every GPU."""
+    pieces = np.array_split(array, ranks)
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    for step in range(ranks - 1):  # add up: in the end, GPU r has the whole sum of piece r + 1
+        gpu.send(right, pieces[(gpu.rank - step) % ranks], step)
+        gpu.receive(left, step, into=pieces[(gpu.rank - step - 1) % ranks], combine=np.add)
+    for step in range(ranks - 1):  # hand the sums on
+        gpu.send(right, pieces[(gpu.rank + 1 - step) % ranks], ("sum", step))
+        gpu.receive(left, ("sum", step), into=pieces[(gpu.rank - step) % ranks])
+
+
+def attempt(answer) -> Attempt:
+    def program(gpu: GPU) -> np.ndarray:
+        array = sums.part(gpu.rank, RANKS, SIZE)
+        answer.on(gpu.rank).all_reduce(gpu, array, RANKS)
+        return array
+
+    results = on_gpus(program, RANKS, CLASSROOM)
+    expected = sums.whole(RANKS, SIZE)
+    faults = (sums.explain(result.rank, result.value, expected, RANKS) for result in results)
+    return attempt_of(results, ("step_seconds", "bytes_sent"), next(filter(None, faults), ""))
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["bytes_sent"] > 1.5 * par.figures["bytes_sent"]:
+        return (
+            "One GPU sends more than the others must: cut the array into pieces, so that all links are busy."
+        )
+    return "The links wait for one another: let every GPU send at every step, and send pieces, not the array."
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="1D",
+    minutes=20,
+    asks={"all_reduce": all_reduce},
+    attempt=attempt,
+    hints=(
+        "Begin with what is right and slow: everybody sends to GPU 0, which adds up and sends the sum back.",
+        "Cut the array into as many pieces as there are GPUs. At every step each GPU sends one piece to its "
+        "right and receives another from its left. Which piece, so that what it has just added up goes next?",
+        "At step s send piece (rank - s) % p and add what comes to piece (rank - s - 1) % p. After p - 1 "
+        "steps GPU r has the whole sum of piece r + 1; p - 1 more steps without adding hand the sums round.",
+    ),
+    learned="a ring sends 2 (p-1)/p of the array from every GPU, however many GPUs there are, and keeps "
+    "every link busy.",
+    page="README.md, 1D: data parallelism",
+    over_par=over_par,
+)

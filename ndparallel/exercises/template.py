@@ -1,0 +1,71 @@
+"""The reader's file, and the model solution, both made from the exercise's own file.
+
+Idea   The reader gets the task, the imports that its functions need, what is given, and every function that
+       is asked for: with `...` where the lines of the model solution stood, or, where that stands elsewhere,
+       as in a lesson, with lines to begin with.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterator
+
+from ndparallel.exercises.exercise import Exercise
+
+OURS = "ndparallel.exercises"  # what only the grader needs
+
+
+def template(exercise: Exercise) -> str:
+    """Return the file that the reader begins with."""
+    tree = ast.parse(exercise.source)
+    parts = [part for part in tree.body if name_of(part) in {*exercise.asks, *exercise.given}]
+    head = f'"""{exercise.task}\n\nRun it:  ndparallel exercise {exercise.name}        (--hint helps)\n"""'
+    bodies = [
+        (blank if is_solution(exercise, name_of(part)) else segment)(part, exercise.source) for part in parts
+    ]
+    return "\n\n\n".join(["\n\n".join([head, *imports(tree, parts)]), *bodies]) + "\n"
+
+
+def solution(exercise: Exercise) -> str:
+    """Return the model solution: the lines of every function that is asked for, from where they stand."""
+    return "\n\n".join(inspect.getsource(function).rstrip() for function in exercise.asks.values())
+
+
+def is_solution(exercise: Exercise, name: str) -> bool:
+    """Whether the lines of a function in the exercise's own file are the model solution."""
+    function = exercise.asks.get(name)
+    return function is not None and inspect.getsourcefile(function) == exercise.file
+
+
+def name_of(part: ast.stmt) -> str:
+    """Return the name that a statement defines, or nothing."""
+    match part:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+    return ""
+
+
+def imports(tree: ast.Module, parts: list[ast.stmt]) -> Iterator[str]:
+    """Yield the imports that these parts use, as one paragraph."""
+    used = {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+    lines = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom) and not from_ours(statement):
+            statement.names = [alias for alias in statement.names if (alias.asname or alias.name) in used]
+            lines += [ast.unparse(statement)] if statement.names else []
+    if lines:
+        yield "\n".join(lines)
+
+
+def from_ours(statement: ast.Import | ast.ImportFrom) -> bool:
+    return isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(OURS)
+
+
+def segment(part: ast.stmt, source: str) -> str:
+    return "\n".join(source.splitlines()[part.lineno - 1 : part.end_lineno])
+
+
+def blank(part: ast.stmt, source: str) -> str:
+    """Return a function with its docstring and without its lines."""
+    assert isinstance(part, ast.FunctionDef)
+    docstring = part.body[0]
+    return "\n".join([*source.splitlines()[part.lineno - 1 : docstring.end_lineno], "    ..."])

@@ -1,0 +1,131 @@
+"""What is said of an answer: its mark, its figures beside par's, and both timelines.
+
+Glossary
+    mark    one of MARKS
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ndparallel.base.words import listed
+from ndparallel.drawing.history import Timeline
+from ndparallel.drawing.schedule_picture import columns_per_second, draw
+from ndparallel.drawing.timeline import Timelines
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.pipeline.timing import Timing
+from ndparallel.results.printing import prose
+from ndparallel.results.report import quantity, quiet_table
+
+NOT_BEGUN, WRONG, PASSED, PAR, BETTER = MARKS = ("not begun", "wrong", "passed", "par", "better than par")
+AS_MUCH = 0.005  # of a figure: so much more is still par, so much less is not better
+UNITS = {"seconds": "s", "bytes": "B"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The mark of one answer, and why. `yours` and `par` are figures; a picture may be missing."""
+
+    exercise: str
+    mark: str
+    sentences: tuple[str, ...] = ()
+    yours: Mapping[str, float] = field(default_factory=dict)
+    par: Mapping[str, float] = field(default_factory=dict)
+    pictures: tuple[Timeline | Timing | None, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        return self.mark in (PASSED, PAR, BETTER)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the verdict in JSON's types."""
+        return {
+            "exercise": self.exercise,
+            "mark": self.mark,
+            "sentences": list(self.sentences),
+            "yours": dict(self.yours),
+            "par": dict(self.par),
+        }
+
+
+def judge(exercise: Exercise, yours: Attempt, par: Attempt) -> Verdict:
+    """Hold an attempt against the model solution's."""
+    mark = WRONG if yours.wrong else mark_of(yours.figures, par.figures)
+    sentences = tuple(filter(None, reasons(exercise, mark, yours, par)))
+    return Verdict(exercise.name, mark, sentences, yours.figures, par.figures, (yours.picture, par.picture))
+
+
+def mark_of(yours: Mapping[str, float], par: Mapping[str, float]) -> str:
+    """Return PASSED where any figure is more than par's, BETTER where one is less and none is more."""
+    more = [name for name in par if yours[name] > par[name] * (1 + AS_MUCH)]
+    less = [name for name in par if yours[name] < par[name] * (1 - AS_MUCH)]
+    return PASSED if more else BETTER if less else PAR
+
+
+def reasons(exercise: Exercise, mark: str, yours: Attempt, par: Attempt) -> Iterator[str]:
+    if mark == WRONG:
+        yield yours.wrong
+        return
+    yield headline(mark, yours.figures, par.figures)
+    yield from yours.remarks
+    if mark == PASSED:
+        yield exercise.over_par(yours, par)
+    else:
+        yield f"What you learned: {exercise.learned} More: {exercise.page}."
+
+
+def headline(mark: str, yours: Mapping[str, float], par: Mapping[str, float]) -> str:
+    """Say how an answer that is right compares with par."""
+    if mark == PAR:
+        return "Right, and as good as the model solution."
+    times = {name: yours[name] / par[name] for name in par if par[name]}
+    if mark == BETTER:
+        better = [name for name, ratio in times.items() if ratio < 1 - AS_MUCH]
+        return (
+            f"Right, and better than the model solution in {listed([words(name) for name in better])}. "
+            "Offer it to the project: par would move."
+        )
+    name = max(times, key=lambda name: times[name])
+    return f"Right, with {times[name]:.3g} times par's {words(name)}."
+
+
+def words(figure: str) -> str:
+    """Name a figure as people do: "bytes_sent" is "bytes sent"."""
+    return figure.replace("_", " ")
+
+
+def shown(figure: str, value: float) -> str:
+    unit = next((unit for word, unit in UNITS.items() if word in figure.split("_")), None)
+    return quantity(value, unit) if unit else f"{value:g}"
+
+
+def printed(verdict: Verdict, title: str) -> Callable[[int], Iterator[RenderableType]]:
+    """Return what shows a verdict on the terminal, part by part, once it is given a width."""
+
+    def parts(width: int) -> Iterator[RenderableType]:
+        yield prose(f"{title}: {verdict.mark}", width, bold=f"{title}: {verdict.mark}")
+        yield from (prose(sentence, width) for sentence in verdict.sentences)
+        if verdict.yours:
+            rows = [
+                (words(name), shown(name, verdict.yours[name]), shown(name, par))
+                for name, par in verdict.par.items()
+            ]
+            yield quiet_table(("", "yours", "par"), rows, width)
+        yield from drawn(verdict.pictures, width)
+
+    return parts
+
+
+def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[RenderableType]:
+    """Draw the answer's run above par's, on one scale."""
+    named = list(zip(("yours", "par"), pictures))
+    timings = [(name, picture) for name, picture in named if isinstance(picture, Timing)]
+    timelines = [replace(picture, name=name) for name, picture in named if isinstance(picture, Timeline)]
+    scale = columns_per_second([timing for _, timing in timings], width) if timings else 0
+    for name, timing in timings:
+        yield Text.assemble((name, "bold"), "\n", draw(timing, scale, plain=True))
+    if timelines:
+        yield Timelines(timelines)

@@ -1,0 +1,42 @@
+"""Wrong and slow answers to `one_f_one_b`. The docstring of each is in what its reader is told."""
+
+from ndparallel.pipeline.actions import Action
+
+
+def one_at_a_time(rank, ranks, microbatches):
+    """The GPUs wait for one another"""
+    for microbatch in range(microbatches):
+        yield Action("F", rank, microbatch)
+        yield Action("B", rank, microbatch)
+
+
+def everybody_takes_p_ahead(rank, ranks, microbatches):
+    """Rank 0 never does B, nor I and W, of microbatch 5"""
+    for turn in range(microbatches):
+        yield Action("F", rank, turn)
+        if turn >= ranks - 1:
+            yield Action("B", rank, turn - ranks + 1)
+
+
+def one_too_many_ahead(rank, ranks, microbatches):
+    """A GPU takes forwards that nobody needs yet"""
+    ahead = min(ranks - rank, microbatches)
+    for turn in range(ahead + microbatches):
+        if turn < microbatches:
+            yield Action("F", rank, turn)
+        if turn >= ahead:
+            yield Action("B", rank, turn - ahead)
+
+
+def backward_before_forward(rank, ranks, microbatches):
+    """waits for its own F of microbatch 0"""
+    for microbatch in range(microbatches):
+        yield Action("B", rank, microbatch)
+        yield Action("F", rank, microbatch)
+
+
+def wrong_stage(rank, ranks, microbatches):
+    """Rank 1 lists F of microbatch 0 on stage 0: its stages are 1"""
+    for microbatch in range(microbatches):
+        yield Action("F", 0, microbatch)
+        yield Action("B", 0, microbatch)

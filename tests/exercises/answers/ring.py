@@ -1,0 +1,61 @@
+"""Wrong and slow answers to `ring`. The docstring of each is in what its reader is told."""
+
+import numpy as np
+
+BOX: list = []
+
+
+def all_to_one(gpu, array, ranks):
+    """One GPU sends more than the others must: cut the array"""
+    if gpu.rank == 0:
+        for other in range(1, ranks):
+            gpu.receive(other, "part", into=array, combine=np.add)
+        for other in range(1, ranks):
+            gpu.send(other, array, "sum")
+    else:
+        gpu.send(0, array, "part")
+        gpu.receive(0, "sum", into=array)
+
+
+def one_step_too_few(gpu, array, ranks):
+    """the parts of 1 rank (3) are missing: a step is missing"""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    pieces = np.array_split(array, ranks)
+    for step in range(ranks - 2):
+        gpu.send(right, pieces[(gpu.rank - step) % ranks], step)
+        gpu.receive(left, step, into=pieces[(gpu.rank - step - 1) % ranks], combine=np.add)
+    for step in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - step - 2) % ranks], ("sum", step))
+        gpu.receive(left, ("sum", step), into=pieces[(gpu.rank - step - 3) % ranks])
+
+
+def adds_where_it_should_take(gpu, array, ranks):
+    """is in it more than once: a piece was combined where it should be taken"""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    for step in range(ranks - 1):
+        gpu.send(right, array, step)
+        gpu.receive(left, step, into=array, combine=np.add)
+
+
+def receives_before_it_sends(gpu, array, ranks):
+    """deadlock: rank 0 waits for"""
+    left = (gpu.rank - 1) % ranks
+    gpu.receive(left, "part", into=array, combine=np.add)
+    gpu.send((gpu.rank + 1) % ranks, array, "part")
+
+
+def shares_a_list(gpu, array, ranks):
+    """It is rank 0's own part: nothing was added to it"""
+    BOX.append(array)
+
+
+def sends_and_nobody_receives(gpu, array, ranks):
+    """every send needs its receive"""
+    gpu.send((gpu.rank + 1) % ranks, array, "part")
+
+
+def returns_the_sum(gpu, array, ranks):
+    """nothing was added to it"""
+    for other in range(ranks):
+        gpu.send(other, array, "part") if other != gpu.rank else None
+    return array + sum(gpu.receive(other, "part") for other in range(ranks) if other != gpu.rank)

@@ -1,0 +1,108 @@
+"""Every exercise: its model solution is par, its file is made right, and the answers that students give are
+told what is wrong with them."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer
+from ndparallel.exercises.catalog import ORDER, find
+from ndparallel.exercises.exercise import Exercise
+from ndparallel.exercises.grade import graded
+from ndparallel.exercises.template import is_solution, solution, template
+from ndparallel.exercises.verdict import NOT_BEGUN, PAR, PASSED, WRONG, Verdict
+
+FEWEST_ANSWERS = 3  # wrong or slow ones, of each exercise
+
+
+def answers(name: str) -> dict[str, Callable]:
+    """The wrong and slow answers to an exercise, by name."""
+    module = importlib.import_module(f"tests.exercises.answers.{name}")
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, FunctionType | type) and value.__module__ == module.__name__ and value.__doc__
+    }
+
+
+def every_answer() -> Iterator[tuple[str, str]]:
+    for name in ORDER:
+        yield from ((name, answer) for answer in answers(name))
+
+
+def given(exercise: Exercise, answer: Callable) -> Verdict:
+    """Grade a function, or a class of functions where an exercise asks for several."""
+    functions = vars(answer) if isinstance(answer, type) else dict.fromkeys(exercise.asks, answer)
+    asked = {name: functions[name] for name in exercise.asks}
+    return graded(exercise, path_of(answer), lambda: ModelAnswer(asked))
+
+
+def path_of(answer: Callable) -> Path:
+    return Path(inspect.getfile(answer))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_model_solution_is_par(name):
+    exercise = find(name)
+    verdict = graded(exercise, Path(exercise.file), lambda: ModelAnswer(exercise.asks))
+    assert verdict.mark == PAR and verdict.yours
+
+
+@pytest.mark.parametrize(("name", "answer"), list(every_answer()))
+def test_a_wrong_or_slow_answer_is_told_what_is_wrong(name, answer):
+    function = answers(name)[answer]
+    verdict = given(find(name), function)
+    assert verdict.mark in (WRONG, PASSED)
+    assert " ".join(str(function.__doc__).split()) in " ".join(verdict.sentences)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_at_least_three_misconceptions_are_anticipated(name):
+    assert len(answers(name)) >= FEWEST_ANSWERS
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_readers_file_is_not_begun_or_right_and_slow(name, tmp_path):
+    exercise, path = find(name), tmp_path / f"{name}.py"
+    path.write_text(template(exercise), "utf-8")
+    verdict = graded(exercise, path, lambda: ReadersAnswer(path, exercise))
+    begins_with_lines = not all(is_solution(exercise, asked) for asked in exercise.asks)
+    assert verdict.mark in ((PASSED, WRONG) if begins_with_lines else (NOT_BEGUN,))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_readers_file_has_the_task_and_not_the_solution(name):
+    exercise = find(name)
+    text = template(exercise)
+    assert exercise.task in text and "EXERCISE" not in text
+    for line in solution(exercise).splitlines():
+        if len(line) > 60 and '"""' not in line and not line.lstrip().startswith(("def ", '"')):
+            assert line not in text or not is_solution(exercise, next(iter(exercise.asks)))
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_task_has_what_a_student_and_a_lecturer_need(name):
+    exercise = find(name)
+    assert exercise.title and len(exercise.title) <= 40
+    assert 5 <= exercise.minutes <= 30
+    assert 1 <= len(exercise.hints) <= 3 and all(exercise.hints)
+    assert exercise.learned.endswith(".")
+    assert max(map(len, template(exercise).splitlines())) <= 110
+
+
+def test_an_answer_shares_nothing_between_gpus(tmp_path):
+    exercise, path = find("ring"), tmp_path / "ring.py"
+    path.write_text(
+        "BOX = []\ndef all_reduce(gpu, array, ranks):\n    BOX.append(array)\n    array[:] = len(BOX)\n",
+        "utf-8",
+    )
+    answer = ReadersAnswer(path, exercise)
+    functions = [answer.on(rank).all_reduce for rank in range(2)]
+    assert functions[0] is not functions[1]
+    with pytest.raises(NotBegun):
+        path.write_text("def all_reduce(gpu, array, ranks):\n    ...\n", "utf-8")
+        ReadersAnswer(path, exercise)
