@@ -54,9 +54,6 @@ BEYOND = {
     "--decoder-last-pipeline-num-layers": SPREAD,
     "--account-for-embedding-in-pipeline-split": SPREAD,
     "--account-for-loss-in-pipeline-split": SPREAD,
-    "--microbatch-group-size-per-virtual-pipeline-stage": (
-        "microbatches go round in groups of as many as pipeline ranks"
-    ),
     "--use-tp-pp-dp-mapping": ORDER,
     "--outer-dp-sharding-strategy": "replicas of a shard keep an optimizer each",
 }

@@ -44,6 +44,7 @@ DEGREES = {  # of a plan
 }
 CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 LAYOUT = "--pipeline-model-parallel-layout"
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 REPLICAS = "--num-distributed-optimizer-instances"
 FSDP = (
     "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor "

@@ -217,6 +217,15 @@ def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield f"{fields.LAYOUT} {layout_of(job.shape.layers, plan.stages)}"
     else:
         yield f"{fields.CHUNKS} {plan.chunks}" if plan.chunks > 1 else ""
+    group = group_of(job, plan)
+    yield f"{fields.GROUP} {group}" if group not in (0, plan.pp) else ""
+
+
+def group_of(job: TrainingJob, plan: Plan) -> int:
+    """How many microbatches go through a chunk before the next one; 0 with one chunk. Megatron-Core's own
+    choice is pp, and a step of M microbatches then stops where M % pp is not 0."""
+    interleaves = plan.pp > 1 and plan.recipe.group
+    return plan.recipe.microbatches_per_round(plan.microbatches(job), plan.pp) if interleaves else 0
 
 
 def layout_of(layers: int, stages: int) -> str:

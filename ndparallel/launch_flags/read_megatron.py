@@ -20,6 +20,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT, SPREAD
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import Given, given, strange_sentence
+from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from, stages_of
 from ndparallel.launch_flags.shell import Script, read_script
@@ -220,6 +221,7 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
             f"--expert-tensor-parallel-size is {plan.tp} where it is not given; here experts stay whole, on "
             "the ranks of ep."
         )
+    yield from beyond_groups(flags, job, plan)
     if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
         yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
     if strange := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
@@ -231,6 +233,16 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
         job.shape.layers, plan.stages
     ):
         yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
+
+
+def beyond_groups(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """Where the groups of microbatches are not the smallest that Megatron-Core takes."""
+    there = flags.has(fields.GROUP)
+    stated, group = flags.number(fields.GROUP) if there else plan.pp, group_of(job, plan)
+    if group not in (0, stated):
+        given = f"{stated} is not modelled" if there else f"is {stated} where it is not given"
+        number = plan.microbatches(job)
+        yield f"{fields.GROUP} {given}: here {number} microbatches go round in groups of {group}."
 
 
 def layers_even(job: TrainingJob, plan: Plan) -> bool:

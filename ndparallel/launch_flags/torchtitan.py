@@ -181,12 +181,23 @@ def pipeline(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
         raise cannot(f"schedule {plan.schedule}", f"it has {', '.join(known)}")
     if plan.recipe.chunks is None and plan.chunks == 1:
         raise cannot(f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}")
+    refuse_unequal_rounds(int(plan.microbatches(job)), plan)
     yield "parallelism.pipeline_parallel_schedule", f'"{known[plan.schedule]}"'
     yield "parallelism.pipeline_parallel_microbatch_size", f"{plan.micro_batch}"
     yield (
         "parallelism.module_fqns_per_model_part",
         "[\n" + "".join(f"        {stage},\n" for stage in stages_of(job, plan)) + "    ]",
     )
+
+
+def refuse_unequal_rounds(microbatches: int, plan: Plan) -> None:
+    """Raise UserError for groups of which the last would be smaller, which Megatron-Core alone has."""
+    if plan.recipe.group and microbatches % (rounds := microbatches // plan.pp):
+        raise cannot(
+            f"{plan.schedule} of {microbatches} microbatches on {plan.pp} pipeline ranks, as its {rounds} "
+            "rounds are equal",
+            f"take {microbatches // rounds * rounds} microbatches",
+        )
 
 
 def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:

@@ -122,7 +122,7 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
 
 def most_parts(batch: int, most: int, ranks: int) -> int:
     """Return the largest number of equal parts, up to `most`, that a batch can be cut into; if possible,
-    whole rounds of `ranks`, which interleaved schedules need."""
+    whole rounds of `ranks`, with which interleaved schedules keep least."""
     numbers = [parts for parts in range(most, 0, -1) if batch % parts == 0]
     return next((parts for parts in numbers if parts % max(ranks, 1) == 0), numbers[0])
 

@@ -40,9 +40,11 @@ def build(
     work: Work | None = None,
     memory_limit: float | None = None,
     released_by_input: float = 0.0,
+    group: int | None = None,
 ) -> Schedule:
-    """Write the schedule `name`. The last three serve `searched` alone: the seconds it is searched for, the
-    most activations that a rank may hold (default: `ranks`), and the share of them that I frees.
+    """Write the schedule `name`. Three serve `searched` alone: the seconds it is searched for, the most
+    activations that a rank may hold (default: `ranks`), and the share of them that I frees. `group` stands in
+    for a schedule's own groups.
 
     Raise UserError, with the nearest valid choice, for what the schedule cannot do.
     """
@@ -56,7 +58,8 @@ def build(
 
         return search(ranks, microbatches, work or Work(), memory_limit, released_by_input)
     recipe = RECIPES[name]
-    return write(name, recipe, Layout(recipe.layout, ranks, chunks or recipe.default_chunks), microbatches)
+    layout = Layout(recipe.layout, ranks, chunks or recipe.default_chunks)
+    return write(name, recipe, layout, microbatches, group)
 
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:
@@ -75,10 +78,8 @@ def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) ->
             f"{name} keeps {count(only, 'chunk')} per rank, not {chunks}: take {only}, or "
             f"{default_schedule(chunks or 1)} with {chunks}."
         )
-    if recipe and recipe.groups and microbatches % ranks:
-        below = microbatches // ranks * ranks
-        near = f"{below} or {below + ranks}" if below else f"{ranks}"
+    if recipe and recipe.group and microbatches < ranks:
         raise UserError(
-            f"{name} sends microbatches round in groups of {ranks}, one per rank: take {near}, not "
-            f"{microbatches}."
+            f"{name} sends microbatches round in groups of at least {ranks}, one per rank: take {ranks} or "
+            f"more, not {microbatches}."
         )

@@ -25,13 +25,14 @@ class RankSide:
     """One rank's side of a schedule while it is written: hands out the next microbatch of every kind, in
     order."""
 
-    def __init__(self, layout: Layout, rank: int, microbatches: int):
+    def __init__(self, layout: Layout, rank: int, microbatches: int, group: int = 0):
         self.rank, self.microbatches, self.ranks, self.chunks = (
             rank,
             microbatches,
             layout.ranks,
             layout.chunks,
         )
+        self.group = group
         self.below = layout.ranks - 1 - rank
         self.pairs: list[tuple[Action, Action]] = []
         self._stages = [layout.stage(rank, chunk) for chunk in range(layout.chunks)]
@@ -69,7 +70,8 @@ class Recipe:
         source            where it was published
         chunks            how many a rank keeps, None for any number
         layout            loop or v
-        groups            whether microbatches go round in groups of P
+        group             (m, p) -> how many microbatches go through one chunk before they go through the
+                          next, where a rank takes them in groups; there are at least as many as ranks
     What it keeps
         peak_in_flight    (m, r, p, v) -> the most that rank r keeps at any time, in chunks of one microbatch.
                           A search may keep less
@@ -96,7 +98,7 @@ class Recipe:
     peak_in_flight: Callable[[Any, Any, int, int], Any]
     chunks: int | None = 1
     layout: str = "loop"
-    groups: bool = False
+    group: Callable[[Any, int], Any] | None = None
     memory_limit: Callable[[int], int] | None = None
     head_start: Callable[[int], int] | None = None
     splits: bool = False
@@ -121,6 +123,10 @@ class Recipe:
         another recipe."""
         return self.chunks or 2
 
+    def microbatches_per_round(self, microbatches: int, ranks: int) -> int:
+        """After how many microbatches a full pipeline does the same again."""
+        return int(self.group(microbatches, ranks)) if self.group else ranks
+
     @property
     def summary(self) -> str:
         if self.program is None:
@@ -141,14 +147,15 @@ def register(name: str, **known: Any) -> Callable[[Callable], Callable]:
     return enter
 
 
-def write(name: str, recipe: Recipe, layout: Layout, microbatches: int) -> Schedule:
+def write(name: str, recipe: Recipe, layout: Layout, microbatches: int, group: int | None = None) -> Schedule:
     """Write all ranks' lists. Where a batch is too short to fill the pipeline, a program runs past the last
-    microbatch; what is past it is left out here."""
+    microbatch; what is past it is left out here. `group` stands in for the recipe's own."""
     if recipe.program is None:
         raise ValueError(f"the order of {name} is searched for, not written.")
     actions, fused = [], []
+    group = group or recipe.microbatches_per_round(microbatches, layout.ranks)
     for rank in range(layout.ranks):
-        side = RankSide(layout, rank, microbatches)
+        side = RankSide(layout, rank, microbatches, group)
         actions.append([action for action in recipe.program(side) if action.microbatch < microbatches])
         fused.append(pair_positions(actions[-1], side.pairs))
     return Schedule(name, layout, microbatches, actions, fused)

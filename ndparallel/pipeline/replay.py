@@ -116,9 +116,8 @@ class Replay:
             raise UserError(f"{self.schedule.name} cannot run: {explain(self.schedule)}")
         return order
 
-    def busiest_round(self, work: Work) -> float:
-        """Seconds that as many microbatches as there are ranks take on the rank that has most to do, all that
-        can be in pairs."""
+    def busiest(self, work: Work) -> float:
+        """Seconds that a microbatch takes on the rank that has most to do, all that can be in pairs."""
         layout, seconds = self.schedule.layout, work.seconds_by_stage(self.schedule.layout.stages)
         each = [
             sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank))
@@ -129,17 +128,16 @@ class Replay:
                 each[layout.rank(kind[0][1])] -= sum(seconds[op][stage] for op, stage in kind) - price(
                     work, seconds, kind
                 )
-        return layout.ranks * max(each)
+        return max(each)
 
-    def reducing_round(self, work: Work) -> float:
-        """Seconds that reductions of as many microbatches as there are ranks take on the rank that has
-        most."""
+    def longest_reducing(self, work: Work) -> float:
+        """Seconds that a microbatch's reductions take on the rank that has most."""
         layout = self.schedule.layout
         each = [
             sum(work.reductions[stage].line for stage in layout.stages_of(rank)) if work.reductions else 0.0
             for rank in range(layout.ranks)
         ]
-        return layout.ranks * max(each)
+        return max(each)
 
     @cached_property
     def peaks(self) -> list[float]:
@@ -334,6 +332,8 @@ def run_beside_reductions(steps: list[Step], tariff: Tariff, clocks: ReplayClock
 
 
 @lru_cache(maxsize=32)
-def replay_of(name: str, ranks: int, microbatches: int, chunks: int | None) -> Replay:
+def replay_of(
+    name: str, ranks: int, microbatches: int, chunks: int | None, group: int | None = None
+) -> Replay:
     """Build a schedule, and put its steps in order, once in a process."""
-    return Replay(build(name, ranks, microbatches, chunks))
+    return Replay(build(name, ranks, microbatches, chunks, group=group))

@@ -12,7 +12,7 @@ Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the sche
 microbatches, r the rank.
 """
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -85,22 +85,34 @@ def eager_1f1b(at: RankSide) -> Program:
     return one_chunk(at, first=2 * at.below)
 
 
+def group_size(microbatches, ranks: int):
+    """The smallest groups that Megatron-Core takes (`--microbatch-group-size-per-virtual-pipeline-stage`):
+    all are as large but the last, and none has fewer microbatches than there are ranks, which would wait."""
+    size = np.minimum(microbatches, ranks)
+    while np.any(short := (microbatches % size > 0) & (microbatches % size < ranks)):
+        size = size + short
+    return size
+
+
 @register(
     "interleaved",
     source="Megatron-LM, arXiv 2104.04473, figure 4",
     chunks=None,
-    groups=True,
-    peak_in_flight=lambda m, r, p, v: np.minimum(m * v, (v - 1) * p + 2 * (p - 1 - r) + 1),
+    group=group_size,
+    peak_in_flight=lambda m, r, p, v: np.minimum(m * v, (v - 1) * group_size(m, p) + 2 * (p - 1 - r) + 1),
     names={"torchtitan": "Interleaved1F1B", "megatron": "forward_backward_pipelining_with_interleaving"},
     spelled="^(?!.*eager).*(interleav|1f1bi|vpp|virtual)",
 )
 def interleaved(at: RankSide) -> Program:
     """1F1B over V chunks in a loop: P microbatches through one chunk, the same P through the next: the
     pipeline fills V times sooner."""
-    total = at.microbatches * at.chunks
-    forwards = (at.F(k // at.ranks % at.chunks) for k in range(total))
-    backwards = (at.B(at.chunks - 1 - k // at.ranks % at.chunks) for k in range(total))
-    return by_turns(forwards, backwards, first=(at.chunks - 1) * at.ranks + 2 * at.below)
+    groups = [*range(0, at.microbatches, at.group), at.microbatches]
+    chunks = [
+        chunk for first, end in pairwise(groups) for chunk in range(at.chunks) for _ in range(first, end)
+    ]
+    forwards = (at.F(chunk) for chunk in chunks)
+    backwards = (at.B(at.chunks - 1 - chunk) for chunk in chunks)
+    return by_turns(forwards, backwards, first=(at.chunks - 1) * at.group + 2 * at.below)
 
 
 @register(

@@ -120,8 +120,7 @@ def chunks_of(name: str, most: int) -> Iterable[int]:
 
 def runs(name: str, pp: int, microbatches: np.ndarray) -> np.ndarray:
     """Which numbers of microbatches a schedule can do."""
-    grouped = RECIPES[name].groups and pp > 1
-    return microbatches % pp == 0 if grouped else np.ones(len(microbatches), dtype=bool)
+    return microbatches >= (pp if RECIPES[name].group else 1)
 
 
 # ---------------------------------------------------------------------------------------------- what is fixed

@@ -24,8 +24,8 @@ The rules for what is not stated
     chunks                the schedule's own; where it is interleaved, one layer to a chunk
     recompute             none; a number of layers is a stage's; modules that are not known here cost nothing;
                           offloading is free
-    schedule              1F1B, interleaved with several chunks; where its microbatches do not come out in
-                          groups, looped breadth-first
+    schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
+                          ranks, looped breadth-first
     precision             16 bits. fp8 where it is named, and for shorter types. TF32 and fp32: the same bytes
                           as 16 bits on a machine whose memory and links are half as large and fast, at that
                           type's peak
@@ -261,10 +261,10 @@ def several_chunks(name: str, pp: int, layers: int) -> tuple[str, int]:
 
 
 def in_groups(job: TrainingJob, plan: Plan) -> Plan:
-    """Return the interleaved schedule for multiples of pp microbatches, else the breadth-first one, which
-    is nearest to it."""
-    uneven = plan.recipe.groups and plan.microbatches(job) % plan.pp
-    return replace(plan, schedule="looped-bfs") if uneven else plan
+    """Return the interleaved schedule from pp microbatches on, else the breadth-first one, which is
+    nearest."""
+    too_few = plan.recipe.group and plan.microbatches(job) < plan.pp
+    return replace(plan, schedule="looped-bfs") if too_few else plan
 
 
 def micro_batch(batch: Mapping[str, Any], dp: int) -> int:

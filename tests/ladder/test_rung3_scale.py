@@ -135,6 +135,12 @@ def test_every_schedule_of_a_pipeline(name, microbatches):
     assert_equal("3d_pipeline_parallel", name, changes={"batch": 8, "microbatches": microbatches}, **WHOLE)
 
 
+@pytest.mark.parametrize("microbatches", [5, 6, 7, 9, 11])
+def test_interleaved_in_groups_that_are_no_multiple_of_the_ranks(microbatches):
+    changes = {"batch": microbatches, "microbatches": microbatches}
+    assert_equal("3d_pipeline_parallel", "interleaved", changes=changes, **WHOLE)
+
+
 @pytest.mark.parametrize(("grid", "rel"), [(True, 1e-6), (False, 1e-2)])
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved"])
 def test_bubble_and_imbalance_are_what_the_gpu_that_is_done_last_idles_in_the_lesson(name, grid, rel):
@@ -221,6 +227,17 @@ def test_what_times_thousands_of_gpus_times_a_small_grid_to_the_last_digit(sched
     lesson, results = executed_grid(Mesh(tp=2, pp=2, dp=2), ROOMY, changes)
     there = planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4)
     assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
+
+
+@pytest.mark.parametrize("microbatches", [6, 11, 33])
+def test_what_times_thousands_of_gpus_times_groups_too(microbatches):
+    """33 on 4 ranks go round in groups of 7, the last of 5; of them 26 and 33 are timed one by one."""
+    changes = {"schedule": "interleaved", "stage_chunks": 2, "bucket_mb": 0.02}
+    changes |= {"batch": microbatches, "microbatches": microbatches, "model": SMALL.replace(layers=8)}
+    lesson, results = executed_grid(Mesh(pp=4), ROOMY, changes)
+    job, plan = planned(lesson, ROOMY, grid=False, bucket_bytes=2e4)
+    assert float(time_step(job, plan).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
+    assert peak_memory(job, plan).total == counted_bytes(results)["total"]
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"])

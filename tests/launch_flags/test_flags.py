@@ -109,7 +109,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
     )
     job = job_of(
         name,
-        batch=plan.dp * plan.micro_batch * pp * draw(st.integers(1, 4)),
+        batch=plan.dp * plan.micro_batch * draw(st.integers(pp, 4 * pp)),
         dtype=draw(st.sampled_from(["bf16", "fp8"])),
     )
     stack = replace(
@@ -207,6 +207,36 @@ def test_uneven_stages_are_written_out_letter_by_letter():
 def test_a_schedule_that_megatron_does_not_have_is_refused_in_a_sentence(changes, said):
     with pytest.raises(UserError, match=said):
         emit_megatron(job_of(), Plan(pp=4, dp=4, **changes))
+
+
+def test_megatron_is_told_the_groups_of_microbatches_that_it_would_not_choose():
+    plan = Plan(pp=4, dp=2, chunks=2, schedule="interleaved")
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    assert flag not in emit_megatron(job_of(batch=16), plan), "8 go round in groups of pp"
+    text = emit_megatron(job_of(batch=18), plan)
+    assert f"{flag} 5 " in text, "9 in groups of 5 and 4"
+    assert not any(flag in note for note in read_megatron(text, H100).notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [("", "is 4 where it is not given: here 9"), ("9", "9 is not modelled: here 9"), ("5", None)],
+)
+def test_other_groups_than_the_smallest_are_said_not_to_be_modelled(given, note):
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    text = emit_megatron(job_of(batch=18), Plan(pp=4, dp=2, chunks=2, schedule="interleaved"))
+    notes = read_megatron(text.replace(f"{flag} 5", f"{flag} {given}" if given else ""), H100).notes
+    told = [each for each in notes if each.startswith(flag)]
+    assert told == ([f"{flag} {note} microbatches go round in groups of 5."] if note else [])
+
+
+def test_torchtitan_has_rounds_of_equally_many_microbatches_alone():
+    plan = Plan(pp=4, dp=2, chunks=2, schedule="interleaved")
+    assert "Interleaved1F1B" in emit_torchtitan(job_of(batch=20, software="torchtitan"), plan), "5 and 5"
+    with pytest.raises(
+        UserError, match="on 4 pipeline ranks, as its 2 rounds are equal; take 8 microbatches"
+    ):
+        emit_torchtitan(job_of(batch=18, software="torchtitan"), plan)
 
 
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():
@@ -464,6 +494,8 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
         and not (job.shape.experts and job.dtype == "fp8")
     )
     assume(plan.shards % plan.cp == 0)
+    number = int(plan.microbatches(job))
+    assume(schedule != "interleaved" or plan.pp == 1 or number % (number // plan.pp) == 0)
     with pytest.MonkeyPatch.context() as monkeypatch:
         found: dict[str, Any] = run_recipe(emit_torchtitan(job, plan), monkeypatch)
     assert found.keys() <= {*frozen("torchtitan")["keys"]}

@@ -120,7 +120,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
         (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
         (
             ["--pp", "8", "--schedule", "interleaved", "--microbatches", "4"],
-            "interleaved sends microbatches round in groups of 8",
+            "interleaved sends microbatches round in groups of at least 8",
         ),
         (["--ep", "3", "--dp", "8"], "ep=3 does not divide dp=8"),
         (["--schedule", "zb-h9"], "Did you mean"),

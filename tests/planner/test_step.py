@@ -124,7 +124,7 @@ def test_a_step_of_a_published_run_is_explained_by_its_parts():
 )
 def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedule, pp, rest, seed, uneven):
     chunks = 1 if RECIPES[schedule].chunks == 1 else 2
-    microbatches = 16 * pp + (0 if schedule == "interleaved" else rest % pp)
+    microbatches = 16 * pp + rest % pp
     plan = Plan(pp=pp, chunks=chunks, schedule=schedule)
     times = np.random.default_rng(seed).uniform(1 - uneven, 1 + uneven, (3, pp * chunks))
     timer = PipelineTimer(workload_of(job(global_batch=microbatches), plan))

@@ -30,10 +30,8 @@ def timed(
 @st.composite
 def schedules(draw, names=SCHEDULES) -> Schedule:
     name = draw(st.sampled_from(names))
-    ranks, microbatches = draw(st.integers(1, 6)), draw(st.integers(1, 15))
-    recipe = RECIPES.get(name)
-    if recipe and recipe.groups:
-        microbatches = ranks * draw(st.integers(1, 3))
+    recipe, ranks = RECIPES.get(name), draw(st.integers(1, 6))
+    microbatches = draw(st.integers(ranks if recipe and recipe.group else 1, 15))
     chunks = draw(st.integers(1, 4)) if recipe and recipe.chunks is None else None
     return build(name, ranks, microbatches, chunks)
 

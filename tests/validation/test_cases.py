@@ -169,14 +169,14 @@ def test_schedules_and_zero_in_the_words_of_sources():
     assert (zero_stage(None, "pytorch fsdp2"), zero_stage(None, "megatron-core")) == (3, 0)
 
 
-def test_a_schedule_brings_its_chunks_and_one_that_needs_groups_is_taken_breadth_first():
+def test_a_schedule_brings_its_chunks_and_with_too_few_microbatches_is_taken_breadth_first():
     def plan(**parallel):
         return express(changed(LLAMA_70B, parallel={"vp": None, **parallel})).plan
 
     assert (plan(schedule="interleaved").schedule, plan(schedule="interleaved").chunks) == ("interleaved", 20)
     assert (plan(schedule="ZB-V").chunks, plan(schedule="1F1B").chunks) == (2, 1)
-    few = changed(LLAMA_70B, batch={"global": 12}, parallel={"vp": 5})
-    assert express(few).plan.schedule == "looped-bfs", "6 microbatches on 4 pipeline ranks"
+    few = changed(LLAMA_70B, batch={"global": 6}, parallel={"vp": 5})
+    assert express(few).plan.schedule == "looped-bfs", "3 microbatches on 4 pipeline ranks"
 
 
 # -------------------------------------------------------------------------------------- numbers and attention

@@ -1,9 +1,9 @@
 """The step of a pipeline: the schedule's own actions, and then each rank's gradients and optimizer.
 
-Idea   Once a pipeline is full, every round of as many microbatches as there are ranks takes the same. So two
-       short steps are timed action by action, and the rounds between them and the real step are added. The
-       same pipeline is timed a second time with messages that take no time: what that saves is waiting for
-       messages, and the rest of the waiting is bubble and imbalance.
+Idea   Once a pipeline is full, every round of as many microbatches as there are ranks, or as are in a group,
+       takes the same. So two short steps are timed action by action, and the rounds between them and the real
+       step are added. The same pipeline is timed a second time with messages that take no time: what that
+       saves is waiting for messages, and the rest of the waiting is bubble and imbalance.
 Cost   A sixth of a microsecond for each action that is timed (ndparallel/pipeline/replay.py).
 Limit  All microbatches are alike.
 
@@ -55,6 +55,7 @@ class PipelineTimer:
 
     def __init__(self, work: Workload) -> None:
         self.work, self.plan, self.microbatches = work, work.plan, work.plan.microbatches(work.job)
+        self.per_round = self.plan.recipe.microbatches_per_round(self.microbatches, self.plan.pp)
         self.stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
 
     # ---- 1. seconds of every action
@@ -121,22 +122,21 @@ class PipelineTimer:
     @cached_property
     def rounds(self) -> tuple[Replay, Replay, float]:
         """Two short steps, one round apart, and how many rounds more than the first the real one has."""
-        ranks = self.plan.pp
-        few = FULL_ROUNDS * ranks + self.microbatches % ranks
-        if self.microbatches <= few + ranks:
+        few = FULL_ROUNDS * self.per_round + self.microbatches % self.per_round
+        if self.microbatches <= few + self.per_round:
             return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
-        return self.replay(few), self.replay(few + ranks), (self.microbatches - few) / ranks
+        return self.replay(few), self.replay(few + self.per_round), (self.microbatches - few) / self.per_round
 
     def replay(self, microbatches: int) -> Replay:
-        return replay_for(self.plan, microbatches)
+        return replay_for(self.plan, microbatches, self.per_round if self.plan.recipe.group else None)
 
     def ends_after_rounds(self, durations: Work) -> Ends:
         """Extrapolate each rank's end from the two short steps. A rank whose memory limits its lead runs at
         the busiest rank's pace in the end, so no round is quicker than that."""
         few, more, rounds = self.rounds
         before, after = ends_of_both(few, more, durations)
-        least = few.busiest_round(durations) if few.peaks == more.peaks else 0.0
-        least = max(least, few.reducing_round(durations))
+        least = few.busiest(durations) if few.peaks == more.peaks else 0.0
+        least = self.per_round * max(least, few.longest_reducing(durations))
         later = [
             [start + rounds * max(end - start, least) for start, end in zip(*moments)]
             for moments in zip(before[1:], after[1:])
@@ -212,19 +212,19 @@ class PipelineTimer:
         """When the last rank would end if messages took no time, and the pipeline's pace then: that of the
         busiest rank. Only where stages of one rank are unlike may the pace be slower, as ranks that are all
         as busy wait for one another, and is timed."""
-        ranks, busiest = self.plan.pp, max(self.work_by_rank)
+        busiest = max(self.work_by_rank)
         if self.plan.recipe.is_searched:
             ends = Replay(self.schedule).ends(self.silent)
             return max(end - start for start, end in zip(ends.start, ends.end)), busiest
         if not self.unlike_stages:  # the shortest step that leaves whole rounds
-            first = min(self.microbatches, ranks + self.microbatches % ranks)
+            first = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
             end = self.replay(first).ends(self.silent).end[self.last]
             return end + (self.microbatches - first) * busiest, busiest
         few, more, rounds = self.rounds
-        more = more if rounds else self.replay(self.microbatches + ranks)
+        more = more if rounds else self.replay(self.microbatches + self.per_round)
         before, after = (ends.end[self.last] for ends in ends_of_both(few, more, self.silent))
-        pace = max(busiest, (after - before) / ranks)
-        return before + rounds * ranks * pace, pace
+        pace = max(busiest, (after - before) / self.per_round)
+        return before + rounds * self.per_round * pace, pace
 
     # ---- 5. where the time goes
 
@@ -302,8 +302,8 @@ def schedule_for(plan: Plan, microbatches: int, durations: Work | None = None) -
     return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))
 
 
-def replay_for(plan: Plan, microbatches: int) -> Replay:
-    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None)
+def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Replay:
+    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None, group)
 
 
 @lru_cache(maxsize=8)
