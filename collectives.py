@@ -25,42 +25,22 @@ ValueError for what cannot be meant.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, count, repeat
+from itertools import count, repeat
 from typing import Any
 
-from gpu import COLLECTIVE, GPU, Handle, is_size_only, snapshot  # before numpy: it sets one BLAS thread a GPU
+from gpu import COLLECTIVE, GPU, Handle, is_size_only  # before numpy: it sets one BLAS thread a GPU
 
 # isort: split
 import numpy as np
 
-Array = np.ndarray
-REDUCTIONS: dict[str, Callable] = {"sum": np.add, "average": np.add, "max": np.maximum}
+from ndparallel.base.groups import REDUCTIONS, Group, average, check_size, checked_splits, given, reduction
+from ndparallel.base.pieces import Array, cut, flat, is_view, split, split_sizes, work_array, write
 
-
-@dataclass(frozen=True)
-class Group:
-    """Ranks that work together. The stream of their messages has the group's name."""
-
-    name: str
-    ranks: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.ranks)
-
-    @cached_property
-    def words(self) -> str:
-        return (
-            f"among ranks {', '.join(map(str, self.ranks))}"
-            if self.size <= 8
-            else f"among {self.size} ranks from {self.ranks[0]} on"
-        )
-
-    def index(self, rank: int) -> int:
-        if rank not in self.ranks:
-            raise ValueError(f"rank {rank} is not in group {self.name!r}, {self.words}.")
-        return self.ranks.index(rank)
+__all__ = [
+    "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "reduce", "reduce_scatter",
+    "scatter", "ALGORITHMS", "REDUCTIONS", "Algorithm", "Array", "Group", "Member", "register",
+    "cut", "split", "split_sizes", "write",
+]  # fmt: skip
 
 
 class Member:
@@ -232,11 +212,11 @@ def all_reduce(
     """Give every rank the combination of all ranks' arrays, in `array`. Returns it, or a Handle with
     `async_op`."""
     run = _find("all_reduce", algorithm)
-    work, combine = _flat(array, copy=async_op), _reduction(op, array)
+    work, combine = flat(array, copy=async_op), reduction(op, array)
 
     def body(me: Member) -> None:
         run(me, work, combine)
-        _average(work, op, group)
+        average(work, op, group)
 
     call = ("all_reduce", algorithm, op, array.shape, array.dtype.str)
     return _call(gpu, group, call, body, array, work, async_op)
@@ -254,12 +234,12 @@ def reduce(
     """Give the root the combination of all ranks' arrays, in its `array`; those of the others stay as they
     are."""
     run = _find("reduce", algorithm)
-    is_root = group.index(gpu.rank) == _checked(root, group)
-    work, combine = _flat(array, copy=async_op or not is_root), _reduction(op, array)
+    is_root = group.index(gpu.rank) == group.valid_root(root)
+    work, combine = flat(array, copy=async_op or not is_root), reduction(op, array)
 
     def body(me: Member) -> None:
         run(me, work, root, combine)
-        _average(work, op, group)
+        average(work, op, group)
 
     call = ("reduce", algorithm, root, op, array.shape, array.dtype.str)
     return _call(gpu, group, call, body, array, work if is_root else array, async_op)
@@ -277,13 +257,13 @@ def reduce_scatter(
     """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's
     size)."""
     run = _find("reduce_scatter", algorithm)
-    pieces, combine = split(_flat(array, copy=True), group.size), _reduction(op, array)
+    pieces, combine = split(flat(array, copy=True), group.size), reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
-    _check_size("output", output, mine.size)
+    check_size("output", output, mine.size)
 
     def body(me: Member) -> None:
         run(me, pieces, combine)
-        _average(mine, op, group)
+        average(mine, op, group)
 
     call = ("reduce_scatter", algorithm, op, array.shape, array.dtype.str)
     return _call(gpu, group, call, body, output, mine, async_op)
@@ -295,10 +275,10 @@ def all_gather(
     """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split
     gives it."""
     run = _find("all_gather", algorithm)
-    work = _blank(output, async_op)
+    work = work_array(output, async_op)
     pieces = split(work, group.size)
     mine = pieces[group.index(gpu.rank)]
-    _check_size("piece", piece, mine.size)
+    check_size("piece", piece, mine.size)
     write(mine, piece)
     call = ("all_gather", algorithm, output.shape, output.dtype.str)
     return _call(gpu, group, call, lambda me: run(me, pieces), output, work, async_op)
@@ -309,8 +289,8 @@ def broadcast(
 ):
     """Give every rank the root's array, in `array`."""
     run = _find("broadcast", algorithm)
-    work = _flat(array, copy=async_op)
-    call = ("broadcast", algorithm, _checked(root, group), array.shape, array.dtype.str)
+    work = flat(array, copy=async_op)
+    call = ("broadcast", algorithm, group.valid_root(root), array.shape, array.dtype.str)
     return _call(gpu, group, call, lambda me: run(me, work, root), array, work, async_op)
 
 
@@ -319,10 +299,10 @@ def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int
     as in `all_gather`."""
     index, pieces = group.index(gpu.rank), [piece.reshape(-1)] * group.size
     work = output
-    if index == _checked(root, group):
-        work = _blank(_given("output", output), async_op)
+    if index == group.valid_root(root):
+        work = work_array(given("output", output), async_op)
         pieces = split(work, group.size)
-        _check_size("piece", piece, pieces[index].size)
+        check_size("piece", piece, pieces[index].size)
         write(pieces[index], piece)
     call = ("gather", "direct", root, piece.dtype.str)
     return _call(gpu, group, call, lambda me: direct_gather(me, pieces, root), output, work, async_op)
@@ -332,10 +312,10 @@ def scatter(
     gpu: GPU, output: Array, array: Array | None, group: Group, root: int = 0, async_op: bool = False
 ):
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
-    index, pieces = group.index(gpu.rank), [_blank(output, async_op)] * group.size
-    if index == _checked(root, group):
-        pieces = split(_flat(_given("array", array), copy=True), group.size)
-        _check_size("output", output, pieces[index].size)
+    index, pieces = group.index(gpu.rank), [work_array(output, async_op)] * group.size
+    if index == group.valid_root(root):
+        pieces = split(flat(given("array", array), copy=True), group.size)
+        check_size("output", output, pieces[index].size)
     call = ("scatter", "direct", root, output.dtype.str)
     return _call(
         gpu, group, call, lambda me: direct_scatter(me, pieces, root), output, pieces[index], async_op
@@ -359,11 +339,11 @@ def all_to_all(
     """
     index = group.index(gpu.rank)
     even = split_sizes(len(array), group.size)
-    outgoing = cut(array, _check_splits("input_splits", input_splits or even, array, group))
+    outgoing = cut(array, checked_splits("input_splits", input_splits or even, array, group))
     in_place = not output.flags.writeable or not (async_op or np.may_share_memory(output, array))
     work = output if in_place else np.empty_like(output)
     incoming = cut(
-        work, _check_splits("output_splits", output_splits or [even[index]] * group.size, output, group)
+        work, checked_splits("output_splits", output_splits or [even[index]] * group.size, output, group)
     )
     if incoming[index].shape != outgoing[index].shape:
         raise ValueError(
@@ -403,103 +383,18 @@ def _call(
         body(member)
         gpu.call = outer
         if group.size > 1:
-            gpu.record(
-                COLLECTIVE, label, start, stream.now, 0 if work is None else work.nbytes, 0, group.ranks
-            )
+            nbytes = 0 if work is None else work.nbytes
+            gpu.record(COLLECTIVE, label, start, stream.now, nbytes, 0, group.ranks)
 
     def finish() -> Array | None:
-        return output if _is_view(work, output) else write(output, work)
+        return output if is_view(work, output) else write(output, work)
 
     handle = Handle(gpu, label, start, stream.now, finish, stream.name)
     return handle if async_op else handle.wait()
 
 
 def _find(collective: str, name: str) -> Callable[..., None]:
-    if name not in ALGORITHMS[collective]:
-        raise ValueError(
-            f"{collective} has no algorithm {name!r}; it has {', '.join(ALGORITHMS[collective])}."
-        )
-    return ALGORITHMS[collective][name].run
-
-
-def _flat(array: Array, copy: bool) -> Array:
-    """Return the array in one dimension: a copy, or its own memory where that can be."""
-    return snapshot(array).reshape(-1) if copy else array.reshape(-1)
-
-
-def _blank(output: Array, async_op: bool) -> Array:
-    """Return a 1-D work array for the result: `output`'s own memory if it can be written in place, else a new
-    array."""
-    in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
-    return output.reshape(-1) if in_place else np.empty(output.size, output.dtype)
-
-
-def _is_view(work: Array | None, output: Array | None) -> bool:
-    """Whether `work`, made by `_flat` or `_blank`, is in the memory of `output` itself."""
-    if work is output or work is None or output is None:
-        return work is output
-    return work.base is (output if output.base is None else output.base)
-
-
-def write(output: Array | None, content: Array | None) -> Array | None:
-    """Put `content` of any shape into `output`, unless there is none or it is read-only."""
-    if output is not None and content is not None and output.flags.writeable:
-        output[...] = content.reshape(output.shape)
-    return output
-
-
-def split_sizes(size: int, parts: int) -> list[int]:
-    """The sizes of the parts that np.array_split cuts."""
-    least, larger = divmod(size, parts)
-    return [least + 1] * larger + [least] * (parts - larger)
-
-
-def cut(array: Array, rows: Sequence[int]) -> list[Array]:
-    return [array[end - size : end] for size, end in zip(rows, accumulate(rows))]
-
-
-def split(array: Array, parts: int) -> list[Array]:
-    """Cut as np.array_split does, in a quarter of its time."""
-    return cut(array, split_sizes(len(array), parts))
-
-
-def _reduction(op: str, array: Array) -> Callable:
-    if op not in REDUCTIONS:
-        raise ValueError(f"there is no reduction {op!r}; there are {', '.join(REDUCTIONS)}.")
-    if op == "average" and not np.issubdtype(array.dtype, np.inexact):
-        raise ValueError(
-            f"an average of {array.dtype} would not be {array.dtype}: reduce with 'sum', or floating-point "
-            "numbers."
-        )
-    return REDUCTIONS[op]
-
-
-def _average(array: Array, op: str, group: Group) -> None:
-    if op == "average" and array.flags.writeable:
-        array /= group.size
-
-
-def _checked(root: int, group: Group) -> int:
-    if not 0 <= root < group.size:
-        raise ValueError(f"group {group.name!r} has members 0 to {group.size - 1}, and no root {root}.")
-    return root
-
-
-def _given(name: str, array: Array | None) -> Array:
-    if array is None:
-        raise ValueError(f"the root needs an array as `{name}`; only the others may give None.")
-    return array
-
-
-def _check_size(name: str, array: Array, size: int) -> None:
-    if array.size != size:
-        raise ValueError(f"`{name}` has {array.size} elements; this rank's piece has {size}.")
-
-
-def _check_splits(name: str, splits: Sequence[int], array: Array, group: Group) -> Sequence[int]:
-    if len(splits) != group.size or sum(splits) != len(array) or min(splits) < 0:
-        raise ValueError(
-            f"`{name}` must be {group.size} numbers that add up to the array's {len(array)} rows, not "
-            f"{[*map(int, splits)]}."
-        )
-    return splits
+    known = ALGORITHMS[collective]
+    if name not in known:
+        raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(known)}.")
+    return known[name].run
