@@ -10,6 +10,10 @@ from ndparallel.exercises.exercise import Exercise
 TASKS = Path(__file__).parent / "tasks"
 ORDER = (
     "ring",
+    "halves",
+    "everybody",
+    "broadcast",
+    "two_nodes",
     "leave_early",
     "one_f_one_b",
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu import GPU, Hardware
+from gpu import COLLECTIVE, GPU, SEND, Event, Hardware
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
 from ndparallel.exercises.exercise import Attempt
@@ -44,7 +44,23 @@ def attempt_of(results: Sequence[RankResult], figures: Iterable[str], wrong: str
             breakdown(result.events, result.end_seconds).exposed for result in results
         ),
     }
-    return Attempt({name: measured[name]() for name in figures}, alike(timeline("", results)), wrong)
+    return Attempt(
+        {name: measured[name]() for name in figures}, alike(timeline("", map(sends_apart, results))), wrong
+    )
+
+
+def sends_apart(result: RankResult) -> RankResult:
+    """Return a rank's run in which sending is drawn as communication, and only receiving as waiting."""
+    drawn = [
+        event._replace(kind=COLLECTIVE) if event.kind == SEND else event
+        for event in map(Event._make, result.events)
+    ]
+    return result._replace(events=list(drawn))
+
+
+def first_fault(faults: Iterable[str]) -> str:
+    """Return the first that is not empty; nothing where all are."""
+    return next(filter(None, faults), "")
 
 
 # -------------------------------------------------------------------------------- as a strategy of a lesson

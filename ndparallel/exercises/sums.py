@@ -24,8 +24,11 @@ def whole(ranks: int, size: int) -> np.ndarray:
     return np.sum(np.stack([part(rank, ranks, size) for rank in range(ranks)]), axis=0)
 
 
-def explain(rank: int, found: np.ndarray, expected: np.ndarray, ranks: int, name: str = "array") -> str:
-    """Say what is wrong with an array of sums, and what that usually means; nothing where it is right."""
+def explain(
+    rank: int, found: np.ndarray, expected: np.ndarray, ranks: int, name: str = "array", first: int = 0
+) -> str:
+    """Say what is wrong with an array of sums, and what that usually means; nothing where it is right. Its
+    elements are those from `first` on of what all ranks held."""
     if not isinstance(found, np.ndarray) or found.shape != expected.shape:
         shape = list(found.shape) if isinstance(found, np.ndarray) else type(found).__name__
         return f"Rank {rank}'s {name} should have shape {list(expected.shape)}, and has {shape}."
@@ -37,7 +40,7 @@ def explain(rank: int, found: np.ndarray, expected: np.ndarray, ranks: int, name
     many = f" ({places.size} of {found.size} elements are wrong)" if found.size > 1 else ""
     return (
         f"Rank {rank}, element {place} of {name}: {value:g}, and {right:g} is right{many}. "
-        f"{meaning(rank, value, place, ranks)}"
+        f"{meaning(rank, value, first + place, ranks)}"
     )
 
 
@@ -45,9 +48,12 @@ def meaning(rank: int, value: float, place: int, ranks: int) -> str:
     """Say whose parts a wrong sum has."""
     times = contributions(value, place, ranks)
     if times is None:
-        return "It is no sum of the ranks' parts of this element: is a piece in the wrong place?"
+        return (
+            "It is no sum of the ranks' parts of this element: is a piece in the wrong place, or added where "
+            "it should be written?"
+        )
     if times == [int(other == rank) for other in range(ranks)]:
-        return "It is rank's own part: nothing was added to it.".replace("rank's", f"rank {rank}'s")
+        return f"It is rank {rank}'s own part: nothing was added to it."
     if len(set(times)) == 1:
         return f"It is {times[0]} times the right sum: every part was added {times[0]} times."
     missing = [str(other) for other, number in enumerate(times) if number == 0]

@@ -36,8 +36,7 @@ def every_answer() -> Iterator[tuple[str, str]]:
 
 def given(exercise: Exercise, answer: Callable) -> Verdict:
     """Grade a function, or a class of functions where an exercise asks for several."""
-    functions = vars(answer) if isinstance(answer, type) else dict.fromkeys(exercise.asks, answer)
-    asked = {name: functions[name] for name in exercise.asks}
+    asked = {name: getattr(answer, name) if isinstance(answer, type) else answer for name in exercise.asks}
     return graded(exercise, path_of(answer), lambda: ModelAnswer(asked))
 
 

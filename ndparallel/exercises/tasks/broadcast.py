@@ -1,0 +1,92 @@
+"""Broadcast a big array.
+
+GPU 0 has an array, and seven other GPUs need it. If GPU 0 sends it to each in turn, its link
+carries the array seven times, and the other seven links carry nothing:
+
+        GPU 0   ─1─ ─2─ ─3─ ─4─ ─5─ ─6─ ─7─         the others wait
+
+Whoever has received something can pass it on, and need not have received all of it.
+np.array_split(array, k) cuts an array into k pieces.
+
+Given   gpu.rank, gpu.send(target, array, what), gpu.receive(source, what, into=array)
+
+Right is GPU 0's array on every GPU. Then the seconds count. One message costs 0.05 s of
+latency, and 0.01 s for every number in it; the array has 2,000.
+"""
+
+import numpy as np
+
+from gpu import CLASSROOM, GPU, si
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+
+RANKS, SIZE = 8, 2000
+
+
+def broadcast(gpu: GPU, array: np.ndarray, ranks: int) -> None:
+    """Put GPU 0's array into `array`, on every GPU."""
+    pieces = np.array_split(array, 50)
+    for number, part in enumerate(pieces):
+        if gpu.rank > 0:
+            gpu.receive(gpu.rank - 1, number, into=part)
+        if gpu.rank < ranks - 1:
+            gpu.send(gpu.rank + 1, part, number)
+
+
+def attempt(answer) -> Attempt:
+    expected = np.arange(1, SIZE + 1, dtype=np.float32)
+
+    def program(gpu: GPU) -> np.ndarray:
+        array = expected.copy() if gpu.rank == 0 else np.zeros(SIZE, np.float32)
+        answer.on(gpu.rank).broadcast(gpu, array, RANKS)
+        return array
+
+    results = on_gpus(program, RANKS, CLASSROOM)
+    wrong = first_fault(fault(result.rank, result.value, expected) for result in results)
+    return attempt_of(results, ("step_seconds",), wrong)
+
+
+def fault(rank: int, found: np.ndarray, expected: np.ndarray) -> str:
+    places = np.flatnonzero(found != expected)
+    if not places.size:
+        return ""
+    if not found.any():
+        return f"GPU {rank} has received nothing, or not into `array`."
+    first, value = places[0], found[places[0]]
+    where = "still empty" if value == 0 else f"element {value - 1:.0f} of the array, in the wrong place"
+    return f"GPU {rank}, element {first}: {where} ({places.size} of {SIZE} elements are wrong)."
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    once = CLASSROOM.inside.latency_seconds + 4 * SIZE / CLASSROOM.inside.bandwidth_bytes_per_second
+    seconds = yours.figures["step_seconds"]
+    if seconds > (RANKS - 1) * once * 0.95:
+        return f"Sending the array once takes {si(once, 's')}: seven times that, and nobody helped GPU 0."
+    if seconds > 2.5 * once:
+        return (
+            "A tree is better than a queue. But a GPU that waits for the whole array helps nobody meanwhile."
+        )
+    return "Nearly there. Small pieces reach the last GPU early, but each costs its latency: weigh the two."
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="gpu",
+    minutes=20,
+    asks={"broadcast": broadcast},
+    attempt=attempt,
+    hints=(
+        "Let every GPU that has the array help: after one message two GPUs have it, after two four.",
+        "A chain is better still for a big array: GPU r receives from r - 1 and sends to r + 1, piece by "
+        "piece, "
+        "so that all links are busy once the first piece has reached the end.",
+        "A chain of k pieces takes about (p - 1)(a + b/k) + (k - 1) b/k. With p = 8, a = 0.05 s and b = "
+        "20 s, k "
+        "near 50 is best.",
+    ),
+    learned="a chain in pieces sends a big array to any number of GPUs in little more than the time of "
+    "sending it "
+    "once; for a small one, where latency counts, a tree is better.",
+    page="README.md, 1D: data parallelism",
+    over_par=over_par,
+)

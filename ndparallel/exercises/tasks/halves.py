@@ -1,0 +1,99 @@
+"""The two halves.
+
+An all-reduce has two halves, and each is worth a name of its own. A reduce-scatter leaves GPU r
+with the sum of piece r, and nothing to say about the others. An all-gather starts from there,
+and gives all pieces to all:
+
+                     pieces of GPU 0   1   2   3            after reduce-scatter      after all-gather
+        GPU 0             a0  b0  c0  d0                    Σa   .   .   .            Σa  Σb  Σc  Σd
+        GPU 1             a1  b1  c1  d1                    .   Σb   .   .            Σa  Σb  Σc  Σd
+        GPU 2             a2  b2  c2  d2                    .    .  Σc   .            Σa  Σb  Σc  Σd
+        GPU 3             a3  b3  c3  d3                    .    .   .  Σd            Σa  Σb  Σc  Σd
+
+ZeRO and FSDP are built of these halves: between them every GPU may do something with its own
+piece.
+
+Given   gpu.rank, gpu.send(target, array, what), gpu.receive(source, what, into=array, combine=np.add)
+        pieces                              a list of `ranks` arrays, the same on every GPU in number and size
+
+Right is piece r on GPU r after the first, and every piece on every GPU after both. Then the
+seconds count, and the bytes that the busiest GPU sends.
+"""
+
+import numpy as np
+
+from gpu import CLASSROOM, GPU
+from ndparallel.exercises import sums
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+
+RANKS, SIZE = 4, 400
+
+
+def reduce_scatter(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
+    """Put the sum of all GPUs' pieces r into pieces[r] of GPU r; the other pieces may be spoilt."""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    for step in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - step - 1) % ranks], ("add", step))
+        gpu.receive(left, ("add", step), into=pieces[(gpu.rank - step - 2) % ranks], combine=np.add)
+
+
+def all_gather(gpu: GPU, pieces: list[np.ndarray], ranks: int) -> None:
+    """Put pieces[r] of GPU r into pieces[r] of every GPU."""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    for step in range(ranks - 1):
+        gpu.send(right, pieces[(gpu.rank - step) % ranks], ("hand on", step))
+        gpu.receive(left, ("hand on", step), into=pieces[(gpu.rank - step - 1) % ranks])
+
+
+def attempt(answer) -> Attempt:
+    def program(gpu: GPU) -> tuple[np.ndarray, np.ndarray]:
+        functions, array = answer.on(gpu.rank), sums.part(gpu.rank, RANKS, SIZE)
+        pieces = np.split(array, RANKS)
+        functions.reduce_scatter(gpu, pieces, RANKS)
+        mine = pieces[gpu.rank].copy()
+        functions.all_gather(gpu, pieces, RANKS)
+        return mine, array
+
+    results = on_gpus(program, RANKS, CLASSROOM)
+    whole = sums.whole(RANKS, SIZE)
+    halves = np.split(whole, RANKS)
+    first = SIZE // RANKS
+    wrong = first_fault(
+        sums.explain(rank, mine, halves[rank], RANKS, "its own piece", rank * first)
+        for rank, (mine, _) in ((result.rank, result.value) for result in results)
+    ) or first_fault(
+        sums.explain(result.rank, result.value[1], whole, RANKS, "all pieces") for result in results
+    )
+    return attempt_of(results, ("step_seconds", "bytes_sent"), wrong)
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["bytes_sent"] > par.figures["bytes_sent"]:
+        return (
+            "Somebody sends pieces that nobody needs: p - 1 pieces leave every GPU in each half, and no more."
+        )
+    return "The GPUs wait for one another: let all of them send at every step, each to its right."
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="gpu",
+    minutes=20,
+    asks={"reduce_scatter": reduce_scatter, "all_gather": all_gather},
+    attempt=attempt,
+    hints=(
+        "The all-gather is the easier half. Begin there: at every step pass on the piece that came last.",
+        "In the reduce-scatter, piece r must arrive at GPU r last, with all the other parts in it. So it "
+        "begins "
+        "its journey on GPU r + 1.",
+        "Reduce-scatter: at step s send piece (rank - s - 1) % p, and add what comes to piece (rank - s "
+        "- 2) % p. "
+        "All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
+    ),
+    learned="an all-reduce is a reduce-scatter and an all-gather; each takes (p-1)(a + b/p) for latency "
+    "a and b "
+    "seconds of wire for the whole array.",
+    page="README.md, 1D: data parallelism",
+    over_par=over_par,
+)

@@ -1,0 +1,100 @@
+"""Two nodes.
+
+Eight GPUs stand in two nodes of four. Inside a node the link is fast; between the nodes it is
+ten times slower, and a message that crosses pays more latency as well. One ring through all
+eight crosses twice, and goes at the pace of its slowest link:
+
+        node 0   GPU 0 ═ GPU 1 ═ GPU 2 ═ GPU 3              ═ fast
+                   │                       │                │ slow: each GPU has one such link of its own
+        node 1   GPU 7 ═ GPU 6 ═ GPU 5 ═ GPU 4
+
+Given   all_reduce, reduce_scatter and all_gather of collectives.py, for a group of ranks: Group(name, ranks).
+        All members must call the same in the same order:
+
+        all_reduce(gpu, array, group)                   the sum of all members' arrays, in `array`
+        reduce_scatter(gpu, output, array, group)       its own piece of the sum, in `output`
+        all_gather(gpu, output, piece, group)           all members' pieces, in `output`
+
+        np.array_split(array, 4)[i] is the piece of the member with number i.
+
+Right is the sum of all eight on every GPU. Then the seconds count.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from collectives import Group, all_gather, all_reduce, reduce_scatter
+from gpu import CLASSROOM, GPU, Link
+from ndparallel.exercises import sums
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+
+RANKS, SIZE = 8, 800
+TWO_NODES = replace(
+    CLASSROOM,
+    gpus_per_node=4,
+    across=Link(
+        latency_seconds=0.2, bandwidth_bytes_per_second=CLASSROOM.inside.bandwidth_bytes_per_second / 10
+    ),
+)
+
+
+def sum_over_nodes(gpu: GPU, array: np.ndarray, nodes: int, gpus_per_node: int) -> None:
+    """Put the sum of all GPUs' arrays into `array`, on every GPU."""
+    node, place = divmod(gpu.rank, gpus_per_node)
+    inside = Group("inside", tuple(range(node * gpus_per_node, (node + 1) * gpus_per_node)))
+    across = Group("across", tuple(range(place, nodes * gpus_per_node, gpus_per_node)))
+    piece = np.empty_like(np.array_split(array, gpus_per_node)[place])
+    reduce_scatter(gpu, piece, array, inside)
+    all_reduce(gpu, piece, across)
+    all_gather(gpu, array, piece, inside)
+
+
+def attempt(answer) -> Attempt:
+    def program(gpu: GPU) -> np.ndarray:
+        array = sums.part(gpu.rank, RANKS, SIZE)
+        answer.on(gpu.rank).sum_over_nodes(gpu, array, 2, 4)
+        return array
+
+    results = on_gpus(program, RANKS, TWO_NODES)
+    expected = sums.whole(RANKS, SIZE)
+    wrong = first_fault(sums.explain(result.rank, result.value, expected, RANKS) for result in results)
+    return attempt_of(results, ("step_seconds",), wrong)
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["step_seconds"] < 2 * par.figures["step_seconds"]:
+        return (
+            "Only what must cross should cross: is every slow link carrying a quarter, or one of them more?"
+        )
+    return (
+        "The slow links decide. What has been summed inside a node need cross only once, and each of the "
+        "four GPUs "
+        "can take a quarter of it across on a link of its own."
+    )
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="1D",
+    minutes=20,
+    asks={"sum_over_nodes": sum_over_nodes},
+    attempt=attempt,
+    hints=(
+        "all_reduce(gpu, array, Group('all', range(8))) is right, and slow. How many bytes cross the "
+        "slow links, "
+        "and how few could?",
+        "Sum inside each node first. If one GPU of each node then talks across, three slow links do "
+        "nothing: let "
+        "every GPU of a node own a quarter of the sum.",
+        "reduce_scatter inside the node, all_reduce of that quarter with the GPU at the same place in "
+        "the other "
+        "node, all_gather inside the node.",
+    ),
+    learned="a hierarchical all-reduce sends the slow way only what it must: 1/m of the array for each "
+    "of m GPUs in "
+    "a node.",
+    page="README.md, 1D: data parallelism",
+    over_par=over_par,
+)

@@ -1,0 +1,49 @@
+"""Wrong and slow answers to `broadcast`. The docstring of each is in what its reader is told."""
+
+import numpy as np
+
+
+def one_by_one(gpu, array, ranks):
+    """nobody helped GPU 0"""
+    if gpu.rank == 0:
+        for other in range(1, ranks):
+            gpu.send(other, array, "array")
+    else:
+        gpu.receive(0, "array", into=array)
+
+
+def tree(gpu, array, ranks):
+    """A tree is better than a queue"""
+    distance = ranks // 2
+    while distance:
+        if gpu.rank % (2 * distance) == 0:
+            gpu.send(gpu.rank + distance, array, distance)
+        elif gpu.rank % distance == 0:
+            gpu.receive(gpu.rank - distance, distance, into=array)
+        distance //= 2
+
+
+def chain_of_few_pieces(gpu, array, ranks):
+    """weigh the two"""
+    for number, part in enumerate(np.array_split(array, 12)):
+        if gpu.rank > 0:
+            gpu.receive(gpu.rank - 1, number, into=part)
+        if gpu.rank < ranks - 1:
+            gpu.send(gpu.rank + 1, part, number)
+
+
+def forgets_into(gpu, array, ranks):
+    """GPU 1 has received nothing, or not into `array`"""
+    if gpu.rank > 0:
+        array = gpu.receive(gpu.rank - 1, "array")
+    if gpu.rank < ranks - 1:
+        gpu.send(gpu.rank + 1, array, "array")
+
+
+def loses_the_last_piece(gpu, array, ranks):
+    """GPU 1, element 1800: still empty (200 of 2000 elements are wrong)"""
+    for number, part in enumerate(np.array_split(array, 10)[:-1]):
+        if gpu.rank > 0:
+            gpu.receive(gpu.rank - 1, number, into=part)
+        if gpu.rank < ranks - 1:
+            gpu.send(gpu.rank + 1, part, number)

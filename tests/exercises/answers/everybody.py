@@ -1,0 +1,65 @@
+"""Wrong and slow answers to `everybody`. The docstring of each is in what its reader is told."""
+
+
+def forgets_its_own(gpu, outgoing, incoming):
+    """A GPU's own piece needs no message, and has to be copied"""
+    for other in range(len(outgoing)):
+        if other != gpu.rank:
+            gpu.send(other, outgoing[other], "piece")
+    for other in range(len(outgoing)):
+        if other != gpu.rank:
+            gpu.receive(other, "piece", into=incoming[other])
+
+
+def all_to_gpu_0_first(gpu, outgoing, incoming):
+    """all to GPU 0 first, and its door is a queue"""
+    incoming[gpu.rank][:] = outgoing[gpu.rank]
+    for other in range(len(outgoing)):
+        if other != gpu.rank:
+            gpu.send(other, outgoing[other], "piece")
+    for other in range(len(outgoing)):
+        if other != gpu.rank:
+            gpu.receive(other, "piece", into=incoming[other])
+
+
+def in_rounds(gpu, outgoing, incoming):
+    """Send everything before you look at what comes"""
+    incoming[gpu.rank][:] = outgoing[gpu.rank]
+    ranks = len(outgoing)
+    for distance in range(1, ranks):
+        target, source = (gpu.rank + distance) % ranks, (gpu.rank - distance) % ranks
+        gpu.send(target, outgoing[target], "piece")
+        gpu.receive(source, "piece", into=incoming[source])
+
+
+def sends_what_it_should_receive(gpu, outgoing, incoming):
+    """incoming[1] of GPU 0 should have what GPU 1 had for it; there is what GPU 1 had for GPU 1"""
+    ranks = len(outgoing)
+    incoming[gpu.rank][:] = outgoing[gpu.rank]
+    for other in range(ranks):
+        if other != gpu.rank:
+            gpu.send(other, outgoing[gpu.rank], "piece")
+    for other in range(ranks):
+        if other != gpu.rank:
+            gpu.receive(other, "piece", into=incoming[other])
+
+
+def renames_instead_of_writing(gpu, outgoing, incoming):
+    """nothing was put there"""
+    ranks = len(outgoing)
+    for other in range(ranks):
+        if other != gpu.rank:
+            gpu.send(other, outgoing[other], "piece")
+    received = (gpu.receive(other, "piece") for other in range(ranks) if other != gpu.rank)
+    incoming = [*received, outgoing[gpu.rank]]
+    del incoming
+
+
+def receives_first(gpu, outgoing, incoming):
+    """deadlock: rank 0 waits for"""
+    for other in range(len(outgoing)):
+        if other != gpu.rank:
+            gpu.receive(other, "piece", into=incoming[other])
+    for other in range(len(outgoing)):
+        if other != gpu.rank:
+            gpu.send(other, outgoing[other], "piece")

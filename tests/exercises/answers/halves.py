@@ -1,0 +1,76 @@
+"""Wrong and slow answers to `halves`. The docstring of each is in what its reader is told."""
+
+import numpy as np
+
+from ndparallel.exercises.tasks.halves import all_gather, reduce_scatter
+
+
+class AllReduce:
+    """Somebody sends pieces that nobody needs"""
+
+    @staticmethod
+    def reduce_scatter(gpu, pieces, ranks):
+        for other in range(ranks):
+            for number, piece in enumerate(pieces):
+                if other != gpu.rank:
+                    gpu.send(other, piece, number)
+        for other in range(ranks):
+            for number, piece in enumerate(pieces):
+                if other != gpu.rank:
+                    gpu.receive(other, number, into=piece, combine=np.add)
+
+    @staticmethod
+    def all_gather(gpu, pieces, ranks):
+        pass
+
+
+class NeighboursPiece:
+    """Rank 0, element 0 of its own piece: 1, and 85 is right"""
+
+    @staticmethod
+    def reduce_scatter(gpu, pieces, ranks):
+        right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+        for step in range(ranks - 1):
+            gpu.send(right, pieces[(gpu.rank - step) % ranks], step)
+            gpu.receive(left, step, into=pieces[(gpu.rank - step - 1) % ranks], combine=np.add)
+
+    all_gather = staticmethod(all_gather)
+
+
+class AddsWhileGathering:
+    """is a piece in the wrong place, or added where it should be written?"""
+
+    reduce_scatter = staticmethod(reduce_scatter)
+
+    @staticmethod
+    def all_gather(gpu, pieces, ranks):
+        right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+        for step in range(ranks - 1):
+            gpu.send(right, pieces[(gpu.rank - step) % ranks], step)
+            gpu.receive(left, step, into=pieces[(gpu.rank - step - 1) % ranks], combine=np.add)
+
+
+class OneAfterAnother:
+    """The GPUs wait for one another"""
+
+    @staticmethod
+    def reduce_scatter(gpu, pieces, ranks):
+        for number, piece in enumerate(pieces):
+            if gpu.rank == number:
+                for other in range(ranks):
+                    if other != number:
+                        gpu.receive(other, number, into=piece, combine=np.add)
+            else:
+                gpu.send(number, piece, number)
+
+    all_gather = staticmethod(all_gather)
+
+
+class Renames:
+    """element 100 of all pieces"""
+
+    reduce_scatter = staticmethod(reduce_scatter)
+
+    @staticmethod
+    def all_gather(gpu, pieces, ranks):
+        pieces[gpu.rank] = pieces[gpu.rank].copy()
