@@ -81,7 +81,7 @@ def in_lesson(
         results = runner.run(strategy, enter(strategy, job, mesh.world_size).job or job, hardware)
         reference = runner.reference(job)
     wrong = wrong_outcome(results) or wrong_gradients(
-        results, reference.tensors, TOLERANCE[job.dtype], meaning or averaged_wrongly(mesh.dp)
+        results, reference.gradients, TOLERANCE[job.dtype], meaning or averaged_wrongly(mesh.dp)
     )
     return attempt_of(results, figures, wrong)
 

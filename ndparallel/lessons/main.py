@@ -19,7 +19,7 @@ from ndparallel.lessons.options import add_common_options, disturbed_hardware_fr
 from ndparallel.lessons.runner import Entry, Reference, Runner, baseline, enter
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.results.measure import Measurement
-from ndparallel.results.report import Report
+from ndparallel.results.report import WEIGHT_TOLERANCE, Report
 from ndparallel.results.run import Run
 from ndparallel.training.job import Job
 
@@ -102,10 +102,12 @@ def make_report(
             "dtype": job.dtype,
             "seed": job.seed,
             "steps": job.steps,
+            "optimizer": job.optimizer,
         },
         strategies=tuple(rows),
         baseline=reference.measurement,
         tolerance=TOLERANCE[job.dtype],
+        weight_tolerance=WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)),
     )
 
 

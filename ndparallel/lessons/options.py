@@ -11,6 +11,7 @@ from ndparallel.engines.launch import ENGINES
 from ndparallel.engines.world import default_engine
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.disturbances import add_disturbance_options, disturbances_from
+from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.training.job import DTYPES, MODEL_SIZES, Job
 
 TIMELINES = ("auto", "all", "none")
@@ -60,6 +61,12 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
     )
     option("--seed", type=int, default=0, metavar="N", help="of weights and batches (default 0)")
     option("--dtype", default="float32", choices=DTYPES, help="of weights and activations (default float32)")
+    option(
+        "--optimizer",
+        default=Job.optimizer,
+        choices=OPTIMIZERS,
+        help="adamw, or sgd, which remembers nothing (default adamw)",
+    )
     option(
         "--text",
         metavar="FILE",

@@ -9,8 +9,10 @@ Glossary
     reference    the single GPU's run
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +26,14 @@ from ndparallel.hardware.disturbances import undisturbed
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import single_gpu
 from ndparallel.model.nonfinite import earliest, first_trace
+from ndparallel.model.units import Routed
 from ndparallel.results.measure import Measurement, failed, measure
-from ndparallel.training.gradient_check import Tensors, gradient_difference, whole_tensors
+from ndparallel.training.gradient_check import (
+    Tensors,
+    gradient_difference,
+    weight_difference,
+    whole_tensors,
+)
 from ndparallel.training.job import Job
 
 
@@ -60,7 +68,8 @@ class Reference:
 
     entry: Entry
     measurement: Measurement
-    tensors: Tensors
+    gradients: Tensors  # of the first step
+    weights: Tensors  # after the last step
     results: list[RankResult]
 
     def stands_for(self, entry: Entry, hardware: Hardware) -> bool:
@@ -135,10 +144,19 @@ class Runner:
             entry.strategy, entry.job, replace(undisturbed(self.hardware), memory_bytes=float("inf"))
         )
         measurement = measure(
-            entry.strategy.name, results, self.hardware, entry.job.steps, mean_losses(results), 0.0
+            entry.strategy.name,
+            results,
+            self.hardware,
+            entry.job.steps,
+            mean_losses(results),
+            max_gradient_difference=0.0,
+            max_weight_difference=0.0,
         )
         measurement = self.looked_through(measurement, entry, results, self.hardware)
-        return Reference(entry, measurement, whole_tensors(results[0].value.gradients), results)
+        alone = results[0].value
+        return Reference(
+            entry, measurement, whole_tensors(alone.gradients), whole_tensors(alone.weights), results
+        )
 
     def measured(self, entry: Entry) -> tuple[Measurement, list[RankResult]]:
         """Run one strategy and measure it."""
@@ -179,15 +197,16 @@ class Runner:
             results = underway.results()
         except self.row_errors as error:
             return failed(strategy.name, gpus, error), []
-        difference = gradient_difference((result.value for result in results), reference.tensors)
+        outcomes = [result.value for result in results]
         row = measure(
             strategy.name,
             results,
             hardware,
             job.steps,
             mean_losses(results),
-            difference,
+            gradient_difference(outcomes, reference.gradients),
             reference.measurement,
+            weight_difference(outcomes, reference.weights),
         )
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
@@ -210,6 +229,15 @@ class Runner:
 
 
 def mean_losses(results: Sequence[RankResult]) -> tuple[float, ...]:
-    """Return every step's loss over the whole batch: the mean over the ranks that have it. Off the clock."""
+    """Return every step's loss over the whole batch, off the clock: the mean over the ranks that have it, and
+    the experts' balance loss, which the ranks of every pipeline stage have of the stage's own layers."""
     found = [result.value.losses for result in results if result.value.losses]
-    return tuple(float(np.mean(losses)) for losses in zip(*found))
+    balance = [list(map(balance_loss, result.value.routed)) for result in results if result.value.routed]
+    added = [math.fsum(step) / len(found) for step in zip(*balance)] or repeat(0.0)
+    return tuple(float(np.mean(losses)) + more for losses, more in zip(zip(*found), added))
+
+
+def balance_loss(routed: Mapping[tuple[str, int], Routed]) -> float:
+    """Return one rank's balance loss of a step: the sum over its layers, the mean over microbatches."""
+    microbatches = {microbatch for _, microbatch in routed}
+    return math.fsum(each.balance_loss for each in routed.values()) / max(len(microbatches), 1)

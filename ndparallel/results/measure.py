@@ -51,6 +51,7 @@ class Measurement:
     earlier_losses: tuple[float, ...] = ()  # of the steps before the last
     # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
     max_gradient_difference: float | None = None
+    max_weight_difference: float | None = None  # the same of the weights after the last step
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
     not_finite: str | None = None  # where the first NaN or infinity is
@@ -100,6 +101,7 @@ def measure(
     losses: Sequence[float] = (),
     max_gradient_difference: float | None = None,
     baseline: Measurement | None = None,
+    max_weight_difference: float | None = None,
 ) -> Measurement:
     """Turn the runs of all ranks through `steps` steps, and the loss of each, into one row of numbers."""
     seconds = max(run.end_seconds for run in runs)
@@ -119,6 +121,7 @@ def measure(
         loss=losses[-1] if losses else None,
         earlier_losses=tuple(losses[:-1]),
         max_gradient_difference=max_gradient_difference,
+        max_weight_difference=max_weight_difference,
         overload=overload(runs, hardware),
         baseline=baseline,
     )

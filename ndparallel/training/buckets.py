@@ -85,6 +85,15 @@ class Bucket:
         return self.weights[self.owned]
 
     @property
+    def held(self) -> slice:
+        """The part whose weights this rank has when a step is over."""
+        return slice(0, self.size)
+
+    @property
+    def held_weights(self) -> np.ndarray:
+        return self.weights
+
+    @property
     def owned_gradients(self) -> np.ndarray:
         return self.gradients[self.owned]
 
@@ -192,6 +201,14 @@ class FullyShardedUnit(ShardedGradients):
 
     @property
     def owned_weights(self) -> np.ndarray:
+        return self.weight_shard
+
+    @property
+    def held(self) -> slice:
+        return self.shard
+
+    @property
+    def held_weights(self) -> np.ndarray:
         return self.weight_shard
 
     def gather(self, async_op: bool = False):

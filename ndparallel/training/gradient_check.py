@@ -2,7 +2,8 @@
 
 Idea   Every rank reports flat slices of named parameters; each is held against the same slice of the single
        GPU's whole tensor.
-Limit  Only the first step's gradients are compared: after it, weights differ by rounding already.
+Limit  Gradients are the first step's alone: after it, weights differ by rounding already. Weights are those
+       after the last step.
 
 Glossary
     difference     max |g - g0| / max |g0| of one tensor; a run's is the largest over tensors and ranks

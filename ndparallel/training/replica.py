@@ -120,7 +120,7 @@ class Replica:
             if self.context.losses:
                 self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
             self.outcome.routed.append(self.context.routed)
-        self.outcome.weights = [self.holding(part, part.owned_weights) for part in self.parts]
+        self.outcome.weights = [holding(part, part.held, part.held_weights) for part in self.parts]
         self.outcome.origin = self.context.watch.origin if self.context.watch else None
 
     def forward(self, microbatch: int) -> None:
@@ -173,14 +173,16 @@ class Replica:
         if self.job.model.tied:
             self.sum_tied()
         if not self.outcome.gradients:
-            self.outcome.gradients = [self.holding(part, part.owned_gradients) for part in self.parts]
+            self.outcome.gradients = [holding(part, part.owned, part.owned_gradients) for part in self.parts]
         self.optimizer.step(
             [part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts]
         )
 
-    def holding(self, bucket: Bucket, array: np.ndarray) -> Holding:
-        parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
-        return Holding(parameters, bucket.owned.start, array.copy())
+
+def holding(bucket: Bucket, place: slice, array: np.ndarray) -> Holding:
+    """Copy an array that stands at this place of a bucket."""
+    parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
+    return Holding(parameters, place.start, array.copy())
 
 
 def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:

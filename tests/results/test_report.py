@@ -26,6 +26,8 @@ REST = [
     "peak_memory_bytes",
     "loss",
     "max_gradient_difference",
+    "max_loss_difference",
+    "max_weight_difference",
     "error",
 ]
 KEYS = ["name", "gpus", "step_seconds", "speedup", "efficiency", *SECONDS, *REST]
