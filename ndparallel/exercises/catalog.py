@@ -13,8 +13,15 @@ ORDER = (
     "halves",
     "everybody",
     "broadcast",
-    "two_nodes",
+    "accumulate",
+    "fit_one_gpu",
+    "ddp",
     "leave_early",
+    "talk_once",
+    "two_nodes",
+    "zero1",
+    "fsdp",
+    "prefetch",
     "one_f_one_b",
 )
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from gpu import COLLECTIVE, GPU, SEND, Event, Hardware
+from ndparallel.base.words import count
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.main import TOLERANCE
-from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.runner import Runner, enter, mean_losses
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.checker import explain
@@ -34,19 +35,20 @@ def on_gpus(program: Callable[[GPU], Any], gpus: int, hardware: Hardware) -> lis
     return launch(program, gpus, hardware, engine="inline")
 
 
-def attempt_of(results: Sequence[RankResult], figures: Iterable[str], wrong: str = "") -> Attempt:
-    """Measure a run: these of FIGURES, each of the GPU that has most."""
+def attempt_of(
+    results: Sequence[RankResult], figures: Iterable[str], wrong: str = "", steps: int = 1
+) -> Attempt:
+    """Measure a run of so many steps: these of FIGURES for one step, each on the GPU that has most."""
     measured = {
-        "step_seconds": lambda: max(result.end_seconds for result in results),
-        "bytes_sent": lambda: max(bytes_sent(result.events) for result in results),
+        "step_seconds": lambda: max(result.end_seconds for result in results) / steps,
+        "bytes_sent": lambda: max(bytes_sent(result.events) for result in results) / steps,
         "peak_memory_bytes": lambda: max(sum(result.peak_bytes.values()) for result in results),
         "exposed_seconds": lambda: max(
-            breakdown(result.events, result.end_seconds).exposed for result in results
+            breakdown(result.events, result.end_seconds).exposed / steps for result in results
         ),
     }
-    return Attempt(
-        {name: measured[name]() for name in figures}, alike(timeline("", map(sends_apart, results))), wrong
-    )
+    picture = alike(timeline("", map(sends_apart, results)))
+    return Attempt({name: measured[name]() for name in figures}, picture, wrong)
 
 
 def sends_apart(result: RankResult) -> RankResult:
@@ -80,10 +82,13 @@ def in_lesson(
         strategy = Strategy("answer", program, lambda gpus: mesh)
         results = runner.run(strategy, enter(strategy, job, mesh.world_size).job or job, hardware)
         reference = runner.reference(job)
-    wrong = wrong_outcome(results) or wrong_gradients(
-        results, reference.gradients, TOLERANCE[job.dtype], meaning or averaged_wrongly(mesh.dp)
+    tolerance = TOLERANCE[job.dtype]
+    wrong = (
+        wrong_outcome(results)
+        or wrong_gradients(results, reference.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
+        or wrong_losses(mean_losses(results), reference.measurement.losses, tolerance)
     )
-    return attempt_of(results, figures, wrong)
+    return attempt_of(results, figures, wrong, job.steps)
 
 
 def wrong_outcome(results: Sequence[RankResult]) -> str:
@@ -114,6 +119,19 @@ def wrong_gradients(
                 if not difference(parameter, elements, array.copy(), whole, scale) <= tolerance:
                     right = whole[parameter.index].reshape(-1)[elements]
                     return told(result.rank, parameter.name, array, right, scale * tolerance, meaning)
+    return ""
+
+
+def wrong_losses(found: Sequence[float], right: Sequence[float], tolerance: float) -> str:
+    """Say which step's loss is not the single GPU's, where the gradients of the first step are."""
+    if len(found) != len(right):
+        return f"There are losses of {count(len(found), 'step')}, and {len(right)} should be."
+    for step, (loss, expected) in enumerate(zip(found, right)):
+        if not abs(loss - expected) <= 10 * tolerance * abs(expected):
+            return (
+                f"The loss of step {step + 1} is {loss:.6g}, and {expected:.6g} is right. The first step's "
+                "gradients were right, so its weights are not: does everybody have all stepped weights?"
+            )
     return ""
 
 

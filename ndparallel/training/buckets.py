@@ -168,6 +168,10 @@ class ShardedGradients(ShardedOptimizer):
             self.staged = self.zeros("buffers", self.size)
             self.attach(gradients=self.staged)
 
+    def backward(self, dy, microbatch: int):
+        assert self.staged is not None, "stage() comes before the backward pass"
+        return super().backward(dy, microbatch)
+
     def reduce_scatter(self, async_op: bool = False):
         """Reduce the staged gradients; the handle's wait adds them to the shard and frees the staging
         memory."""

@@ -9,7 +9,7 @@ from types import FunctionType
 
 import pytest
 
-from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer
+from ndparallel.exercises.answer import ModelAnswer, NotBegun, ReadersAnswer, with_place
 from ndparallel.exercises.catalog import ORDER, find
 from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.grade import graded
@@ -36,12 +36,10 @@ def every_answer() -> Iterator[tuple[str, str]]:
 
 def given(exercise: Exercise, answer: Callable) -> Verdict:
     """Grade a function, or a class of functions where an exercise asks for several."""
+    path = Path(inspect.getfile(answer))
     asked = {name: getattr(answer, name) if isinstance(answer, type) else answer for name in exercise.asks}
-    return graded(exercise, path_of(answer), lambda: ModelAnswer(asked))
-
-
-def path_of(answer: Callable) -> Path:
-    return Path(inspect.getfile(answer))
+    placed = {name: with_place(path, function) for name, function in asked.items()}
+    return graded(exercise, path, lambda: ModelAnswer(placed))
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -1,0 +1,65 @@
+"""Everybody takes the same step.
+
+Four GPUs have the same weights, and a quarter of the batch each. The program below trains each
+of them on its own quarter, so that after one step there are four models. Make it one:
+
+        GPU 0   forward  backward   g0 ┐
+        GPU 1   forward  backward   g1 ├──  the mean of all four  ──  the same step everywhere
+        GPU 2   forward  backward   g2 │
+        GPU 3   forward  backward   g3 ┘
+
+Given   replica.buckets                     the gradients, in one array or several
+        bucket.all_reduce(algorithm="ring") averages a bucket over all GPUs; "naive" does it on GPU 0
+
+Right is every gradient of one GPU that took the whole batch. Then the seconds count.
+"""
+
+from gpu import GPU
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import in_lesson
+from ndparallel.lessons.registry import full_name, load
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
+
+GPUS = 4
+
+
+def ddp(gpu: GPU, job: Job) -> Outcome:
+    """Train one model on all GPUs. This one trains four: change it."""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def attempt(answer) -> Attempt:
+    def program(gpu: GPU, job: Job) -> Outcome:
+        return answer.on(gpu.rank).ddp(gpu, job)
+
+    return in_lesson(program, Job(batch=16, microbatches=4), Mesh(dp=GPUS), ("step_seconds", "bytes_sent"))
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["bytes_sent"] > 3 * par.figures["bytes_sent"]:
+        return "Gradients travel more than once a step: add up all microbatches first, and average the sum."
+    return "One GPU collects everything, and its link is the bottleneck: a ring keeps all links busy."
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="1D",
+    minutes=10,
+    asks={"ddp": load(full_name("1d")).strategy("DDP ring").program},
+    attempt=attempt,
+    hints=(
+        "Between which two lines are this GPU's gradients complete, and not yet used?",
+        "After the loop over microbatches, before the optimizer steps: average every bucket.",
+    ),
+    learned="data parallelism is one line: average the gradients before the optimizer steps.",
+    page="README.md, 1D: data parallelism",
+    over_par=over_par,
+)

@@ -1,0 +1,67 @@
+"""Forget and compute again.
+
+This GPU has 3 MB of memory, and the model with a batch of 8 sequences needs 18.5 MB. There are
+two ways to keep fewer activations:
+
+        microbatches        take the batch in 1, 2, 4 or 8 parts, one after another
+        recompute           "none" keeps everything; "selective" forgets attention's probabilities, "full"
+                            all but each layer's input: they are computed again when they are needed
+
+They cost little or much time, and can be combined. To look around:
+
+        python 0d_single_gpu.py --memory --microbatches 2         (or: ndparallel lesson 0d --memory ...)
+
+Given   nothing: return the two values
+
+Right is whatever fits. Then the seconds count.
+"""
+
+from dataclasses import replace
+
+from ndparallel.base.errors import UserError
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import in_lesson
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import single_gpu
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import Job
+
+SMALL = replace(POCKET, memory_bytes=3e6)
+
+
+def choose() -> tuple[int, str]:
+    """Return how many microbatches, and what to recompute."""
+    return 8, "selective"
+
+
+def attempt(answer) -> Attempt:
+    chosen = answer.on(0).choose()
+    if not isinstance(chosen, tuple | list) or len(chosen) != 2:
+        raise UserError(f"choose() returned {chosen!r}: return two values, as in `return 2, 'none'`")
+    microbatches, recompute = chosen
+    job = Job(microbatches=microbatches, recompute=recompute)
+    return in_lesson(single_gpu().program, job, Mesh(), ("step_seconds",), SMALL)
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["step_seconds"] > 1.1 * par.figures["step_seconds"]:
+        return "It fits, and computes a third of the work twice. Is there something cheaper to forget?"
+    return "It fits. Very small parts leave the GPU waiting for its own kernels: is a coarser cut enough?"
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="0D",
+    minutes=10,
+    asks={"choose": choose},
+    attempt=attempt,
+    hints=(
+        "Which of the two costs next to no time? Take as much of it as you can get first.",
+        "Eight parts need 3.78 MB. What is the cheapest thing left to forget?",
+    ),
+    learned="microbatches are nearly free, forgetting attention's probabilities costs a few percent, "
+    "forgetting "
+    "everything a third: use them in this order.",
+    page="README.md, 0D: one GPU",
+    over_par=over_par,
+)

@@ -1,0 +1,85 @@
+"""Weights on demand.
+
+FSDP keeps a shard of everything: weights, gradients, optimizer. A unit's weights are whole only
+while the unit computes, and so are its gradients:
+
+        forward     gather 0, compute 0, forget 0      gather 1, compute 1, forget 1      ...
+        backward    ...     gather 1, make room for its gradients, compute 1, forget its weights, reduce them
+
+Given   replica.buckets                 units of the class FullyShardedUnit, the last first
+        unit.gather()                   makes the weights whole
+        unit.reshard()                  forgets them, but for this GPU's shard
+        unit.stage()                    makes room for the whole gradients, before the backward pass
+        unit.reduce_scatter()           averages them, adds this GPU's shard up, and gives the room back
+        unit.forward(x, microbatch), unit.backward(gradient, microbatch)
+        replica.tokens[microbatch]      what the first unit takes
+
+Right is every gradient of one GPU that took the whole batch. Then memory counts, bytes, and the
+seconds. (The next exercise, `prefetch`, makes it fast.)
+"""
+
+from gpu import GPU
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import in_lesson
+from ndparallel.lessons.registry import full_name, load
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.buckets import FullyShardedUnit
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
+
+GPUS = 4
+
+
+def fsdp(gpu: GPU, job: Job) -> Outcome:
+    """Keep a shard of everything. This one gathers all weights first and keeps them: change it."""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            for unit in replica.buckets:
+                unit.gather()
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                x = unit.forward(x, microbatch)
+            gradient = None
+            for unit in replica.buckets:
+                unit.stage()
+                gradient = unit.backward(gradient, microbatch)
+            for unit in replica.buckets:
+                unit.reduce_scatter()
+                unit.reshard()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def attempt(answer) -> Attempt:
+    def program(gpu: GPU, job: Job) -> Outcome:
+        return answer.on(gpu.rank).fsdp(gpu, job)
+
+    return in_lesson(program, Job(), Mesh(dp=GPUS), ("peak_memory_bytes",))
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    return (
+        "Something is whole for longer than it is used: weights from just before a unit computes until "
+        "just after, "
+        "and gradients from before its backward pass until they are reduced."
+    )
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="1D",
+    minutes=15,
+    asks={"fsdp": load(full_name("1d")).strategy("FSDP").program},
+    attempt=attempt,
+    hints=(
+        "Move each line next to the unit that needs it. The forward pass needs gather and reshard around "
+        "each unit.",
+        "Backward: gather, stage, backward, reshard, reduce_scatter, unit by unit.",
+    ),
+    learned="FSDP holds 1/N of weights, gradients and optimizer, and one unit of each whole; it sends "
+    "weights twice "
+    "and gradients once.",
+    page="README.md, 1D: data parallelism",
+    over_par=over_par,
+)

@@ -1,0 +1,47 @@
+"""Wrong and slow answers to `accumulate`. The docstring of each is in what its reader is told."""
+
+from ndparallel.training.replica import Replica
+
+
+def all_forwards_first(gpu, job):
+    """Activations of several parts are kept at once"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+        for microbatch in microbatches:
+            replica.backward(microbatch)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def steps_after_every_part(gpu, job):
+    """let it step once, after the last part's backward pass"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+            replica.optimizer_step()
+    return replica.outcome
+
+
+def only_the_first_part(gpu, job):
+    """Not every part's gradient is in it"""
+    replica = Replica(gpu, job)
+    for _ in replica.steps():
+        replica.forward(0)
+        replica.backward(0)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def backward_of_the_wrong_part(gpu, job):
+    """KeyError"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(0)
+        replica.optimizer_step()
+    return replica.outcome

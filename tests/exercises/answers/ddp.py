@@ -1,0 +1,67 @@
+"""Wrong and slow answers to `ddp`. The docstring of each is in what its reader is told."""
+
+from collectives import all_reduce
+from ndparallel.training.replica import Replica
+
+
+def trains_four_models(gpu, job):
+    """so not all parts are in it"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def averages_too_early(gpu, job):
+    """GPU 0, gradient of"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for bucket in replica.buckets:
+            bucket.all_reduce()
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def averages_every_microbatch(gpu, job):
+    """Gradients travel more than once a step"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+            for bucket in replica.buckets:
+                bucket.all_reduce()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def sums(gpu, job):
+    """It is 4 times the right one: the sum over 4 GPUs where their mean is wanted"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in replica.buckets:
+            all_reduce(gpu, bucket.gradients, bucket.group)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def through_one_gpu(gpu, job):
+    """One GPU collects everything"""
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        for bucket in replica.buckets:
+            bucket.all_reduce(algorithm="naive")
+        replica.optimizer_step()
+    return replica.outcome

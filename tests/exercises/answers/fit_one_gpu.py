@@ -1,0 +1,26 @@
+"""Wrong and slow answers to `fit_one_gpu`. The docstring of each is in what its reader is told."""
+
+
+def everything_again():
+    """computes a third of the work twice"""
+    return 4, "full"
+
+
+def only_parts():
+    """has 3.00 MB of memory"""
+    return 8, "none"
+
+
+def no_such_thing():
+    """unknown"""
+    return 8, "some"
+
+
+def one_value():
+    """return two values"""
+    return 8
+
+
+def parts_that_do_not_divide():
+    """8"""
+    return 3, "none"

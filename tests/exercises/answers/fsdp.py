@@ -1,0 +1,78 @@
+"""Wrong and slow answers to `fsdp`. The docstring of each is in what its reader is told."""
+
+from ndparallel.training.buckets import FullyShardedUnit
+from ndparallel.training.replica import Replica
+
+
+def never_forgets_after_forward(gpu, job):
+    """Something is whole for longer than it is used"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+            gradient = None
+            for unit in replica.buckets:
+                unit.stage()
+                gradient = unit.backward(gradient, microbatch)
+                unit.reshard()
+                unit.reduce_scatter()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def forgets_to_gather_again(gpu, job):
+    """GPU 0, gradient of"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+                unit.weights[:] = 0
+                unit.reshard()
+            gradient = None
+            for unit in replica.buckets:
+                unit.stage()
+                gradient = unit.backward(gradient, microbatch)
+                unit.reduce_scatter()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def makes_no_room(gpu, job):
+    """stage() comes before the backward pass (line"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+            gradient = None
+            for unit in replica.buckets:
+                gradient = unit.backward(gradient, microbatch)
+                unit.reduce_scatter()
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def never_reduces(gpu, job):
+    """It is zero"""
+    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for unit in reversed(replica.buckets):
+                unit.gather()
+                x = unit.forward(x, microbatch)
+            gradient = None
+            for unit in replica.buckets:
+                unit.stage()
+                gradient = unit.backward(gradient, microbatch)
+                unit.reshard()
+        replica.optimizer_step()
+    return replica.outcome
