@@ -35,6 +35,7 @@ from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.buckets import FullyShardedUnit, ShardedGradients, ShardedOptimizer
+from ndparallel.training.fully_sharded import gather_ahead
 from ndparallel.training.hybrid import HybridShardedUnit
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
@@ -42,26 +43,21 @@ from ndparallel.training.replica import Outcome, Replica
 
 def ddp_naive(gpu: GPU, job: Job) -> Outcome:
     """All gradients to one GPU, their mean back to all: its door is the bottleneck."""
-    replica = Replica(gpu, job)
-    for microbatches in replica.steps():
-        for microbatch in microbatches:
-            replica.forward(microbatch)
-            replica.backward(microbatch)
-        for bucket in replica.buckets:
-            bucket.all_reduce(algorithm="naive")
-        replica.optimizer_step()
-    return replica.outcome
+    return ddp(Replica(gpu, job), "naive")
 
 
 def ddp_ring(gpu: GPU, job: Job) -> Outcome:
     """The same mean, round a ring: all links are busy at once."""
-    replica = Replica(gpu, job)
+    return ddp(Replica(gpu, job), "ring")
+
+
+def ddp(replica: Replica, algorithm: str) -> Outcome:
     for microbatches in replica.steps():
         for microbatch in microbatches:
             replica.forward(microbatch)
             replica.backward(microbatch)
         for bucket in replica.buckets:
-            bucket.all_reduce(algorithm="ring")
+            bucket.all_reduce(algorithm)
         replica.optimizer_step()
     return replica.outcome
 
@@ -169,10 +165,7 @@ def fsdp(gpu: GPU, job: Job) -> Outcome:
 
 def fsdp_prefetch(gpu: GPU, job: Job) -> Outcome:
     """Gather the next unit and reduce the last one while this one computes."""
-    return gather_ahead(Replica(gpu, job, GatheredUnit, job.unit_mb))
-
-
-def gather_ahead(replica: Replica) -> Outcome:
+    replica = Replica(gpu, job, GatheredUnit, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
             x = replica.tokens[microbatch]
@@ -181,7 +174,7 @@ def gather_ahead(replica: Replica) -> Outcome:
                 if following:
                     following.gather(async_op=True)
                 x = unit.forward(x, microbatch)
-                if replica.job.reshard_after_forward:
+                if job.reshard_after_forward:
                     unit.reshard()
             gradient, on_its_way = None, None
             for unit, following in pairwise([*replica.buckets, None]):
@@ -199,13 +192,10 @@ def gather_ahead(replica: Replica) -> Outcome:
     return replica.outcome
 
 
-class HybridUnit(GatheredUnit, HybridShardedUnit):
-    """A unit whose shards are gathered inside the node, and whose gradients then go across nodes once."""
-
-
 def hsdp(gpu: GPU, job: Job) -> Outcome:
-    """The same loop over units that are sharded inside each node only."""
-    return gather_ahead(Replica(gpu, job, HybridUnit, job.unit_mb))
+    """The same loop over units that are sharded inside each node only; their gradients then go across nodes
+    once."""
+    return gather_ahead(Replica(gpu, job, HybridShardedUnit, job.unit_mb))
 
 
 def mesh(gpus: int) -> Mesh:

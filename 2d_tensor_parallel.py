@@ -27,7 +27,6 @@ Run     python 2d_tensor_parallel.py          and with --sweep, --chunks 4, --gp
 """
 
 import sys
-from itertools import pairwise
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU
@@ -37,6 +36,7 @@ from ndparallel.lessons.tensor_parallel import SWEEPS, add_options, notice
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import part
 from ndparallel.training.buckets import FullyShardedUnit
+from ndparallel.training.fully_sharded import gather_ahead
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 from ndparallel.training.two_layers import TwoLayers
@@ -135,32 +135,9 @@ def tensor_parallel(gpu: GPU, job: Job) -> Outcome:
 
 
 def tensor_parallel_fsdp(gpu: GPU, job: Job) -> Outcome:
-    """2D: each slice is sharded once more, by FSDP across nodes, with the next unit's slices on their way."""
-    replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
-    for microbatches in replica.steps():
-        for microbatch in microbatches:
-            x = replica.tokens[microbatch]
-            for unit, following in pairwise([*reversed(replica.buckets), None]):
-                unit.gather()
-                if following:
-                    following.gather(async_op=True)
-                x = unit.forward(x, microbatch)
-                unit.reshard()
-            gradient, on_its_way = None, None
-            for unit, following in pairwise([*replica.buckets, None]):
-                unit.gather()
-                if following:
-                    following.gather(async_op=True)
-                unit.stage()
-                gradient = unit.backward(gradient, microbatch)
-                unit.reshard()
-                unit.sum_shared()
-                if on_its_way:
-                    on_its_way.wait()
-                on_its_way = unit.reduce_scatter(async_op=True)
-            on_its_way.wait()
-        replica.optimizer_step()
-    return replica.outcome
+    """2D: each slice is sharded once more, by FSDP across nodes. The loop is 1D's, with
+    one sum over tp for each unit."""
+    return gather_ahead(Replica(gpu, job, FullyShardedUnit, job.unit_mb))
 
 
 def mesh(gpus: int) -> Mesh:

@@ -2,6 +2,7 @@
 reader sees in the lesson is what runs everywhere else."""
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -15,8 +16,9 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import TensorParallel
 from ndparallel.pipeline.catalog import build
 from ndparallel.training.buckets import FullyShardedUnit
-from ndparallel.training.hybrid import HybridShardedUnit
+from ndparallel.training.fully_sharded import gather_ahead
 from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
 from tests.support.common import SMALL, run, strategy
 
 
@@ -84,25 +86,31 @@ def test_f_and_g_of_2d_are_the_operators_of_the_layers(tp):
         assert one.events == other.events
 
 
-@pytest.mark.parametrize(
-    ("name", "twin", "unit", "gpus"),
-    [
-        ("FSDP", "GatheredUnit", FullyShardedUnit, 4),
-        ("FSDP prefetch", "GatheredUnit", FullyShardedUnit, 4),
-        ("FSDP no reshard", "GatheredUnit", FullyShardedUnit, 4),
-        ("HSDP", "HybridUnit", HybridShardedUnit, 8),
-    ],
-)
-def test_gather_and_reshard_of_1d_are_those_of_the_package(name, twin, unit, gpus, monkeypatch):
-    job, chosen = Job(model=SMALL, batch=16, microbatches=2), strategy("1d_data_parallel", name)
-    ours = run(chosen, job, gpus)
-    monkeypatch.setattr(lesson("1d_data_parallel"), twin, unit)
-    for one, other in zip(ours, run(chosen, job, gpus), strict=True):
+def assert_same_run(ours, theirs) -> None:
+    for one, other in zip(ours, theirs, strict=True):
         assert one.events == other.events and one.peak_bytes == other.peak_bytes
         assert one.value.losses == other.value.losses
         assert [holding.array.tobytes() for holding in one.value.gradients] == [
             holding.array.tobytes() for holding in other.value.gradients
         ]
+
+
+@pytest.mark.parametrize("name", ["FSDP", "FSDP prefetch", "FSDP no reshard"])
+def test_gather_and_reshard_of_1d_are_those_of_the_package(name, monkeypatch):
+    job, chosen = Job(model=SMALL, batch=16, microbatches=2), strategy("1d_data_parallel", name)
+    ours = run(chosen, job, 4)
+    monkeypatch.setattr(lesson("1d_data_parallel"), "GatheredUnit", FullyShardedUnit)
+    assert_same_run(ours, run(chosen, job, 4))
+
+
+def packaged_fsdp(gpu: GPU, job: Job) -> Outcome:
+    return gather_ahead(Replica(gpu, job, FullyShardedUnit, job.unit_mb))
+
+
+@pytest.mark.parametrize("name", ["FSDP prefetch", "FSDP no reshard"])
+def test_the_prefetch_of_1d_is_the_one_that_other_lessons_put_around_theirs(name):
+    job, chosen = Job(model=SMALL, batch=16, microbatches=2, unit_mb=0), strategy("1d_data_parallel", name)
+    assert_same_run(run(chosen, job, 4), run(replace(chosen, program=packaged_fsdp), job, 4))
 
 
 def test_1d_runs_the_gather_that_it_writes(monkeypatch):
@@ -114,5 +122,5 @@ def test_1d_runs_the_gather_that_it_writes(monkeypatch):
 
     monkeypatch.setattr(module, "all_gather", fails)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        run(strategy("1d_data_parallel", "HSDP"), Job(model=SMALL, batch=8), 4)
+        run(strategy("1d_data_parallel", "FSDP prefetch"), Job(model=SMALL, batch=8), 4)
     assert gathered
