@@ -22,6 +22,10 @@ ORDER = (
     "zero1",
     "fsdp",
     "prefetch",
+    "columns_then_rows",
+    "f_and_g",
+    "sum_that_can_wait",
+    "vocabulary_loss",
     "one_f_one_b",
 )
 

@@ -13,7 +13,7 @@ Glossary
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ class Attempt:
     picture: Timeline | Timing | None = None
     wrong: str = ""
     remarks: tuple[str, ...] = ()
+
+    def with_fault(self, wrong: str) -> "Attempt":
+        """Return the attempt with one more thing that may be wrong."""
+        return replace(self, wrong=self.wrong or wrong)
 
 
 def nothing_to_say(yours: Attempt, par: Attempt) -> str:

@@ -75,18 +75,20 @@ def in_lesson(
     figures: Iterable[str],
     hardware: Hardware = POCKET,
     meaning: Callable[[float], str] | None = None,
+    reference: Callable[[GPU, Job], Any] | None = None,
 ) -> Attempt:
     """Run a program as a strategy beside the single GPU, and compare every gradient. `meaning` says what a
-    gradient of so many times the right one usually means."""
+    gradient of so many times the right one usually means; `reference` is the single GPU's program where it
+    trains another model than the lessons'."""
     with Runner(hardware, "inline") as runner:
         strategy = Strategy("answer", program, lambda gpus: mesh)
         results = runner.run(strategy, enter(strategy, job, mesh.world_size).job or job, hardware)
-        reference = runner.reference(job)
+        alone = runner.reference(job, reference)
     tolerance = TOLERANCE[job.dtype]
     wrong = (
         wrong_outcome(results)
-        or wrong_gradients(results, reference.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
-        or wrong_losses(mean_losses(results), reference.measurement.losses, tolerance)
+        or wrong_gradients(results, alone.gradients, tolerance, meaning or averaged_wrongly(mesh.dp))
+        or wrong_losses(mean_losses(results), alone.measurement.losses, tolerance)
     )
     return attempt_of(results, figures, wrong, job.steps)
 

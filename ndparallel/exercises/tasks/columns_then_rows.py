@@ -1,0 +1,124 @@
+"""Columns, then rows.
+
+Two matrices and a nonlinearity, y = relu(x A) B, are cut over four GPUs that all have the whole
+of x. Cut A by columns, and a GPU gets its columns of z = x A without asking anybody; relu needs
+no neighbour either. Cut B by rows, and it can multiply its columns of h at once: what it gets
+is a part of every number of y. Only there do they talk.
+
+        x · A = A0 A1 A2 A3  ->  z0 z1 z2 z3  ->  h0 h1 h2 h3 · B = B0  ->  h0 B0 + h1 B1 + h2 B2 + h3 B3
+                                                                    B1
+                                                                    B2
+                                                                    B3
+
+Given   mlp.x, mlp.a.weight, mlp.b.weight           whole x; this GPU's columns of A, and rows of B
+        mlp.matmul("a name", left, right)           multiplies, and charges the clock
+        mlp.relu(z), mlp.relu_backward(dh, z)
+        mlp.loss_gradient(y)                        the gradient of the loss with respect to y
+        mlp.a.gradient, mlp.b.gradient              add your gradients to them: +=
+        all_reduce(gpu, array, tp)                  the sum over all GPUs
+
+        y = h B  has  dh = dy B^T  and  dB = h^T dy.
+
+Right are the gradients of A and B, and the gradient of x, which the layer below would need:
+return it from the function. Then the seconds count, and the bytes.
+"""
+
+import numpy as np
+
+from collectives import Group, all_reduce
+from gpu import GPU
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import first_fault, in_lesson
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import full_name, module_of
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.slices import part
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome
+from ndparallel.training.two_layers import TwoLayers
+
+GPUS = 4
+
+
+def forward_and_backward(gpu: GPU, mlp: TwoLayers, tp: Group) -> np.ndarray:
+    """Go forward and backward, add to the gradients of A and B, and return the gradient of x."""
+    z = mlp.matmul("forward first", mlp.x, mlp.a.weight)
+    h = mlp.relu(z)
+    y = all_reduce(gpu, mlp.matmul("forward second", h, mlp.b.weight), tp)
+    dy = mlp.loss_gradient(y)
+    mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
+    dz = mlp.relu_backward(mlp.matmul("backward second", dy, mlp.b.weight.T), z)
+    mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
+    return all_reduce(gpu, mlp.matmul("backward first", dz, mlp.a.weight.T), tp)
+
+
+def attempt(answer) -> Attempt:
+    gradients_of_x = {}
+
+    def program(gpu: GPU, job: Job) -> Outcome:
+        tp = job.mesh.group("tp", gpu.rank)
+        mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
+        mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
+        for _ in mlp.steps():
+            gradients_of_x[gpu.rank] = answer.on(gpu.rank).forward_and_backward(gpu, mlp, tp)
+        return mlp.outcome
+
+    reference = module_of(full_name("2d")).columns_then_rows
+    figures = ("step_seconds", "bytes_sent")
+    done = in_lesson(program, Job(), Mesh(tp=GPUS), figures, meaning=meaning, reference=reference)
+    return done.with_fault(first_fault(fault_of_x(rank, dx) for rank, dx in sorted(gradients_of_x.items())))
+
+
+def meaning(times: float) -> str:
+    return (
+        "B's gradient needs the whole dy, and A's this GPU's columns of dz. If the loss is wrong too, y "
+        "was not "
+        "summed before it was used."
+    )
+
+
+def fault_of_x(rank: int, dx: np.ndarray) -> str:
+    """Say what is wrong with the gradient of x that a GPU returned."""
+    expected = gradient_of_x()
+    if not isinstance(dx, np.ndarray) or dx.shape != expected.shape:
+        return f"GPU {rank} returned no gradient of x: return dz A^T, of shape {list(expected.shape)}."
+    if np.abs(dx - expected).max() <= 1e-5 * np.abs(expected).max():
+        return ""
+    return (
+        f"GPU {rank}: the gradient of x is wrong. Each GPU has a part of dz, so dz A^T is a part of "
+        f"every number."
+    )
+
+
+def gradient_of_x() -> np.ndarray:
+    """Compute it on one GPU, in numpy alone."""
+    mlp = TwoLayers(GPU(0, POCKET, transport=None), Job()).hold_a().hold_b()
+    z = mlp.x @ mlp.a.weight
+    dy = (np.maximum(z, 0) @ mlp.b.weight - mlp.target) / mlp.target.size
+    return ((dy @ mlp.b.weight.T) * (z > 0)) @ mlp.a.weight.T
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["bytes_sent"] > par.figures["bytes_sent"]:
+        return "More is summed than must be: h and dz stay where they are, and only y and dx are sums."
+    return "Something is multiplied twice, or in a longer form than needed."
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="2D",
+    minutes=20,
+    asks={"forward_and_backward": forward_and_backward},
+    attempt=attempt,
+    hints=(
+        "Write it for one GPU first: five matmuls, relu and its backward. Which results are now only a part?",
+        "h B needs this GPU's columns of h and rows of B, and gives a part of every number of y. "
+        "Backward, dz A^T "
+        "gives a part of every number of dx. Those two are summed, and nothing else.",
+        "y = all_reduce(gpu, mlp.matmul(..., h, mlp.b.weight), tp) and "
+        "return all_reduce(gpu, mlp.matmul(..., dz, mlp.a.weight.T), tp).",
+    ),
+    learned="a pair of matmuls cut by columns, then by rows, needs one sum forward and one backward.",
+    page="README.md, 2D: tensor parallelism",
+    over_par=over_par,
+)

@@ -1,0 +1,135 @@
+"""f and g.
+
+A transformer layer has two such pairs of matmuls: attention's projections and its output, the
+two of the MLP. All that tensor parallelism adds to the single GPU's program stands at four
+places. Where an activation enters a pair, forward and backward; and where it leaves, forward
+and backward:
+
+        x ── enter ──> columns of A ── ... ── rows of B ── leave ──> y          forward
+        dx <─ enter_backward ── ...                   <─ leave_backward ── dy   backward
+
+Two of the four are a sum over the GPUs, two hand on what they are given. (Megatron calls them f
+and g.)
+
+Given   all_reduce(gpu, array, tp)                  the sum over the group's GPUs, in `array`, and returned
+
+Right is every gradient of one GPU, in a whole transformer. Then the seconds count.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from collectives import Group, all_reduce
+from gpu import GPU
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import in_lesson
+from ndparallel.lessons.registry import single_gpu
+from ndparallel.model.units import Context
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.tensor import TensorParallel
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome, Replica
+
+GPUS = 4
+
+
+def enter(gpu: GPU, x: np.ndarray, tp: Group) -> np.ndarray:
+    """What goes into the columns of A: x is whole on every GPU."""
+    return x
+
+
+def enter_backward(gpu: GPU, dx: np.ndarray, tp: Group) -> np.ndarray:
+    """What the layer below is given: dx is what this GPU's columns contribute."""
+    return all_reduce(gpu, dx, tp)
+
+
+def leave(gpu: GPU, y: np.ndarray, tp: Group) -> np.ndarray:
+    """What the layer above is given: y is what this GPU's rows contribute."""
+    return all_reduce(gpu, y, tp)
+
+
+def leave_backward(gpu: GPU, dy: np.ndarray, tp: Group) -> np.ndarray:
+    """What goes backward into the rows of B: dy is whole on every GPU."""
+    return dy
+
+
+@dataclass
+class Operators(TensorParallel):
+    """The package's operators, with the answer's in their place."""
+
+    functions: Any = None
+
+    def column_input(self, x: np.ndarray) -> np.ndarray:
+        return self.functions.enter(self.gpu, x, self.group)
+
+    def column_input_backward(self, dx: np.ndarray) -> np.ndarray:
+        return self.functions.enter_backward(self.gpu, np.ascontiguousarray(dx), self.group)
+
+    def row_output(self, y: np.ndarray) -> np.ndarray:
+        return self.functions.leave(self.gpu, np.ascontiguousarray(y), self.group)
+
+    def row_output_backward(self, dy: np.ndarray) -> np.ndarray:
+        return self.functions.leave_backward(self.gpu, dy, self.group)
+
+
+def attempt(answer) -> Attempt:
+    class Cut(Replica):
+        def make_context(self) -> Context:
+            context = super().make_context()
+            tp = Operators(self.gpu, context.tp.group, functions=answer.on(self.gpu.rank))
+            return replace(context, tp=tp)
+
+    def program(gpu: GPU, job: Job) -> Outcome:
+        replica = Cut(gpu, job)
+        for microbatches in replica.steps():
+            for microbatch in microbatches:
+                replica.forward(microbatch)
+                replica.backward(microbatch)
+            replica.sum_shared()
+            replica.optimizer_step()
+        return replica.outcome
+
+    figures = ("step_seconds", "bytes_sent")
+    return in_lesson(program, Job(), Mesh(tp=GPUS), figures, meaning=meaning, reference=single_gpu().program)
+
+
+def meaning(times: float) -> str:
+    return (
+        "Ask at each of the four places: is what I am given whole, or this GPU's part of a sum? A part "
+        "is summed, "
+        "and what is whole must not be."
+    )
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    return (
+        "Something is summed that need not be: two sums forward and two backward in every layer are enough."
+    )
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="2D",
+    minutes=15,
+    asks={
+        "enter": enter,
+        "enter_backward": enter_backward,
+        "leave": leave,
+        "leave_backward": leave_backward,
+    },
+    attempt=attempt,
+    hints=(
+        "Forward: the rows of B leave a part of every number of y on each GPU. What must happen to it?",
+        "Where forward copies, backward sums: x went to all GPUs, so dx comes from all. Where forward sums, "
+        "backward copies: each part of y has the gradient dy.",
+        "enter returns x, enter_backward returns all_reduce(gpu, dx, tp), leave returns all_reduce(gpu, "
+        "y, tp), "
+        "leave_backward returns dy.",
+    ),
+    learned="f and g are conjugate: what one does forward, the other does backward. They are all that tensor "
+    "parallelism adds to a program.",
+    page="README.md, 2D: tensor parallelism",
+    over_par=over_par,
+)

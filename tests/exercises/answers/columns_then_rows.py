@@ -1,0 +1,57 @@
+"""Wrong and slow answers to `columns_then_rows`. The docstring of each is in what its reader is told."""
+
+from collectives import all_reduce
+
+
+def forgets_to_sum_y(gpu, mlp, tp):
+    """y was not summed before it was used"""
+    z = mlp.matmul("z", mlp.x, mlp.a.weight)
+    h = mlp.relu(z)
+    y = mlp.matmul("y", h, mlp.b.weight)
+    dy = mlp.loss_gradient(y)
+    mlp.b.gradient += mlp.matmul("db", h.T, dy)
+    dz = mlp.relu_backward(mlp.matmul("dh", dy, mlp.b.weight.T), z)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp)
+
+
+def forgets_to_sum_dx(gpu, mlp, tp):
+    """so dz A^T is a part of every number"""
+    z = mlp.matmul("z", mlp.x, mlp.a.weight)
+    h = mlp.relu(z)
+    y = all_reduce(gpu, mlp.matmul("y", h, mlp.b.weight), tp)
+    dy = mlp.loss_gradient(y)
+    mlp.b.gradient += mlp.matmul("db", h.T, dy)
+    dz = mlp.relu_backward(mlp.matmul("dh", dy, mlp.b.weight.T), z)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return mlp.matmul("dx", dz, mlp.a.weight.T)
+
+
+def returns_nothing(gpu, mlp, tp):
+    """GPU 0 returned no gradient of x"""
+    forgets_to_sum_dx(gpu, mlp, tp)
+
+
+def sums_the_gradient_of_b_too(gpu, mlp, tp):
+    """gradient of b"""
+    z = mlp.matmul("z", mlp.x, mlp.a.weight)
+    h = mlp.relu(z)
+    y = all_reduce(gpu, mlp.matmul("y", h, mlp.b.weight), tp)
+    dy = mlp.loss_gradient(y)
+    mlp.b.gradient += all_reduce(gpu, mlp.matmul("db", h.T, dy), tp)
+    dz = mlp.relu_backward(mlp.matmul("dh", dy, mlp.b.weight.T), z)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp)
+
+
+def gathers_nothing_but_sums_dh(gpu, mlp, tp):
+    """GPU 0, gradient of a"""
+    z = mlp.matmul("z", mlp.x, mlp.a.weight)
+    h = mlp.relu(z)
+    y = all_reduce(gpu, mlp.matmul("y", h, mlp.b.weight), tp)
+    dy = mlp.loss_gradient(y)
+    mlp.b.gradient += mlp.matmul("db", h.T, dy)
+    dh = all_reduce(gpu, mlp.matmul("dh", dy, mlp.b.weight.T), tp)
+    dz = mlp.relu_backward(dh, z)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp)

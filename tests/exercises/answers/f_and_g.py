@@ -1,0 +1,48 @@
+"""Wrong and slow answers to `f_and_g`. The docstring of each is in what its reader is told."""
+
+from collectives import all_reduce
+
+
+def copy(gpu, array, tp):
+    return array
+
+
+def add_up(gpu, array, tp):
+    return all_reduce(gpu, array, tp)
+
+
+class SumsNothing:
+    """A part is summed"""
+
+    enter = enter_backward = leave = leave_backward = staticmethod(copy)
+
+
+class SumsEverything:
+    """what is whole must not be"""
+
+    enter = enter_backward = leave = leave_backward = staticmethod(add_up)
+
+
+class TheWrongWayRound:
+    """is what I am given whole, or this GPU's part of a sum?"""
+
+    enter = leave_backward = staticmethod(add_up)
+    enter_backward = leave = staticmethod(copy)
+
+
+class ForgetsTheWayBack:
+    """A part is summed"""
+
+    enter = enter_backward = leave_backward = staticmethod(copy)
+    leave = staticmethod(add_up)
+
+
+def sum_slowly(gpu, array, tp):
+    return all_reduce(gpu, array, tp, algorithm="naive")
+
+
+class ThroughOneGPU:
+    """two sums forward and two backward in every layer are enough"""
+
+    enter = leave_backward = staticmethod(copy)
+    enter_backward = leave = staticmethod(sum_slowly)

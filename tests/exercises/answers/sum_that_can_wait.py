@@ -1,0 +1,38 @@
+"""Wrong and slow answers to `sum_that_can_wait`. The docstring of each is in what its reader is told."""
+
+from collectives import all_reduce
+
+
+def waits_at_once(gpu, mlp, dz, tp):
+    """The GPU stands idle while the sum travels"""
+    dx = all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return dx
+
+
+def weights_first(gpu, mlp, dz, tp):
+    """which matmul does not need it?"""
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp)
+
+
+def never_waits(gpu, mlp, dz, tp):
+    """the gradient of x is wrong"""
+    dx = mlp.matmul("dx", dz, mlp.a.weight.T)
+    all_reduce(gpu, dx, tp, async_op=True)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return dx
+
+
+def sums_the_weights(gpu, mlp, dz, tp):
+    """it is added to mlp.a.gradient, and not summed over GPUs"""
+    dx = all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp, async_op=True)
+    mlp.a.gradient += all_reduce(gpu, mlp.matmul("da", mlp.x.T, dz), tp)
+    return dx.wait()
+
+
+def returns_the_handle(gpu, mlp, dz, tp):
+    """returned no gradient of x"""
+    dx = all_reduce(gpu, mlp.matmul("dx", dz, mlp.a.weight.T), tp, async_op=True)
+    mlp.a.gradient += mlp.matmul("da", mlp.x.T, dz)
+    return dx
