@@ -85,7 +85,9 @@ def ends_rightly(kept, scripts, legal):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if sys.argv[1:2] == ["endless"]:
+        Ranks(4, "mpi").run(rank_programs.rings_without_end, CLASSROOM, 4, sys.argv[2])
+    elif sys.argv[1:]:
         Ranks(2, "mpi").run(rank_programs.raise_in, CLASSROOM, 1, sys.argv[1])
     else:
         print(json.dumps({"outcomes": outcomes("mpi"), "wrong": wrong_random_programs()}, default=str))
