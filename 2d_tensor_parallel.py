@@ -28,7 +28,7 @@ Run     python 2d_tensor_parallel.py          and with --sweep, --chunks 4, --gp
 
 import sys
 
-from collectives import Group, all_gather, all_reduce, reduce_scatter
+from collectives import Array, Group, all_reduce
 from gpu import GPU
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
@@ -41,42 +41,39 @@ from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 from ndparallel.training.two_layers import TwoLayers
 
-# isort: split
-import numpy as np
 
-
-def f(gpu: GPU, x: np.ndarray, tp: Group) -> np.ndarray:
+def f(gpu: GPU, x: Array, tp: Group) -> Array:
     return x
 
 
-def f_backward(gpu: GPU, dx: np.ndarray, tp: Group) -> np.ndarray:
+def f_backward(gpu: GPU, dx: Array, tp: Group) -> Array:
     return all_reduce(gpu, dx, tp)
 
 
-def g(gpu: GPU, y: np.ndarray, tp: Group) -> np.ndarray:
+def g(gpu: GPU, y: Array, tp: Group) -> Array:
     return all_reduce(gpu, y, tp)
 
 
-def g_backward(gpu: GPU, dy: np.ndarray, tp: Group) -> np.ndarray:
+def g_backward(gpu: GPU, dy: Array, tp: Group) -> Array:
     return dy
 
 
-def column_parallel(mlp: TwoLayers, x: np.ndarray, tp: Group) -> np.ndarray:
+def column_parallel(mlp: TwoLayers, x: Array, tp: Group) -> Array:
     """z = f(x) A: from whole rows of x, this rank's columns of z."""
     return mlp.matmul("forward first", f(mlp.gpu, x, tp), mlp.a.weight)
 
 
-def column_parallel_backward(mlp: TwoLayers, dz: np.ndarray, tp: Group) -> np.ndarray:
+def column_parallel_backward(mlp: TwoLayers, dz: Array, tp: Group) -> Array:
     mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
     return f_backward(mlp.gpu, mlp.matmul("backward first", dz, mlp.a.weight.T), tp)
 
 
-def row_parallel(mlp: TwoLayers, h: np.ndarray, tp: Group) -> np.ndarray:
+def row_parallel(mlp: TwoLayers, h: Array, tp: Group) -> Array:
     """y = g(h B): from this rank's columns of h, a part of every number of y; g sums the parts."""
     return g(mlp.gpu, mlp.matmul("forward second", h, mlp.b.weight), tp)
 
 
-def row_parallel_backward(mlp: TwoLayers, dy: np.ndarray, h: np.ndarray, tp: Group) -> np.ndarray:
+def row_parallel_backward(mlp: TwoLayers, dy: Array, h: Array, tp: Group) -> Array:
     dy = g_backward(mlp.gpu, dy, tp)
     mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
     return mlp.matmul("backward second", dy, mlp.b.weight.T)
@@ -107,16 +104,12 @@ def columns_then_columns(gpu: GPU, job: Job) -> Outcome:
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(columns=outputs)
     for _ in mlp.steps():
         z = column_parallel(mlp, mlp.x, tp)
-        h = np.empty((job.model.ffn, mlp.tokens), job.dtype)
-        all_gather(gpu, h, np.ascontiguousarray(mlp.relu(z).T), tp)
-        y = np.empty((job.model.hidden, mlp.tokens), job.dtype)
-        all_gather(gpu, y, np.ascontiguousarray(mlp.matmul("forward second", h.T, mlp.b.weight).T), tp)
-        dy = mlp.loss_gradient(y.T)
-        mlp.b.gradient += mlp.matmul("backward second weight", h, dy[:, outputs])
-        dh = np.empty((z.shape[1], mlp.tokens), job.dtype)
-        parts = np.ascontiguousarray(mlp.matmul("backward second", dy[:, outputs], mlp.b.weight.T).T)
-        reduce_scatter(gpu, dh, parts, tp)
-        dz = mlp.relu_backward(dh.T, z)
+        h = mlp.gather_columns(mlp.relu(z), job.model.ffn, tp)
+        y = mlp.gather_columns(mlp.matmul("forward second", h, mlp.b.weight), job.model.hidden, tp)
+        dy = mlp.loss_gradient(y)[:, outputs]
+        mlp.b.gradient += mlp.matmul("backward second weight", h.T, dy)
+        parts = mlp.matmul("backward second", dy, mlp.b.weight.T)
+        dz = mlp.relu_backward(mlp.reduce_columns(parts, z.shape[1], tp), z)
         column_parallel_backward(mlp, dz, tp)
     return mlp.outcome
 

@@ -98,6 +98,12 @@ def test_a_schedule_of_the_page_is_planned_searched_and_shown(schedule, capsys):
     assert "hides a short message" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_schedule_that_a_framework_has_is_searched_when_a_plan_is_for_it(monkeypatch):
+    monkeypatch.setitem(RECIPES, "new", replace(RECIPES["1f1b"], names={"megatron": "new"}))
+    found = {name: framework.can_launch()["schedule"] for name, framework in FRAMEWORKS.items()}
+    assert "new" in found["megatron"] and "new" not in found["torchtitan"]
+
+
 def test_a_schedule_of_the_page_is_gone_afterwards():
     with pytest.raises(Exception, match="1f1b-ahead"):
         build("1f1b-ahead", 4, 8)

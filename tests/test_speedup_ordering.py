@@ -15,7 +15,7 @@ import pytest
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
@@ -66,7 +66,7 @@ PREDICTED: dict[str, Chain] = {
 @cache
 def strategies() -> dict[str, tuple[Lesson, Strategy]]:
     """Every strategy of every lesson, and every dense layout of 8 GPUs, by name."""
-    lessons = [load(name) for name in available()]
+    lessons = [load(name) for name in LESSONS]
     named = {strategy.name: (lesson, strategy) for lesson in lessons for strategy in lesson.strategies}
     combined, cube = named["TP2 x PP2 x DP2"]
     for mesh in layouts():

@@ -1,7 +1,7 @@
 """The parser of all command lines, and what it takes for a number."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from ndparallel.base.errors import UserError
@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, in_argparse(whole_number))
         self.register("type", float, in_argparse(number))
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = self.parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {brief(' '.join(left))[1:-1]}")

@@ -28,7 +28,6 @@ Limit  Commands are gpu.py, the lessons and `ndparallel ...`, each run once, in 
 import argparse
 import contextlib
 import difflib
-import importlib.util
 import io
 import json
 import re
@@ -57,8 +56,7 @@ NOT_PROSE = re.compile(r"```.*?```|<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", re.DOTALL)
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 LOSS = re.compile(r"(?<![\d.,])\d\.\d{3}(?![\d.])")
 LOSS_TOLERANCE = 0.01
-# they print the same; inline is the quicker one
-ENGINE = "inline" if importlib.util.find_spec("greenlet") else "processes"
+ENGINE = "inline"  # the quickest: all print the same
 
 Run = Callable[[str], str]
 

@@ -28,7 +28,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.lessons.comparison import one_run
 from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.options import add_common_options, hardware_from
-from ndparallel.lessons.registry import ROOT, available, load
+from ndparallel.lessons.registry import LESSONS, ROOT, load
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -82,7 +82,7 @@ def work(engine: str) -> str:
     parser = argparse.ArgumentParser()
     add_common_options(parser, gpus=None)
     arguments = parser.parse_args(["--engine", engine])
-    run = one_run(arguments, [load(name) for name in available()], lambda job: job, hardware_from(arguments))
+    run = one_run(arguments, [load(name) for name in LESSONS], lambda job: job, hardware_from(arguments))
     rows = run.report.as_dict()["strategies"]
     return draw_work(rows, [f"{run.report.lessons[row['name']]} {row['name']}" for row in rows])
 

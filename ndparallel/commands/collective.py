@@ -15,7 +15,6 @@ Limit  A message costs its latency and its bytes, and nothing else.
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -25,8 +24,8 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quantities import number, parse_quantity
 from ndparallel.base.words import WIDTH, count
 from ndparallel.collective import hops
-from ndparallel.collective.algorithms import nodes_of
-from ndparallel.collective.prices import candidates, choose_algorithm, envelope, find
+from ndparallel.collective.algorithms import candidates, nodes_of
+from ndparallel.collective.prices import choose_algorithm, envelope, find
 from ndparallel.collective.runs import LOCKSTEP, Measured, measure
 from ndparallel.engines.launch import ENGINES
 from ndparallel.hardware.accelerator import find_hardware
@@ -217,8 +216,7 @@ def counted(option: str, number: int, most: float = float("inf")) -> int:
 
 
 def engine_from(arguments: argparse.Namespace) -> str:
-    executed = "inline" if find_spec("greenlet") else "processes"
-    return arguments.engine or (executed if arguments.ranks <= MOST_EXECUTED else LOCKSTEP)
+    return arguments.engine or ("inline" if arguments.ranks <= MOST_EXECUTED else LOCKSTEP)
 
 
 # ---------------------------------------------------------------------------------------------- what is shown

@@ -13,7 +13,7 @@ import argparse
 
 from ndparallel.lessons.comparison import closing, contrast, one_run, title
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from
-from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.scenarios import SCENARIOS, what_if
 from ndparallel.results.outputs import check_outputs
 from ndparallel.results.show import show, show_sweep
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     check_outputs(arguments)
     hardware = disturbed_hardware_from(arguments)
-    lessons = [load(name).named_for(arguments.gpus) if arguments.gpus else load(name) for name in available()]
+    lessons = [load(name).named_for(arguments.gpus) if arguments.gpus else load(name) for name in LESSONS]
     if arguments.what_if:
         runs = [
             (scenario, one_run(arguments, lessons, scenario.job, scenario.hardware(hardware)))

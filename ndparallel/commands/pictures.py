@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(PICTURES)}")
     add("--write", action="store_true", help="write the files that are stale")
     add("--folder", type=Path, default=FOLDER, metavar="DIR", help="where they lie (default docs/pictures)")
-    add("--engine", default="processes", choices=ENGINES, help="what runs the GPUs (default processes)")
+    add("--engine", default="inline", choices=ENGINES, help="what runs the GPUs (default inline)")
     add("--json", action="store_true", help="print JSON and nothing else")
 
 

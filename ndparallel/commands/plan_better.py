@@ -25,7 +25,7 @@ def better(found: Prediction, framework: Framework) -> Prediction | None:
     """The fastest plan that the framework can launch, if it is faster than what was found, or that does not
     fit."""
     try:
-        schedules = {"schedule": framework.can_launch["schedule"]}
+        schedules = {"schedule": framework.can_launch()["schedule"]}
         ranked = search(found.job, int(found.plan.gpus), schedules, also=[found.plan]).answers
     except UserError:  # no plan fits
         return None

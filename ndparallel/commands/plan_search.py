@@ -92,5 +92,5 @@ def fixed(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, 
                 f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan "
                 "without --search."
             )
-    can_launch = FRAMEWORKS[arguments.emit].can_launch if arguments.emit else {}
+    can_launch = FRAMEWORKS[arguments.emit].can_launch() if arguments.emit else {}
     return {**can_launch, **asked} | dict(parsed(words) for words in arguments.fix)

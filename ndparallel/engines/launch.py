@@ -18,7 +18,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.failures import DeadlockError, RankError
 from ndparallel.engines.system import can_run_processes, note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task
-from ndparallel.engines.world import default_engine, is_open_mpi, launched_rank, launched_size
+from ndparallel.engines.world import default_engine, is_open_mpi, launched_rank, launched_size, world
 
 __all__ = [
     "ENGINES",
@@ -110,7 +110,7 @@ def join(argv: Sequence[str] | None) -> None:
     parser.add_argument("--engine", default=default_engine())
     try:
         if parser.parse_known_args(words)[0].engine == "mpi":
-            from ndparallel.engines.mpi import serve_unless_first, world
+            from ndparallel.engines.mpi import serve_unless_first
 
             serve_unless_first(world())
     except (argparse.ArgumentError, UserError):
@@ -128,7 +128,7 @@ def check_ranks(engine: str, largest: int) -> None:
     """Raise UserError where an engine that cannot start ranks itself has not as many as the largest strategy
     takes."""
     if engine == "mpi":
-        from ndparallel.engines.mpi import check_size, world
+        from ndparallel.engines.mpi import check_size
 
         check_size(world().size, largest)
 

@@ -28,7 +28,7 @@ class Framework:
 
     name: str  # of --emit and `ndparallel flags`
     emit: Callable[[TrainingJob, Plan], str]
-    can_launch: Mapping[str, tuple]
+    can_launch: Callable[[], Mapping[str, tuple]]
     frozen: Callable[[], Mapping[str, Any]]  # "framework", "version", "source" and the names of that release
     rows: Callable[[], Sequence[Row]]
     software: str | None = None  # the stack that is priced where --software names none
@@ -49,7 +49,7 @@ class Framework:
 MEGATRON = Framework(
     "megatron",
     emit_megatron,
-    can_launch={"schedule": tuple(names_in("megatron")), "zero": (0, 1, 3)},
+    can_launch=lambda: {"schedule": tuple(names_in("megatron")), "zero": (0, 1, 3)},
     frozen=partial(frozen, "megatron"),
     rows=fields.megatron_rows,
     read=read_megatron,
@@ -57,7 +57,7 @@ MEGATRON = Framework(
 TORCHTITAN = Framework(
     "torchtitan",
     emit_torchtitan,
-    can_launch={"schedule": tuple(names_in("torchtitan")), "zero": (0, 2, 3)},
+    can_launch=lambda: {"schedule": tuple(names_in("torchtitan")), "zero": (0, 2, 3)},
     frozen=partial(frozen, "torchtitan"),
     rows=fields.torchtitan_rows,
     software="torchtitan",

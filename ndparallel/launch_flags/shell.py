@@ -25,8 +25,8 @@ from ndparallel.base.errors import UserError
 LARGEST = 200_000  # characters of a script, and of one expanded statement
 LARGEST_NUMBER = 2**63  # as the shell's
 PIECE = re.compile(
-    r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')|(?P<comment>(?<!\S)\#[^\n]*)|(?P<open>\$?\(+)|(?P<close>\)+)
-    |(?P<end>[\n;]|&&|\|\|)|(?P<quote>["'])|(?P<plain>[^\\"'\#()\n;&|$]+|.)""",
+    r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')|(?P<comment>(?<!\S)\#[^\n]*)
+    |(?P<open>\$?\(+)|(?P<close>\)+)|(?P<end>[\n;]|&&|\|\|)|(?P<quote>["'])|(?P<plain>[^\\"'\#()\n;&|$]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
 ASSIGNMENT = re.compile(

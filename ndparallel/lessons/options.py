@@ -89,7 +89,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default=default_engine(),
         choices=ENGINES,
-        help="what runs the GPUs (default processes; under mpirun mpi)",
+        help="what runs the GPUs (default: under mpirun mpi, else processes on Linux and inline elsewhere)",
     )
     option(
         "--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)"

@@ -55,10 +55,6 @@ def module_of(name: str) -> Any:
     return module
 
 
-def available() -> list[str]:
-    return [name for name in LESSONS if file_of(name).is_file()]
-
-
 def single_gpu() -> Strategy:
     """Return the strategy that all others are compared with."""
     return load(LESSONS[0]).strategies[0]

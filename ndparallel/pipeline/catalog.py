@@ -14,6 +14,7 @@ from ndparallel.pipeline.recipe import write
 from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
 
+__all__ = ["RECIPES", "SEARCHED", "build", "check_sizes", "default_schedule", "names_in", "written"]
 SEARCHED = "searched"  # the order that is found for given seconds and a given memory
 
 

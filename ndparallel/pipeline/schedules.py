@@ -19,6 +19,7 @@ import numpy as np
 from ndparallel.pipeline.building_blocks import WEIGHT, Ticks, packed, slow_down, straight
 from ndparallel.pipeline.recipe import RECIPES, Program, RankSide, Recipe, register
 
+__all__ = ["RECIPES"]  # with all schedules of this file in it
 ZERO_BUBBLE = "arXiv 2401.10241"
 CONTROLLABLE_MEMORY = "arXiv 2405.15362"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heapreplace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -83,7 +83,7 @@ class Work:
         return self.fused.get((first_stage, second_stage)) if isinstance(self.fused, Mapping) else self.fused
 
 
-def seconds_of(given: ArrayLike, shape: tuple[int, ...], what: str) -> list:
+def seconds_of(given: Any, shape: tuple[int, ...], what: str) -> list:
     """`given` as nested lists of `shape`; one number stands for all. Raise UserError where that cannot be, or
     is no time."""
     if (

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from collectives import Group, all_gather, reduce_scatter
 from gpu import GPU
 from ndparallel.model import costs
 from ndparallel.parallel.slices import Parameter
@@ -85,6 +86,16 @@ class TwoLayers:
             for part in self.held:
                 part.weight -= self.job.learning_rate * part.gradient
         self.outcome.weights = [part.holding(part.weight) for part in self.held]
+
+    def gather_columns(self, mine: np.ndarray, columns: int, group: Group) -> np.ndarray:
+        """Put the columns of all ranks side by side; they travel as rows of the transpose, without gaps."""
+        whole = np.empty((columns, self.tokens), self.job.dtype)
+        return all_gather(self.gpu, whole, np.ascontiguousarray(mine.T), group).T
+
+    def reduce_columns(self, parts: np.ndarray, columns: int, group: Group) -> np.ndarray:
+        """Sum what all ranks have of every column, and keep this rank's `columns`."""
+        mine = np.empty((columns, self.tokens), self.job.dtype)
+        return reduce_scatter(self.gpu, mine, np.ascontiguousarray(parts.T), group).T
 
 
 class Slice:

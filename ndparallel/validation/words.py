@@ -28,7 +28,8 @@ FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: 
     ("titan", "torchtitan"),
     ("jax|maxtext|xla|t5x|levanter|easylm|praxis|pax", "torchtitan-compiled"),
     (
-        "torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo|fsdp|ddp",
+        "torch|hugging|^hf|accelerate|transformers|lightning|fabric|litgpt|axolotl|trl|unsloth|nanogpt|olmo"
+        "|fsdp|ddp",
         "pytorch",
     ),
 )

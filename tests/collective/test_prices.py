@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, Group
 from gpu import Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.collective.algorithms import candidates
 from ndparallel.collective.prices import (
-    candidates,
     choose_algorithm,
     closed_form_seconds,
     envelope,

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 
 from gpu import CLASSROOM
 from ndparallel.base.errors import UserError
-from ndparallel.engines import system, thread_stacks, world
+from ndparallel.engines import system, world
 from ndparallel.engines.launch import Ranks, launch
 from tests.engines.test_fuzz import check, draw, outcome, perform
 from tests.support import mpi_script, rank_programs
@@ -77,7 +78,7 @@ def gives_up(gpu, file):
 
 
 def test_no_more_threads_is_a_sentence(without_greenlet, monkeypatch):
-    monkeypatch.setattr(thread_stacks.threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(UserError, match="no more threads"):
         launch(rank_programs.rank_number, 2, CLASSROOM, engine="inline")
 

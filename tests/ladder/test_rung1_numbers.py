@@ -14,7 +14,7 @@ from itertools import product
 import pytest
 
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.context import VARIANTS
@@ -34,7 +34,7 @@ from tests.support.common import (
 from tests.support.meshes import CONTEXT_MESHES, EXPERT_JOBS, EXPERT_MESHES, differences, layouts, name
 from tests.support.pipelines import SCHEDULES
 
-EVERY = [(lesson, name) for lesson in available() for name in names(lesson)]
+EVERY = [(lesson, name) for lesson in LESSONS for name in names(lesson)]
 ONE_D = names("1d_data_parallel")
 BREADTH = ModelConfig(layers=8, hidden=32, heads=8, kv_heads=2, ffn=24, sequence=32)  # which all can cut
 WIDE = ModelConfig(layers=2, hidden=32, heads=8, kv_heads=2, ffn=24, vocab=251, sequence=16)

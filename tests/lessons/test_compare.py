@@ -8,7 +8,8 @@ import re
 import pytest
 
 from ndparallel.commands.command_line import main
-from ndparallel.lessons.registry import available, load
+from ndparallel.lessons import registry
+from ndparallel.lessons.registry import load
 
 KEYS = {
     "name",
@@ -26,7 +27,7 @@ KEYS = {
     "loss",
     "max_gradient_difference",
 }
-LESSONS = [load(name) for name in available()]
+LESSONS = [load(name) for name in registry.LESSONS]
 
 
 def compare(capsys, *options: str) -> tuple[int, str, str]:

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu import COLLECTIVE, COMPUTE, MEMORY, Event, is_size_only
+from gpu import COLLECTIVE, COMPUTE, MEMORY, Event, Operation, is_size_only
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.model import functional, routing
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import SPANS, Mesh
-from ndparallel.planner.layers.operations import CollectiveOp, Hold, Operation, Start
+from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start
 from ndparallel.planner.lesson_runs.record import LessonRank
 from ndparallel.planner.lesson_runs.size_only import SizeOnly
 from ndparallel.training.job import Job

@@ -13,7 +13,7 @@ from ndparallel.commands.command_line import main as command_line
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main, run_lesson
-from ndparallel.lessons.registry import available, load
+from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.runner import Runner
 from ndparallel.results.measure import failed
 from ndparallel.results.outputs import drawn_strategies, narrated_strategy
@@ -42,7 +42,7 @@ def test_the_svg_shows_what_the_terminal_shows_and_the_run_says_so(capsys, tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["picture.svg"]
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", LESSONS)
 def test_the_svg_of_every_lessons_contrast_is_under_30_kb(name, capsys, tmp_path):
     path, contrast = tmp_path / "picture.svg", load(name).contrast
     options = [word for strategy in contrast for word in ("--strategy", strategy)]
@@ -217,7 +217,7 @@ def test_what_is_told_is_the_last_asked_for_or_the_last_of_the_contrast(argument
 # ------------------------------------------------------------------------------------ what there is to notice
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_finds_true_words_whichever_of_its_strategies_have_numbers(name):
     lesson = load(name).named_for(8 if name.startswith("4d") else 4)
     job = Job(model=replace(SMALL, layers=8, heads=8), **lesson.defaults)

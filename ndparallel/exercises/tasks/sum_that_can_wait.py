@@ -87,8 +87,8 @@ EXERCISE = Exercise(
         "Compute dx first, although it is returned last.",
         "summing = all_reduce(gpu, dx, tp, async_op=True), then A's gradient, then return summing.wait().",
     ),
-    learned="sums of the backward pass hide behind weight gradients; sums of the forward pass have nothing to "
-    "hide behind. Megatron does this, and CUDA_DEVICE_MAX_CONNECTIONS=1 keeps the kernels in this order.",
+    learned="sums of the backward pass hide behind weight gradients; sums of the forward pass have nothing "
+    "to hide behind. Megatron does this, and CUDA_DEVICE_MAX_CONNECTIONS=1 keeps the kernels in this order.",
     page="README.md, 2D: tensor parallelism",
     over_par=over_par,
 )

@@ -48,7 +48,8 @@ class LockstepMachine:
         return ranks if self.stage is None else ranks.reshape(self.mesh.pp, -1)[self.stage]
 
     def seconds(self, operation: Operation) -> Any:
-        if isinstance(operation.bytes, np.ndarray):  # by member
+        nbytes: Any = operation.bytes
+        if isinstance(nbytes, np.ndarray):  # by member
             return self.hardware.seconds(operation)
         if operation not in self.prices:
             self.prices[operation] = float(self.hardware.seconds(operation))

@@ -195,7 +195,10 @@ class ExecutedWorkload:
 
     @cached_property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
-        return tuple([self.action_seconds(op, stage) for stage in range(self.plan.stages)] for op in "FIW")  # type: ignore[return-value]
+        forward, inputs, weights = (
+            [self.action_seconds(op, stage) for stage in range(self.plan.stages)] for op in "FIW"
+        )
+        return forward, inputs, weights
 
     def action_seconds(self, op: str, stage: int) -> TimeBreakdown:
         streams = StreamClock(self.machine)
