@@ -13,6 +13,7 @@ ORDER = (
     "halves",
     "everybody",
     "broadcast",
+    "why_does_it_hang",
     "accumulate",
     "fit_one_gpu",
     "ddp",
@@ -27,6 +28,14 @@ ORDER = (
     "sum_that_can_wait",
     "vocabulary_loss",
     "one_f_one_b",
+    "fill_the_bubble",
+    "no_bubble",
+    "heavy_head",
+    "ring_attention",
+    "experts",
+    "who_sits_where",
+    "make_it_fit",
+    "capstone",
 )
 
 

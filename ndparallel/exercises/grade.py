@@ -69,15 +69,18 @@ def answer_to(connection: Connection, file: str, path: Path, quiet: bool) -> Non
         sys.stdout = sys.stderr
     try:
         exercise = load_file(Path(file))
-        connection.send(graded(exercise, path, lambda: ReadersAnswer(path, exercise)))
+        connection.send(graded(exercise, path, lambda: ReadersAnswer(path, exercise), par_of(exercise)))
     except Exception as error:
         error.add_note(traceback.format_exc())
         connection.send(error)
 
 
-def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer]) -> Verdict:
-    """Run the model solution, then the answer, whose lines are in the file `path`, and judge."""
-    par = exercise.attempt(ModelAnswer(exercise.asks))
+def par_of(exercise: Exercise) -> Attempt:
+    return exercise.attempt(ModelAnswer(exercise.asks))
+
+
+def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: Attempt) -> Verdict:
+    """Run the answer, whose lines are in the file `path`, and judge it."""
     try:
         yours = limited(lambda: exercise.attempt(answer()), path)
     except NotBegun as nothing:

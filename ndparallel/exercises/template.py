@@ -33,7 +33,11 @@ def solution(exercise: Exercise) -> str:
 def is_solution(exercise: Exercise, name: str) -> bool:
     """Whether the lines of a function in the exercise's own file are the model solution."""
     function = exercise.asks.get(name)
-    return function is not None and inspect.getsourcefile(function) == exercise.file
+    return (
+        function is not None
+        and function.__name__ == name
+        and inspect.getsourcefile(function) == exercise.file
+    )
 
 
 def name_of(part: ast.stmt) -> str:

@@ -4,6 +4,7 @@ Glossary
     mark    one of MARKS
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +22,6 @@ from ndparallel.results.printing import prose
 from ndparallel.results.report import quantity, quiet_table
 
 NOT_BEGUN, WRONG, PASSED, PAR, BETTER = MARKS = ("not begun", "wrong", "passed", "par", "better than par")
-AS_MUCH = 0.005  # of a figure: so much more is still par, so much less is not better
 UNITS = {"seconds": "s", "bytes": "B"}
 
 
@@ -53,15 +53,15 @@ class Verdict:
 
 def judge(exercise: Exercise, yours: Attempt, par: Attempt) -> Verdict:
     """Hold an attempt against the model solution's."""
-    mark = WRONG if yours.wrong else mark_of(yours.figures, par.figures)
+    mark = WRONG if yours.wrong else mark_of(yours.figures, par.figures, exercise.as_much)
     sentences = tuple(filter(None, reasons(exercise, mark, yours, par)))
     return Verdict(exercise.name, mark, sentences, yours.figures, par.figures, (yours.picture, par.picture))
 
 
-def mark_of(yours: Mapping[str, float], par: Mapping[str, float]) -> str:
+def mark_of(yours: Mapping[str, float], par: Mapping[str, float], as_much: float) -> str:
     """Return PASSED where any figure is more than par's, BETTER where one is less and none is more."""
-    more = [name for name in par if yours[name] > par[name] * (1 + AS_MUCH)]
-    less = [name for name in par if yours[name] < par[name] * (1 - AS_MUCH)]
+    more = [name for name in par if yours[name] > par[name] * (1 + as_much)]
+    less = [name for name in par if yours[name] < par[name] * (1 - as_much)]
     return PASSED if more else BETTER if less else PAR
 
 
@@ -83,10 +83,15 @@ def headline(mark: str, yours: Mapping[str, float], par: Mapping[str, float]) ->
         return "Right, and as good as the model solution."
     times = {name: yours[name] / par[name] for name in par if par[name]}
     if mark == BETTER:
-        better = [name for name, ratio in times.items() if ratio < 1 - AS_MUCH]
+        better = [name for name, ratio in times.items() if ratio < 1]
         return (
             f"Right, and better than the model solution in {listed([words(name) for name in better])}. "
             "Offer it to the project: par would move."
+        )
+    missing = [name for name in par if not par[name] and yours[name]]
+    if missing:
+        return (
+            f"Right, with {shown(missing[0], yours[missing[0]])} of {words(missing[0])}, where par has none."
         )
     name = max(times, key=lambda name: times[name])
     return f"Right, with {times[name]:.3g} times par's {words(name)}."
@@ -98,7 +103,7 @@ def words(figure: str) -> str:
 
 
 def shown(figure: str, value: float) -> str:
-    unit = next((unit for word, unit in UNITS.items() if word in figure.split("_")), None)
+    unit = next((unit for word, unit in UNITS.items() if word in re.split("[_ ]", figure)), None)
     return quantity(value, unit) if unit else f"{value:g}"
 
 

@@ -69,7 +69,7 @@ def test_a_file_that_is_no_answer_is_refused(tmp_path, text, sentence):
 
 def test_a_mark_is_better_only_where_nothing_is_worse():
     par = {"step_seconds": 10.0, "bytes_sent": 100.0}
-    assert mark_of(par, par) == "par"
-    assert mark_of({"step_seconds": 9.0, "bytes_sent": 100.0}, par) == "better than par"
-    assert mark_of({"step_seconds": 9.0, "bytes_sent": 101.0}, par) == "passed"
-    assert mark_of({"step_seconds": 10.04, "bytes_sent": 99.6}, par) == "par"
+    assert mark_of(par, par, 0.005) == "par"
+    assert mark_of({"step_seconds": 9.0, "bytes_sent": 100.0}, par, 0.005) == "better than par"
+    assert mark_of({"step_seconds": 9.0, "bytes_sent": 101.0}, par, 0.005) == "passed"
+    assert mark_of({"step_seconds": 10.04, "bytes_sent": 99.6}, par, 0.005) == "par"

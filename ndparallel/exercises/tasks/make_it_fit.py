@@ -1,0 +1,84 @@
+"""Make it fit.
+
+Eight GPUs in two nodes of four, a model that is eight times as large as the lessons', and GPUs
+of 16 MB. One GPU alone would need more than four times as much. Choose how to cut it:
+
+        tp, pp, dp          how many GPUs share a matrix, stand in the pipeline, share the batch: tp pp dp = 8
+        zero                0 to 3: what data parallelism shards
+        microbatches        in how many parts a GPU takes its share of the batch: a pipeline needs several
+        schedule            "gpipe", "1f1b", "zb-h1", "zb-v", ...
+
+To look around:
+
+        python 4d_combined.py --model-size large --tp 2 --pp 2 --dp 2 --zero 1 --microbatches 2 --memory
+
+Given   nothing: return the choice
+
+Right is what can be cut so, and fits into 16 MB. Then the seconds count.
+"""
+
+from dataclasses import replace
+
+from ndparallel.base.errors import UserError
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import in_lesson
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import full_name, module_of
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.job import MODEL_SIZES, Job
+
+SMALL = replace(POCKET, memory_bytes=16e6)
+GPUS = 8
+CHOICES = ("tp", "pp", "dp", "zero", "microbatches", "schedule")
+
+
+def choose() -> dict:
+    """Return tp, pp, dp, zero, microbatches and schedule."""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "zb-v"}
+
+
+def attempt(answer) -> Attempt:
+    chosen = answer.on(0).choose()
+    if not isinstance(chosen, dict) or set(chosen) != set(CHOICES):
+        raise UserError(f"choose() returned {chosen!r}: return a dict of {', '.join(CHOICES)}")
+    mesh = Mesh(tp=chosen["tp"], pp=chosen["pp"], dp=chosen["dp"])
+    if mesh.world_size != GPUS:
+        raise UserError(
+            f"tp {mesh.tp} x pp {mesh.pp} x dp {mesh.dp} is {mesh.world_size} GPUs: there are {GPUS}"
+        )
+    how = {name: chosen[name] for name in ("zero", "microbatches", "schedule")}
+    job = Job(model=MODEL_SIZES["large"], mesh=mesh, **how)
+    return in_lesson(module_of(full_name("4d")).train, job, mesh, ("step_seconds",), SMALL)
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    times = yours.figures["step_seconds"] / par.figures["step_seconds"]
+    if times > 1.3:
+        return (
+            "It fits. Look at the timeline: is most of what is lost a bubble, or waiting? Which axis "
+            "makes it?"
+        )
+    return (
+        "It fits, and little is lost. Which schedule leaves no bubble, and what else could be sharded for it?"
+    )
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="4D",
+    minutes=20,
+    asks={"choose": choose},
+    attempt=attempt,
+    hints=(
+        "Two GPUs in each of the three axes are a good start: tp inside the node, and not too much of "
+        "anything.",
+        "A pipeline with more microbatches has a smaller bubble and needs fewer activations at once. "
+        "ZB-V fills it.",
+        "ZeRO-1 makes room for what ZB-V holds: tp 2, pp 2, dp 2, zero 1, 4 microbatches.",
+    ),
+    learned="no axis is best for everything: tp for the largest activations, pp for the weights, dp for "
+    "the rest, each "
+    "no more than it must.",
+    page="README.md, 4D: all of it",
+    over_par=over_par,
+)

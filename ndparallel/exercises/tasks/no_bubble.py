@@ -1,0 +1,83 @@
+"""No bubble.
+
+ZB-H1 fills the end of the step, and still waits at its beginning. With more memory that hole
+can be filled as well: with more forwards. If every GPU may hold 2 P - 1 microbatches, no GPU
+needs to stand idle between its first action and its last:
+
+        GPU 0   F F F F F F F I W F I W F I W ...                       W
+        GPU 3         F I F I F I F I W F I W ...       W W W W ...
+
+Right is a schedule that can run, does everything once and holds at most 7 microbatches. Then
+the idle seconds count: of the GPU that has most of them between its first action and its last.
+(When the next step follows without a stop, these are the only ones that are lost.)
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import as_schedule
+from ndparallel.pipeline.actions import Action, Layout
+from ndparallel.pipeline.timing import Timing
+from ndparallel.pipeline.work import Work
+
+RANKS, MICROBATCHES, MOST_HELD = 4, 8, 7
+
+
+def schedule(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
+    """Yield the actions of one GPU, in order: Action(op, rank, microbatch), op "F", "I" or "W"."""
+    ahead, later = 2 * (ranks - 1 - rank), 2 * rank
+    for turn in range(microbatches + ahead + later):
+        if turn < microbatches:
+            yield Action("F", rank, turn)
+        if 0 <= turn - ahead < microbatches:
+            yield Action("I", rank, turn - ahead)
+        if 0 <= turn - ahead - later < microbatches:
+            yield Action("W", rank, turn - ahead - later)
+
+
+def attempt(answer) -> Attempt:
+    done = as_schedule(
+        lambda rank: answer.on(rank).schedule(rank, RANKS, MICROBATCHES),
+        Layout("loop", RANKS),
+        MICROBATCHES,
+        Work(forward=1, backward_input=1, backward_weight=1),
+    )
+    if done.wrong:
+        return done
+    assert isinstance(done.picture, Timing)
+    idle = max(span - busy for span, busy in zip(done.picture.spans, done.picture.busy))
+    held = done.figures["held_microbatches"]
+    too_many = (
+        f"A GPU holds {held:g} microbatches at once, and may hold {MOST_HELD}." if held > MOST_HELD else ""
+    )
+    return replace(done, figures={"idle_seconds": idle}, wrong=too_many)
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    return (
+        "A GPU still waits: before its first I it can take forwards until the gradient comes, and behind "
+        "its last "
+        "F it can do the W that it has kept."
+    )
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="3D",
+    minutes=15,
+    asks={"schedule": schedule},
+    attempt=attempt,
+    hints=(
+        "When does the first gradient reach GPU 0? How many forwards can it do until then?",
+        "2 (P - 1) forwards on GPU 0, and two fewer on each GPU behind it. The memory that a GPU does "
+        "not need for "
+        "forwards ahead, it can use for W kept back.",
+        "ahead = 2 (P - 1 - rank), and W lags 2 rank microbatches behind I.",
+    ),
+    learned="with twice 1F1B's memory no GPU waits in mid-step. This is ZB-H2; what is left of the "
+    "bubble is the "
+    "stagger between the GPUs, which the next step fills.",
+    page="docs/schedules.md",
+    over_par=over_par,
+)

@@ -1,0 +1,151 @@
+"""Ring attention.
+
+A sequence of 256 tokens is too long for one GPU, so four GPUs have 64 tokens each: their
+queries, keys and values. Every query must meet the keys and values of all tokens that stand
+before its own. So the blocks of keys and values go round a ring, and each GPU computes with the
+block that it has:
+
+        GPU 0   own block      block of 3     block of 2     block of 1
+        GPU 1   own block      block of 0     block of 3     block of 2          and so on
+
+A query needs no key that stands behind it. Under this causal mask early tokens have little to
+do and late ones much; which tokens a GPU gets is yours to choose.
+
+Given   attend(gpu, q, k, v, q_positions, k_positions)      a partial result of these queries and keys; its
+                                                            price grows with the pairs that the mask allows
+        merge(one, other)                                   one partial result of two
+        gpu.isend(target, array, what), gpu.irecv(source, what)      handles; irecv's wait() returns the array
+        np.stack([k, v])                                    keys and values in one message
+
+Right is the attention of the whole sequence. Then the seconds count: nobody should wait for a
+block, nor for a GPU that has more to do.
+"""
+
+import numpy as np
+
+from gpu import GPU, Operation
+from ndparallel.exercises.exercise import Attempt, Exercise
+from ndparallel.exercises.runs import attempt_of, first_fault, on_gpus
+from ndparallel.hardware.pocket import POCKET
+
+RANKS, SEQUENCE, WIDTH = 4, 256, 32
+
+
+def positions(rank: int, ranks: int, sequence: int) -> np.ndarray:
+    """Return which tokens a GPU gets: their places in the sequence, in rising order."""
+    chunks = np.array_split(np.arange(sequence), 2 * ranks)
+    return np.concatenate([chunks[rank], chunks[2 * ranks - 1 - rank]])
+
+
+def attention(gpu: GPU, q: np.ndarray, k: np.ndarray, v: np.ndarray, ranks: int) -> tuple:
+    """Return the partial result of this GPU's queries and all keys and values."""
+    right, left = (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    mine, block = positions(gpu.rank, ranks, SEQUENCE), np.stack([k, v])
+    result: tuple | None = None
+    for hop in range(ranks):
+        theirs = positions((gpu.rank - hop) % ranks, ranks, SEQUENCE)
+        if hop < ranks - 1:
+            gpu.isend(right, block, hop)
+            arriving = gpu.irecv(left, hop)
+        result = merge(result, attend(gpu, q, block[0], block[1], mine, theirs))
+        if hop < ranks - 1:
+            block = arriving.wait()
+    assert result
+    return result
+
+
+def attend(gpu: GPU, q, k, v, q_positions, k_positions) -> tuple:
+    """Let queries meet keys: returns (weighted values, sum of weights, largest score) of each query."""
+    allowed = q_positions[:, None] >= k_positions[None, :]
+    gpu.compute(Operation("forward attention", flops=4 * int(allowed.sum()) * q.shape[1]))
+    scores = np.where(allowed, q @ k.T / np.sqrt(q.shape[1]), -np.inf)
+    largest = np.maximum(scores.max(axis=1), -1e30)
+    weights = np.exp(scores - largest[:, None])
+    return weights @ v, weights.sum(axis=1), largest
+
+
+def merge(one: tuple | None, other: tuple) -> tuple:
+    """Make one partial result of two of the same queries; `one` may be None."""
+    if one is None:
+        return other
+    largest = np.maximum(one[2], other[2])
+    a, b = np.exp(one[2] - largest), np.exp(other[2] - largest)
+    return one[0] * a[:, None] + other[0] * b[:, None], one[1] * a + other[1] * b, largest
+
+
+def problem() -> np.ndarray:
+    """Queries, keys and values of the whole sequence."""
+    return np.random.default_rng(0).standard_normal((3, SEQUENCE, WIDTH)).astype(np.float32)
+
+
+def whole(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Causal attention on one GPU, in float64."""
+    scores = q @ k.T / np.sqrt(WIDTH) + np.triu(np.full((SEQUENCE, SEQUENCE), -np.inf), 1)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights @ v / weights.sum(axis=1, keepdims=True)
+
+
+def attempt(answer) -> Attempt:
+    q, k, v = problem()
+    cut = [np.asarray(answer.on(rank).positions(rank, RANKS, SEQUENCE)) for rank in range(RANKS)]
+    if sorted(np.concatenate(cut)) != list(range(SEQUENCE)):
+        return Attempt(wrong="positions() does not give every token to exactly one GPU.")
+    if len({len(part) for part in cut}) > 1:
+        return Attempt(
+            wrong=f"positions() gives {[len(part) for part in cut]} tokens: give all GPUs equally many."
+        )
+
+    def program(gpu: GPU) -> np.ndarray:
+        mine = cut[gpu.rank]
+        values, weights, _ = answer.on(gpu.rank).attention(gpu, q[mine], k[mine], v[mine], RANKS)
+        return values / weights[:, None]
+
+    results = on_gpus(program, RANKS, POCKET)
+    right = whole(*problem().astype(np.float64))
+    wrong = first_fault(fault(result.rank, result.value, right[cut[result.rank]]) for result in results)
+    return attempt_of(results, ("step_seconds", "exposed_seconds"), wrong)
+
+
+def fault(rank: int, found: np.ndarray, right: np.ndarray) -> str:
+    bad = ~(np.abs(found - right).max(axis=1) <= 1e-4)
+    if not bad.any():
+        return ""
+    query = int(np.flatnonzero(bad)[0])
+    return (
+        f"GPU {rank}: {bad.sum()} of {len(bad)} queries are wrong, the first is its query {query}. Has "
+        f"every query met "
+        "the block of every GPU once, with the positions of that GPU's tokens?"
+    )
+
+
+def over_par(yours: Attempt, par: Attempt) -> str:
+    if yours.figures["step_seconds"] > 1.4 * par.figures["step_seconds"]:
+        return (
+            "The GPU with the last tokens has most to do, and the others wait for it: give each an early "
+            "part of the sequence and a late one."
+        )
+    return "A GPU waits for blocks: let the next one travel while you compute with this one."
+
+
+EXERCISE = Exercise(
+    file=__file__,
+    chapter="CP",
+    minutes=30,
+    asks={"positions": positions, "attention": attention},
+    attempt=attempt,
+    hints=(
+        "Begin with positions that are right: rank * 64 to rank * 64 + 63. Attend to your own block, "
+        "pass it on, "
+        "receive the next, and merge.",
+        "After hop i a GPU has the block of GPU (rank - i) % ranks: attend() needs that GPU's positions. "
+        "Announce the "
+        "next block with irecv before you compute, and wait for it afterwards.",
+        "For equal work cut the sequence in 2 p parts, and give GPU r the parts r and 2 p - 1 - r: zigzag.",
+    ),
+    learned="ring attention hides its messages behind its compute, if the sequence is long enough; and "
+    "under a "
+    "causal mask who has which tokens decides who waits.",
+    page="README.md, 4D: all of it",
+    over_par=over_par,
+    given=("SEQUENCE", "attend", "merge"),
+)

@@ -1,0 +1,28 @@
+"""Wrong and slow answers to `capstone`. The docstring of each is in what its reader is told."""
+
+from ndparallel.planner.job import Plan
+
+
+def does_not_fit():
+    """may be used"""
+    return Plan(tp=8, pp=2, dp=4, sequence_parallel=True)
+
+
+def everything_again():
+    """More than the planner's own error away from the best"""
+    return Plan(tp=8, pp=8, dp=1, zero=0, sequence_parallel=True, recompute="full")
+
+
+def half_of_the_gpus():
+    """this plan is for 32 GPUs, and there are 64"""
+    return Plan(tp=8, pp=4)
+
+
+def a_dict():
+    """return Plan(...)"""
+    return {"tp": 8}
+
+
+def cannot_be_cut():
+    """a global batch of 128 cannot be cut"""
+    return Plan(dp=64, micro_batch=4)

@@ -1,0 +1,54 @@
+"""Wrong and slow answers to `experts`. The docstring of each is in what its reader is told."""
+
+import numpy as np
+
+from ndparallel.exercises.tasks.experts import through_experts
+
+
+def everything_to_everybody(gpu, rows, expert_of, expert, ranks):
+    """Rows travel that nobody needs"""
+    others = [other for other in range(ranks) if other != gpu.rank]
+    for other in others:
+        gpu.send(other, rows, "rows")
+        gpu.send(other, expert_of, "experts")
+    mine = [(gpu.rank, rows, expert_of)]
+    mine += [(other, gpu.receive(other, "rows"), gpu.receive(other, "experts")) for other in others]
+    for source, theirs, chosen in mine:
+        done = expert(theirs[chosen == gpu.rank])
+        if source == gpu.rank:
+            own = done
+        else:
+            gpu.send(source, done, "back")
+    results = np.empty_like(rows)
+    results[expert_of == gpu.rank] = own
+    for other in others:
+        results[expert_of == other] = gpu.receive(other, "back")
+    return results
+
+
+def forgets_the_order(gpu, rows, expert_of, expert, ranks):
+    """it is what expert"""
+    order = np.argsort(expert_of, kind="stable")
+    return through_experts(gpu, rows[order], expert_of[order], expert, ranks)
+
+
+def own_expert_for_all(gpu, rows, expert_of, expert, ranks):
+    """Row 1 should come from expert 2; it is what expert 0 made of row 1"""
+    return expert(rows)
+
+
+def returns_what_arrived(gpu, rows, expert_of, expert, ranks):
+    """should return one row for each of its 64 rows"""
+    others = [other for other in range(ranks) if other != gpu.rank]
+    for other in others:
+        gpu.send(other, rows[expert_of == other], "rows")
+    arrived = [rows[expert_of == gpu.rank], *(gpu.receive(other, "rows") for other in others)]
+    return expert(np.concatenate(arrived))[:-1]
+
+
+def back_to_the_next(gpu, rows, expert_of, expert, ranks):
+    """disagree about"""
+    results, right, left = np.empty_like(rows), (gpu.rank + 1) % ranks, (gpu.rank - 1) % ranks
+    gpu.send(right, rows[expert_of == right], "rows")
+    gpu.receive(left, "rows", into=results)
+    return results

@@ -1,0 +1,32 @@
+"""Wrong and slow answers to `heavy_head`. The docstring of each is in what its reader is told."""
+
+
+def equal_parts(layers, head, ranks):
+    """The slowest stage is slower than it must be"""
+    return [layers // ranks + (rank < layers % ranks) for rank in range(ranks)]
+
+
+def rest_to_the_last(layers, head, ranks):
+    """The slowest stage is slower than it must be"""
+    return [layers // ranks] * (ranks - 1) + [layers - layers // ranks * (ranks - 1)]
+
+
+def one_layer_less_on_the_last(layers, head, ranks):
+    """The slowest stage is slower than it must be"""
+    counts = equal_parts(layers, head, ranks)
+    return [counts[0] + 1, *counts[1:-1], counts[-1] - 1]
+
+
+def fractions(layers, head, ranks):
+    """return a list of whole numbers"""
+    return [(layers + head) / ranks] * (ranks - 1) + [(layers + head) / ranks - head]
+
+
+def loses_layers(layers, head, ranks):
+    """has 28 layers, and the model 30"""
+    return [layers // ranks] * ranks
+
+
+def none_for_the_last(layers, head, ranks):
+    """leaves a GPU without a layer"""
+    return [layers - ranks + 2] + [1] * (ranks - 2) + [0]

@@ -1,0 +1,31 @@
+"""Wrong and slow answers to `make_it_fit`. The docstring of each is in what its reader is told."""
+
+
+def too_large():
+    """has 16.0 MB of memory"""
+    return {"tp": 1, "pp": 1, "dp": 8, "zero": 3, "microbatches": 1, "schedule": "1f1b"}
+
+
+def all_tp():
+    """Which axis makes it?"""
+    return {"tp": 8, "pp": 1, "dp": 1, "zero": 0, "microbatches": 4, "schedule": "1f1b"}
+
+
+def a_bubble_is_left():
+    """Which schedule leaves no bubble"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "1f1b"}
+
+
+def wrong_number_of_gpus():
+    """tp 2 x pp 2 x dp 4 is 16 GPUs: there are 8"""
+    return {"tp": 2, "pp": 2, "dp": 4, "zero": 1, "microbatches": 2, "schedule": "1f1b"}
+
+
+def forgets_the_schedule():
+    """return a dict of tp, pp, dp, zero, microbatches, schedule"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4}
+
+
+def unknown_schedule():
+    """unknown schedule"""
+    return {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "zbv"}

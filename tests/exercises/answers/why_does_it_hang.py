@@ -1,0 +1,39 @@
+"""Wrong and slow answers to `why_does_it_hang`. The docstring of each is in what its reader is told."""
+
+from ndparallel.exercises.tasks import why_does_it_hang as tasks
+
+
+class Unchanged:
+    """deadlock: rank 0 waits for 'array' from rank 3"""
+
+    pass_right = staticmethod(tasks.pass_right)
+    sum_and_print = staticmethod(tasks.sum_and_print)
+    two_sums = staticmethod(tasks.two_sums)
+
+
+class OnlyTheFirst:
+    """collective"""
+
+    pass_right = staticmethod(tasks.pass_right_mended)
+    sum_and_print = staticmethod(tasks.sum_and_print)
+    two_sums = staticmethod(tasks.two_sums)
+
+
+class TwoOfThree:
+    """deadlock"""
+
+    pass_right = staticmethod(tasks.pass_right_mended)
+    sum_and_print = staticmethod(tasks.sum_and_print_mended)
+    two_sums = staticmethod(tasks.two_sums)
+
+
+class NoCollectiveAtAll:
+    """sum_and_print: GPU 0 returned 1, and 10 is right"""
+
+    pass_right = staticmethod(tasks.pass_right_mended)
+
+    @staticmethod
+    def sum_and_print(gpu, array, ranks):
+        return array
+
+    two_sums = staticmethod(tasks.two_sums_mended)
