@@ -1,0 +1,133 @@
+"""Claims about `ndparallel exercise`, from an empty folder on."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ndparallel.commands.command_line import main
+from ndparallel.exercises.catalog import ORDER, all_exercises, find
+from ndparallel.exercises.template import solution, template
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """The exercises' folder of a reader who stands in an empty one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "exercises"
+
+
+def solved(name: str) -> str:
+    """The reader's file with the model solution in it."""
+    exercise = find(name)
+    head = template(exercise).partition("\n\n\n")[0]
+    return f"{head}\n\n\n{solution(exercise)}\n"
+
+
+def test_the_first_call_writes_the_task_and_the_next_one_grades_it(folder, capsys):
+    assert main(["exercise", "ring"]) == 0
+    assert "exercises/ring.py is new" in capsys.readouterr().out
+    assert (folder / "ring.py").read_text("utf-8") == template(find("ring"))
+    assert main(["exercise", "ring"]) == 0
+    assert "not begun" in capsys.readouterr().out
+
+
+def test_a_right_answer_gets_its_mark_and_the_list_shows_it(folder, capsys):
+    main(["exercise", "ring"])
+    (folder / "ring.py").write_text(solved("ring"), "utf-8")
+    assert main(["exercise", "ring"]) == 0
+    told = capsys.readouterr().out
+    assert "Hand the sum round: par" in told and "7.80 s" in told and "What you learned" in told
+    main(["exercise"])
+    assert re.search(r"ring .* par\b", capsys.readouterr().out)
+    (folder / "ring.py").write_text(solved("ring") + "# one line more\n", "utf-8")
+    main(["exercise"])
+    assert re.search(r"ring .* par, changed since", capsys.readouterr().out)
+
+
+def test_a_wrong_answer_ends_with_1_and_what_it_prints_is_not_in_the_json(folder, capfd):
+    folder.mkdir()
+    (folder / "ring.py").write_text(
+        "print('hello')\ndef all_reduce(gpu, array, ranks):\n    return\n", "utf-8"
+    )
+    assert main(["exercise", "ring", "--json"]) == 1
+    out, err = capfd.readouterr()
+    verdict = json.loads(out)
+    assert verdict["mark"] == "wrong" and verdict["par"]["bytes_sent"] == 3000
+    assert "hello" in err
+
+
+def test_reset_keeps_what_the_reader_wrote(folder, capsys):
+    main(["exercise", "ring"])
+    for number in (1, 2):
+        (folder / "ring.py").write_text(f"# try {number}\n", "utf-8")
+        assert main(["exercise", "ring", "--reset"]) == 0
+        assert (folder / f"ring.{number}.py").read_text("utf-8") == f"# try {number}\n"
+    assert (folder / "ring.py").read_text("utf-8") == template(find("ring"))
+
+
+def test_all_grades_a_whole_folder_for_a_lecturer(folder, capsys):
+    folder.mkdir()
+    (folder / "ring.py").write_text(solved("ring"), "utf-8")
+    (folder / "halves.py").write_text(template(find("halves")), "utf-8")
+    assert main(["exercise", "--all", "--json", "--folder", str(folder)]) == 0
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert {verdict["exercise"]: verdict["mark"] for verdict in verdicts} == {
+        "ring": "par",
+        "halves": "not begun",
+    }
+
+
+def test_hints_come_one_by_one(folder, capsys):
+    hints = find("ring").hints
+    for number, hint in enumerate(hints, 1):
+        assert main(["exercise", "ring", "--hint", str(number)]) == 0
+        assert " ".join(hint.split()) in " ".join(capsys.readouterr().out.split())
+    assert main(["exercise", "ring", "--hint", "4"]) == 2
+    assert "has hints 1 to 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["rings"], "Did you mean 'ring'?"),
+        (["missing.py"], "is not there"),
+        (["ring", "--folder", "ring.txt/deep"], "cannot be made"),
+        (["--all", "--folder", "nowhere"], "is not there"),
+        (["ring", "--hint", "--solution"], "not allowed with"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, capsys, words, sentence):
+    Path("ring.txt").write_text("", "utf-8")
+    assert main(["exercise", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_exercise_of_ones_own_is_one_file(folder, capsys):
+    example = re.search(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert example
+    Path("mean.py").write_text(example[1], "utf-8")
+    assert main(["exercise", "mean.py"]) == 0
+    written = (folder / "mean.py").read_text("utf-8")
+    assert "Two GPUs have a number each." in written and "receive" not in written
+    (folder / "mean.py").write_text(example[1], "utf-8")
+    assert main(["exercise", "mean.py", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.partition("\n")[2])["mark"] == "par"
+
+
+def test_the_page_lists_every_exercise():
+    table = re.search(r"<!-- exercises -->\n(.*)<!-- /exercises -->", PAGE.read_text("utf-8"), re.DOTALL)
+    rows = [
+        f"| {e.chapter} | `{e.name}` | {e.title} | {e.minutes} min | {e.learned} |" for e in all_exercises()
+    ]
+    head = ["| chapter | exercise | | time | what you learn |", "|---|---|---|---|---|"]
+    expected = "\n".join([*head, *rows]) + "\n"
+    assert table and table[1] == expected, f"docs/exercises.md should list\n{expected}"
+
+
+def test_the_lecturers_page_names_only_exercises_that_there_are():
+    plans = PAGE.read_text("utf-8").partition("**Ninety minutes.**")[2].partition("## An exercise")[0]
+    assert set(re.findall(r"`(\w+)`", plans)) <= set(ORDER)
