@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from gpu import GPU
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
-from ndparallel.lessons.pipeline_parallel import SWEEPS, add_options, notice
+from ndparallel.lessons.pipeline_parallel import SCHEDULE, SWEEPS, add_options, notice
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action
 from ndparallel.training.job import Job
@@ -165,6 +165,7 @@ LESSON = Lesson(
     notice=notice,
     add_options=add_options,
     sweeps=SWEEPS,
+    own=SCHEDULE,
 )
 
 if __name__ == "__main__":

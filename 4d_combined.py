@@ -26,6 +26,7 @@ from functools import partial
 
 from gpu import GPU
 from ndparallel.lessons.combined import (
+    LAYOUT,
     SWEEPS,
     add_options,
     all_gpus,
@@ -118,6 +119,7 @@ LESSON = Lesson(
     chosen=chosen,
     add_options=add_options,
     sweeps=SWEEPS,
+    own=LAYOUT,
 )
 
 if __name__ == "__main__":

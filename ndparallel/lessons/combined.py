@@ -11,7 +11,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, duration
 from ndparallel.engines.launch import RankResult
-from ndparallel.lessons.lesson import Lesson, Program, Strategy
+from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, enter
 from ndparallel.lessons.sweeps import (
     Row,
@@ -27,6 +27,7 @@ from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
 COLUMNS = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
+OF_THE_JOB = ("zero", "schedule", "microbatches", "stage_chunks", "recompute", "sequence_parallel")
 SHARED_BY = {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}
 
 # --------------------------------------------------------------------------------------- strategies on a grid
@@ -104,6 +105,22 @@ def chosen(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
     name = " x ".join(f"{axis.upper()}{degree}" for axis, degree in asked.items() if degree > 1) or "one GPU"
     changes = {"model": with_experts} if asked.get("ep", 1) > 1 else {}
     return [grid(lesson.strategies[0].program, name, changes, order=arguments.order, **asked)]
+
+
+def as_layout(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:
+    """Run what a reader's function returns for so many GPUs: degrees of the axes, and fields of the job."""
+    returned = function(gpus)
+    known = {*SHARED_BY, "order", *OF_THE_JOB}
+    if not isinstance(returned, dict) or not set(returned) <= known:
+        raise UserError(f"{words} returned {returned!r}: return a dict of {', '.join(sorted(known))}.")
+    changes = {name: value for name, value in returned.items() if name in OF_THE_JOB}
+    degrees = {name: value for name, value in returned.items() if name not in OF_THE_JOB}
+    return grid(lesson.strategies[0].program, name, changes, **degrees)
+
+
+LAYOUT = Own(
+    "a layout, returned for the number of GPUs as {'tp': 2, 'pp': 2, 'dp': 2, 'zero': 1, ...}", as_layout
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

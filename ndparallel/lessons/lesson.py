@@ -49,13 +49,23 @@ class Strategy:
 
 
 @dataclass(frozen=True)
+class Own:
+    """What a reader's own function is in a lesson: `what` it is in words, and how it becomes a `strategy`,
+    from (lesson, name, FILE.py:FUNCTION, function, gpus)."""
+
+    what: str
+    strategy: Callable[["Lesson", str, str, Callable[..., Any], int], Strategy]
+
+
+@dataclass(frozen=True)
 class Lesson:
     """A table of strategies, and what is shown with it.
 
     notice: what to notice, from the numbers; contrast: the strategies whose timelines are shown; compare:
     those that `ndparallel compare` shows of this lesson; hierarchy: the strategy whose communication is shown
     axis by axis; defaults: fields of the job where no option sets them; chosen: the strategies that the
-    lesson's own options ask for; sweeps: further tables, by the name that --sweep takes.
+    lesson's own options ask for; sweeps: further tables, by the name that --sweep takes; own: what --with
+    takes, where that is no rank program.
     """
 
     name: str
@@ -70,6 +80,7 @@ class Lesson:
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     chosen: Callable[["Lesson", argparse.Namespace], Sequence[Strategy]] | None = None
     sweeps: Mapping[str, Callable[..., Sweep]] = field(default_factory=dict)
+    own: Own | None = None
 
     @property
     def dimension(self) -> str:

@@ -13,9 +13,10 @@ from ndparallel.base.errors import UserError, guarded, unknown
 from ndparallel.base.options import Parser
 from ndparallel.base.words import count
 from ndparallel.engines.garbage import rare_garbage_collection
-from ndparallel.engines.launch import check_ranks, join
+from ndparallel.engines.launch import RankError, check_ranks, join
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, job_from
+from ndparallel.lessons.own import add_option, told, with_own
 from ndparallel.lessons.runner import Entry, Reference, Runner, baseline, enter
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.results.measure import Measurement
@@ -126,6 +127,7 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
     parser = Parser(prog, description=lesson.title)
     add_common_options(parser, lesson.gpus)
     lesson.add_options(parser)
+    add_option(parser, lesson)
     if lesson.sweeps:
         first = next(iter(lesson.sweeps))
         parser.add_argument(
@@ -153,11 +155,14 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         return 0
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(lesson, arguments))
-    lesson = lesson.named_for(arguments.gpus)
-    with progress() as announce:
-        run = run_lesson(
-            lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce
-        )
+    lesson = with_own(lesson.named_for(arguments.gpus), arguments.own, arguments.gpus)
+    try:
+        with progress() as announce:
+            run = run_lesson(
+                lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce
+            )
+    except RankError as error:
+        raise told(error, arguments.own) from error
     run.report = replace(run.report, notes=tuple(fewer_microbatches(lesson, job, arguments)))
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())

@@ -1,14 +1,14 @@
 """3D: what to notice, its sweeps over microbatches, chunks and the cost of a kernel, and its option."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 from gpu import Link
 from ndparallel.base.words import listed
-from ndparallel.lessons.lesson import Lesson
+from ndparallel.lessons.lesson import Lesson, Own, Strategy
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, fitting, sweep_row
 from ndparallel.results.run import Run, Sweep
@@ -120,3 +120,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="V",
         help="stages a GPU holds, where interleaved (2)",
     )
+
+
+def as_schedule(lesson: Lesson, name: str, words: str, function: Callable, gpus: int) -> Strategy:
+    """Run a reader's order of actions, one stage on each GPU."""
+    changes = {"schedule": words, "stage_chunks": None}
+    return replace(lesson.strategy("ZB-H1"), name=name, changes=changes)
+
+
+SCHEDULE = Own("the order of one GPU's actions, yielded from (rank, ranks, microbatches)", as_schedule)

@@ -7,9 +7,13 @@ Limit  `searched` alone looks at times and memory; the others are the same for e
 Glossary: see `ndparallel.pipeline.actions`.
 """
 
+from pathlib import Path
+
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.functions import in_words, is_own, own_function
 from ndparallel.base.words import count
-from ndparallel.pipeline.actions import Layout, Schedule
+from ndparallel.pipeline.actions import Action, Layout, Schedule
+from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.recipe import write
 from ndparallel.pipeline.schedules import RECIPES
 from ndparallel.pipeline.work import Work
@@ -49,6 +53,8 @@ def build(
 
     Raise UserError, with the nearest valid choice, for what the schedule cannot do.
     """
+    if is_own(name):
+        return own_schedule(name, Layout("loop", ranks, chunks or 1), microbatches)
     names = [*written(), SEARCHED]
     if name not in names:
         raise unknown("schedule", name, names)
@@ -61,6 +67,25 @@ def build(
     recipe = RECIPES[name]
     layout = Layout(recipe.layout, ranks, chunks or recipe.default_chunks)
     return write(name, recipe, layout, microbatches, group)
+
+
+def own_schedule(words: str, layout: Layout, microbatches: int) -> Schedule:
+    """Write a reader's schedule: FILE.py:FUNCTION yields (op, stage, microbatch) for (rank, ranks,
+    microbatches). Raises UserError, with the reason, for one that cannot run."""
+    order = own_function(words)
+    try:
+        lists = [
+            [Action(*action) for action in order(rank, layout.ranks, microbatches)]
+            for rank in range(layout.ranks)
+        ]
+    except Exception as error:
+        raise UserError(
+            f"{words} raised {in_words(error, Path(words.rpartition(':')[0]).resolve())}."
+        ) from None
+    schedule = Schedule(words, layout, microbatches, lists, [[] for _ in lists])
+    if fault := explain(schedule):
+        raise UserError(f"{words}: {fault}")
+    return schedule
 
 
 def check_sizes(name: str, ranks: int, microbatches: int, chunks: int | None) -> None:

@@ -107,7 +107,8 @@ def test_bad_input_is_one_sentence(folder, capsys, words, sentence):
 
 
 def test_an_exercise_of_ones_own_is_one_file(folder, capsys):
-    example = re.search(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    section = PAGE.read_text("utf-8").partition("## An exercise of your own")[2]
+    example = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert example
     Path("mean.py").write_text(example[1], "utf-8")
     assert main(["exercise", "mean.py"]) == 0

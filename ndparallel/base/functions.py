@@ -1,0 +1,57 @@
+"""A reader's own function, named on the command line as FILE.py:FUNCTION."""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.base.files import read_text
+
+MOST_BYTES = 1_000_000  # of a file
+
+
+def is_own(words: str) -> bool:
+    """Whether words name a function of a file, and none of the package's."""
+    return ".py:" in words
+
+
+def own_function(words: str) -> Callable[..., Any]:
+    """Load the file and return the function that FILE.py:FUNCTION names. Raises UserError where there is
+    none, or the file does not run."""
+    file, colon, name = words.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise UserError(f"{words!r} names no function: write FILE.py:FUNCTION.")
+    function = getattr(own_module(Path(file).resolve()), name, None)
+    if not callable(function):
+        raise UserError(f"{file} defines no function {name}.")
+    return function
+
+
+def own_module(path: Path) -> ModuleType:
+    """Run a reader's file, once in this process. Raises UserError where it cannot be run."""
+    name = f"own_{path.stem}"
+    loaded = sys.modules.get(name)
+    if loaded and loaded.__file__ == str(path):
+        return loaded
+    read_text(path, MOST_BYTES)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"{path.name} does not run: {in_words(error, path)}.") from None
+    return module
+
+
+def in_words(error: BaseException, path: Path) -> str:
+    """Say what a reader's file has raised, and in which of its lines."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    number = getattr(error, "lineno", None) or (lines[-1].lineno if lines else None)
+    words = f"{type(error).__name__}: {getattr(error, 'msg', error)}"
+    return f"{words} (line {number})" if number else words

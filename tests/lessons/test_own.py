@@ -1,0 +1,125 @@
+"""Claims about `--with FILE.py:FUNCTION`: a reader's own idea is a row like any other."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ndparallel.commands.command_line import main
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "exercises.md"
+SECTION = PAGE.read_text("utf-8").partition("## Your own idea in a lesson")[2].partition("\n## ")[0]
+EXAMPLES = "\n\n".join(re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL))
+OWN = """
+def fails(gpu, job):
+    return gpu.nothing
+
+
+def forgets_to_average(gpu, job):
+    replica = Replica(gpu, job)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            replica.backward(microbatch)
+        replica.optimizer_step()
+    return replica.outcome
+
+
+def stuck(rank, ranks, microbatches):
+    yield "B", rank, 0
+
+
+def breaks(rank, ranks, microbatches):
+    yield "F", rank, 1 // 0
+
+
+def no_layout(gpus):
+    return {"tensor": 8}
+"""
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(EXAMPLES + OWN, "utf-8")
+    return path
+
+
+def row(capsys, lesson: str, words: str, *options: str) -> dict:
+    """The one row of a function's run."""
+    name = words.rpartition(":")[2]
+    code = main(["lesson", lesson, "--with", words, "--strategy", name, "--json", *options])
+    out, err = capsys.readouterr()
+    assert code in (0, 1), err
+    (found,) = json.loads(out)["strategies"]
+    assert found["name"] == name
+    return found
+
+
+@pytest.mark.parametrize("engine", ["inline", "processes"])
+@pytest.mark.parametrize(
+    ("lesson", "name"), [("1d", "every_second"), ("3d", "in_pairs"), ("4d", "inside_the_node")]
+)
+def test_the_pages_examples_equal_one_gpu_on_every_engine(capsys, file, lesson, name, engine):
+    found = row(capsys, lesson, f"{file}:{name}", "--engine", engine)
+    assert found["max_gradient_difference"] < 1e-5
+    assert found["speedup"] > 1
+
+
+def test_what_one_gpu_does_not_compute_is_no_equal_row(capsys, file):
+    assert (
+        row(capsys, "1d", f"{file}:forgets_to_average", "--engine", "inline")["max_gradient_difference"] > 0.1
+    )
+
+
+def test_an_answer_to_an_exercise_is_a_row(capsys, tmp_path):
+    main(["exercise", "leave_early", "--folder", str(tmp_path)])
+    capsys.readouterr()
+    found = row(capsys, "1d", f"{tmp_path}/leave_early.py:ddp", "--engine", "inline")
+    assert found["exposed_communication_seconds"] == pytest.approx(26.9e-3, rel=0.01)
+
+
+def test_the_row_stands_below_the_lessons_and_is_drawn(capsys, file):
+    options = ["--with", f"{file}:in_pairs", "--engine", "inline"]
+    assert main(["lesson", "3d", *options]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split()[0] for line in shown.splitlines() if "%  " in line]
+    assert rows[-1] == "in_pairs"
+    assert re.findall(r"^(\w+)  [\d.]+ s$", shown, re.MULTILINE) == ["1F1B", "in_pairs"]
+
+
+@pytest.mark.parametrize(
+    ("lesson", "name", "sentence"),
+    [
+        (
+            "1d",
+            "fails",
+            "rank 0 raised AttributeError: 'GPU' object has no attribute 'nothing' (mine.py, line",
+        ),
+        ("3d", "stuck", "rank 0 never does F of microbatch 0 on stage 0"),
+        ("3d", "breaks", "ZeroDivisionError: integer division or modulo by zero (line"),
+        ("4d", "no_layout", "returned {'tensor': 8}: return a dict of"),
+        ("1d", "missing", "defines no function missing"),
+    ],
+)
+def test_what_is_wrong_with_it_is_one_sentence(capsys, file, lesson, name, sentence):
+    words = ["lesson", lesson, "--with", f"{file}:{name}", "--strategy", name, "--engine", "inline"]
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [("mine.py", "names no function"), ("nowhere.py:f", "nowhere.py"), (":", "names no function")],
+)
+def test_words_that_name_no_function_are_refused(capsys, words, sentence):
+    assert main(["lesson", "1d", "--with", words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_schedule_command_draws_it_too(capsys, file):
+    words = ["schedule", f"{file}:in_pairs", "1f1b", "--stages", "4", "--microbatches", "8", "--json"]
+    assert main(words) == 0
+    own, known = json.loads(capsys.readouterr().out)
+    assert own["makespan"] > known["makespan"] == 33
