@@ -12,11 +12,22 @@ Glossary: see `ndparallel.pipeline.actions`; `at` is one rank's side of the sche
 microbatches, r the rank.
 """
 
+from functools import lru_cache
 from itertools import islice, pairwise
 
 import numpy as np
 
-from ndparallel.pipeline.building_blocks import WEIGHT, Ticks, packed, slow_down, straight
+from ndparallel.pipeline.actions import Layout
+from ndparallel.pipeline.building_blocks import (
+    ALWAYS,
+    NEVER,
+    PERIOD,
+    WEIGHT,
+    packed,
+    packed_blocks,
+    slow_down,
+    straight,
+)
 from ndparallel.pipeline.recipe import RECIPES, Program, RankSide, Recipe, register
 
 __all__ = ["RECIPES"]  # with all schedules of this file in it
@@ -174,14 +185,10 @@ def zb_h2(at: RankSide) -> Program:
     return zero_bubble(at, depth=2)
 
 
-def from_blocks(at: RankSide, block: Ticks, room: int) -> Program:
-    for kind in packed(at.microbatches, block, room)[at.rank]:
+def in_kinds(at: RankSide, kinds: list[int]) -> Program:
+    """Actions of a V by their kinds, see `ndparallel.pipeline.building_blocks`."""
+    for kind in kinds:
         yield (at.F(kind) if kind < 2 else at.W() if kind == WEIGHT else at.I(3 - kind))
-
-
-def is_few(m, p):
-    """Whether microbatches are too few for the drawn order of ZB-V, or nearly so."""
-    return (2 * m <= 3 * p) & (m < 2 * p - 2)
 
 
 @register(
@@ -189,9 +196,7 @@ def is_few(m, p):
     source=f"{ZERO_BUBBLE}, section on ZB-V",
     chunks=2,
     layout="v",
-    peak_in_flight=lambda m, r, p, v: np.minimum(
-        np.minimum(2 * m, 2 * p), np.where(is_few(m, p), 2 * p, m + 1 + r)
-    ),
+    peak_in_flight=lambda m, r, p, v: np.minimum(2 * m, 2 * p),
     splits=True,
     names={"torchtitan": "ZBVZeroBubble"},
     spelled="zbv|zerobubblev|zbvpp",
@@ -199,8 +204,8 @@ def is_few(m, p):
 def zb_v(at: RankSide) -> Program:
     """Zero bubble with 1F1B's memory: two chunks in a V, so that rank 0 also has the head, and begins the
     first backward itself."""
-    if is_few(at.microbatches, at.ranks):
-        yield from from_blocks(at, straight(at.ranks, turn=3), room=2 * at.ranks)
+    if at.microbatches < 2 * at.ranks - 1:
+        yield from in_kinds(at, few_zb_v(at.ranks, at.microbatches)[at.rank])
     else:
         yield from drawn_zb_v(at)
 
@@ -223,6 +228,20 @@ def drawn_zb_v(at: RankSide) -> Program:
         yield from (at.I(0), at.W())
     for _ in range(2 * at.rank):
         yield at.W()
+
+
+@lru_cache(maxsize=8)
+def few_zb_v(ranks: int, microbatches: int) -> list[list[int]]:
+    """Every rank's kinds where there are too few microbatches for the drawn W: F and I as they are drawn, and
+    W where a rank would wait."""
+    plans = []
+    for rank in range(ranks):
+        at = RankSide(Layout("v", ranks, 2), rank, microbatches)
+        chunk = {at.rank: 0, 2 * at.ranks - 1 - at.rank: 1}  # by stage
+        drawn = [each for each in drawn_zb_v(at) if each.op != "W" and each.microbatch < microbatches]
+        kinds = [chunk[each.stage] if each.op == "F" else 3 - chunk[each.stage] for each in drawn]
+        plans.append(list(enumerate(kinds)))
+    return packed(plans, room=2 * ranks, ordered_from=ALWAYS)
 
 
 @register(
@@ -279,8 +298,10 @@ def _dualpipev_end(at: RankSide) -> Program:
 )
 def v_half(at: RankSide) -> Program:
     """Half of 1F1B's memory and half of its bubble: a block goes slowly down the V and fast up."""
-    turn = 0 if at.ranks % 2 else 3
-    return from_blocks(at, slow_down(at.ranks, turn), room=2 * ((at.ranks + 2) // 2))
+    turn, room = (0 if at.ranks % 2 else 3), 2 * ((at.ranks + 2) // 2)
+    block = slow_down(at.ranks, turn)
+    full = NEVER if at.ranks % 2 else block[-1] - PERIOD // 2  # when the first microbatch is nearly back
+    yield from in_kinds(at, packed_blocks(at.microbatches, block, room, full)[at.rank])
 
 
 @register(
@@ -296,8 +317,11 @@ def v_half(at: RankSide) -> Program:
 def v_min(at: RankSide) -> Program:
     """A third of 1F1B's memory, the least, and about two thirds of its bubble: a block never waits on its
     way."""
-    turn = (2, 0, 3)[at.ranks % 3]
-    return from_blocks(at, straight(at.ranks, turn), room=2 * ((at.ranks + 4) // 3))
+    turn, room = (2, 0, 3)[at.ranks % 3], 2 * ((at.ranks + 4) // 3)
+    memory_binds = at.microbatches >= room - 1
+    ordered_from = ALWAYS if at.ranks % 3 == 1 and memory_binds else NEVER
+    block = straight(at.ranks, turn)
+    yield from in_kinds(at, packed_blocks(at.microbatches, block, room, ordered_from)[at.rank])
 
 
 # ------------------------------------------- orders that are searched for, see ndparallel.pipeline.search
