@@ -140,6 +140,7 @@ PICTURES = {
         "weight gradients in the bubble", partial(equal_work, ("zb-h1", "zb-h2"))
     ),
     "schedules-v": Picture("the V", partial(equal_work, ("zb-v", "dualpipev"))),
+    "schedules-v-memory": Picture("a V that holds less", partial(equal_work, ("v-half", "v-min"))),
 }
 
 
