@@ -257,12 +257,12 @@ def family() -> Iterator[str]:
 
 
 def test_a_model_family_of_the_page_has_as_many_parameters_as_is_published(family, tmp_path):
-    """Phi-3-mini: 3,821,079,552 in its published weights."""
-    sizes = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32, "vocab_size": 32064}
-    entries = {"model_type": family, "hidden_act": "silu", "num_attention_heads": 32} | sizes
-    path = tmp_path / "phi-3-mini.json"
-    path.write_text(json.dumps(entries))
-    assert find_model(str(path)).parameters().total == 3_821_079_552
+    """StarCoder2-7B: 7,173,923,840, as transformers builds it."""
+    sizes = {"hidden_size": 4608, "intermediate_size": 18432, "num_hidden_layers": 32, "vocab_size": 49152}
+    heads = {"num_attention_heads": 36, "num_key_value_heads": 4}
+    path = tmp_path / "starcoder2-7b.json"
+    path.write_text(json.dumps({"model_type": family, "hidden_act": "gelu_pytorch_tanh"} | sizes | heads))
+    assert find_model(str(path)).parameters().total == 7_173_923_840
 
 
 # --------------------------------------------------------------------------------------------------- a column

@@ -30,8 +30,6 @@ BEYOND = {
     "--cuda-graph-impl": "every kernel keeps the time that its launch takes",
     "--enable-cuda-graph": "every kernel keeps the time that its launch takes",
     "--external-cuda-graph": "every kernel keeps the time that its launch takes",
-    "--mtp-num-layers": "multi-token prediction is left out",
-    "--window-size": "attention is over the whole sequence",
     "--attention-output-gate": "the gate is left out",
     "--moe-latent-size": "the latent projections are left out",
     "--moe-layer-recompute": "it is not recomputed",

@@ -45,6 +45,8 @@ DEGREES = {  # of a plan
 CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 LAYOUT = "--pipeline-model-parallel-layout"
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+WINDOW, WINDOWED = "--window-size", "--window-attn-skip-freq"
+PREDICTION = "--mtp-num-layers"
 REPLICAS = "--num-distributed-optimizer-instances"
 FSDP = (
     "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor "
@@ -52,7 +54,7 @@ FSDP = (
 )
 
 # a choice of words: {its value: flags}; "" where the framework does so by itself
-ACTIVATIONS = {"swiglu": "--swiglu", "gelu": ""}
+ACTIVATIONS = {"swiglu": "--swiglu", "relu2": "--squared-relu", "gelu": ""}
 NORMS = {"rmsnorm": "--normalization RMSNorm", "layernorm": "--normalization LayerNorm"}
 POSITIONS = {
     "rotary": "--position-embedding-type rope",

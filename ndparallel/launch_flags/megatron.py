@@ -9,7 +9,7 @@ Glossary: see fields.py.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ndparallel.base.errors import UserError
@@ -118,12 +118,28 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
     yield chosen("norm", shape.norm, fields.NORMS)
     if ("norm" in shape.biases) != (shape.norm == "layernorm"):
         raise cannot(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
+    refuse_other_layers(shape)
     yield chosen("position", shape.position, fields.POSITIONS)
     linear = tuple(bias for bias in ("qkv", "output", "mlp") if bias in shape.biases)
     yield chosen("biases of", linear, fields.BIASES)
     yield "" if shape.tied_embeddings else "--untie-embeddings-and-output-weights"
     yield from latent_flags(shape) if shape.latent else attention_flags(shape)
+    yield from window_flags(shape)
     yield from expert_flags(shape)
+    yield f"{fields.PREDICTION} {shape.prediction_layers}" if shape.prediction_layers else ""
+
+
+def refuse_other_layers(shape: ModelShape) -> None:
+    """Raise UserError for layers that are put together otherwise than Megatron-Core's."""
+    for there, what in (
+        (shape.parallel, "attention and MLP that read the same input"),
+        (shape.norms != "before", "norms behind attention and MLP, or one norm for both"),
+        (shape.qk_norm == "width", "a norm over all heads of queries, and of keys, together"),
+        (shape.embedding_norm, "a norm of the embedding"),
+        ("head" in shape.biases, "a bias of the head"),
+    ):
+        if there:
+            raise cannot(what)
 
 
 def attention_flags(shape: ModelShape) -> Iterator[str]:
@@ -134,6 +150,15 @@ def attention_flags(shape: ModelShape) -> Iterator[str]:
         else ""
     )
     yield "--qk-layernorm" if shape.qk_norm else ""
+
+
+def window_flags(shape: ModelShape) -> Iterator[str]:
+    """The window, in Megatron's count of tokens on the left and on the right, and the layers that have it."""
+    if not shape.window:
+        return
+    yield f"{fields.WINDOW} {shape.window - 1},0"
+    kinds = [layer not in shape.whole_layers for layer in range(shape.layers)]
+    yield f"{fields.WINDOWED} {runs_of(kinds)}" if shape.whole_layers else ""
 
 
 def latent_flags(shape: ModelShape) -> Iterator[str]:
@@ -150,7 +175,8 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
     if not (some := shape.experts):
         return
     yield from numbers(some, fields.EXPERT_SIZES)
-    yield f"--moe-layer-freq {runs_of(shape)}" if some.dense_layers else ""
+    kinds = [shape.has_experts(layer) for layer in range(shape.layers)]
+    yield f"--moe-layer-freq {runs_of(kinds)}" if some.dense_layers else ""
     yield (
         f"--moe-shared-expert-intermediate-size {some.shared_experts * some.shared_ffn}"
         if some.shared_experts
@@ -161,11 +187,11 @@ def expert_flags(shape: ModelShape) -> Iterator[str]:
     yield "--moe-grouped-gemm"
 
 
-def runs_of(shape: ModelShape) -> str:
-    """Which layers have experts, as Megatron writes it: "([0]*3+[1]*58)"."""
-    kinds = [int(shape.has_experts(layer)) for layer in range(shape.layers)]
-    starts = [layer for layer in range(shape.layers) if layer == 0 or kinds[layer] != kinds[layer - 1]]
-    return f'"({"+".join(f"[{kinds[a]}]*{b - a}" for a, b in zip(starts, [*starts[1:], shape.layers]))})"'
+def runs_of(kinds: Sequence[bool]) -> str:
+    """Which layers are of a kind, as Megatron writes it: "([0]*3+[1]*58)"."""
+    starts = [layer for layer in range(len(kinds)) if layer == 0 or kinds[layer] != kinds[layer - 1]]
+    ends = [*starts[1:], len(kinds)]
+    return f'"({"+".join(f"[{int(kinds[a])}]*{b - a}" for a, b in zip(starts, ends))})"'
 
 
 # --------------------------------------------------------------------------------------------------- the plan
@@ -214,7 +240,7 @@ def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
             "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
         )
     if job.shape.layers % plan.stages:
-        yield f"{fields.LAYOUT} {layout_of(job.shape.layers, plan.stages)}"
+        yield f"{fields.LAYOUT} {layout_of(job.shape, plan.stages)}"
     else:
         yield f"{fields.CHUNKS} {plan.chunks}" if plan.chunks > 1 else ""
     group = group_of(job, plan)
@@ -228,10 +254,12 @@ def group_of(job: TrainingJob, plan: Plan) -> int:
     return plan.recipe.microbatches_per_round(plan.microbatches(job), plan.pp) if interleaves else 0
 
 
-def layout_of(layers: int, stages: int) -> str:
-    """The stages in Megatron's letters: E embedding, t transformer layer, L loss; "Et*2|t*3|t*2L"."""
-    runs = [f"t*{number}" if number else "" for number in layers_by_stage(layers, stages)]
-    return f'"E{"|".join(runs)}L"'
+def layout_of(shape: ModelShape, stages: int) -> str:
+    """The stages in Megatron's letters: E embedding, t transformer layer, m prediction layer, L loss;
+    "Et*2|t*3|t*2L"."""
+    split = layers_by_stage(shape.layers, stages, shape.prediction_layers)
+    runs = [f"t*{number}" if number else "" for number in split]
+    return f'"E{"|".join(runs)}{"m" * shape.prediction_layers}L"'
 
 
 # ---------------------------------------------------------------------------------------------------- the job

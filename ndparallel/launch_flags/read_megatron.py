@@ -230,7 +230,7 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
             f"{', '.join(fields.MODULES)}."
         )
     if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(
-        job.shape.layers, plan.stages
+        job.shape.layers, plan.stages, job.shape.prediction_layers
     ):
         yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
 

@@ -2,10 +2,11 @@
 
 Idea   Megatron's defaults are those of 2019's GPT-2: LayerNorm, GELU, learned positions, biases, dropout, a
        tied head. What is not given is that, and is noted.
-Limit  Expert layers are all alike, and attention is over the whole sequence.
+Limit  Expert layers are all alike.
 """
 
 import ast
+import re
 from dataclasses import replace
 
 from ndparallel.base.errors import UserError
@@ -25,7 +26,7 @@ POSITIONS = {
     "none": "rotary",
     "relative": "rotary",
 }
-ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu"}
+ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu2"}
 TOKENIZERS = {"GPT2BPETokenizer": 50257}  # whose vocabulary has one size
 LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 
@@ -55,7 +56,10 @@ def shape_from(flags: Given, vocab: int | None) -> ModelShape:
         position=position,
         positions=flags.number("--max-position-embeddings") if position == "learned" else 0,
         biases=biases_from(flags, norm),
-        qk_norm=flags.has("--qk-layernorm") and not latent,
+        qk_norm="head" if flags.has("--qk-layernorm") and not latent else "",
+        window=window_from(flags),
+        whole_layers=whole_layers_from(flags, layers),
+        prediction_layers=flags.number(fields.PREDICTION) if flags.has(fields.PREDICTION) else 0,
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
         experts=experts_from(flags, layers, ffn),
@@ -135,6 +139,29 @@ def biases_from(flags: Given, norm: str) -> tuple[str, ...]:
     return (("qkv",) if flags.has("--add-qkv-bias") else ()) + shift
 
 
+def window_from(flags: Given) -> int:
+    """Tokens that a query sees, itself among them: --window-size has those on its left, -1 for all. Raises
+    UserError for what is no pair of numbers."""
+    text = flags.text(fields.WINDOW)
+    if text is None:
+        return 0
+    found = re.fullmatch(r"\(?\s*(-1|\d{1,9})\s*,\s*-?\d{1,9}\s*\)?", text.strip("\"'"))
+    if not found:
+        raise UserError(f"{fields.WINDOW} {text[:60]!r} must be two numbers of tokens, as in 4095,0.")
+    return int(found[1]) + 1
+
+
+def whole_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
+    """--window-attn-skip-freq is N, for the whole sequence in every N-th layer, or a list of 1 (window) or 0
+    by layer."""
+    text = flags.text(fields.WINDOWED)
+    if text is None or not flags.has(fields.WINDOW):
+        return ()
+    every = whole_number(text) if text.isdecimal() else 0
+    kinds = [int((layer + 1) % every > 0) for layer in range(layers)] if every else layer_list(text)
+    return numbered_zeros(kinds, fields.WINDOWED, text, layers)
+
+
 def latent_from(flags: Given) -> LatentAttention:
     flags.has("--qk-layernorm")
     flags.has("--rope-type")
@@ -175,10 +202,14 @@ def dense_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
         if text.isdecimal() and (every := whole_number(text))
         else layer_list(text)
     )
+    return numbered_zeros(kinds, "--moe-layer-freq", text, layers)
+
+
+def numbered_zeros(kinds: list[int], flag: str, text: str, layers: int) -> tuple[int, ...]:
+    """The layers whose kind is 0. Raises UserError where there is not a 0 or a 1 for each."""
     if len(kinds) != layers or not {*kinds} <= {0, 1}:
         raise UserError(
-            f"--moe-layer-freq {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each "
-            "layer."
+            f"{flag} {text[:60]!r} must be N, or a list of {layers} zeros and ones, one for each layer."
         )
     return tuple(layer for layer, kind in enumerate(kinds) if not kind)
 
@@ -186,7 +217,7 @@ def dense_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
 def layer_list(text: str) -> list[int]:
     """The list that an expression of lists, + and * makes: "([0]*3+[1]*58)". Empty for anything else."""
     try:
-        return listed_by(ast.parse(text[:4000], mode="eval").body)
+        return listed_by(ast.parse(text.strip("\"'")[:4000], mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 

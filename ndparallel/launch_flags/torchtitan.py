@@ -202,7 +202,7 @@ def refuse_unequal_rounds(microbatches: int, plan: Plan) -> None:
 
 def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """The modules of every stage, as a Python expression."""
-    start, split = 0, layers_by_stage(job.shape.layers, plan.stages)
+    start, split = 0, layers_by_stage(job.shape.layers, plan.stages, job.shape.prediction_layers)
     for stage, layers in enumerate(split):
         names = f'[f"layers.{{layer}}" for layer in range({start}, {start + layers})]'
         first, last = stage == 0, stage == plan.stages - 1

@@ -77,7 +77,9 @@ def held(work: Workload, rank: int) -> str:
         count(counts[kind], noun) for kind, noun in (("dense", dense), ("block", "layer")) if counts[kind]
     ]
     layers += [f"{count(counts['experts'], 'layer')} with experts"] if counts["experts"] else []
-    return listed(["embedding"] * counts["embedding"] + layers + ["head"] * counts["head"])
+    ahead = work.job.shape.prediction_layers
+    head = f"head with {count(ahead, 'prediction layer')}" if ahead else "head"
+    return listed(["embedding"] * counts["embedding"] + layers + [head] * counts["head"])
 
 
 def layers_in(kinds: Sequence[str]) -> int:

@@ -18,10 +18,12 @@ from ndparallel.planner.models.shape import ModelShape
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
 
-def layers_by_stage(layers: int, stages: int) -> list[int]:
+def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
     """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3,
-    2407.21783, section 3.3.2)."""
-    return [layers // stages] * stages if layers % stages == 0 else spread_layers(layers, stages, 1, 1)
+    2407.21783, section 3.3.2), and a prediction layer as two, itself and the head again."""
+    if layers % stages == 0:
+        return [layers // stages] * stages
+    return spread_layers(layers, stages, 1, 1 + 2 * prediction_layers)
 
 
 @lru_cache(maxsize=1024)
@@ -30,7 +32,7 @@ def kinds_by_stage(
 ) -> tuple[tuple[str, ...], ...]:
     """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage
     behind those are kept. `layers` says how many each stage has; without it they are split evenly."""
-    places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages))])
+    places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages, shape.prediction_layers))])
     kinds = [
         ["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)]
         for a, b in zip(places, places[1:])
@@ -48,10 +50,20 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
-        return counted.token_embedding / tp + counted.position_embedding, 0.0
+        return counted.token_embedding / tp + counted.position_embedding + counted.embedding_norm, 0.0
     if kind == "head":
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
-        return copied * counted.token_embedding / tp + counted.final_norm, 0.0
+        head = copied * counted.token_embedding / tp + counted.head_bias / tp + counted.final_norm
+        return head_and_prediction(job, plan, head)
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
     return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
+
+
+def head_and_prediction(job: TrainingJob, plan: Plan, head: Any) -> tuple[Any, Any]:
+    """Parameters of the head with its prediction layers, each a layer and what joins it to the model."""
+    counted, layers = job.shape.parameters(), job.shape.prediction_layers
+    if not layers:
+        return head, 0.0
+    shared, experts = elements_of(job, plan, "experts" if job.shape.moe_layers else "dense")
+    return head + layers * (shared + counted.prediction_head / plan.tp), layers * experts

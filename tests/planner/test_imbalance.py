@@ -23,7 +23,8 @@ PP3 = Plan(pp=3, dp=8, zero=1)
 
 
 def job(model: str = "llama-3-8b", batch: int = 24) -> TrainingJob:
-    return TrainingJob(find_model(model), find_hardware("h100"), find_stack("megatron-core"), 8192, batch)
+    shape = replace(find_model(model), prediction_layers=0)
+    return TrainingJob(shape, find_hardware("h100"), find_stack("megatron-core"), 8192, batch)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@ them."""
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.models.config import SPELLINGS
-from ndparallel.planner.models.families import FAMILIES
+from ndparallel.planner.models.families import FAMILIES, REFUSED
 from ndparallel.planner.models.huggingface import from_huggingface, shape_of
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.presets import find_model, from_flags, presets
@@ -50,6 +51,9 @@ PUBLISHED = {
     "deepseek-v2-lite": 15706484224,
     "deepseek-v2": 235741434880,
 }
+
+
+ARCHITECTURES = json.loads((Path(__file__).parents[1] / "support" / "architectures.json").read_text("utf-8"))
 
 
 def tiny(model_type: str, **changes):
@@ -209,9 +213,11 @@ def test_deepseek_v3_and_its_prediction_layer_make_up_its_checkpoint():
     (README_WEIGHTS.md of deepseek-ai/DeepSeek-V3)."""
     shape = find_model("deepseek-v3")
     main = shape.parameters()
-    prediction = main.moe_layer + 2 * shape.hidden**2 + 3 * shape.hidden + main.token_embedding + main.head
-    assert main.total + prediction == 3918786560 + 680571043840 + 15104
-    assert any("num_nextn_predict_layers 1" in note for note in shape.notes)
+    prediction = main.moe_layer + 2 * shape.hidden**2 + 3 * shape.hidden
+    assert main.prediction == prediction
+    copies = main.token_embedding + main.head
+    assert main.total + prediction + copies == 3918786560 + 680571043840 + 15104
+    assert any("adds 1 layer and the head again" in note for note in shape.notes)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +329,20 @@ def test_qwen_puts_experts_in_every_second_layer_from_the_second_on():
     assert [layer for layer in range(6) if shape.has_experts(layer)] == [1, 5]
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_architecture_has_as_many_parameters_as_transformers_builds(name):
+    """tests/planner/test_reference.py builds them again where transformers is installed."""
+    entry = ARCHITECTURES[name]
+    assert parameters(entry["config"]).total == entry["parameters"]
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_what_cannot_be_counted_says_why_and_what_is_near(model_type):
+    told = refusal(shape_of, tiny(model_type), "tiny", "")
+    assert REFUSED[model_type].why in told and "--layers, --hidden" in told
+    assert REFUSED[model_type].nearest in FAMILIES and f"{REFUSED[model_type].nearest!r}" in told
+
+
 # --- presets
 
 
@@ -390,11 +410,40 @@ def test_every_default_that_was_used_is_said():
     assert sum("not given" in note for note in notes) == 5  # head_dim, attention_bias and mlp_bias too
 
 
-def test_a_sliding_window_that_is_left_out_is_said():
-    assert "sliding window of 4096" in find_model("mistral-7b").notes[-1]
-    assert not shape_of(
-        presets()["qwen2-7b"]["config"] | {"sliding_window": 9, "use_sliding_window": False}, "q", ""
-    ).notes
+WINDOWS = [  # entries, and the layers out of 6 that see the whole sequence
+    (tiny("mistral", sliding_window=9), []),
+    (tiny("gemma2", sliding_window=9), [1, 3, 5]),
+    (tiny("gemma3_text", sliding_window=9), [5]),
+    (tiny("gemma3_text", sliding_window=9, sliding_window_pattern=2), [1, 3, 5]),
+    (
+        tiny("gemma2", sliding_window=9, layer_types=["full_attention"] * 2 + ["sliding_attention"] * 4),
+        [0, 1],
+    ),
+    (tiny("qwen2", sliding_window=9, use_sliding_window=True, max_window_layers=4), [0, 1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("entries, whole", WINDOWS)
+def test_windows_are_on_the_layers_where_transformers_has_them(entries, whole):
+    """configuration_*.py of transformers 5.23.0: layer_types where it is given; else Gemma 2 has a window in
+    every second layer from the first on, Gemma 3 in five of six, Qwen from layer max_window_layers on."""
+    shape = shape_of(entries | {"num_hidden_layers": 6}, "tiny", "")
+    assert (shape.window, [*shape.whole_layers]) == (9, whole)
+
+
+@pytest.mark.parametrize("switched", [{"use_sliding_window": False}, {}])
+def test_a_window_that_is_switched_off_is_none(switched):
+    shape = shape_of(presets()["qwen2-7b"]["config"] | {"sliding_window": 9} | switched, "q", "")
+    assert shape.window == 0
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
+def test_the_share_of_pairs_that_windows_keep_is_that_of_the_masks_counted_one_by_one(length, window, whole):
+    shape = from_flags(**SMALL | {"layers": 3}, window=window, whole_layers=tuple(range(whole)))
+    seen = [sum(key > query - window for key in range(query + 1)) for query in range(length)]
+    causal = length * (length + 1) / 2
+    counted = whole * causal + (3 - whole) * sum(seen)
+    assert shape.seen_share(length) == pytest.approx(counted / (3 * causal))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ Idea   What the kernel multiplies and moves is decided by the stack's `attention
        from the other cp ranks by its `cp_gathers`. A masked kernel meets the blocks of a ring one by one.
 Cost   Flash: 2 products forward and 5 backward for each query-key pair that the causal mask keeps. Masked: 2
        and 4, and every score through memory. Unfused: 2 and 4 of all pairs.
-Limit  A list by blocks has as many items as cp says, so there cp is a number, and no array.
+Limit  A list by blocks has as many items as cp says, so there cp is a number, and no array. Layers with and
+       without a window have the seconds of their mean; software without fused attention, or masked block by
+       block, computes what is outside of windows too.
 
 Glossary
-    pairs        query-key pairs that the causal mask keeps, over the rank's heads
+    pairs        query-key pairs that the causal mask and windows keep, over the rank's heads
     block        the keys and values of one cp rank;  diagonal: the rank's own, the only one with a mask
     shift        a block handed to the right neighbour while another comes from the left
 """
@@ -49,9 +51,11 @@ class AttentionLists(LayerParts):
 
     @property
     def pairs(self):
-        """Query-key pairs under the causal mask, over the rank's heads; cp ranks share them evenly."""
+        """Query-key pairs under the causal mask and in windows, a mean over the layers, over the rank's
+        heads; cp ranks share them evenly."""
         heads, length = self.shape.heads / self.share.tp, self.share.sequence
-        return self.share.micro_batch * heads * length * (length + 1) / 2 / self.share.cp
+        causal = self.share.micro_batch * heads * length * (length + 1) / 2 / self.share.cp
+        return causal * self.shape.seen_share(length)
 
     def core_forward(self) -> list[Operation]:
         """Scores, softmax, values."""

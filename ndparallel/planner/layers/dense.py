@@ -12,6 +12,7 @@ from gpu import Operation
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
+from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
@@ -25,8 +26,7 @@ class LayerLists(AttentionLists, ExpertLists):
         if kind == "embedding":
             return self.embedding()
         if kind == "head":
-            forward, inputs, weights = self.head()
-            return Layer(forward, [], inputs, weights)
+            return self.with_prediction(self.head(), recompute)
         return self.layer(kind == "experts", recompute)
 
     def layer(self, experts: bool, recompute: str) -> Layer:
@@ -68,8 +68,8 @@ class LayerLists(AttentionLists, ExpertLists):
             ]
             return [*ups, *self.rotary(False)] if ups else []
         if name in ("mlp", "moe"):
-            return last[1:-1] if experts == (name == "moe") else []
-        norms = [self.norm(False), self.norm(False)]
+            return last[len(self.norms_before(MLP, False)) : -1] if experts == (name == "moe") else []
+        norms = [norm for half in (ATTENTION, MLP) for norm in self.norms_before(half, False)]
         return {
             "core_attn": self.core_again,
             "layernorm": lambda: norms,
@@ -82,12 +82,13 @@ class LayerLists(AttentionLists, ExpertLists):
         *into, out = self.attention()
         products, result = [self.product(matrix, "forward") for matrix in into], self.product(out, "forward")
         return [
-            self.norm(False),
+            *self.norms_before(ATTENTION, False),
             *self.gather(products[-1], QKV),
             *products,
             *self.rotary(False),
             *self.core(False),
             *self.summed(result, result),
+            *self.norms_behind(ATTENTION, False),
             self.residual(False),
         ]
 
@@ -98,6 +99,7 @@ class LayerLists(AttentionLists, ExpertLists):
             [self.product(matrix, "dgrad") for matrix in reversed(into)],
         )
         half = [
+            *self.norms_behind(ATTENTION, True),
             *self.gather(back),
             back,
             *self.core(True),
@@ -105,7 +107,7 @@ class LayerLists(AttentionLists, ExpertLists):
             *self.gather_again(products[0]),
             *products[:-1],
             *self.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV),
-            self.norm(True),
+            *self.norms_before(ATTENTION, True),
         ]
         return self.with_residual(half)
 
@@ -119,11 +121,13 @@ class LayerLists(AttentionLists, ExpertLists):
 
     def mlp_forward(self) -> list:
         matrices = self.shape.mlp(self.shape.ffn)
-        return [self.norm(False), *self.gated_forward(matrices), self.residual(False)]
+        half = [*self.norms_before(MLP, False), *self.gated_forward(matrices), *self.norms_behind(MLP, False)]
+        return [*half, self.residual(False)]
 
     def mlp_backward(self) -> list:
         matrices = self.shape.mlp(self.shape.ffn)
-        return self.with_residual([*self.gated_backward(matrices), self.norm(True)])
+        half = [*self.norms_behind(MLP, True), *self.gated_backward(matrices), *self.norms_before(MLP, True)]
+        return self.with_residual(half)
 
     # ---- the two ends of the model
 
@@ -131,16 +135,39 @@ class LayerLists(AttentionLists, ExpertLists):
         """Every tp rank looks up what it has of the vocabulary; the sum over them is counted where the stack
         says so."""
         into, back = self.lookup(False), self.lookup(True)
+        normed = [[self.norm(way)] * self.shape.embedding_norm for way in (False, True)]
         summed = self.sum_parts(into) if self.stack.vocabulary_sums else []
         gathered = self.gather(back) if self.stack.vocabulary_sums else []
-        backward: tuple[list, list] = ([], [*gathered, back])
-        return Layer([into, *summed], [], *(backward if self.stack.table_waits else reversed(backward)))
+        backward: tuple[list, list] = ([], [*normed[True], *gathered, back])
+        return Layer(
+            [into, *summed, *normed[False]], [], *(backward if self.stack.table_waits else reversed(backward))
+        )
 
     def lookup(self, backward: bool) -> Operation:
         """Copy rows of the table, or add up their gradients in it."""
         return self.elementwise("lookup", self.share.rows * self.shape.hidden, 3 if backward else 2)
 
-    def head(self) -> tuple[list, list, list]:
+    def with_prediction(self, head: Layer, recompute: str) -> Layer:
+        """The head, and for each prediction layer two norms, the matrix that joins two hidden states, a
+        layer, and the head again (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+        if not self.shape.prediction_layers:
+            return head
+        matrices, layer = self.shape.prediction(), self.layer(self.shape.moe_layers > 0, recompute)
+        (into,), (back,) = ([self.product(one, side) for one in matrices] for side in ("forward", "dgrad"))
+        joined = Layer(
+            [self.norm(False)] * 2 + [*self.gather(into) * 2, into, *self.gathered_columns()],
+            [],
+            [back, *self.sum_parts(back, True), *[self.norm(True)] * 2],
+            self.weights(matrices),
+        )
+        one = [sum(lists, []) for lists in zip(joined, layer, head)]
+        return Layer(*(mine + more * self.shape.prediction_layers for mine, more in zip(head, one)))
+
+    def gathered_columns(self) -> list[CollectiveOp]:
+        """The outputs of a column matrix, which tp ranks hold parts of, wanted whole."""
+        return [CollectiveOp("tp all_gather", "all_gather", "tp", self.activation_bytes)]
+
+    def head(self) -> Layer:
         """Final norm, logits and loss: forward, backward for inputs, backward for weights."""
         logits = Linear("logits", self.shape.hidden, self.shape.vocab, False, "columns")
         forward, back, weight = (self.product(logits, side) for side in ("forward", "dgrad", "wgrad"))
@@ -155,8 +182,9 @@ class LayerLists(AttentionLists, ExpertLists):
             if self.stack.parallel_loss
             else [CollectiveOp("tp logits", "all_gather", "tp", elements * self.itemsize)]
         )
-        return (
+        return Layer(
             [self.norm(False), *self.gather(forward), forward, *whole, loss, *self.sums_of_loss()],
+            [],
             [loss, back, *self.sum_parts(weight, True), self.norm(True)],
             self.weight(logits),
         )

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from gpu import Operation
 from ndparallel.planner.layers.operations import ROUTING_LAUNCHES, CollectiveOp, Start, Wait
-from ndparallel.planner.layers.parts import LayerParts, matmul_shape
+from ndparallel.planner.layers.parts import MLP, LayerParts, matmul_shape
 from ndparallel.planner.models.shape import Experts
 
 COUNT = 4  # bytes of a number of rows
@@ -52,7 +52,7 @@ class ExpertLists(LayerParts):
     def experts_forward(self) -> list:
         shared = self.shared(False)
         return [
-            self.norm(False),
+            *self.norms_before(MLP, False),
             *self.routers("forward"),
             *self.routing(),
             *self.on_their_way("dispatch", shared),
@@ -62,6 +62,7 @@ class ExpertLists(LayerParts):
             self.to_experts("combine"),
             *self.combined(),
             *([] if self.stack.ep_overlap else shared),
+            *self.norms_behind(MLP, False),
             self.residual(False),
             *self.unshared(),
         ]
@@ -69,6 +70,7 @@ class ExpertLists(LayerParts):
     def experts_backward(self) -> list:
         shared, routers = self.shared(True), [*self.routing_backward(), *self.routers("dgrad")]
         half = [
+            *self.norms_behind(MLP, True),
             *([] if self.stack.ep_overlap else shared),
             *self.combined_backward(),
             *self.on_their_way("combine", shared),
@@ -79,7 +81,7 @@ class ExpertLists(LayerParts):
             *([] if self.stack.ep_overlap else routers),
             *self.permuted_backward(),
             *self.unshared(),
-            self.norm(True),
+            *self.norms_before(MLP, True),
         ]
         return self.with_residual(half)
 

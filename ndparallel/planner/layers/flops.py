@@ -2,8 +2,9 @@
 
 Idea   Model FLOPs are what the mathematics needs, whatever the software does: 6 for each parameter that
        multiplies and each token, and 6 * layers * heads * (query width + value width) * sequence / 2 for
-       attention under the causal mask. MFU divides them by what the peaks of all GPUs could do in the step
-       (Chowdhery et al. 2204.02311, appendix B, who count no mask). HFU adds what is computed twice.
+       attention under the causal mask, less where there are windows; prediction layers count too. MFU
+       divides them by what the peaks of all GPUs could do in the step (Chowdhery et al. 2204.02311, appendix
+       B, who count no mask). HFU adds what is computed twice.
 Limit  Published MFUs differ by up to 2x: some count the masked half of attention, the embedding, or
        recomputation.
 """
@@ -28,8 +29,12 @@ def model_flops(job: TrainingJob) -> float:
     """FLOPs of one step without recomputation: matrices, and the attention that the mask keeps."""
     counted, shape = job.shape.parameters(), job.shape
     matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
-    attention = 3 * shape.layers * shape.heads * (shape.head_dim + shape.value_dim) * job.sequence
-    return float(job.global_batch * job.sequence * (6 * matrices + attention))
+    matrices += counted.prediction_active + shape.prediction_layers * counted.token_embedding
+    layers = shape.layers + shape.prediction_layers
+    attention = 3 * layers * shape.heads * (shape.head_dim + shape.value_dim) * job.sequence
+    return float(
+        job.global_batch * job.sequence * (6 * matrices + attention * shape.seen_share(job.sequence))
+    )
 
 
 def recomputed_flops(job: TrainingJob, plan: Plan) -> float:

@@ -16,10 +16,11 @@ from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.job import Share
 from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Start, Wait
-from ndparallel.planner.models.shape import Linear, ModelShape
+from ndparallel.planner.models.shape import NORM_PLACES, Linear, ModelShape
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.software import Stack
 
+ATTENTION, MLP = 0, 1  # the halves of a layer
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
 
 
@@ -50,6 +51,15 @@ class LayerParts:
 
     def norm(self, backward: bool) -> Operation:
         return self.elementwise("norm", self.share.shard * self.shape.hidden, self.passes("norm", backward))
+
+    def norms_before(self, half: int, backward: bool) -> list[Operation]:
+        """What a half of a layer (0 attention, 1 MLP) begins with: its norm, wherever among its matrices,
+        unless the other half's serves both."""
+        return [self.norm(backward)] * min(1, NORM_PLACES[self.shape.norms][half])
+
+    def norms_behind(self, half: int, backward: bool) -> list[Operation]:
+        """A second norm, on what the half adds."""
+        return [self.norm(backward)] * (NORM_PLACES[self.shape.norms][half] - 1)
 
     def residual(self, backward: bool) -> Operation:
         """Dropout, and the sum with what bypassed the half."""

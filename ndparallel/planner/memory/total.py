@@ -25,6 +25,7 @@ from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import HALF, SINGLE
+from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.stages import KEPT, elements_of, kinds_by_stage
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import schedule_of
@@ -80,7 +81,9 @@ def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> Stag
     )
     return StageMemory(
         **states,
-        activations=activation_bytes(job, plan, kinds) * chunks / plan.chunks + once_bytes(job, plan),
+        activations=activation_bytes(job, plan, kinds) * chunks / plan.chunks
+        + once_bytes(job, plan)
+        + (prediction_bytes(job, plan) if "head" in kinds else 0.0),
         logits=logits_bytes(job, plan) if "head" in kinds else 0.0,
     )
 
@@ -122,8 +125,8 @@ def fsdp_states(job: TrainingJob, plan: Plan, shared, experts) -> dict[str, Any]
 
 
 def logits_bytes(job: TrainingJob, plan: Plan):
-    cut = plan.tp if job.stack.parallel_loss else 1
-    return plan.share(job).rows * job.shape.vocab / cut * job.stack.logits_kept
+    cut, heads = plan.tp if job.stack.parallel_loss else 1, 1 + job.shape.prediction_layers
+    return plan.share(job).rows * job.shape.vocab / cut * job.stack.logits_kept * heads
 
 
 # ------------------------------------------------------------------------------------------------ activations
@@ -137,6 +140,15 @@ def activation_bytes(job: TrainingJob, plan: Plan, kinds: Sequence[str]):
     return (len(layers) - kept) * kept_bytes(lists, plan.recompute) + (
         kept and kept * kept_bytes(lists, "none")
     )
+
+
+def prediction_bytes(job: TrainingJob, plan: Plan):
+    """Bytes that prediction layers keep, of the one microbatch whose loss is being computed; beside a layer's
+    own the two normed hidden states that they join, and what goes into the norms."""
+    if not (layers := job.shape.prediction_layers):
+        return 0.0
+    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    return layers * (kept_bytes(lists, plan.recompute) + 2 * normed_bytes(lists, ATTENTION))
 
 
 def once_bytes(job: TrainingJob, plan: Plan):
@@ -162,7 +174,7 @@ def kept_bytes(lists: LayerLists, recompute: str):
     moe_share = shape.moe_layers / shape.layers
     dense = mlp_bytes(lists, "mlp" in again)
     experts = experts_bytes(lists, again) if moe_share else 0
-    norms = 2 * gathered_bytes(lists) if "layernorm" in again else 0
+    norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
     return (
         attention_bytes(lists, "mla_up_proj" in again)
         + scores
@@ -172,10 +184,13 @@ def kept_bytes(lists: LayerLists, recompute: str):
     )
 
 
-def normed_bytes(lists: LayerLists):
-    """A half's input and its norm; without sequence parallelism every rank keeps all rows, and PyTorch keeps
-    the gathered ones."""
-    return lists.share.shard * lists.shape.hidden * lists.itemsize + gathered_bytes(lists)
+def normed_bytes(lists: LayerLists, half: int = ATTENTION):
+    """A half's input and its norm, but what it shares with the other half, and what goes into a second norm;
+    without sequence parallelism every rank keeps all rows, and PyTorch keeps the gathered ones."""
+    shape, again = lists.shape, half == MLP
+    inputs = lists.share.shard * shape.hidden * lists.itemsize
+    own = inputs * (1 - (again and shape.parallel) + (shape.norms == "both"))
+    return own + gathered_bytes(lists) * (1 - (again and shape.norms == "shared"))
 
 
 def gathered_bytes(lists: LayerLists):
@@ -200,13 +215,13 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
             + shape.latent.kv_rank
             + shape.latent.rope_dim
         )
-    return normed_bytes(lists) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
+    return normed_bytes(lists, ATTENTION) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):
     """Bytes that the MLP keeps; where it runs again, only what goes into it."""
     widths = 0 if again else (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
-    return normed_bytes(lists) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
+    return normed_bytes(lists, MLP) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
 
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
@@ -216,7 +231,7 @@ def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     between = 1 + lists.shape.gated + ("moe_act" not in again)
     outside = lists.shape.hidden * (1 if lists.stack.early_gates else 2)
     widths = 0 if "moe" in again else outside + between * lists.shape.experts.ffn
-    return normed_bytes(lists) + lists.received * widths * lists.itemsize
+    return normed_bytes(lists, MLP) + lists.received * widths * lists.itemsize
 
 
 def half_of_outputs(lists: LayerLists):

@@ -11,7 +11,7 @@ are one matrix.
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
@@ -44,27 +44,54 @@ SPELLINGS = {
     "nope_dim": ("qk_nope_head_dim",),
     "rope_dim": ("qk_rope_head_dim",),
     "value_dim": ("v_head_dim",),
+    "window": ("sliding_window",),
+    "use_window": ("use_sliding_window",),
+    "window_layers": ("max_window_layers",),
+    "full_every": ("sliding_window_pattern",),
+    "layer_types": ("layer_types",),
+    "prediction_layers": ("num_nextn_predict_layers",),
+    "head_bias": ("lm_head_bias",),
+    "qk_norm": ("use_qk_norm",),
+    "parallel_residual": ("use_parallel_residual",),
+    "parallel_attention": ("parallel_attn",),
+    "parallel_norms": ("num_ln_in_parallel_attn",),
+    "multi_query": ("multi_query",),
+    "new_decoder": ("new_decoder_architecture",),
+    "alibi": ("alibi",),
+    "bias": ("bias",),
+    "embedding_width": ("word_embed_proj_dim",),
 }
 
 
 class Config:
     """The entries of one config.json, read field by field; `defaults` are those of `class_name`, a
-    configuration class of transformers."""
+    configuration class of transformers, and `spellings` its own names of fields."""
 
-    def __init__(self, entries: Mapping[str, Any], defaults: Mapping[str, Any], class_name: str) -> None:
+    def __init__(
+        self,
+        entries: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        class_name: str,
+        spellings: Mapping[str, tuple[str, ...]],
+    ) -> None:
         self.entries, self.defaults, self.class_name = entries, defaults, class_name
+        self.spellings = {**SPELLINGS, **spellings}
         self.notes: list[str] = []
 
     def key(self, field: str) -> str:
         """Return the key that gives `field`, or all its spellings if none does. A null counts as not
         given, as in transformers."""
-        given = [key for key in SPELLINGS[field] if self.entries.get(key) is not None]
+        given = [key for key in self.spellings[field] if self.entries.get(key) is not None]
         for other in given[1:]:
             if self.entries[other] != self.entries[given[0]]:
                 raise UserError(
                     f"{self._shown(given[0])} and {self._shown(other)} should be the same and differ."
                 )
-        return given[0] if given else " or ".join(SPELLINGS[field])
+        return given[0] if given else " or ".join(self.spellings[field])
+
+    def has(self, field: str) -> bool:
+        """Whether the file gives `field`, and not as null."""
+        return any(self.entries.get(key) is not None for key in self.spellings[field])
 
     def value(self, field: str) -> Any:
         key = self.key(field)
@@ -75,9 +102,13 @@ class Config:
 
     def size_or_null(self, field: str) -> int:
         """Return a size, or 0 for a null, which must be written down and means "there is none"."""
-        if any(key in self.entries and self.entries[key] is None for key in SPELLINGS[field]):
+        if any(key in self.entries and self.entries[key] is None for key in self.spellings[field]):
             return 0
         return self.size(field, least=0)
+
+    def size_or_zero(self, field: str) -> int:
+        """Return a size, or 0 where it is null or missing, which says the same."""
+        return self.size(field, least=0) if self.has(field) else 0
 
     def flag(self, field: str) -> bool:
         value = self.value(field)
@@ -99,6 +130,17 @@ class Config:
                 f"{reprlib.repr(value)}."
             )
         return frozenset(value)
+
+    def layer_kinds(self, known: Sequence[str]) -> list[str]:
+        """Return the kind of each layer, or nothing where they are not listed."""
+        value = self.value("layer_types") if self.has("layer_types") else []
+        if not isinstance(value, list):
+            raise UserError(f"layer_types must be a list, not {reprlib.repr(value)}.")
+        for kind in value:
+            checked_choice(kind, "layer_types", known)
+        if value and len(value) != self.size("layers"):
+            raise UserError(f"layer_types lists {len(value)} layers; there are {self.size('layers')}.")
+        return value
 
     def _default(self, field: str) -> Any:
         if field not in self.defaults:

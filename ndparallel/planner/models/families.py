@@ -6,16 +6,28 @@ which published files rely; those are the `defaults` (src/transformers/models/*/
 family could be built otherwise (a bias, another attention) and we could not count it, `must` names the key
 and the only value we take.
 
-Glossary: see shape.py; every = one layer in `every` is a mixture of experts; first_dense = so many layers at
-the front are not; listed = the layers that a file names as dense.
+Glossary: see shape.py
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ndparallel.planner.models.config import Config, ConfigRule
-from ndparallel.planner.models.shape import BIASES, Experts, LatentAttention
+from ndparallel.planner.models.parts_of_config import (
+    cohere_words,
+    deepseek_v2_experts,
+    deepseek_v3_experts,
+    falcon_words,
+    glm4_words,
+    latent_attention,
+    mixtral_experts,
+    neox_words,
+    opt_words,
+    qwen2_experts,
+    qwen3_experts,
+)
+from ndparallel.planner.models.shape import Experts, LatentAttention
 from ndparallel.planner.models.sizes import head_width
 
 GATED_ACTIVATIONS = {
@@ -25,51 +37,14 @@ GATED_ACTIVATIONS = {
     "gelu_new": "geglu",
     "gelu_pytorch_tanh": "geglu",
 }
-PLAIN_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
-
-
-def mixtral_experts(config: Config) -> Experts:
-    return Experts(config.size("experts"), config.size("top_k"), config.size("ffn"))
-
-
-def qwen3_experts(config: Config) -> Experts:
-    every, listed = config.size("every"), config.layer_numbers("dense_layers")
-    dense = tuple(layer for layer in range(config.size("layers")) if layer in listed or (layer + 1) % every)
-    return Experts(
-        config.size("experts"), config.size("top_k"), config.size("expert_ffn"), dense_layers=dense
-    )
-
-
-def qwen2_experts(config: Config) -> Experts:
-    return replace(
-        qwen3_experts(config), shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True
-    )
-
-
-def deepseek_v2_experts(config: Config) -> Experts:
-    first, every = config.size("first_dense", least=0), config.size("every")
-    return Experts(
-        config.size("experts"),
-        config.size("top_k"),
-        config.size("expert_ffn"),
-        shared_experts=config.size_or_null("shared_experts"),
-        shared_ffn=config.size("expert_ffn"),
-        dense_layers=tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every),
-    )
-
-
-def deepseek_v3_experts(config: Config) -> Experts:
-    return replace(deepseek_v2_experts(config), router_bias=True)
-
-
-def latent_attention(config: Config) -> LatentAttention:
-    return LatentAttention(
-        query_rank=config.size_or_null("query_rank"),
-        kv_rank=config.size("kv_rank"),
-        nope_dim=config.size("nope_dim"),
-        rope_dim=config.size("rope_dim"),
-        value_dim=config.size("value_dim"),
-    )
+PLAIN_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+}
 
 
 AS_HEADS = ConfigRule("as many as heads", lambda config: config.size("heads"))
@@ -77,30 +52,40 @@ PER_HEAD = ConfigRule(
     "hidden size / heads",
     lambda config: head_width(config.size("hidden"), config.size("heads"), config.key("hidden")),
 )
+AS_HIDDEN = ConfigRule("as hidden size", lambda config: config.size("hidden"))
 FOUR_TIMES = ConfigRule("4 x hidden size", lambda config: 4 * config.size("hidden"))
 
 Q_K_V_AND_OUTPUT = ("qkv", "output")
+ALL_BUT_THE_HEAD = ("qkv", "output", "mlp", "norm")
 
 
 @dataclass(frozen=True)
 class Family:
-    """One model_type. `biases` are always there, those of `bias_flags` where the flag says so; `latent` and
-    `experts` read their part.
+    """One model_type. `spellings` are its own names of fields. `biases` are always there, those of
+    `bias_flags` where the flag says so; `latent` and `experts` read their part, and `words` gives further
+    fields of the ModelShape.
 
-    `activation` is given where no key says it; else `activations` translates the key's word.
+    `activation` is given where no key says it; else `activations` translates the key's word. Where a file
+    has a window, every layer has it, or all but one in `full_every`.
     """
 
     class_name: str
     defaults: Mapping[str, Any]
+    spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     activation: str = ""
     activations: Mapping[str, str] = field(default_factory=lambda: GATED_ACTIVATIONS)
     norm: str = "rmsnorm"
     position: str = "rotary"
     biases: tuple[str, ...] = ()
     bias_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    qk_norm: bool = False
+    norms: str = "before"
+    qk_norm: str = ""
+    embedding_norm: bool = False
+    parallel: bool = False
+    full_every: int = 0
     latent: Callable[[Config], LatentAttention] | None = None
     experts: Callable[[Config], Experts] | None = None
+    words: Callable[[Config], Mapping[str, Any]] = lambda config: {}
     must: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -110,7 +95,7 @@ GPT2 = Family(
     activations=PLAIN_ACTIVATIONS,
     norm="layernorm",
     position="learned",
-    biases=BIASES,
+    biases=ALL_BUT_THE_HEAD,
     must={"add_cross_attention": False},
 )
 MPT = Family(
@@ -134,18 +119,25 @@ LLAMA = Family(
 )
 MISTRAL = Family("MistralConfig", {"head_dim": PER_HEAD, "tied": False})
 MIXTRAL = replace(MISTRAL, class_name="MixtralConfig", experts=mixtral_experts)
-QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False}, biases=("qkv",))
+QWEN2 = Family("Qwen2Config", {"head_dim": PER_HEAD, "tied": False, "use_window": False}, biases=("qkv",))
 QWEN2_MOE = Family(
     "Qwen2MoeConfig",
-    {"head_dim": PER_HEAD, "tied": False, "qkv_bias": True, "every": 1, "dense_layers": []},
+    {
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "qkv_bias": True,
+        "every": 1,
+        "dense_layers": [],
+        "use_window": False,
+    },
     bias_flags={"qkv_bias": ("qkv",)},
     experts=qwen2_experts,
 )
 QWEN3 = Family(
     "Qwen3Config",
-    {"tied": False, "attention_bias": False},
+    {"tied": False, "attention_bias": False, "use_window": False},
     bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
-    qk_norm=True,
+    qk_norm="head",
 )
 QWEN3_MOE = replace(
     QWEN3,
@@ -162,6 +154,124 @@ DEEPSEEK_V2 = Family(
 )
 DEEPSEEK_V3 = replace(DEEPSEEK_V2, class_name="DeepseekV3Config", experts=deepseek_v3_experts)
 
+PHI3 = Family("Phi3Config", {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False})
+GRANITE = replace(LLAMA, class_name="GraniteConfig")
+SMOLLM3 = replace(
+    LLAMA, class_name="SmolLM3Config", defaults={**LLAMA.defaults, "tied": True, "use_window": False}
+)
+OLMO2 = Family(
+    "Olmo2Config",
+    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": False, "attention_bias": False},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    norms="after",
+    qk_norm="width",
+)
+OLMOE = replace(OLMO2, class_name="OlmoeConfig", norms="before", experts=mixtral_experts)
+PHIMOE = Family(
+    "PhimoeConfig",
+    {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "head_bias": False},
+    norm="layernorm",
+    biases=("norm",),
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "head_bias": ("head",)},
+    experts=mixtral_experts,
+)
+GLM4_MOE = Family(
+    "Glm4MoeConfig",
+    {"tied": False, "attention_bias": False, "qk_norm": False, "every": 1},
+    bias_flags={"attention_bias": ("qkv",)},
+    experts=deepseek_v3_experts,
+    words=glm4_words,
+)
+GEMMA2 = Family(
+    "Gemma2Config",
+    {"head_dim": 256, "tied": True, "attention_bias": False, "activation": "gelu_pytorch_tanh"},
+    spellings={"activation": ("hidden_activation",)},
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    norms="both",
+    full_every=2,
+)
+GEMMA3 = replace(
+    GEMMA2,
+    class_name="Gemma3TextConfig",
+    defaults={**GEMMA2.defaults, "vocab": 262208, "heads": 8, "kv_heads": 4},
+    qk_norm="head",
+    full_every=6,
+)
+GPT_NEOX = Family(
+    "GPTNeoXConfig",
+    {
+        "kv_heads": AS_HEADS,
+        "head_dim": PER_HEAD,
+        "tied": False,
+        "attention_bias": True,
+        "parallel_residual": True,
+    },
+    activations=PLAIN_ACTIVATIONS,
+    norm="layernorm",
+    biases=("mlp", "norm"),
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    words=neox_words,
+)
+FALCON = Family(
+    "FalconConfig",
+    {
+        "kv_heads": AS_HEADS,
+        "head_dim": PER_HEAD,
+        "ffn": FOUR_TIMES,
+        "tied": True,
+        "activation": "gelu",
+        "bias": False,
+        "alibi": False,
+        "multi_query": True,
+        "parallel_attention": True,
+        "new_decoder": False,
+    },
+    spellings={"ffn": ("ffn_hidden_size",), "kv_heads": ("num_kv_heads",), "activation": ("activation",)},
+    activations=PLAIN_ACTIVATIONS,
+    norm="layernorm",
+    biases=("norm",),
+    bias_flags={"bias": ("qkv", "output", "mlp")},
+    words=falcon_words,
+)
+BLOOM = Family(
+    "BloomConfig",
+    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "ffn": FOUR_TIMES, "tied": True},
+    spellings={"hidden": ("hidden_size", "n_embed")},
+    activation="gelu",
+    norm="layernorm",
+    position="alibi",
+    biases=ALL_BUT_THE_HEAD,
+    embedding_norm=True,
+)
+OPT = Family(
+    "OPTConfig",
+    {"kv_heads": AS_HEADS, "head_dim": PER_HEAD, "tied": True, "embedding_width": AS_HIDDEN},
+    spellings={"ffn": ("ffn_dim",)},
+    activations=PLAIN_ACTIVATIONS,
+    norm="layernorm",
+    position="learned",
+    biases=ALL_BUT_THE_HEAD,
+    words=opt_words,
+    must={"do_layer_norm_before": True, "enable_bias": True, "layer_norm_elementwise_affine": True},
+)
+NEMOTRON = Family(
+    "NemotronConfig",
+    {"head_dim": PER_HEAD, "tied": False, "attention_bias": False, "mlp_bias": False},
+    activations=PLAIN_ACTIVATIONS,
+    norm="layernorm",
+    biases=("norm",),
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT, "mlp_bias": ("mlp",)},
+)
+COHERE = Family(
+    "CohereConfig",
+    {"head_dim": PER_HEAD, "tied": True, "attention_bias": False, "qk_norm": False},
+    norm="layernorm",
+    bias_flags={"attention_bias": Q_K_V_AND_OUTPUT},
+    norms="shared",
+    parallel=True,
+    words=cohere_words,
+)
+
 FAMILIES = {
     "gpt2": GPT2,
     "mpt": MPT,
@@ -175,4 +285,54 @@ FAMILIES = {
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,  # its files name DeepseekV3Config as their class
+    "phi3": PHI3,
+    "granite": GRANITE,
+    "smollm3": SMOLLM3,
+    "olmo2": OLMO2,
+    "olmoe": OLMOE,
+    "phimoe": PHIMOE,
+    "glm4_moe": GLM4_MOE,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
+    "gpt_neox": GPT_NEOX,
+    "falcon": FALCON,
+    "bloom": BLOOM,
+    "opt": OPT,
+    "nemotron": NEMOTRON,
+    "cohere": COHERE,
+}
+
+
+class Refusal(NamedTuple):
+    """Why a model_type cannot be counted, and which family is nearest in structure."""
+
+    why: str
+    nearest: str
+
+
+LINEAR = "most of its layers are linear attention, which is no layer here"
+MAMBA = "most of its layers are state spaces (Mamba), which are no layer here"
+REFUSED = {
+    "gpt_oss": Refusal("its experts have biases, and its attention has sinks", "qwen3_moe"),
+    "llama4": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
+    "llama4_text": Refusal("its layers attend in chunks, and only some have experts", "qwen2_moe"),
+    "qwen3_next": Refusal(LINEAR, "qwen3_moe"),
+    "qwen3_5": Refusal(LINEAR, "qwen3"),
+    "qwen3_5_text": Refusal(LINEAR, "qwen3"),
+    "qwen3_5_moe": Refusal(LINEAR, "qwen3_moe"),
+    "qwen3_5_moe_text": Refusal(LINEAR, "qwen3_moe"),
+    "minimax": Refusal(LINEAR, "mixtral"),
+    "minimax_text_01": Refusal(LINEAR, "mixtral"),
+    "kimi_linear": Refusal(LINEAR, "deepseek_v3"),
+    "nemotron_h": Refusal(MAMBA, "nemotron"),
+    "mamba": Refusal(MAMBA, "llama"),
+    "mamba2": Refusal(MAMBA, "llama"),
+    "jamba": Refusal(MAMBA, "mixtral"),
+    "bamba": Refusal(MAMBA, "llama"),
+    "zamba2": Refusal(MAMBA, "llama"),
+    "falcon_h1": Refusal(MAMBA, "llama"),
+    "falcon_mamba": Refusal(MAMBA, "falcon"),
+    "granitemoehybrid": Refusal(MAMBA, "granite"),
+    "recurrent_gemma": Refusal("most of its layers are recurrent, which is no layer here", "gemma2"),
+    "grok-1": Refusal("no class of transformers says what its layers are", "mixtral"),
 }

@@ -11,17 +11,24 @@ prediction, layers beside the model that predict tokens further ahead.
 import json
 import reprlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
+from ndparallel.base.words import count
 from ndparallel.planner.models.config import Config
-from ndparallel.planner.models.families import FAMILIES, Family
-from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.models.families import FAMILIES, REFUSED, Family
+from ndparallel.planner.models.parts_of_config import windows
+from ndparallel.planner.models.shape import BIASES, ModelShape
 from ndparallel.planner.models.sizes import checked_choice
 
 MOST_BYTES = 4e6  # of a config.json
+BY_SIZES = (
+    "the sizes can be given one by one (--layers, --hidden, --heads, --kv-heads, --head-dim, --ffn, --vocab, "
+    "--experts, --top-k, --expert-ffn)"
+)
 
 
 def from_huggingface(path: str | Path) -> ModelShape:
@@ -51,12 +58,25 @@ def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
     text = language_model(entries)
     if "model_type" not in text:
         raise UserError("model_type is missing.")
-    family = FAMILIES[checked_choice(text["model_type"], "model_type", FAMILIES)]
+    family = family_of(text["model_type"])
     refuse_variants(text, family)
-    config = Config(text, family.defaults, family.class_name)
-    shape = build(config, family)
-    notes = (*dict.fromkeys(config.notes), *left_out(entries, text))
-    return ModelShape(name=name, source=source, notes=notes, **shape)
+    config = Config(text, family.defaults, family.class_name, family.spellings)
+    shape = ModelShape(name=name, source=source, **build(config, family))
+    return replace(shape, notes=(*dict.fromkeys(config.notes), *remarks(entries, shape)))
+
+
+def family_of(model_type: Any) -> Family:
+    """Raises UserError for a type that is none of ours: why, what is near, and what can be done."""
+    if isinstance(model_type, str) and model_type in REFUSED:
+        why, nearest = REFUSED[model_type]
+        raise UserError(
+            f"model_type {model_type!r} is not counted: {why}. Nearest in structure is {nearest!r}: write "
+            f"that, and mend the sizes; {BY_SIZES}."
+        )
+    try:
+        return FAMILIES[checked_choice(model_type, "model_type", FAMILIES)]
+    except UserError as error:
+        raise UserError(f"{str(error)} Of another model {BY_SIZES}.") from None
 
 
 def language_model(entries: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -86,34 +106,43 @@ def build(config: Config, family: Family) -> dict[str, Any]:
     """Return the fields of a ModelShape, but for its name, source and notes."""
     latent = family.latent(config) if family.latent else None
     flagged = (biases for flag, biases in family.bias_flags.items() if config.flag(flag))
+    biases = sum(flagged, family.biases)
+    words = family.words(config)
     return {
         "layers": config.size("layers"),
         "hidden": config.size("hidden"),
         "heads": config.size("heads"),
-        "kv_heads": config.size("heads" if latent else "kv_heads"),
+        "kv_heads": words.get("kv_heads") or config.size("heads" if latent else "kv_heads"),
         "head_dim": latent.head_dim if latent else config.size("head_dim"),
         "ffn": config.size("ffn"),
         "vocab": config.size("vocab"),
         "activation": family.activation or config.word("activation", family.activations),
         "norm": family.norm,
+        "norms": family.norms,
         "position": family.position,
         "positions": config.size("positions") if family.position == "learned" else 0,
-        "biases": sum(flagged, family.biases),
+        "biases": tuple(bias for bias in BIASES if bias in biases),
         "qk_norm": family.qk_norm,
+        "embedding_norm": family.embedding_norm,
+        "parallel": family.parallel,
         "tied_embeddings": config.flag("tied"),
+        "prediction_layers": config.size_or_zero("prediction_layers"),
         "latent": latent,
         "experts": family.experts(config) if family.experts else None,
+        **windows(config, family.full_every),
+        **words,
     }
 
 
-def left_out(entries: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
-    """Return sentences on what the file describes and a ModelShape does not hold."""
+def remarks(entries: Mapping[str, Any], shape: ModelShape) -> Iterator[str]:
+    """Return sentences on what the file describes and a ModelShape does not hold, or holds beside its
+    total."""
     if "text_config" in entries:
         yield "Only text_config, the language model, is counted; what sees or hears is left out."
-    if mtp := text.get("num_nextn_predict_layers"):
-        yield f"Multi-token prediction (num_nextn_predict_layers {reprlib.repr(mtp)}) is left out."
-    if (window := text.get("sliding_window")) and text.get("use_sliding_window", True):
+    if shape.parallel:
+        yield "Attention and MLP read the same input; they are priced one after the other."
+    if shape.prediction_layers:
         yield (
-            f"The sliding window of {reprlib.repr(window)} tokens is left out: attention is over the whole "
-            "sequence."
+            f"Multi-token prediction adds {count(shape.prediction_layers, 'layer')} and the head again, on "
+            f"the last stage: {shape.parameters().prediction / 1e9:.2f} billion parameters beside the total."
         )

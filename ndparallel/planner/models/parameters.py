@@ -14,11 +14,13 @@ class Parameters:
     layer, expert of one expert.
 
     `attention` includes its own norms (of queries and keys, of latent vectors). A tied head counts 0: its
-    matrix is the token embedding.
+    matrix is the token embedding. A prediction layer is a layer and `prediction_head`, its projection and
+    norms; published totals leave prediction layers out, and so do `total` and `active`.
     """
 
     token_embedding: int
     position_embedding: int
+    embedding_norm: int
     attention: int
     dense_mlp: int
     router: int
@@ -27,6 +29,9 @@ class Parameters:
     layer_norms: int
     final_norm: int
     head: int
+    head_bias: int
+    prediction_head: int
+    prediction_layers: int
     dense_layers: int
     moe_layers: int
     experts: int
@@ -34,7 +39,7 @@ class Parameters:
 
     @property
     def embedding(self) -> int:
-        return self.token_embedding + self.position_embedding
+        return self.token_embedding + self.position_embedding + self.embedding_norm
 
     @property
     def dense_layer(self) -> int:
@@ -54,9 +59,21 @@ class Parameters:
         (published figures differ in this: see the tests)."""
         return self._model(self._moe_layer(self.top_k))
 
+    @property
+    def prediction(self) -> int:
+        """All prediction layers; the last kind of layer is theirs."""
+        layer = self.moe_layer if self.moe_layers else self.dense_layer
+        return self.prediction_layers * (layer + self.prediction_head)
+
+    @property
+    def prediction_active(self) -> int:
+        """Parameters that one token uses in all prediction layers, the head again in each left out."""
+        layer = self._moe_layer(self.top_k) if self.moe_layers else self.dense_layer
+        return self.prediction_layers * (layer + self.prediction_head)
+
     def _moe_layer(self, experts: int) -> int:
         return self.attention + self.layer_norms + self.router + experts * self.expert + self.shared_experts
 
     def _model(self, moe_layer: int) -> int:
         layers = self.dense_layers * self.dense_layer + self.moe_layers * moe_layer
-        return self.embedding + layers + self.final_norm + self.head
+        return self.embedding + layers + self.final_norm + self.head + self.head_bias

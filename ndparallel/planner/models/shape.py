@@ -3,15 +3,16 @@
 The idea: a planner needs no weights, only their sizes. A layer is listed as its matrices, each once, and
 everything else follows from the list: the parameters, the FLOPs, the memory, what tensor parallelism cuts and
 how. The cost: a few frozen dataclasses; counting takes microseconds and is exact to the last parameter. The
-limit: decoder-only transformers, every layer norm - attention - norm - MLP. What a checkpoint holds besides
-(multi-token prediction, vision towers, quantization scales) is left out, and `notes` says so. Sparse and
-sliding-window attention change no parameter and are not held here either.
+limit: decoder-only transformers, every layer attention and MLP. What a checkpoint holds besides (vision
+towers, quantization scales) is left out, and `notes` says so. Sparse attention changes no parameter and is
+not held here either.
 
 Glossary: MLP = the feed-forward block; ffn = its width, between its matrices; expert = one MLP of many, of
 which a router chooses top_k for each token; MoE = mixture of experts; kv = keys and values; kv_heads < heads
 is grouped-query attention; head_dim = width of one head; latent attention (MLA) = DeepSeek's, whose queries,
 keys and values pass through narrow matrices (their width is a rank); nope and rope = the parts of a head
-without and with rotary position.
+without and with rotary position; window = so many tokens back attention sees; prediction layer = one of
+multi-token prediction (MTP), behind the last layer, that predicts one token further ahead.
 """
 
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 
 # activation: does it multiply with a gate, a third matrix?
-GATED = {"gelu": False, "relu": False, "swiglu": True, "geglu": True}
+GATED = {"gelu": False, "relu": False, "relu2": False, "swiglu": True, "geglu": True}
 NORMS = ("layernorm", "rmsnorm")
+# where a layer's norms stand: norms of attention's half and of the MLP's
+NORM_PLACES = {"before": (1, 1), "after": (1, 1), "both": (2, 2), "shared": (1, 0)}
+QK_NORMS = ("", "head", "width")  # none, over each head alike, over all heads together
 POSITIONS = ("learned", "rotary", "alibi")
-BIASES = ("qkv", "output", "mlp", "norm")
+BIASES = ("qkv", "output", "mlp", "norm", "head")
 
 
 class Linear(NamedTuple):
@@ -118,10 +122,12 @@ class ModelShape:
     model can have.
 
     `positions` is the number of learned positions, which are parameters; 0 for rotary and ALiBi. `biases`
-    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `qk_norm` is a norm on every head
-    of queries and keys. With `latent` attention `head_dim` is the width of a query, nope + rope. `ffn` is the
-    width of a dense MLP, whether or not a layer has one. `notes` says in sentences what was assumed and what
-    is left out.
+    names what has one, out of BIASES; "norm" is the shift of a LayerNorm. `norms` says where a layer's norms
+    stand, `qk_norm` over what queries and keys are normed. `parallel` attention and MLP read the same input
+    and are summed. A query sees the last `window` tokens, itself among them, but in `whole_layers` (their
+    numbers, from 0); 0 is the whole sequence. With `latent` attention `head_dim` is the width of a query,
+    nope + rope. `ffn` is the width of a dense MLP, whether or not a layer has one. `notes` says in sentences
+    what was assumed and what is left out.
     """
 
     name: str
@@ -137,8 +143,14 @@ class ModelShape:
     position: str = "rotary"
     positions: int = 0
     biases: tuple[str, ...] = ()
-    qk_norm: bool = False
+    norms: str = "before"
+    qk_norm: str = ""
+    embedding_norm: bool = False
+    parallel: bool = False
     tied_embeddings: bool = False
+    window: int = 0
+    whole_layers: tuple[int, ...] = ()
+    prediction_layers: int = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
     source: str = ""
@@ -146,11 +158,13 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         checked_sizes(self, ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"))
-        for field, choices in (("activation", GATED), ("norm", NORMS), ("position", POSITIONS)):
+        for field, choices in CHOICES.items():
             checked_choice(getattr(self, field), field, choices)
         for bias in self.biases:
             checked_choice(bias, "bias", BIASES)
         checked_size(self.positions, "positions", least=int(self.position == "learned"))
+        checked_size(self.window, "window", least=0)
+        checked_size(self.prediction_layers, "prediction_layers", least=0)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -164,9 +178,13 @@ class ModelShape:
                 f"head_dim is {self.head_dim}, but a query of this latent attention is "
                 f"{self.latent.head_dim} wide."
             )
-        for layer in self.experts.dense_layers if self.experts else ():
-            if checked_size(layer, "a dense layer's number", least=0) >= self.layers:
-                raise UserError(f"layer {layer} is to be dense, but the last layer is {self.layers - 1}.")
+        numbered = (
+            ("dense", self.experts.dense_layers if self.experts else ()),
+            ("whole", self.whole_layers),
+        )
+        for kind, layer in ((kind, layer) for kind, layers in numbered for layer in layers):
+            if checked_size(layer, f"a {kind} layer's number", least=0) >= self.layers:
+                raise UserError(f"layer {layer} is to be {kind}, but the last layer is {self.layers - 1}.")
 
     @property
     def gated(self) -> bool:
@@ -186,6 +204,14 @@ class ModelShape:
         """Whether layer number `layer`, from 0, is a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers
 
+    def seen_share(self, sequence: int) -> float:
+        """The share of the pairs under the causal mask that windows keep, a mean over the layers."""
+        if not 0 < self.window < sequence:
+            return 1.0
+        pairs = self.window * sequence - self.window * (self.window - 1) / 2
+        whole = len({*self.whole_layers}) / self.layers
+        return whole + (1 - whole) * pairs / (sequence * (sequence + 1) / 2)
+
     def attention(self) -> tuple[Linear, ...]:
         """The matrices of one layer's attention, in the order of use. Scores and their use on values have no
         weights."""
@@ -203,8 +229,15 @@ class ModelShape:
     def attention_norms(self) -> tuple[int, ...]:
         """The widths of the norms inside attention. They have a scale and no shift."""
         ranks = (self.latent.query_rank, self.latent.kv_rank) if self.latent else ()
-        heads = (self.head_dim, self.head_dim) if self.qk_norm else ()
+        queries, keys = (self.heads, self.kv_heads) if self.qk_norm == "width" else (1, 1)
+        heads = (queries * self.head_dim, keys * self.head_dim) if self.qk_norm else ()
         return *filter(None, ranks), *heads
+
+    def prediction(self) -> tuple[Linear, ...]:
+        """The matrix of a prediction layer that joins the last hidden state and the next token's embedding;
+        its norms are three (DeepSeek-V3, arXiv 2412.19437, section 2.2). Embedding and head are the
+        model's."""
+        return (Linear("prediction", 2 * self.hidden, self.hidden, False, "columns"),)
 
     def mlp(self, ffn: int) -> tuple[Linear, ...]:
         """The matrices of an MLP of width `ffn`: the dense one, one expert, or the shared experts
@@ -229,6 +262,7 @@ class ModelShape:
         return Parameters(
             token_embedding=table,
             position_embedding=self.positions * self.hidden,
+            embedding_norm=norm * self.embedding_norm,
             attention=count(self.attention()) + sum(self.attention_norms()),
             dense_mlp=count(self.mlp(self.ffn)),
             router=count(some.router(self.hidden)) if some else 0,
@@ -236,14 +270,26 @@ class ModelShape:
             shared_experts=count(self.mlp(some.shared_experts * some.shared_ffn))
             if some and some.shared_experts
             else 0,
-            layer_norms=2 * norm,
+            layer_norms=sum(NORM_PLACES[self.norms]) * norm,
             final_norm=norm,
             head=0 if self.tied_embeddings else table,
+            head_bias=self.vocab * ("head" in self.biases),
+            prediction_head=(count(self.prediction()) + 3 * norm) * (self.prediction_layers > 0),
+            prediction_layers=self.prediction_layers,
             dense_layers=self.layers - self.moe_layers,
             moe_layers=self.moe_layers,
             experts=some.experts if some else 0,
             top_k=some.top_k if some else 0,
         )
+
+
+CHOICES = {
+    "activation": GATED,
+    "norm": NORMS,
+    "norms": NORM_PLACES,
+    "qk_norm": QK_NORMS,
+    "position": POSITIONS,
+}
 
 
 def count(matrices: tuple[Linear, ...]) -> int:

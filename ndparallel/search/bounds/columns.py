@@ -30,7 +30,13 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.memory.total import fsdp_states, kept_bytes, logits_bytes, plain_states
+from ndparallel.planner.memory.total import (
+    fsdp_states,
+    kept_bytes,
+    logits_bytes,
+    plain_states,
+    prediction_bytes,
+)
 from ndparallel.planner.stages import elements_of
 from ndparallel.planner.step.framework import (
     FrameworkWorkload,
@@ -109,11 +115,12 @@ def passes_of(pricing: Pricing) -> list[list[Any]]:
 
 def to_experts(pricing: Pricing) -> list[list[Any]]:
     """Seconds of the all-to-alls in F, I and W, which pairs of microbatches can hide."""
-    unit = pricing.unit("experts") if exists(pricing.job, "experts") else None
-    passes = (
+    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    passes = [
         (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
-    )
-    return [[0.0, 0.0, one.get("ep", 0.0), 0.0, 0.0] for one in passes]
+        for unit in units
+    ]
+    return [[0.0, *(one.get("ep", 0.0) for one in line)] for line in zip(*passes)]
 
 
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:
@@ -222,7 +229,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
         "reserve": reserve + (kept_bytes(lists, "none") if plans.recompute == "full" else 0.0),
         "per_element": per_element,
         "kept": kept_bytes(lists, plans.recompute),
-        "logits": logits_bytes(job, plans),
+        "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
     }
 
 

@@ -1,0 +1,125 @@
+"""What families of models read from a config.json beside plain sizes: experts, latent attention, windows, and
+the words in which one family says what the others do not.
+
+The idea: each is a function of a Config that gives a part of a ModelShape; a row of families.py names those
+that it needs. The limit: see families.py.
+
+Glossary: see shape.py; every = one layer in `every` is a mixture of experts; first_dense = so many layers at
+the front are not; listed = the layers that a file names as dense.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.shape import Experts, LatentAttention
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # of layer_types
+
+# ------------------------------------------------------------------------------------------------- experts
+
+
+def mixtral_experts(config: Config) -> Experts:
+    return Experts(config.size("experts"), config.size("top_k"), config.size("ffn"))
+
+
+def qwen3_experts(config: Config) -> Experts:
+    every, listed = config.size("every"), config.layer_numbers("dense_layers")
+    dense = tuple(layer for layer in range(config.size("layers")) if layer in listed or (layer + 1) % every)
+    return Experts(
+        config.size("experts"), config.size("top_k"), config.size("expert_ffn"), dense_layers=dense
+    )
+
+
+def qwen2_experts(config: Config) -> Experts:
+    return replace(
+        qwen3_experts(config), shared_experts=1, shared_ffn=config.size("shared_ffn"), shared_gate=True
+    )
+
+
+def deepseek_v2_experts(config: Config) -> Experts:
+    first, every = config.size("first_dense", least=0), config.size("every")
+    return Experts(
+        config.size("experts"),
+        config.size("top_k"),
+        config.size("expert_ffn"),
+        shared_experts=config.size_or_null("shared_experts"),
+        shared_ffn=config.size("expert_ffn"),
+        dense_layers=tuple(layer for layer in range(config.size("layers")) if layer < first or layer % every),
+    )
+
+
+def deepseek_v3_experts(config: Config) -> Experts:
+    return replace(deepseek_v2_experts(config), router_bias=True)
+
+
+def latent_attention(config: Config) -> LatentAttention:
+    return LatentAttention(
+        query_rank=config.size_or_null("query_rank"),
+        kv_rank=config.size("kv_rank"),
+        nope_dim=config.size("nope_dim"),
+        rope_dim=config.size("rope_dim"),
+        value_dim=config.size("value_dim"),
+    )
+
+
+# ------------------------------------------------------------------------------------------------- windows
+
+
+def windows(config: Config, full_every: int) -> dict[str, Any]:
+    """The window, and the layers that see the whole sequence all the same: as `layer_types` lists them, or
+    one in `full_every` (0: none)."""
+    window = config.size_or_zero("window")
+    switched = config.has("use_window") or "use_window" in config.defaults
+    if not window or (switched and not config.flag("use_window")):
+        return {}
+    last = config.size("layers")
+    if kinds := config.layer_kinds((FULL, SLIDING)):
+        whole = [layer for layer in range(last) if kinds[layer] == FULL]
+    elif config.has("window_layers"):  # Qwen's, which counts those at the front that have none
+        whole = [*range(min(last, config.size("window_layers", least=0)))]
+    else:
+        every = config.size("full_every") if config.has("full_every") else full_every or last + 1
+        whole = [layer for layer in range(last) if (layer + 1) % every == 0]
+    return {"window": window, "whole_layers": tuple(whole)}
+
+
+# ---------------------------------------------------------------------- what one family says in its own words
+
+
+def neox_words(config: Config) -> Mapping[str, Any]:
+    return {"parallel": config.flag("parallel_residual")}
+
+
+def falcon_words(config: Config) -> Mapping[str, Any]:
+    """One norm for both halves, or two; one head of keys and values, all, or a number."""
+    new, parallel = config.flag("new_decoder"), config.flag("parallel_attention")
+    shared = config.value("parallel_norms") == 1 if new and config.has("parallel_norms") else not new
+    kv_heads = config.size("kv_heads") if new else 1 if config.flag("multi_query") else config.size("heads")
+    return {
+        "kv_heads": kv_heads,
+        "parallel": new or parallel,
+        "norms": "shared" if shared and (new or parallel) else "before",
+        "position": "alibi" if config.flag("alibi") else "rotary",
+    }
+
+
+def glm4_words(config: Config) -> Mapping[str, Any]:
+    return {"qk_norm": "head" if config.flag("qk_norm") else ""}
+
+
+def cohere_words(config: Config) -> Mapping[str, Any]:
+    return {"qk_norm": "width" if config.flag("qk_norm") else ""}
+
+
+def opt_words(config: Config) -> Mapping[str, Any]:
+    """The table of positions has two rows more than there are positions. Raises UserError for the one OPT
+    whose embedding is narrower than its layers."""
+    if config.size("hidden") != config.size("embedding_width"):
+        raise UserError(
+            f"word_embed_proj_dim {config.size('embedding_width')} differs from hidden_size: a projection "
+            "behind the embedding is not supported."
+        )
+    return {"positions": config.size("positions") + 2}

@@ -1,0 +1,98 @@
+"""Claims about windows and multi-token prediction: what they cost in FLOPs, seconds and bytes."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu import Operation
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.flops import flops, model_flops
+from ndparallel.planner.memory.total import memory_by_rank
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.prediction import predict
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.stages import elements_of
+from ndparallel.planner.step.framework import framework_workload
+from ndparallel.search.bounds.lower_bound import lower_bound
+
+H100, MEGATRON = find_hardware("h100"), find_stack("megatron-core")
+MISTRAL, DEEPSEEK = find_model("mistral-7b"), find_model("deepseek-v3")
+
+
+def job(shape: ModelShape, sequence: int = 4096, batch: int = 1024) -> TrainingJob:
+    return TrainingJob(shape, H100, MEGATRON, sequence, batch)
+
+
+def without_prediction(shape: ModelShape) -> ModelShape:
+    return replace(shape, prediction_layers=0)
+
+
+def test_model_flops_count_the_pairs_in_the_window():
+    """Mistral-7B, 32k tokens: 12 FLOPs for each pair, head and number of its width, forward and backward;
+    the mean query sees 4096 * (1 - 4095 / 2 / 32768) = 3840 tokens."""
+    sequence, window = 32768, 4096
+    pairs = window * sequence - window * (window - 1) / 2
+    without = model_flops(job(replace(MISTRAL, window=0), sequence, 1))
+    by_hand = 12 * 32 * 32 * 128 * (sequence**2 / 2 - pairs * sequence / (sequence + 1))
+    assert without - model_flops(job(MISTRAL, sequence, 1)) == pytest.approx(by_hand)
+
+
+def test_a_window_shortens_the_fused_kernel_and_nothing_else():
+    def lists(shape):
+        return LayerLists(shape, Plan(tp=2).share(job(shape, 32768)), MEGATRON)
+
+    windowed, whole = (lists(shape).unit("dense", "none") for shape in (MISTRAL, replace(MISTRAL, window=0)))
+    share = (4096 * 32768 - 4096 * 4095 / 2) / (32768 * 32769 / 2)
+    both = [pair for pair in zip(windowed.forward, whole.forward) if isinstance(pair[0], Operation)]
+    for mine, theirs in both:
+        part = share if mine.name == "attention" else 1
+        assert mine.flops == pytest.approx(part * theirs.flops) and mine.bytes == theirs.bytes
+
+
+def test_a_window_as_long_as_the_sequence_changes_nothing():
+    assert (
+        predict(job(MISTRAL), Plan(dp=64)).seconds
+        == predict(job(replace(MISTRAL, window=0)), Plan(dp=64)).seconds
+    )
+
+
+def test_a_prediction_layer_is_a_layer_with_experts_a_matrix_and_the_head_again():
+    """DeepSeek-V3, arXiv 2412.19437, section 2.2: M_k joins two hidden states of width d."""
+    share = Plan(ep=64).share(job(DEEPSEEK))
+    lists, plain = (LayerLists(shape, share, MEGATRON) for shape in (DEEPSEEK, without_prediction(DEEPSEEK)))
+    head, layer = plain.unit("head", "none"), plain.unit("experts", "none")
+    for mine, theirs, layers in zip(lists.unit("head", "none"), head, layer):
+        joined = 2.0 * 4096 * 2 * 7168 * 7168 * (mine != [])
+        assert flops(mine) == pytest.approx(2 * flops(theirs) + flops(layers) + joined)
+
+
+def test_the_last_stage_holds_the_prediction_layers_parameters():
+    deepseek = job(DEEPSEEK)
+    (mine, experts), plan = elements_of(deepseek, Plan(pp=16, ep=64), "head"), Plan(pp=16, ep=64)
+    main, _ = elements_of(job(without_prediction(DEEPSEEK)), plan, "head")
+    counted = DEEPSEEK.parameters()
+    assert mine - main + 64 * experts == counted.prediction
+    assert experts == 256 * counted.expert / 64
+
+
+def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
+    plan, shape = Plan(pp=16, dp=64, ep=64, zero=1), replace(DEEPSEEK, layers=64)
+    mine, plain = (framework_workload(job(one), plan) for one in (shape, without_prediction(shape)))
+    more, less = memory_by_rank(mine), memory_by_rank(plain)
+    assert [one.total for one in more[:-1]] == [one.total for one in less[:-1]]
+    assert more[-1].logits == 2 * less[-1].logits
+    states = DEEPSEEK.parameters().prediction - 256 * DEEPSEEK.parameters().expert
+    assert more[-1].weights - less[-1].weights == pytest.approx(
+        2 * (states + 256 * DEEPSEEK.parameters().expert / 64)
+    )
+    assert more[-1].activations > less[-1].activations
+
+
+@pytest.mark.parametrize("plan", [Plan(pp=16, dp=64, ep=64, zero=1), Plan(pp=8, dp=128, ep=64, tp=1, zero=1)])
+def test_the_bound_of_a_plan_with_prediction_layers_is_below_its_step_and_near(plan):
+    bound, found = lower_bound(job(DEEPSEEK), plan), predict(job(DEEPSEEK), plan)
+    assert 0.9 * found.seconds <= bound.seconds[0] <= found.seconds * (1 + 1e-9)
+    assert bound.memory_bytes[0] == pytest.approx(found.fullest.total, rel=1e-6)
