@@ -20,7 +20,7 @@ FLOORS = [  # ground first
     {"training", "drawing"},
     {"results", "planner"},
     {"lessons", "search", "launch_flags", "validation"},
-    {"book", "exercises"},
+    {"book", "exercises", "explorer"},
     {"commands"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

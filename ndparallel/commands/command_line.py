@@ -11,6 +11,7 @@ from ndparallel.engines.launch import join
 COMMANDS = {
     "lesson": "one of the lessons, 0d to 4d: run it, list them, or write them as files",
     "exercise": "exercises: you write the parallelism, the simulator grades it",
+    "explore": "a page on which every knob can be turned: time, memory and bytes change at once",
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",
     "collective": "one collective with each algorithm: how long, how much is sent, what moves at every hop",
     "mesh": "which rank stands where, who is in whose group, and which links the groups run on",

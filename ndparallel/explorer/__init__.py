@@ -1,0 +1,1 @@
+"""The explorer: a page on which a reader turns the knobs. Python computes every number, the page draws."""

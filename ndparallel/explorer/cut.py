@@ -1,0 +1,243 @@
+"""The screens "Cut it" and "Timeline": one layout of 4D, run with real numbers on simulated GPUs.
+
+Idea   The set-up is a command line of 4d_combined.py, and goes the way that a command goes: the same parser,
+       the same strategy, the same report. So the numbers are those that the command prints.
+Limit  At most 16 GPUs: more would not answer at once.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from gpu import COMPUTE, MEMORY_KINDS, WAIT, Event, Hardware, si
+from ndparallel.base.errors import UserError
+from ndparallel.base.options import Parser
+from ndparallel.drawing.history import alike, joined, memory_points, thinned, ticks, timeline
+from ndparallel.engines.task import RankResult
+from ndparallel.explorer.setup import Knob, checked, command, stops, words
+from ndparallel.lessons.lesson import Lesson
+from ndparallel.lessons.main import parser_of, run_entries
+from ndparallel.lessons.options import disturbed_hardware_from, job_from
+from ndparallel.lessons.registry import full_name, load
+from ndparallel.lessons.runner import Entry, Runner, enter
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
+from ndparallel.results.by_axis import AXES, axis_of, hierarchy
+from ndparallel.results.report import Report, heads, plain
+from ndparallel.results.show import cell
+from ndparallel.training.job import Job
+
+PROGRAM = "python 4d_combined.py"
+ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-dp-ep-cp-tp")
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev")
+CLUSTER, CUT, STEP = "the cluster", "the cut", "the step"
+KNOBS = (
+    Knob("gpus", "--gpus", (1, 2, 4, 8, 16), 8, "GPUs in all", CLUSTER),
+    Knob("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8, 16), 4, "GPUs in a node", CLUSTER, usual=4),
+    Knob(
+        "slow_gpu",
+        "--slow-gpu",
+        ("none", "0:1.5", "0:2", "0:4"),
+        "none",
+        "GPU 0 takes so many times as long",
+        CLUSTER,
+        usual="none",
+    ),
+    Knob("tp", "--tp", (1, 2, 4, 8), 2, "tensor parallel, GPUs that share every matrix", CUT),
+    Knob("pp", "--pp", (1, 2, 4, 8), 2, "pipeline parallel, GPUs that share the layers", CUT, usual=1),
+    Knob("cp", "--cp", (1, 2, 4, 8), 1, "context parallel, GPUs that share each sequence", CUT, usual=1),
+    Knob("ep", "--ep", (1, 2, 4, 8), 1, "expert parallel, GPUs that share the experts", CUT, usual=1),
+    Knob("zero", "--zero", (0, 1, 2, 3), 0, "what data parallelism shards", CUT, usual=0),
+    Knob("order", "--order", ORDERS, ORDERS[0], "axes, innermost first", CUT, usual=ORDERS[0]),
+    Knob("schedule", "--schedule", SCHEDULES, "1f1b", "of the pipeline", STEP, usual="1f1b"),
+    Knob(
+        "microbatches", "--microbatches", (1, 2, 4, 8, 16), 4, "parts of the batch, one after another", STEP
+    ),
+    Knob("batch", "--batch", (8, 16, 32), 8, "sequences in a step", STEP, usual=8),
+    Knob(
+        "sequence_parallel",
+        "--sequence-parallel",
+        SEQUENCE_PARALLEL,
+        "none",
+        "norms and residuals are cut beside tp",
+        STEP,
+        usual="none",
+    ),
+)
+SHORTEST = 1 / 1200  # of the timeline: what is shorter is drawn together with its neighbours
+RUNNING = threading.Lock()  # one run at a time: they share a runner
+
+
+@cache
+def lesson() -> Lesson:
+    return load(full_name("4d"))
+
+
+@cache
+def parser() -> Parser:
+    return parser_of(lesson(), "4d_combined.py")
+
+
+def entry(setup: Mapping[str, Any]) -> tuple[Any, Entry]:
+    """Return the parsed command of a set-up, and its strategy with its job. Raises UserError as the command
+    does."""
+    arguments = parser().parse_args(words(KNOBS, setup))
+    job = job_from(arguments, lesson().defaults, arguments.gpus)
+    disturbances = disturbed_hardware_from(arguments).disturbances
+    if disturbances:
+        disturbances.check(arguments.gpus)
+    (strategy,) = lesson().chosen(lesson(), arguments)  # type: ignore[misc]
+    if setup["pp"] > 1 and setup["microbatches"] == 1:
+        raise UserError("with one microbatch a pipeline has one GPU at work; the command takes more.")
+    return arguments, enter(strategy, job, arguments.gpus)
+
+
+def refusal(setup: Mapping[str, Any]) -> str:
+    """Say why a set-up cannot be; nothing where it can."""
+    try:
+        entry(setup)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def answer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a set-up. What cannot be says why, and shows what else could be set."""
+    setup = checked(KNOBS, given)
+    head = {
+        "command": command(PROGRAM, KNOBS, setup),
+        "knobs": list(stops(KNOBS, setup, refusal)),
+    }
+    reason = refusal(setup)
+    return head | ({"reason": reason} if reason else of_run(setup))
+
+
+# ---------------------------------------------------------------------------------------------- what is shown
+
+RUNNERS: dict[Any, Runner] = {}
+
+
+def of_run(setup: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a set-up, and return all that the page draws of it: numbers as the command's JSON has them, and as
+    people read them."""
+    arguments, what = entry(setup)
+    hardware = disturbed_hardware_from(arguments)
+    assert what.job
+    report, results = run(what, job_from(arguments, lesson().defaults, arguments.gpus), hardware)
+    (row,) = report.as_dict()["strategies"]
+    head = {
+        "row": row,
+        "cells": dict(zip(heads(), next(report.rows()))),
+        "remarks": report.remarks(),
+        "gpus": places(what.job.mesh, hardware.gpus_per_node),
+    }
+    if not results:
+        return head | {"reason": row["error"]}
+    return head | {
+        "parts": parts(row, results),
+        "timeline": lanes(row["name"], results),
+        "memory": memory(results, hardware.memory_bytes),
+        "traffic": plain(rows := hierarchy(results, hardware)),
+        "traffic_text": [[cell(*item) for item in row.items()] for row in rows],
+    }
+
+
+def run(what: Entry, job: Job, hardware: Hardware) -> tuple[Report, list[RankResult]]:
+    """Run on the inline engine; the single GPU's run of the same job is kept for the next one."""
+    with RUNNING:
+        runner = RUNNERS.setdefault(hardware, Runner(hardware, "inline"))
+        done = run_entries(lesson().name, [what], job, runner)
+    return done.report, done.results[what.strategy.name]
+
+
+def parts(row: Mapping[str, Any], results: Sequence[RankResult]) -> list[dict[str, Any]]:
+    """Say where a GPU's step goes, in the mean of all: compute, what it waits for by axis, and the bubble."""
+    waits: dict[str, float] = {}
+    for result in results:
+        for axis, waited in waits_of(result.events).items():
+            waits[axis] = waits.get(axis, 0.0) + waited / len(results)
+    seconds = {"compute": row["compute_seconds"]}
+    seconds |= {f"waits for {axis}": waits[axis] for axis in AXES if waits.get(axis)}
+    seconds |= {"bubble": row["bubble_seconds"]}
+    return [
+        {"name": name, "seconds": each, "text": f"{si(each, 's')}, {each / row['step_seconds']:.0%}"}
+        for name, each in seconds.items()
+    ]
+
+
+def waits_of(events: Sequence[tuple]) -> dict[str, float]:
+    """Return the seconds that one GPU's compute stream waits, by the axis that it waits for."""
+    waits: dict[str, float] = {}
+    for event in map(Event._make, events):
+        if event.stream == COMPUTE and event.kind == WAIT:
+            axis = axis_of(event.peer)
+            waits[axis] = waits.get(axis, 0.0) + event.end - event.start
+    return waits
+
+
+def lanes(name: str, results: Sequence[RankResult]) -> dict[str, Any]:
+    """Return the timeline: GPUs that do the same are one. A span is [start, end, activity, what, events]."""
+    drawn = alike(timeline(name, results))
+    shortest = drawn.seconds * SHORTEST
+    return {
+        "seconds": drawn.seconds,
+        "ticks": [[second, si(second, "s")] for second in ticks(drawn.seconds, 8)],
+        "lanes": [
+            {
+                "ranks": lane.ranks,
+                "stream": lane.stream,
+                "spans": [
+                    [span.start, span.end, span.activity, span.label, span.events, si(span.seconds, "s")]
+                    for span in thinned(joined(lane.spans, 2), shortest)
+                ],
+            }
+            for lane in drawn.lanes
+        ],
+    }
+
+
+def memory(results: Sequence[RankResult], limit_bytes: float) -> dict[str, Any]:
+    """Return what every GPU holds over time: points of [seconds, bytes by kind], and its peak in words."""
+    return {
+        "limit_bytes": limit_bytes,
+        "limit": si(limit_bytes, "B"),
+        "kinds": MEMORY_KINDS,
+        "gpus": [
+            {
+                "rank": result.rank,
+                "peak_bytes": sum(result.peak_bytes.values()),
+                "peak": si(sum(result.peak_bytes.values()), "B"),
+                "by_kind": [result.peak_bytes[kind] for kind in MEMORY_KINDS],
+                "points": list(points(result)),
+            }
+            for result in results
+        ],
+    }
+
+
+def points(result: RankResult) -> Iterator[list[float]]:
+    """Yield the highest point of every thousandth of the step."""
+    width, cell, highest = result.end_seconds / 1000, -1, [0.0]
+    for seconds, held in memory_points(result.events):
+        if int(seconds / width) > cell and cell >= 0:
+            yield highest
+            highest = [0.0]
+        cell = int(seconds / width)
+        point = [seconds, *(held[kind] for kind in MEMORY_KINDS)]
+        highest = max(highest, point, key=lambda point: sum(point[1:]))
+    yield highest
+
+
+def places(mesh: Mesh, gpus_per_node: int) -> list[dict[str, Any]]:
+    """Return every GPU with its node, its place on every axis, and the others in its groups."""
+    axes = [axis for axis in ("tp", "cp", "ep", "dp", "pp") if getattr(mesh, axis) > 1]
+    return [
+        {
+            "rank": rank,
+            "node": rank // gpus_per_node,
+            "place": {axis: mesh.coordinates(rank)[axis] for axis in axes},
+            "groups": {axis: list(mesh.group(axis, rank).ranks) for axis in axes},
+        }
+        for rank in range(mesh.world_size)
+    ]

@@ -1,0 +1,48 @@
+// The screens, and what leads from one to the other.
+
+const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline] };
+
+function tabs(current, setup) {
+  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => go(name, setup) }, words);
+  document.getElementById("tabs").replaceChildren(...Object.entries(SCREENS).map(tab));
+}
+
+function go(screen, setup) {
+  const next = address(screen, setup);
+  if (next !== location.hash) history.pushState(null, "", next);
+  show();
+}
+
+function show() {
+  const { screen, setup } = read();
+  const name = SCREENS[screen] ? screen : "cut";
+  keepFocus(() => tabs(name, setup));
+  document.title = `${SCREENS[name][0]} · ndparallel explorer`;
+  return SCREENS[name][1](document.getElementById("screen"), setup);
+}
+
+function showCommand(words) {
+  document.getElementById("command").textContent = words;
+}
+
+// What has the focus keeps it when its part of the page is drawn anew.
+function keepFocus(draw) {
+  const id = document.activeElement && document.activeElement.id;
+  draw();
+  const again = id && document.getElementById(id);
+  if (again && again !== document.activeElement) again.focus({ preventScroll: true });
+}
+
+document.getElementById("copy").addEventListener("click", async () => {
+  const words = document.getElementById("command").textContent;
+  try {
+    await navigator.clipboard.writeText(words);
+    say("The command is copied.");
+  } catch {
+    say("The browser does not let a page copy: mark the command and copy it yourself.");
+  }
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); show(); });
+addEventListener("popstate", show);
+paint();
+show();

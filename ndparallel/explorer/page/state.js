@@ -1,0 +1,45 @@
+// The state of the page is its address: a link or a bookmark restores it. Questions go to Python, and only the answer
+// to the newest question of a screen is ever shown.
+
+const asked = {};
+
+function read() {
+  const [screen, words] = location.hash.slice(1).split("?");
+  return { screen: screen || "cut", setup: Object.fromEntries(new URLSearchParams(words || "")) };
+}
+
+function address(screen, setup) {
+  const words = new URLSearchParams(setup).toString();
+  return `#${screen}${words ? `?${words}` : ""}`;
+}
+
+// Values are words in an address; Python wants them as its stops have them.
+function typed(setup) {
+  const value = (words) => (/^-?\d+(\.\d+)?$/.test(words) ? Number(words) : words);
+  return Object.fromEntries(Object.entries(setup).map(([name, words]) => [name, value(words)]));
+}
+
+// The answer to a question, or null where a newer one has been asked meanwhile.
+async function ask(screen, question) {
+  const number = (asked[screen] = (asked[screen] || 0) + 1);
+  document.getElementById("screen").classList.add("busy");
+  try {
+    const reply = await fetch(`/${screen}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(question),
+    });
+    const answer = await reply.json();
+    if (number !== asked[screen] || reply.status === 409) return null;
+    return answer;
+  } catch {
+    if (number !== asked[screen]) return null;
+    return { error: "The server does not answer any more: start `ndparallel explore` again." };
+  } finally {
+    if (number === asked[screen]) document.getElementById("screen").classList.remove("busy");
+  }
+}
+
+function say(words) {
+  document.getElementById("said").textContent = words || "";
+}

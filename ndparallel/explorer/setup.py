@@ -1,0 +1,74 @@
+"""What a reader has set on the page: checked, turned into the words of a command, and what else could be set.
+
+Idea   A set-up is a command line. What the page shows is what this command prints, and whether a slider may
+       stop somewhere is asked of the command too: where it refuses, its sentence is the reason.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ndparallel.base.errors import UserError
+
+MOST_WORD = 100  # characters of a value
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One thing to set: its name on the page, its option, the values it may stop at, what it is in a few
+    words, and the heading it stands under. The page begins with `first`; `usual` needs no option."""
+
+    name: str
+    option: str
+    stops: Sequence[Any]
+    first: Any
+    what: str
+    group: str
+    usual: Any = None
+
+    @property
+    def is_words(self) -> bool:
+        """Whether its stops are a list of words, and not on a slider."""
+        return isinstance(self.first, str)
+
+    def words(self, value: Any) -> list[str]:
+        return [] if value == self.usual else [self.option, str(value)]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "what": self.what, "group": self.group, "is_words": self.is_words}
+
+
+def checked(knobs: Sequence[Knob], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for every knob: what was given, or what the page begins with. Raises UserError for a
+    name that no knob has, or a value at which it has no stop."""
+    names = {knob.name for knob in knobs}
+    for name in given:
+        if name not in names:
+            raise UserError(f"there is nothing to set that is called {str(name)[:MOST_WORD]!r}.")
+    return {knob.name: stop(knob, given.get(knob.name, knob.first)) for knob in knobs}
+
+
+def stop(knob: Knob, value: Any) -> Any:
+    for each in knob.stops:
+        if value == each and type(value) is type(each):
+            return each
+    stops = ", ".join(map(str, knob.stops))
+    raise UserError(f"{knob.name} cannot be {str(value)[:MOST_WORD]!r}: it is one of {stops}.")
+
+
+def command(program: str, knobs: Sequence[Knob], setup: Mapping[str, Any]) -> str:
+    """Return the command line that prints the same numbers."""
+    return shlex.join([*program.split(), *words(knobs, setup)])
+
+
+def words(knobs: Sequence[Knob], setup: Mapping[str, Any]) -> list[str]:
+    return [word for knob in knobs for word in knob.words(setup[knob.name])]
+
+
+def stops(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Any) -> Iterator[dict[str, Any]]:
+    """Yield every knob with its stops, and why it cannot stand there while all others stay: `refusal(setup)`
+    is a sentence, or nothing."""
+    for knob in knobs:
+        found = [{"value": value, "reason": refusal({**setup, knob.name: value})} for value in knob.stops]
+        yield {**knob.as_dict(), "value": setup[knob.name], "stops": found}

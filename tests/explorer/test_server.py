@@ -1,0 +1,137 @@
+"""Claims about the explorer's server: it serves one page to this machine, and nothing else to nobody else."""
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
+from ndparallel.explorer.page import page
+from ndparallel.explorer.server import MOST_BYTES, Desk, Explorer, Superseded
+
+PAGE, POLICY = page({"words": "</script>"})
+JSON = {"Content-Type": "application/json"}
+
+
+def refuse(question):
+    raise UserError("no such thing.")
+
+
+@pytest.fixture
+def server() -> Iterator[Explorer]:
+    with Explorer(PAGE, POLICY, {"echo": dict, "refuse": refuse}) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def request(
+    server: Explorer, method: str, path: str, body: str | None = None, **headers: str
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, (JSON if body is not None else {}) | named)
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+def test_the_page_is_whole_and_asks_nobody_else():
+    assert "http://" not in PAGE.replace("http://www.w3.org/2000/svg", "") and "https://" not in PAGE
+    assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(?!data:)', PAGE)
+    assert "default-src 'none'" in POLICY and "unsafe" not in POLICY
+
+
+def test_what_the_page_knows_cannot_end_its_script():
+    assert PAGE.count("</script>") == 1
+
+
+def test_a_question_is_answered(server):
+    assert request(server, "POST", "/echo", '{"a": 1}') == (200, '{"a": 1}')
+    assert request(server, "GET", "/")[1] == PAGE
+    assert request(server, "GET", "/?x=1")[0] == 200
+
+
+def test_a_refusal_is_a_sentence_for_the_reader(server):
+    assert request(server, "POST", "/refuse", "{}") == (200, '{"error": "no such thing."}')
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Host": "evil.example"}, 403),  # another name for this machine: DNS rebinding
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content_Type": "text/plain"}, 415),  # what a page of another site may send unasked
+        ({"Content_Length": "-1"}, 413),
+        ({"Content_Length": str(MOST_BYTES + 1)}, 413),
+    ],
+)
+def test_no_other_site_and_no_flood_is_answered(server, headers, code):
+    assert request(server, "POST", "/echo", "{}", **headers)[0] == code
+    if code == 403:
+        assert request(server, "GET", "/", **headers)[0] == code
+
+
+@pytest.mark.parametrize(("body", "code"), [("[1]", 400), ("{", 400), ("[" * 100_000, 400)])
+def test_what_is_no_question_is_refused(server, body, code):
+    assert request(server, "POST", "/echo", body)[0] == code
+
+
+@pytest.mark.parametrize("path", ["/../etc/passwd", "/etc/passwd", "/style.css", "/echo"])
+def test_no_path_is_a_file(server, path):
+    assert request(server, "GET", path)[0] == 404
+    assert request(server, "POST", f"{path}x", "{}")[0] == 404
+
+
+def test_its_own_page_is_answered_by_both_names_of_this_machine(server):
+    for name in ("127.0.0.1", "localhost"):
+        origin = f"http://{name}:{server.server_port}"
+        assert request(server, "POST", "/echo", "{}", Origin=origin)[0] == 200
+
+
+def test_of_the_questions_that_wait_the_newest_is_answered():
+    started, go_on, answered = threading.Event(), threading.Event(), []
+
+    def slow(question):
+        started.set()
+        go_on.wait(10)
+        return {"number": question["number"]}
+
+    desk = Desk({"slow": slow})
+
+    def ask(number: int) -> None:
+        try:
+            answered.append(desk.answer("slow", {"number": number})["number"])
+        except Superseded:
+            answered.append(f"{number} superseded")
+
+    threads = [threading.Thread(target=ask, args=(0,))]
+    threads[0].start()
+    started.wait(10)
+    for number in (1, 2, 3):
+        threads.append(threading.Thread(target=ask, args=(number,)))
+        threads[-1].start()
+        while desk.newest["slow"] <= number:
+            pass
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, answered)) == ["0", "1 superseded", "2 superseded", "3"]
+
+
+def test_the_server_is_of_this_machine_alone(server):
+    assert server.server_address[0] == "127.0.0.1"
+    assert json.loads(request(server, "POST", "/echo", json.dumps({"é": "ü"}))[1]) == {"é": "ü"}
+
+
+def test_a_port_that_is_none_is_refused(capsys):
+    assert main(["explore", "--port", "70000", "--no-browser"]) == 2
+    assert "there is no port 70000" in capsys.readouterr().err
