@@ -9,7 +9,8 @@ Idea   Every rank does F and I by turns, after a head start of some F. Once it i
 Cost   About 50 attempts of 5 microseconds for every action: half a second for 16 ranks and 48 microbatches.
        Of more microbatches than four rounds of the ranks only the attempts that were best with so many are
        made with all.
-Limit  One chunk per rank, and greedy: an attempt takes no choice back, so a better order may exist.
+Limit  One chunk per rank, so that orders of two chunks (ZB-V, V-Half, V-Min) may end before it in the same
+       memory. And greedy: an attempt takes no choice back, so a better order may exist.
 
 Glossary
     head start  how many F a rank does before F and I go by turns

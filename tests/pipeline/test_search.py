@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndparallel.base.errors import UserError
-from ndparallel.pipeline.catalog import build
+from ndparallel.pipeline.catalog import RECIPES, build, written
 from ndparallel.pipeline.search import Memory, attempts, policies, search
 from ndparallel.pipeline.timing import peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
@@ -96,11 +96,19 @@ def test_search_never_ends_after_a_handmade_order_that_keeps_to_the_memory(seed)
     work = Work(forward, backward_input, backward_weight, latency=draw.choice([0.0, 0.5]))
     found = search(P, M, work, limit, released)
     assert is_legal(found) and max(peak_activations(found, released)) <= limit + 1e-6
-    for name in ("naive", "gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2"):
+    for name in (name for name in written() if RECIPES[name].chunks == 1):
         handmade = build(name, P, M)
         if max(peak_activations(handmade, released)) <= limit:
             makespans = [time_schedule(each, work).makespan for each in (found, handmade)]
             assert makespans[0] <= makespans[1] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("name", "limit", "ticks"), [("zb-v", 4, 51), ("v-half", 3, 53), ("v-min", 2, 59)])
+def test_an_order_of_two_chunks_may_end_before_what_is_searched_for_one(name, limit, ticks):
+    """A limit that the documents tell: with the same memory, in ticks of half a forward."""
+    handmade, found = timed(name, 4, 8), timed("searched", 4, 8, memory_limit=limit)
+    assert max(handmade.peak_held) / 2 == max(found.peak_held) == limit
+    assert 2 * handmade.makespan == ticks < 2 * found.makespan and found.schedule.chunks == 1
 
 
 def test_more_memory_is_never_slower():
