@@ -8,8 +8,14 @@ from typing import Any
 from gpu import Hardware, si
 from ndparallel.base.words import listed
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.lessons.main import choose, enter_or_explain, fewer_microbatches, run_entries
-from ndparallel.lessons.options import job_from
+from ndparallel.lessons.main import (
+    choose,
+    enter_or_explain,
+    fewer_microbatches,
+    run_entries,
+    sizes_only_notes,
+)
+from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, Runner, baseline
 from ndparallel.results.measure import Measurement
 from ndparallel.results.report import Report
@@ -41,9 +47,10 @@ def one_run(
         entries = [baseline(job), *entries]
     with progress() as announce:
         run = run_entries(
-            "compare", entries, job, Runner(hardware, arguments.engine, announce, keep_going=True)
+            "compare", entries, job, Runner(hardware, engine_from(arguments), announce, keep_going=True)
         )
-    notes = [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
+    notes = [*sizes_only_notes(job, run)]
+    notes += [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
     run.report = replace(run.report, lessons=dimensions(lessons), notes=tuple(notes))
     return run
 

@@ -15,9 +15,9 @@ from ndparallel.base.words import count
 from ndparallel.engines.garbage import rare_garbage_collection
 from ndparallel.engines.launch import RankError, check_ranks, join
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, job_from
+from ndparallel.lessons.options import add_common_options, disturbed_hardware_from, engine_from, job_from
 from ndparallel.lessons.own import add_option, told, with_own
-from ndparallel.lessons.runner import Entry, Reference, Runner, baseline, enter
+from ndparallel.lessons.runner import MOST_WITH_EVENTS, Entry, Reference, Runner, baseline, enter
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.results.measure import Measurement
 from ndparallel.results.report import WEIGHT_TOLERANCE, Report
@@ -104,7 +104,8 @@ def make_report(
             "seed": job.seed,
             "steps": job.steps,
             "optimizer": job.optimizer,
-        },
+        }
+        | ({"sizes_only": True} if job.sizes_only else {}),
         strategies=tuple(rows),
         baseline=reference.measurement,
         tolerance=TOLERANCE[job.dtype],
@@ -149,7 +150,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     if getattr(arguments, "sweep", None):
         refuse_outputs(arguments)
         refuse_choices(lesson, arguments)
-        with progress() as announce, Runner(hardware, arguments.engine, announce) as runner:
+        with progress() as announce, Runner(hardware, engine_from(arguments), announce) as runner:
             sweep = lesson.sweep(arguments.sweep, runner, job)
         show_sweep(sweep, arguments.json)
         return 0
@@ -159,13 +160,30 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     try:
         with progress() as announce:
             run = run_lesson(
-                lesson, job, hardware, arguments.gpus, arguments.strategy, arguments.engine, announce
+                lesson, job, hardware, arguments.gpus, arguments.strategy, engine_from(arguments), announce
             )
     except RankError as error:
         raise told(error, arguments.own) from error
-    run.report = replace(run.report, notes=tuple(fewer_microbatches(lesson, job, arguments)))
+    notes = *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
+    run.report = replace(run.report, notes=notes)
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
+
+
+def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:
+    """Say what a run of sizes alone does not know."""
+    if not job.sizes_only:
+        return
+    yield (
+        "Sizes only: loss and =0D are not computed, for arrays have no content; messages, clocks and memory "
+        "are those of a run with numbers."
+    )
+    if any(
+        result.value.routed and result.value.routed[0] for ranks in run.results.values() for result in ranks
+    ):
+        yield "Routers are in balance: every expert gets as many rows of every GPU, which no text would do."
+    if any(row.gpus > MOST_WITH_EVENTS for row in run.report.strategies):
+        yield (f"The events of more than {MOST_WITH_EVENTS} GPUs are added up as they happen, and not drawn.")
 
 
 def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> Iterator[str]:
@@ -188,6 +206,10 @@ def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) 
 
 def refuse_outputs(arguments: argparse.Namespace) -> None:
     """Raise UserError where an option draws or narrates one run: a sweep makes a table of many."""
+    if arguments.sizes_only:
+        raise UserError(
+            "--sizes-only is of one run, and --sweep makes a table of many: leave one of the two out."
+        )
     for option in ("svg", "trace", "narrate"):
         if getattr(arguments, option) is not None:
             raise UserError(

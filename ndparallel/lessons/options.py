@@ -12,8 +12,10 @@ from ndparallel.engines.world import default_engine
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.disturbances import add_disturbance_options, disturbances_from
 from ndparallel.model.optimizer import OPTIMIZERS
+from ndparallel.model.units import ModelConfig
 from ndparallel.training.job import DTYPES, MODEL_SIZES, Job
 
+LONG_SEQUENCE = 4096  # tokens, as of `ndparallel plan`
 TIMELINES = ("auto", "all", "none")
 
 
@@ -39,8 +41,23 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         metavar="NAME|FILE",
         help="a preset, or a JSON or TOML file (default pocket)",
     )
-    option(
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
         "--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU"
+    )
+    model.add_argument(
+        "--model", metavar="NAME|FILE", help="with --sizes-only: a model that `ndparallel plan` takes"
+    )
+    option(
+        "--sequence",
+        type=int,
+        metavar="N",
+        help=f"tokens in a sequence (default {ModelConfig.sequence}; of a --model {LONG_SEQUENCE})",
+    )
+    option(
+        "--sizes-only",
+        action="store_true",
+        help="arrays have no content: all messages, clocks and memory, and no numbers",
     )
     option(
         "--batch",
@@ -87,7 +104,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option(
         "--engine",
-        default=default_engine(),
         choices=ENGINES,
         help="what runs the GPUs (default: under mpirun mpi, else processes on Linux and inline elsewhere)",
     )
@@ -124,7 +140,31 @@ def job_from(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None =
     usual = dict(defaults or {})
     if "microbatches" in usual:
         usual["microbatches"] = most_parts(arguments.batch, usual["microbatches"], gpus)
-    return Job(model=MODEL_SIZES[arguments.model_size], **(usual | given))
+    return Job(**(usual | given | {"model": model_from(arguments)}))
+
+
+def model_from(arguments: argparse.Namespace) -> ModelConfig:
+    """Return the lessons' model of the size that the options name, or with the sizes of a real one."""
+    if arguments.sequence is not None and arguments.sequence < 1:
+        raise UserError(f"a sequence of {arguments.sequence} tokens cannot be; choose 1 or more.")
+    if arguments.model is None:
+        model = MODEL_SIZES[arguments.model_size]
+        return model.replace(sequence=arguments.sequence or model.sequence)
+    if not arguments.sizes_only:
+        raise UserError(f"--model {arguments.model} is run without its numbers: add --sizes-only.")
+    # only where a real model is asked for
+    from ndparallel.planner.lesson_runs.model import config_of_shape
+    from ndparallel.planner.models.presets import find_model
+
+    return config_of_shape(find_model(arguments.model), arguments.sequence or LONG_SEQUENCE)
+
+
+def engine_from(arguments: argparse.Namespace) -> str:
+    """Return the engine that is asked for, or the usual one. Raises UserError where sizes alone are to be run
+    in several processes."""
+    if arguments.sizes_only and arguments.engine not in (None, "inline"):
+        raise UserError(f"--sizes-only runs all GPUs in one process: leave --engine {arguments.engine} out.")
+    return arguments.engine or ("inline" if arguments.sizes_only else default_engine())
 
 
 def most_parts(batch: int, most: int, ranks: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import Hardware, OutOfMemoryError
+from gpu import GPU, Hardware, OutOfMemoryError
 from ndparallel.base.errors import UserError
 from ndparallel.engines.alone import Alone
 from ndparallel.engines.launch import PendingRun, RankResult, Ranks
@@ -27,6 +27,7 @@ from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import single_gpu
 from ndparallel.model.nonfinite import earliest, first_trace
 from ndparallel.model.units import Routed
+from ndparallel.results.event_sums import EventSums
 from ndparallel.results.measure import Measurement, failed, measure
 from ndparallel.training.gradient_check import (
     Tensors,
@@ -35,6 +36,8 @@ from ndparallel.training.gradient_check import (
     whole_tensors,
 )
 from ndparallel.training.job import Job
+
+MOST_WITH_EVENTS = 64  # GPUs of a run of sizes only; of more the events are added up
 
 
 class Entry(NamedTuple):
@@ -128,6 +131,8 @@ class Runner:
             return PendingRun(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
+        if job.sizes_only and size > MOST_WITH_EVENTS:
+            return self.ranks[size].begin(with_event_sums, hardware, strategy.program, job)
         return self.ranks[size].begin(strategy.program, hardware, job)
 
     def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
@@ -218,7 +223,10 @@ class Runner:
     def looked_through(
         self, row: Measurement, entry: Entry, results: list[RankResult], hardware: Hardware
     ) -> Measurement:
-        """Return the row with the place of its first NaN or infinity, which a second, watched run finds."""
+        """Return the row with the place of its first NaN or infinity, which a second, watched run finds.
+        Sizes alone are no numbers to look through or to compare."""
+        if entry.job and entry.job.sizes_only:
+            return replace(row, max_gradient_difference=None, max_weight_difference=None)
         trace = first_trace([result.value for result in results])
         if trace is None or entry.job is None:
             return row
@@ -228,12 +236,18 @@ class Runner:
         return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
 
 
+def with_event_sums(gpu: GPU, program: Callable[..., Any], job: Job) -> Any:
+    """Run a rank program on a GPU that adds its events up instead of keeping them."""
+    gpu.events = EventSums()
+    return program(gpu, job)
+
+
 def mean_losses(results: Sequence[RankResult]) -> tuple[float, ...]:
     """Return every step's loss over the whole batch, off the clock: the mean over the ranks that have it, and
     the experts' balance loss, which the ranks of every pipeline stage have of the stage's own layers."""
     found = [result.value.losses for result in results if result.value.losses]
     balance = [list(map(balance_loss, result.value.routed)) for result in results if result.value.routed]
-    added = [math.fsum(step) / len(found) for step in zip(*balance)] or repeat(0.0)
+    added = [math.fsum(step) / max(len(found), 1) for step in zip(*balance)] or repeat(0.0)
     return tuple(float(np.mean(losses)) + more for losses, more in zip(zip(*found), added))
 
 

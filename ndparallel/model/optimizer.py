@@ -15,10 +15,10 @@ from ndparallel.model import costs
 class AdamW:
     """Loshchilov and Hutter, 1711.05101; one weight decay for all parameters."""
 
-    def __init__(self, gpu: GPU, sizes: list[int], dtype: str, learning_rate: float) -> None:
+    def __init__(self, gpu: GPU, weights: list[np.ndarray], learning_rate: float) -> None:
         self.gpu, self.learning_rate, self.steps = gpu, learning_rate, 0
         self.beta1, self.beta2, self.epsilon, self.weight_decay = 0.9, 0.999, 1e-8, 0.01
-        self.moments = [np.zeros((2, size), dtype) for size in sizes]
+        self.moments = [np.zeros_like(w, shape=(2, w.size)) for w in weights]
         gpu.allocate("optimizer", sum(moments.nbytes for moments in self.moments))
 
     def step(self, weights: list[np.ndarray], gradients: list[np.ndarray]) -> None:
@@ -40,7 +40,7 @@ class AdamW:
 class SGD:
     """Plain gradient descent."""
 
-    def __init__(self, gpu: GPU, sizes: list[int], dtype: str, learning_rate: float) -> None:
+    def __init__(self, gpu: GPU, weights: list[np.ndarray], learning_rate: float) -> None:
         self.gpu, self.learning_rate = gpu, learning_rate
 
     def step(self, weights: list[np.ndarray], gradients: list[np.ndarray]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpu import GPU, Operation
+from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs, functional
 from ndparallel.model.nonfinite import NonFiniteWatch
 from ndparallel.parallel.context import ContextParallel
@@ -100,6 +101,13 @@ class Context:
         """Where in the sequence this rank's tokens stand."""
         return self.cp.positions(self.config.sequence)
 
+    def zeros(self, *shape: int) -> np.ndarray:
+        return np.zeros(shape, self.dtype)
+
+    def draw(self, parameter: Parameter, seed: int) -> np.ndarray:
+        """This rank's slice of a parameter's initial weights."""
+        return parameter.draw(seed, self.dtype)
+
     def rotations(self) -> np.ndarray:
         """Rotary positions of this rank's tokens, (s, d, d)."""
         return functional.rotations_at(self.positions, self.config.head_dim, self.dtype)
@@ -123,6 +131,24 @@ class Context:
         price(costs.matmul, name, m, n, k)."""
         dtype = self.dtype  # not `self` below: that would be a circle, which outlives the run
         return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=dtype))
+
+
+class SizeOnlyContext(Context):
+    """A context whose arrays are only sizes: its units compute no numbers."""
+
+    array = SizeOnly
+
+    def zeros(self, *shape: int) -> Any:
+        return self.array(shape, self.dtype)
+
+    def draw(self, parameter: Parameter, seed: int) -> Any:
+        return self.zeros(*parameter.shape)
+
+    def rotations(self) -> Any:
+        return self.zeros(len(self.positions), self.config.head_dim, self.config.head_dim)
+
+    def causal_bias(self, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
+        return self.zeros(len(queries), len(keys))
 
 
 class Saved(dict[str, np.ndarray]):
@@ -190,7 +216,7 @@ class Unit:
 
     def initial_weights(self, seed: int) -> np.ndarray:
         return np.concatenate(
-            [parameter.draw(seed, self.context.dtype).reshape(-1) for parameter in self.parameters]
+            [self.context.draw(parameter, seed).reshape(-1) for parameter in self.parameters]
         )
 
     def keep(self, key: Any) -> Saved:

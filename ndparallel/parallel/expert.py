@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, all_to_all
-from gpu import GPU, Handle
+from gpu import GPU, Handle, is_size_only
 from ndparallel.parallel.tensor import TensorParallel
 
 
@@ -74,7 +75,16 @@ class TokenDispatcher:
         self.received = arriving[ep.tp.index].sum(axis=1).tolist()
         self.by_tp_rank = arriving.sum(axis=(1, 2)).tolist()
         self.by_expert = arriving.sum(axis=(0, 1)).tolist()
-        self.order = by_expert_first(arriving)
+        self.arriving = arriving
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Where the rows that arrive stand, in the order of the experts."""
+        return by_expert_first(self.arriving)
+
+    def order_of(self, rows: np.ndarray) -> Any:
+        """The same for these rows; rows that are only sizes stand anywhere."""
+        return slice(None) if is_size_only(rows) else self.order
 
     @property
     def needs_sorting(self) -> bool:
@@ -91,12 +101,12 @@ class TokenDispatcher:
         """Send rows that are sorted by expert; wait for those that come to this rank's experts, sorted by
         expert too."""
         arriving = self.all_to_all(rows, self.ep.group, self.leaving, self.received)
-        return arriving.then(lambda here: self.gather_over_tp(here)[self.order])
+        return arriving.then(self.gather_over_tp).then(lambda rows: rows[self.order_of(rows)])
 
     def from_experts(self, rows: np.ndarray) -> Handle:
         """Send the rows back to where they came from, summed over the tp slices of the experts."""
         as_they_came = np.empty_like(rows)
-        as_they_came[self.order] = rows
+        as_they_came[self.order_of(rows)] = rows
         here = self.reduce_over_tp(as_they_came)
         return self.all_to_all(here, self.ep.group, self.received, self.leaving)
 

@@ -27,10 +27,10 @@ MOST_LISTED = 16  # ranks
 
 
 def imbalance_sentences(found: Prediction) -> list[str]:
-    """Who waits for whom, and what would help; none where the imbalance is small."""
-    if found.step.breakdown["imbalance"] < LARGE * found.seconds:
+    """Who waits for whom, and what would help; none where the imbalance is small, or every GPU was timed for
+    itself."""
+    if found.step.pipeline is None or found.step.breakdown["imbalance"] < LARGE * found.seconds:
         return []
-    assert found.step.pipeline
     work, rank, busiest = found.work, found.step.rank, found.step.busiest
     each, pace = found.step.pipeline.work_by_rank, found.step.pipeline.pace
     most = si(found.microbatches * (pace - sum(each) / len(each)), "s")

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from gpu import COMPUTE, MEMORY, SEND, Event, Hardware, Link, si
 from ndparallel.drawing.history import RankRun
+from ndparallel.results.event_sums import Breakdown, EventSums
 
 Interval = tuple[float, float]
 STREAM, KIND, START, END, BYTES, PEER = map(
@@ -62,15 +63,6 @@ class Measurement:
     def losses(self) -> tuple[float, ...]:
         """The losses of every step; none where the run has none."""
         return () if self.loss is None else (*self.earlier_losses, self.loss)
-
-
-class Breakdown(NamedTuple):
-    """Where one GPU's step went, in seconds: compute + exposed + bubble is the step."""
-
-    compute: float
-    exposed: float
-    hidden: float
-    bubble: float
 
 
 class LinkDemand(NamedTuple):
@@ -137,6 +129,8 @@ def failed(name: str, gpus: int, error: Any) -> Measurement:
 
 def breakdown(events: Iterable[tuple], step_seconds: float) -> Breakdown:
     """Say where one GPU's step went, from its events of any stream."""
+    if isinstance(events, EventSums):
+        return events.breakdown(step_seconds)
     computing: list[Interval] = []
     waiting: list[Interval] = []
     elsewhere: list[Interval] = []
@@ -199,7 +193,9 @@ def mean(values: Iterable[float]) -> float:
 
 
 def bytes_sent(events: Iterable[tuple]) -> float:
-    return sum(event[BYTES] for event in sends(events))
+    return (
+        events.bytes_sent if isinstance(events, EventSums) else sum(event[BYTES] for event in sends(events))
+    )
 
 
 def sends(events: Iterable[tuple]) -> list[tuple]:

@@ -23,8 +23,9 @@ def check_outputs(arguments: argparse.Namespace) -> None:
 
 
 def drawn_strategies(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """Which strategies to draw: all that ran, those that --strategy names, the contrast, or the last."""
-    ran = [name for name in run.results if name in run]
+    """Which strategies to draw: all that ran and have events, those that --strategy names, the contrast, or
+    the last."""
+    ran = [name for name in run.results if run.has_events(name)]
     if arguments.timeline == "all":
         return ran
     wanted = arguments.strategy or [name for name in contrast if name in ran] or ran[-1:]
@@ -38,6 +39,11 @@ def narrated_strategy(run: Run, contrast: Sequence[str], arguments: argparse.Nam
         raise UserError(
             f"{wanted[-1]} has no events to tell of, because it did not run: choose another with --strategy."
         )
+    if not run.has_events(wanted[-1]):
+        raise UserError(
+            f"{wanted[-1]} has no events to tell of, because those of {run[wanted[-1]].gpus} GPUs are added "
+            "up: choose fewer GPUs."
+        )
     return wanted[-1]
 
 
@@ -48,7 +54,10 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
 
         names = drawn_strategies(run, contrast, arguments)
         if not names:
-            raise UserError(f"there is nothing to draw into {arguments.svg!r}, because no strategy ran.")
+            raise UserError(
+                f"there is nothing to draw into {arguments.svg!r}, because no strategy ran and has kept its "
+                "events."
+            )
         write_atomically(arguments.svg, draw_timelines([timeline(name, run.results[name]) for name in names]))
         yield f"{arguments.svg} shows {listed(names)}."
     if arguments.trace is not None:

@@ -24,6 +24,10 @@ class Run:
         """Whether the strategy was run, and fitted into memory."""
         return bool(self.results.get(name))
 
+    def has_events(self, name: str) -> bool:
+        """Whether the strategy was run, and its GPUs have kept their events."""
+        return any(result.events for result in self.results.get(name, ()))
+
 
 @dataclass(frozen=True)
 class Sweep:

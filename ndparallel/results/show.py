@@ -66,7 +66,9 @@ def parts(
     yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
         yield from traffic_tables(
-            [name for name in (talker, *run.results) if name in run and run[name].gpus > 1][:1], run, width
+            [name for name in (talker, *run.results) if run.has_events(name) and run[name].gpus > 1][:1],
+            run,
+            width,
         )
     shown = drawn_strategies(run, contrast, arguments)
     if shown and arguments.timeline != "none":

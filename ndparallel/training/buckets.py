@@ -56,7 +56,7 @@ class Bucket:
         """Allocate an array of zeros; the memory is counted first, so that an array which does not fit is
         never made."""
         self.gpu.allocate(kind, size * itemsize(self.dtype))
-        return np.zeros(size, self.dtype)
+        return self.units[0].context.zeros(size)
 
     def give_back(self, kind: str, array: np.ndarray) -> None:
         self.gpu.free(kind, array.nbytes)

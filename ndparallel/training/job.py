@@ -26,7 +26,7 @@ MODEL_SIZES = {
 MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
 MOST_TRAINED = 10_000  # steps of a run, which keeps the events of all
 DTYPES = ("float32", "float64")
-WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate")
+WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate", "sizes_only")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Job:
     stage_chunks: int | None = None
     zero: int = 0
     watch: bool = False  # look for the first number that is not finite
+    sizes_only: bool = False  # arrays have no content: all messages, clocks and memory, and no numbers
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

@@ -8,18 +8,20 @@ Idea   A lesson's loops are about order: what is computed, what is sent, who wai
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import repeat
+from typing import Any, cast
 
 import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.base.errors import UserError
+from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import data
 from ndparallel.model.nonfinite import NonFiniteWatch, Origin
 from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.stages import stage_units
-from ndparallel.model.units import Context, Routed, Unit
+from ndparallel.model.units import Context, Routed, SizeOnlyContext, Unit
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel
 from ndparallel.parallel.mesh import Mesh
@@ -74,8 +76,8 @@ class Replica:
         ]
         self.on_their_way: dict[Bucket | BucketPair, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
-        sizes = [part.owned_weights.size for part in self.parts]
-        self.optimizer = OPTIMIZERS[job.optimizer](gpu, sizes, job.dtype, job.learning_rate)
+        weights = [part.owned_weights for part in self.parts]
+        self.optimizer = OPTIMIZERS[job.optimizer](gpu, weights, job.learning_rate)
 
     def make_context(self) -> Context:
         job, gpu = self.job, self.gpu
@@ -83,7 +85,8 @@ class Replica:
         cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
         ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)
         watch = NonFiniteWatch(gpu) if job.watch else None
-        return Context(
+        kind = SizeOnlyContext if job.sizes_only else Context
+        return kind(
             gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch
         )
 
@@ -106,10 +109,7 @@ class Replica:
     def steps(self) -> Iterator[range]:
         """Draw every step's batch, clear the gradients and yield the microbatches' numbers."""
         job = self.job
-        index = self.job.mesh.coordinates(self.gpu.rank)["dp"]
-        for windows in data.batches(
-            job.text, job.model.sequence, job.batch, job.steps, job.seed, index, job.mesh.dp
-        ):
+        for windows in self.batches():
             positions = list(self.context.positions)
             self.tokens = self.stages.tokens = np.split(windows[:-1][positions], job.microbatches, axis=1)
             self.context.targets = dict(enumerate(np.split(windows[1:][positions], job.microbatches, axis=1)))
@@ -117,11 +117,20 @@ class Replica:
             for part in self.parts:
                 part.clear_gradients()
             yield range(job.microbatches)
-            if self.context.losses:
+            if self.context.losses and not job.sizes_only:
                 self.outcome.losses.append(float(np.mean(list(self.context.losses.values()))))
             self.outcome.routed.append(self.context.routed)
-        self.outcome.weights = [holding(part, part.held, part.held_weights) for part in self.parts]
+        if not job.sizes_only:
+            self.outcome.weights = [holding(part, part.held, part.held_weights) for part in self.parts]
         self.outcome.origin = self.context.watch.origin if self.context.watch else None
+
+    def batches(self) -> Iterator[np.ndarray]:
+        """Return the windows of every step, (sequence + 1, batch / dp)."""
+        job, dp = self.job, self.job.mesh.dp
+        if job.sizes_only:
+            return repeat(cast(Any, SizeOnly((job.model.sequence + 1, job.batch // dp), np.uint8)), job.steps)
+        index = job.mesh.coordinates(self.gpu.rank)["dp"]
+        return data.batches(job.text, job.model.sequence, job.batch, job.steps, job.seed, index, dp)
 
     def forward(self, microbatch: int) -> None:
         x = self.tokens[microbatch]
@@ -172,7 +181,7 @@ class Replica:
         """Step the optimizer for the part of the weights that this rank owns."""
         if self.job.model.tied:
             self.sum_tied()
-        if not self.outcome.gradients:
+        if not (self.outcome.gradients or self.job.sizes_only):
             self.outcome.gradients = [holding(part, part.owned, part.owned_gradients) for part in self.parts]
         self.optimizer.step(
             [part.owned_weights for part in self.parts], [part.owned_gradients for part in self.parts]

@@ -13,13 +13,16 @@ Glossary
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from collectives import Group, all_gather, reduce_scatter
 from gpu import GPU
+from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs
 from ndparallel.parallel.slices import Parameter
+from ndparallel.parallel.tensor import contiguous
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Holding, Outcome
 
@@ -34,8 +37,12 @@ class TwoLayers:
         self.gpu, self.job, self.tokens = gpu, job, job.batch * job.model.sequence
         self.held: list[Slice] = []
         self.outcome = Outcome()
-        generator = np.random.default_rng([job.seed, 1])
-        self.x, self.target = generator.standard_normal((2, self.tokens, job.model.hidden)).astype(job.dtype)
+        self.x, self.target = self.drawn((2, self.tokens, job.model.hidden))
+
+    def drawn(self, shape: tuple[int, ...]) -> Any:
+        if self.job.sizes_only:
+            return SizeOnly(shape, self.job.dtype)
+        return np.random.default_rng([self.job.seed, 1]).standard_normal(shape).astype(self.job.dtype)
 
     def hold_a(self, columns: slice | None = None) -> "TwoLayers":
         """Hold these columns of A, or all."""
@@ -72,7 +79,8 @@ class TwoLayers:
         """The gradient of half the mean square distance from the target; the loss is noted."""
         error = y - self.target
         self.gpu.compute(costs.elementwise("forward loss", error.size, 3, self.job.dtype))
-        self.outcome.losses.append(float(np.sum(error**2)) / self.target.size / 2)
+        if not self.job.sizes_only:
+            self.outcome.losses.append(float(np.sum(error**2)) / self.target.size / 2)
         return error / self.target.size
 
     def steps(self) -> Iterator[int]:
@@ -81,21 +89,22 @@ class TwoLayers:
             for part in self.held:
                 part.gradient[:] = 0
             yield step
-            if step == 0:
+            if step == 0 and not self.job.sizes_only:
                 self.outcome.gradients = [part.holding(part.gradient) for part in self.held]
             for part in self.held:
                 part.weight -= self.job.learning_rate * part.gradient
-        self.outcome.weights = [part.holding(part.weight) for part in self.held]
+        if not self.job.sizes_only:
+            self.outcome.weights = [part.holding(part.weight) for part in self.held]
 
     def gather_columns(self, mine: np.ndarray, columns: int, group: Group) -> np.ndarray:
         """Put the columns of all ranks side by side; they travel as rows of the transpose, without gaps."""
-        whole = np.empty((columns, self.tokens), self.job.dtype)
-        return all_gather(self.gpu, whole, np.ascontiguousarray(mine.T), group).T
+        whole = np.empty_like(self.x, shape=(columns, self.tokens))
+        return all_gather(self.gpu, whole, contiguous(mine.T), group).T
 
     def reduce_columns(self, parts: np.ndarray, columns: int, group: Group) -> np.ndarray:
         """Sum what all ranks have of every column, and keep this rank's `columns`."""
-        mine = np.empty((columns, self.tokens), self.job.dtype)
-        return reduce_scatter(self.gpu, mine, np.ascontiguousarray(parts.T), group).T
+        mine = np.empty_like(self.x, shape=(columns, self.tokens))
+        return reduce_scatter(self.gpu, mine, contiguous(parts.T), group).T
 
 
 class Slice:
@@ -105,7 +114,9 @@ class Slice:
         self, gpu: GPU, job: Job, name: str, whole: tuple[int, int], index: tuple[slice, slice]
     ) -> None:
         self.parameter = Parameter(name, whole, index, whole[0] ** -0.5)
-        self.weight = self.parameter.draw(job.seed, job.dtype).copy()
+        self.weight: Any = SizeOnly(self.parameter.shape, job.dtype)
+        if not job.sizes_only:
+            self.weight = self.parameter.draw(job.seed, job.dtype).copy()
         self.gradient = np.zeros_like(self.weight)
         gpu.allocate("weights", self.weight.nbytes)
         gpu.allocate("gradients", self.gradient.nbytes)

@@ -179,3 +179,10 @@ def test_a_plan_says_which_pipeline_rank_its_seconds_are_of(capsys):
     assert (told["breakdown_of_pipeline_rank"], told["busiest_pipeline_rank"]) == (0, 2)
     assert sum(told["breakdown_seconds"].values()) == pytest.approx(told["step_seconds"])
     assert bound(predict(job(batch=192), PP3))[0] == "imbalance"
+
+
+def test_a_plan_whose_gpus_are_timed_one_by_one_has_no_sentence_on_imbalance(capsys):
+    words = "plan --model llama-3-8b --software pocket --gpus 8 --tp 2 --pp 4 --sequence 256 --global-batch 8"
+    assert main([*words.split(), "--timeline", "none"]) == 0
+    printed = capsys.readouterr().out
+    assert "stage imbalance" in printed and "Stage imbalance" not in printed

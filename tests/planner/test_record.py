@@ -2,18 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from gpu import COLLECTIVE, COMPUTE, MEMORY, Event, Operation, is_size_only
+from gpu import COLLECTIVE, COMPUTE, MEMORY, Event, Operation
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.model import functional, routing
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.parallel.mesh import SPANS, Mesh
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start
 from ndparallel.planner.lesson_runs.record import LessonRank
-from ndparallel.planner.lesson_runs.size_only import SizeOnly
 from ndparallel.training.job import Job
 from tests.support.common import SMALL
 from tests.support.meshes import both_passes
@@ -102,55 +99,3 @@ def test_a_recording_takes_no_memory_for_its_arrays():
     rank = LessonRank(SMALL.replace(sequence=2**20), Mesh())
     kept = sum(item.bytes for item in rank.passes("block")["forward"] if isinstance(item, Hold))
     assert kept > 4 * SMALL.heads * 2**40
-
-
-# --------------------------------------------------------------------------------- arrays that are only sizes
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).random(shape).astype(np.float32)
-
-
-Q, K, SCORES, ROWS = numbers(6, 2, 4, 8), numbers(6, 2, 2, 8), numbers(2, 2, 2, 6, 6), numbers(12, 4)
-ORDER, CHOSEN = np.arange(24, dtype=np.int32), np.tile(np.arange(2, dtype=np.int32), (12, 1))
-CASES: dict[str, tuple] = {
-    "rms_norm": (functional.rms_norm, Q, numbers(8)),
-    "rms_norm_backward": (functional.rms_norm_backward, Q, Q, numbers(8)),
-    "rotary": (functional.rotary, Q, numbers(6, 8, 8)),
-    "scores": (functional.attention_scores, Q, K),
-    "scores_backward": (functional.attention_scores_backward, SCORES, Q, K),
-    "softmax": (functional.softmax, SCORES, numbers(6, 6)),
-    "softmax_backward": (functional.softmax_backward, SCORES, SCORES),
-    "values": (functional.attention_values, SCORES, K),
-    "values_backward": (functional.attention_values_backward, Q, SCORES, K),
-    "swiglu": (functional.swiglu, ROWS),
-    "swiglu_backward": (functional.swiglu_backward, numbers(12, 2), ROWS),
-    "gates": (lambda p, chosen: routing.gates(p, chosen, True), ROWS, CHOSEN),
-    "gates_backward": (lambda d, p, c: routing.gates_backward(d, p, c, True), numbers(12, 2), ROWS, CHOSEN),
-    "permute": (lambda x, order: routing.permute(x, order, 2), ROWS, ORDER),
-    "permute_backward": (lambda d, order: routing.permute_backward(d, order, 12, 2), numbers(24, 4), ORDER),
-    "combine": (routing.combine, numbers(24, 4), numbers(12, 2), ORDER),
-    "combine_backward": (routing.combine_backward, ROWS, numbers(24, 4), numbers(12, 2), ORDER),
-    "last half": (lambda x: x[..., x.shape[-1] // 2 :], Q),
-    "every other": (lambda x: x[1::2, None, -1], Q),
-    "masked": (lambda x: x[x > -1], Q),
-    "stacked": (lambda x: np.concatenate(np.stack([x, x])[:, 1:]), Q),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_arrays_that_are_only_sizes_have_the_shapes_and_dtypes_that_numpy_finds(name):
-    function, *arrays = CASES[name]
-    found = function(*[SizeOnly(array.shape, array.dtype) for array in arrays])
-    expected = function(*[array.copy() for array in arrays])
-    both = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
-    for size, array in both:
-        assert (size.shape, size.dtype, size.nbytes) == (array.shape, array.dtype, array.nbytes)
-        assert is_size_only(size)
-
-
-def test_sizes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"sizes \[3, 4\] do not fit"):
-        SizeOnly((2, 3), "float32") + SizeOnly((2, 4), "float32")
-    with pytest.raises(ValueError, match="do not fit"):
-        SizeOnly((2, 3), "float32") @ SizeOnly((4, 2), "float32")

@@ -24,7 +24,8 @@ from gpu import (
     pass_on_whole,
     ring,
 )
-from ndparallel.results.measure import Breakdown, breakdown, bytes_sent, measure, minus, overload, union
+from ndparallel.results.event_sums import Breakdown
+from ndparallel.results.measure import breakdown, bytes_sent, measure, minus, overload, union
 from tests.support.synthetic import (
     ACTIVATION_BYTES,
     GRADIENT,

@@ -179,6 +179,8 @@ class Ran(dict):
     def __contains__(self, name) -> bool:
         return bool(self.get(name))
 
+    has_events = __contains__
+
 
 def asked(*strategies: str, timeline: str = "auto") -> argparse.Namespace:
     return argparse.Namespace(strategy=list(strategies), timeline=timeline)

@@ -1,8 +1,23 @@
 """The lessons' model for a planner's job, and what their runs do not do."""
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
 from ndparallel.model.units import ModelConfig
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.shape import ModelShape
+
+LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are where nothing is said
+    "activation",
+    "norm",
+    "position",
+    "biases",
+    "norms",
+    "qk_norm",
+    "embedding_norm",
+    "parallel",
+    "prediction_layers",
+    "latent",
+)
 
 
 def check_executed(job: TrainingJob, plan: Plan) -> None:
@@ -32,19 +47,37 @@ def check_executed(job: TrainingJob, plan: Plan) -> None:
 
 
 def config_of(job: TrainingJob) -> ModelConfig:
-    """The lessons' model of this shape."""
-    shape, some = job.shape, job.shape.experts
+    """The lessons' model of a job's shape."""
+    return config_of_shape(job.shape, job.sequence).replace(capacity_factor=job.capacity_factor)
+
+
+def config_of_shape(shape: ModelShape, sequence: int) -> ModelConfig:
+    """The lessons' model of this shape, for sequences of so many tokens. Raises UserError for what it cannot
+    have."""
+    check_shape(shape, sequence)
     sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn, shape.vocab)
-    config = ModelConfig(
-        *sizes, sequence=job.sequence, tied=shape.tied_embeddings, capacity_factor=job.capacity_factor
-    )
+    config = ModelConfig(*sizes, sequence=sequence, tied=shape.tied_embeddings)
+    some = shape.experts
     if some is None:
         return config
-    if some.dense_layers or some.shared_gate or some.shared_ffn not in (0, some.ffn):
+    return config.replace(
+        experts=some.experts, top_k=some.top_k, expert_ffn=some.ffn, shared_experts=some.shared_experts
+    )
+
+
+def check_shape(shape: ModelShape, sequence: int) -> None:
+    """Raise UserError where a model is not built as the lessons' is: like Llama, with or without experts."""
+    some = shape.experts
+    if some and (some.dense_layers or some.shared_gate or some.shared_ffn not in (0, some.ffn)):
         raise UserError(
             "the lessons' model has experts in every layer, and shared ones as wide as the others: name "
             "other --software."
         )
-    return config.replace(
-        experts=some.experts, top_k=some.top_k, expert_ffn=some.ffn, shared_experts=some.shared_experts
-    )
+    others = [name for name in LIKE_LLAMA if getattr(shape, name) != getattr(ModelShape, name)]
+    others += ["window"] * (0 < shape.window < sequence)
+    others += ["head_dim"] * (shape.head_dim * shape.heads != shape.hidden)
+    if others:
+        raise UserError(
+            f"{shape.name} is not built like Llama, as the lessons' model is, in its {listed(others)}: name a "
+            "model that is, or plan with other --software."
+        )

@@ -18,7 +18,7 @@ Glossary
     rank.passes("block")["forward"]      -> [Operation, CollectiveOp, Start, Wait, Hold, ...]
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
@@ -27,16 +27,16 @@ import numpy as np
 
 from collectives import Group
 from gpu import CLASSROOM, COLLECTIVE, GPU, Handle, Operation
+from ndparallel.base.size_only import SizeOnly
 from ndparallel.model.experts import MoELayer
 from ndparallel.model.layers import Block, Mlp
-from ndparallel.model.units import Context, ModelConfig, Unit
+from ndparallel.model.units import ModelConfig, SizeOnlyContext, Unit
 from ndparallel.model.vocabulary import Embedding, Head
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel, TokenDispatcher
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import TensorParallel
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
-from ndparallel.planner.lesson_runs.size_only import SizeOnly
 from ndparallel.planner.step.streams import Item
 
 SHORT = {  # how the planner's tables call a collective
@@ -121,18 +121,26 @@ def has_own_wait(collective: CollectiveOp) -> bool:
     return collective.collective == "shift" or collective.name.startswith(("ep to experts", "tp chunk"))
 
 
-class RecordingContext(Context):
-    """A context whose constants are only sizes, and whose experts may have fractions or arrays of rows."""
+class RecordedSize(SizeOnly):
+    """An array that is only a size, of dimensions that may be fractions or arrays (one number for each of
+    many ranks). Nothing of it is remembered."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __new__(cls, shape: Sequence, dtype: Any) -> "RecordedSize":
+        made = object.__new__(cls)
+        made.shape, made.dtype = tuple(shape), np.dtype(dtype)
+        return made
+
+
+class RecordingContext(SizeOnlyContext):
+    """A context whose experts may have fractions or arrays of rows."""
+
+    array = RecordedSize
 
     @cached_property
     def price(self):
         return lambda make, *sizes: for_rows(make(*sizes, dtype=self.dtype))
-
-    def rotations(self) -> Any:
-        return SizeOnly((len(self.positions), self.config.head_dim, self.config.head_dim), self.dtype)
-
-    def causal_bias(self, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
-        return SizeOnly((len(queries), len(keys)), self.dtype)
 
 
 def for_rows(operation: Operation) -> Operation:
@@ -204,7 +212,7 @@ class RecordedDispatcher(TokenDispatcher):
     """Known rows on their way; the verbs are the lessons'."""
 
     def __init__(self, ep: ExpertParallel, rows: Rows) -> None:
-        self.ep, self.order, self.sent = ep, cast(Any, slice(None)), []
+        self.ep, self.sent = ep, []
         self.leaving, self.received, self.by_tp_rank, self.by_expert = rows
 
     @property
@@ -233,7 +241,7 @@ class RecordedMoE(MoELayer):
     def assign(self, chosen: np.ndarray) -> tuple[Any, Any]:
         rows = cast(RecordedExpertParallel, self.ep).rows
         assert rows
-        return SizeOnly((sum(rows.leaving),), np.int32), SizeOnly((self.config.experts,), np.int32)
+        return RecordedSize((sum(rows.leaving),), np.int32), RecordedSize((self.config.experts,), np.int32)
 
 
 # --------------------------------------------------------------------------------------------------- a record
@@ -265,9 +273,9 @@ class LessonRank:
         return make_unit(self, kind, equal_rows(self.rows, self.mesh, self.config.experts))
 
     @property
-    def activation(self) -> SizeOnly:
+    def activation(self) -> RecordedSize:
         """What one block hands to the next, (s, b, h)."""
-        return SizeOnly((self.tokens // self.shards, self.batch, self.config.hidden), self.dtype)
+        return RecordedSize((self.tokens // self.shards, self.batch, self.config.hidden), self.dtype)
 
     @property
     def shards(self) -> int:
@@ -279,8 +287,8 @@ class LessonRank:
         return self.config.sequence // self.mesh.cp
 
     @property
-    def symbols(self) -> SizeOnly:
-        return SizeOnly((self.tokens, self.batch), np.uint8)
+    def symbols(self) -> RecordedSize:
+        return RecordedSize((self.tokens, self.batch), np.uint8)
 
 
 @lru_cache(maxsize=1024)
@@ -292,7 +300,7 @@ def record(rank: LessonRank, kind: str, deferred: bool, rows: Rows) -> dict[str,
     """Run a unit's passes on a rank that writes down what it does."""
     unit = make_unit(rank, kind, rows)
     for each in (unit, *unit.inner):
-        flat: Any = SizeOnly((each.size,), rank.dtype)
+        flat: Any = RecordedSize((each.size,), rank.dtype)
         each.attach(flat, flat)
     x: Any = rank.symbols if kind == "embedding" else rank.activation
     dy: Any = None if kind == "head" else rank.activation

@@ -2,50 +2,76 @@
 content.
 
 Idea   The layers of ndparallel/model run on them unchanged, so that what a rank would compute, send and keep
-       can be recorded without computing it. numpy hands its functions over by two protocols, __array_ufunc__
-       and __array_function__; here they find the shape of the result.
-Cost   a few microseconds for each call, whatever the size.
+       can be run, or recorded, without computing it. numpy hands its functions over by two protocols,
+       __array_ufunc__ and __array_function__; here they find the shape of the result.
+Cost   Some tenths of a microsecond for each call, whatever the size: there is one object for every shape and
+       dtype, and what an operation makes of the same objects is looked up.
 Limit  The functions that the layers call, and no others. What depends on content is not there: a mask keeps
-       everything, a comparison is true, a number is 0. A dimension may be a fraction or an array (one number
-       for each of many ranks) where nothing but its size is asked for.
+       everything, a comparison is true, a number is 0, and of so many choices every value is made as often.
+
+    SizeOnly((2, 3), "float32") @ SizeOnly((3, 4), "float32")     -> SizeOnly((2, 4), "float32")
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache, wraps
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
+MOST_KNOWN = 1 << 16  # results that an operation keeps in mind
 
 
-class SizeOnly(np.lib.mixins.NDArrayOperatorsMixin):
+def remembered(operation: Callable) -> Callable:
+    """Look up what an operation makes of the same operands; compute it where one of them has no hash."""
+    find = lru_cache(MOST_KNOWN)(operation)
+
+    @wraps(operation)
+    def found(*operands: Any, **options: Any) -> Any:
+        try:
+            return find(*operands, **options)
+        except TypeError:
+            pass
+        return operation(*operands, **options)
+
+    return found
+
+
+class SizeOnly:
     """An array of this shape and dtype without content; read-only, as `gpu.is_size_only` wants it."""
 
     flags, base = SimpleNamespace(writeable=False, c_contiguous=True), None
+    known: dict[tuple, "SizeOnly"] = {}
+    shape: tuple
+    dtype: np.dtype
 
-    def __init__(self, shape: Sequence, dtype: Any) -> None:
-        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+    def __new__(cls, shape: Sequence, dtype: Any) -> "SizeOnly":
+        key = tuple(shape), np.dtype(dtype)
+        if key not in cls.known:
+            made = cls.known[key] = super().__new__(cls)
+            made.shape, made.dtype = key
+        return cls.known[key]
 
-    @property
+    @cached_property
     def ndim(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         return (0,) * self.ndim
 
-    @property
+    @cached_property
     def size(self) -> Any:
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> Any:
         return self.size * self.dtype.itemsize
 
     def like(self, shape: Sequence) -> "SizeOnly":
-        return SizeOnly(shape, self.dtype)
+        return type(self)(shape, self.dtype)
 
     # ---- elements
 
@@ -56,6 +82,16 @@ class SizeOnly(np.lib.mixins.NDArrayOperatorsMixin):
         return iter([self.like(self.shape[1:])] * len(self))
 
     def __getitem__(self, key: Any) -> "SizeOnly":
+        if type(key) is slice:
+            return self.between(key.start, key.stop, key.step)
+        return self.at(key)
+
+    @remembered
+    def between(self, *bounds: int | None) -> "SizeOnly":
+        return self.like(indexed(self.shape, (slice(*bounds),)))
+
+    @remembered
+    def at(self, key: Any) -> "SizeOnly":
         return self.like(indexed(self.shape, key if isinstance(key, tuple) else (key,)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -72,18 +108,21 @@ class SizeOnly(np.lib.mixins.NDArrayOperatorsMixin):
 
     # ---- shapes
 
-    @property
+    @cached_property
     def T(self) -> "SizeOnly":  # noqa: N802
         return self.like(self.shape[::-1])
 
+    @remembered
     def transpose(self, *axes: int) -> "SizeOnly":
         return self.like([self.shape[axis] for axis in axes])
 
+    @remembered
     def swapaxes(self, one: int, other: int) -> "SizeOnly":
         shape = list(self.shape)
         shape[one], shape[other] = shape[other], shape[one]
         return self.like(shape)
 
+    @remembered
     def reshape(self, *shape: Any) -> "SizeOnly":
         sizes = list(shape[0] if isinstance(shape[0], tuple) else shape)
         if -1 in [size for size in sizes if isinstance(size, int)]:
@@ -95,10 +134,11 @@ class SizeOnly(np.lib.mixins.NDArrayOperatorsMixin):
         return self
 
     def astype(self, dtype: Any) -> "SizeOnly":
-        return SizeOnly(self.shape, dtype)
+        return type(self)(self.shape, dtype)
 
     # ---- mathematics
 
+    @remembered
     def sum(self, axis: int | None = None, keepdims: bool = False, out: Any = None, **_: Any) -> "SizeOnly":
         if axis is None:
             return self.like(())
@@ -108,21 +148,48 @@ class SizeOnly(np.lib.mixins.NDArrayOperatorsMixin):
 
     max = min = mean = sum
 
+    @remembered
+    def elementwise(self, other: Any = 0) -> "SizeOnly":
+        return self.like(broadcast(self.shape, shape_of(other)))
+
+    def compared(self, other: Any) -> "SizeOnly":
+        return self.elementwise(other).astype(bool)
+
+    @remembered
+    def matmul(self, other: "SizeOnly") -> "SizeOnly":
+        (*a, m, k), (*b, k_too, n) = self.shape, other.shape
+        common((k, k_too))
+        return self.like((*broadcast(a, b), m, n))
+
+    def in_place(self, other: Any) -> "SizeOnly":
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = elementwise
+    __floordiv__ = __pow__ = __and__ = __neg__ = __invert__ = elementwise
+    __lt__ = __le__ = __gt__ = __ge__ = compared
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = in_place
+    __matmul__ = matmul
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **_: Any) -> Any:
         if method == "at":
             return None
-        if out:
-            return out[0]
-        shapes = [np.shape(each) if not isinstance(each, SizeOnly) else each.shape for each in inputs]
-        if ufunc is np.matmul:
-            (*a, m, k), (*b, k_too, n) = shapes
-            common((k, k_too))
-            return self.like((*broadcast(a, b), m, n))
-        dtype = bool if ufunc in COMPARISONS else self.dtype
-        return SizeOnly(broadcast(*shapes), dtype)
+        return out[0] if out else applied(ufunc, self, *inputs)
 
     def __array_function__(self, function: Callable, types: Any, args: tuple, kwargs: dict) -> Any:
         return FUNCTIONS[function.__name__](*args, **kwargs)
+
+
+@remembered
+def applied(ufunc: np.ufunc, array: SizeOnly, *inputs: Any) -> SizeOnly:
+    """Return the result of a numpy function of these inputs, of which `array` is one."""
+    if ufunc is np.matmul:
+        return inputs[0].matmul(inputs[1])
+    made = array.like(broadcast(*map(shape_of, inputs)))
+    return made.astype(bool) if ufunc in COMPARISONS else made
+
+
+def shape_of(array: Any) -> tuple:
+    return array.shape if isinstance(array, SizeOnly) else np.shape(array)
 
 
 def broadcast(*shapes: Sequence) -> tuple:
@@ -154,10 +221,10 @@ def indexed(shape: tuple, key: tuple) -> list:
         elif isinstance(each, slice):
             found.append(length(each, rest.pop(0)))
         else:
-            taken, rest = rest[: depth(each)], rest[depth(each) :]
+            rest = rest[depth(each) :]
             if not isinstance(each, int) and not fancy:
                 fancy = True
-                found += [math.prod(taken)] if is_mask(each) else each.shape
+                found += [np.count_nonzero(each)] if is_mask(each) else shape_of(each)
     return found + rest
 
 
@@ -169,7 +236,7 @@ def depth(key: Any) -> int:
 
 
 def is_mask(key: Any) -> bool:
-    return isinstance(key, SizeOnly) and key.dtype.kind == "b"
+    return getattr(key, "dtype", np.dtype(int)).kind == "b"
 
 
 def length(part: slice, size: Any) -> Any:
@@ -179,6 +246,7 @@ def length(part: slice, size: Any) -> Any:
     return (size if part.stop is None else part.stop) - (part.start or 0)
 
 
+@remembered
 def einsum(spec: str, *operands: SizeOnly) -> SizeOnly:
     inputs, output = spec.replace("...", "*").split("->")
     sizes: dict[str, Any] = {}
@@ -206,14 +274,31 @@ def stack(arrays: Sequence[SizeOnly], axis: int = 0) -> SizeOnly:
     return arrays[0].like(shape)
 
 
+@remembered
 def where(condition: SizeOnly, one: Any, other: Any) -> SizeOnly:
-    sizes = [each.shape if isinstance(each, SizeOnly) else np.shape(each) for each in (condition, one, other)]
     dtype = next((each.dtype for each in (one, other) if hasattr(each, "dtype")), condition.dtype)
-    return SizeOnly(broadcast(*sizes), dtype)
+    return condition.like(broadcast(*map(shape_of, (condition, one, other)))).astype(dtype)
 
 
+@remembered
 def blank(array: SizeOnly, dtype: Any = None, shape: Any = None, **_: Any) -> SizeOnly:
-    return SizeOnly(array.shape if shape is None else shape, dtype or array.dtype)
+    return type(array)(array.shape if shape is None else shape, dtype or array.dtype)
+
+
+def split(array: SizeOnly, parts: int, axis: int = 0) -> list[SizeOnly]:
+    shape = list(array.shape)
+    shape[axis] //= parts
+    return [array.like(shape)] * parts
+
+
+def array_split(array: SizeOnly, parts: int) -> list[SizeOnly]:
+    return [array.like((size, *array.shape[1:])) for size in split_sizes(len(array), parts)]
+
+
+def split_sizes(size: int, parts: int) -> list[int]:
+    """The sizes of the parts that np.array_split cuts."""
+    least, larger = divmod(size, parts)
+    return [least + 1] * larger + [least] * (parts - larger)
 
 
 FUNCTIONS: dict[str, Callable] = {
@@ -223,11 +308,14 @@ FUNCTIONS: dict[str, Callable] = {
     "stack": stack,
     "where": where,
     "einsum": einsum,
-    "split": lambda array, parts: [array.like((len(array) // parts, *array.shape[1:]))] * parts,
+    "split": split,
+    "array_split": array_split,
+    "bincount": lambda array, minlength: np.array(split_sizes(array.size, minlength)),
     "sum": SizeOnly.sum,
     "mean": SizeOnly.mean,
     "vdot": lambda one, other: one.like(()),
     "argsort": lambda array, **_: array.astype(np.int64),
-    "nonzero": lambda mask: (SizeOnly((mask.size,), np.int64),) * mask.ndim,
+    "count_nonzero": lambda mask: mask.size,
+    "nonzero": lambda mask: (type(mask)((mask.size,), np.int64),) * mask.ndim,
     "take_along_axis": lambda array, places, axis: array.like(places.shape),
 }
