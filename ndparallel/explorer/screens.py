@@ -1,9 +1,9 @@
 """The screens of the page, by the name that it asks for."""
 
 from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY
-from ndparallel.explorer import cut
+from ndparallel.explorer import cut, schedules
 
-SCREENS = {"cut": cut.answer}
+SCREENS = {"cut": cut.answer, "schedule": schedules.answer}
 
 
 def known() -> dict:

@@ -1,9 +1,9 @@
 // The screens, and what leads from one to the other.
 
-const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline] };
+const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], schedule: ["Schedule", showSchedule] };
 
 function tabs(current, setup) {
-  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => go(name, setup) }, words);
+  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => go(name, name === "schedule" || current === "schedule" ? {} : without(setup, "from", "to")) }, words);
   document.getElementById("tabs").replaceChildren(...Object.entries(SCREENS).map(tab));
 }
 
