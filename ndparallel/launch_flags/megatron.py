@@ -18,6 +18,7 @@ from ndparallel.base.words import count
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -81,6 +82,7 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
             f"Planned for a busiest rank with {job.routing_imbalance:g} times the mean's rows, which no flag "
             "says."
         )
+    yield from constant_remarks(job.shape, release("megatron"))
     yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
 
@@ -126,6 +128,7 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
     yield from latent_flags(shape) if shape.latent else attention_flags(shape)
     yield from window_flags(shape)
     yield from expert_flags(shape)
+    yield from constant_flags(shape)
     yield f"{fields.PREDICTION} {shape.prediction_layers}" if shape.prediction_layers else ""
 
 
@@ -166,7 +169,7 @@ def latent_flags(shape: ModelShape) -> Iterator[str]:
     assert shape.latent
     if shape.qk_norm:
         raise cannot("multi-head latent attention with a norm on every head")
-    yield "--multi-latent-attention --qk-layernorm --rope-type rope"
+    yield "--multi-latent-attention --qk-layernorm"
     yield from numbers(shape.latent, fields.LATENT_SIZES)
     yield f"--q-lora-rank {shape.latent.query_rank}" if shape.latent.query_rank else ""
 

@@ -13,6 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import whole_number
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.given import Given
+from ndparallel.launch_flags.megatron_constants import constants_from
 from ndparallel.planner.models.presets import preset, presets
 from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
@@ -63,6 +64,7 @@ def shape_from(flags: Given, vocab: int | None) -> ModelShape:
         tied_embeddings=not flags.has("--untie-embeddings-and-output-weights"),
         latent=latent,
         experts=experts_from(flags, layers, ffn),
+        constants=constants_from(flags),
         source="a Megatron command line",
     )
     return replace(shape, name=known_name(shape))
@@ -164,7 +166,6 @@ def whole_layers_from(flags: Given, layers: int) -> tuple[int, ...]:
 
 def latent_from(flags: Given) -> LatentAttention:
     flags.has("--qk-layernorm")
-    flags.has("--rope-type")
     sizes = {name: flags.number(flag, LATENT_DEFAULTS[name]) for name, flag in fields.LATENT_SIZES.items()}
     return LatentAttention(
         query_rank=flags.number("--q-lora-rank") if flags.has("--q-lora-rank") else 0, **sizes

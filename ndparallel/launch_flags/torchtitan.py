@@ -64,6 +64,8 @@ def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
         "it as plan.py; launch it with"
     )
     yield f"torchrun {nodes_of(job, plan)} -m torchtitan.train --module plan --config plan"
+    if job.shape.prediction_layers:
+        yield "Its model has no multi-token prediction, which the plan counts."
     yield '"""'
     yield ""
 

@@ -155,35 +155,6 @@ def test_emitted_flags_read_back_give_the_same_plan(asked):
     assert words.strip(" ;.") in ("", "Not given, so as Megatron-Core 0.19.2 has it:")
 
 
-WHOLE_AND_WINDOWS = ModelShape("m", 6, 64, 4, 4, 16, 128, 512, window=100, whole_layers=(2, 5))
-
-
-def test_windows_are_written_as_megatron_counts_them_and_read_back():
-    """It counts the tokens on the left of a query's own, and says 1 for a layer with a window."""
-    script = emit_megatron(replace(job_of(), shape=WHOLE_AND_WINDOWS), Plan(dp=8))
-    assert '--window-size 99,0 \\\n  --window-attn-skip-freq "([1]*2+[0]*1+[1]*2+[0]*1)"' in script
-    assert plain(read_megatron(script, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
-    every = script.replace('"([1]*2+[0]*1+[1]*2+[0]*1)"', "3")
-    assert plain(read_megatron(every, H100).job.shape) == plain(WHOLE_AND_WINDOWS)
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"norms": "both"}, "norms behind attention and MLP"),
-        ({"norms": "shared", "parallel": True}, "read the same input"),
-        ({"qk_norm": "width"}, "a norm over all heads"),
-        ({"embedding_norm": True}, "a norm of the embedding"),
-        ({"biases": ("head",)}, "a bias of the head"),
-        ({"position": "alibi"}, "position alibi"),
-    ],
-)
-def test_layers_that_megatron_does_not_have_are_refused(changes, said):
-    shape = replace(WHOLE_AND_WINDOWS, **changes)
-    with pytest.raises(UserError, match=said):
-        emit_megatron(replace(job_of(), shape=shape), Plan(dp=8))
-
-
 @pytest.mark.parametrize("gpus, hosts", [(72, 18), (64, 16), (256, 64)])
 def test_an_nvl72_is_launched_on_hosts_of_4(gpus, hosts):
     job = replace(job_of(), hardware=find_hardware("gb200"))

@@ -19,6 +19,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
 from ndparallel.base.words import count
 from ndparallel.planner.models.config import Config
+from ndparallel.planner.models.constants import constants_of
 from ndparallel.planner.models.families import FAMILIES, REFUSED, Family
 from ndparallel.planner.models.parts_of_config import windows
 from ndparallel.planner.models.shape import BIASES, ModelShape
@@ -129,6 +130,7 @@ def build(config: Config, family: Family) -> dict[str, Any]:
         "prediction_layers": config.size_or_zero("prediction_layers"),
         "latent": latent,
         "experts": family.experts(config) if family.experts else None,
+        "constants": constants_of(config.entries),
         **windows(config, family.full_every),
         **words,
     }

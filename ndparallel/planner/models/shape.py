@@ -15,11 +15,12 @@ without and with rotary position; window = so many tokens back attention sees; p
 multi-token prediction (MTP), behind the last layer, that predicts one token further ahead.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from ndparallel.base.errors import UserError
+from ndparallel.planner.models.constants import Constants
 from ndparallel.planner.models.parameters import Parameters
 from ndparallel.planner.models.sizes import checked_choice, checked_size, checked_sizes, near_divisors
 
@@ -153,13 +154,14 @@ class ModelShape:
     prediction_layers: int = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
+    constants: Constants = field(default=Constants(), compare=False)  # of the launch, not of the price
     source: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checked_sizes(self, ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"))
-        for field, choices in CHOICES.items():
-            checked_choice(getattr(self, field), field, choices)
+        for name, choices in CHOICES.items():
+            checked_choice(getattr(self, name), name, choices)
         for bias in self.biases:
             checked_choice(bias, "bias", BIASES)
         checked_size(self.positions, "positions", least=int(self.position == "learned"))

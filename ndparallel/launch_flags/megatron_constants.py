@@ -1,0 +1,144 @@
+"""The constants of a model as flags of Megatron-Core, and back: epsilon, rotary positions, router.
+
+Idea   What config.json says is a flag, or a sentence of the script's header; so is what it leaves to the
+       framework. They change no second, but without them the run trains another model.
+Limit  YaRN only with multi-head latent attention; other scalings than Llama 3's and YaRN are named, not set.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ndparallel.launch_flags.given import Given
+from ndparallel.planner.models.constants import Constants
+from ndparallel.planner.models.shape import ModelShape
+
+NUMBERS = {
+    "norm_epsilon": "--norm-epsilon",
+    "rotary_base": "--rotary-base",
+    "rotary_share": "--rotary-percent",
+}
+ROUTER_NUMBERS = {
+    "router_groups": "--moe-router-num-groups",
+    "router_top_groups": "--moe-router-group-topk",
+    "router_scaling": "--moe-router-topk-scaling-factor",
+    "balance_loss": "--moe-aux-loss-coeff",
+}
+BALANCE, PRE_SOFTMAX = "--moe-router-load-balancing-type", "--moe-router-pre-softmax"
+YARN = {"factor": "--rotary-scaling-factor", "mscale": "--mscale", "mscale_all_dim": "--mscale-all-dim"}
+# what Megatron-Core's own scalings are fixed to
+LLAMA3 = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
+YARN_FIXED = {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}
+# what is asked of every model: its own words, Megatron-Core's default
+ASKED = {"norm_epsilon": ("the norms' epsilon", "1e-05"), "rotary_base": ("the rotary base", "10000")}
+
+
+def constant_flags(shape: ModelShape) -> Iterator[str]:
+    """Flags of all that the file says and Megatron-Core can set."""
+    given = shape.constants
+    for name, flag in NUMBERS.items():
+        value = getattr(given, name)
+        if value is not None and (name == "norm_epsilon" or shape.position == "rotary"):
+            yield f"{flag} {plain(value)}"
+    yield from scaling_flags(shape)
+    yield from router_flags(shape) if shape.experts else ()
+
+
+def scaling_flags(shape: ModelShape) -> Iterator[str]:
+    """Latent attention is YaRN's, or without the fusion that knows no other."""
+    kind = scaling_kind(shape)
+    if kind == "yarn":
+        scaling = shape.constants.scaling
+        yield "--rope-type yarn"
+        yield " ".join(f"{flag} {plain(scaling[key])}" for key, flag in YARN.items() if key in scaling)
+    elif shape.latent:
+        yield "--rope-type rope --no-rope-fusion"
+    if kind == "llama3":
+        yield f"--use-rope-scaling --rope-scaling-factor {plain(shape.constants.scaling['factor'])}"
+
+
+def scaling_kind(shape: ModelShape) -> str:
+    """How rotary positions are scaled, if Megatron-Core can do it; else nothing."""
+    scaling = shape.constants.scaling
+    fixed = {"yarn": YARN_FIXED, "llama3": LLAMA3}.get(scaling.get("type", ""))
+    if fixed is None or "factor" not in scaling or (scaling["type"] == "yarn") != bool(shape.latent):
+        return ""
+    return scaling["type"] if all(scaling.get(key, value) == value for key, value in fixed.items()) else ""
+
+
+def router_flags(shape: ModelShape) -> Iterator[str]:
+    """Softmax over all experts before the choice is what leaves weights as they are; with one expert it is
+    all that can be."""
+    given, some = shape.constants, shape.experts
+    assert some
+    before = not some.router_bias and (given.renormalized is False or some.top_k == 1)
+    yield PRE_SOFTMAX if before else ""
+    if (given.router_groups or 1) > 1:
+        yield " ".join(
+            f"{ROUTER_NUMBERS[name]} {plain(getattr(given, name) or 1)}"
+            for name in ("router_groups", "router_top_groups")
+        )
+    if given.router_scaling not in (None, 1) and (before or some.router_bias):
+        yield f"{ROUTER_NUMBERS['router_scaling']} {plain(given.router_scaling)}"
+    if given.balance_loss:
+        kind = "seq_aux_loss" if given.balance_by_sequence else "aux_loss"
+        yield f"{BALANCE} {kind} {ROUTER_NUMBERS['balance_loss']} {plain(given.balance_loss)}"
+
+
+def constant_remarks(shape: ModelShape, release: str) -> Iterator[str]:
+    """What the file says and no flag does, and what it does not say."""
+    given = shape.constants
+    named = [f"{key} {value}" for key, value in given.others]
+    if given.rotary_scaling and not scaling_kind(shape):
+        named.append(f"rope_scaling {', '.join(f'{key} {value}' for key, value in given.rotary_scaling)}")
+    if named:
+        yield f"{release} has no flags for what its config says of {'; '.join(named)}: mend the model there."
+    silent = [
+        f"{what} ({default})"
+        for name, (what, default) in ASKED.items()
+        if getattr(given, name) is None and (name == "norm_epsilon" or shape.position == "rotary")
+    ]
+    silent += ["the router's balance loss (0)"] * bool(shape.experts and given.balance_loss is None)
+    if silent:
+        yield f"Not said by the model, so as {release} has it: {', '.join(silent)}."
+
+
+def plain(value: Any) -> str:
+    """A number as argparse takes it: 500000, 0.707, 1e-05."""
+    if not isinstance(value, int | float):
+        return str(value)
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def constants_from(flags: Given) -> Constants:
+    """The constants that a command line gives."""
+    numbers: dict[str, Any] = {
+        name: flags.fraction(flag)
+        for name, flag in (NUMBERS | ROUTER_NUMBERS).items()
+        if flags.has(flag) and is_number(flags.text(flag))
+    }
+    for flag in ("--no-rope-fusion", "--moe-router-score-function"):
+        flags.has(flag)
+    return Constants(
+        **numbers,
+        rotary_scaling=scaling_from(flags),
+        renormalized=False if flags.has(PRE_SOFTMAX) else None,
+        balance_by_sequence=(flags.text(BALANCE) or "") == "seq_aux_loss" or None,
+    )
+
+
+def scaling_from(flags: Given) -> tuple[tuple[str, Any], ...]:
+    if flags.text("--rope-type") == "yarn":
+        given = [(key, flags.text(flag)) for key, flag in YARN.items()]
+        return (("type", "yarn"), *((key, float(text)) for key, text in given if text and is_number(text)))
+    factor = flags.text("--rope-scaling-factor") or "8"
+    if flags.has("--use-rope-scaling") and is_number(factor):
+        return (("type", "llama3"), ("factor", float(factor)))
+    return ()
+
+
+def is_number(text: str | None) -> bool:
+    try:
+        float(text or "")
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,103 @@
+"""What a config.json says of a model beside its sizes: numbers that change no second and no byte, and without
+which a launch script would train another model.
+
+The idea: they are read here, carried along in the ModelShape, and written where a framework is launched. The
+limit: None is "the file does not say", and no default is taken.
+
+Glossary: base, share, scaling = of rotary positions: the base of the wavelengths, the part of a head that is
+turned, how a longer sequence is met; renormalized = the chosen experts' weights sum to 1.
+"""
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ndparallel.base.errors import UserError
+
+KEYS = {
+    "norm_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+    "rotary_base": ("rope_theta", "rotary_emb_base"),
+    "rotary_share": ("partial_rotary_factor", "rotary_pct"),
+    "router_scaling": ("routed_scaling_factor",),
+    "router_groups": ("n_group",),
+    "router_top_groups": ("topk_group",),
+    "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
+}
+FLAGS = {"renormalized": "norm_topk_prob", "balance_by_sequence": "seq_aux"}
+SCALING = ("rope_scaling", "rope_parameters")  # before and since transformers 5
+OTHERS = (  # of which no framework here has a flag
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "query_pre_attn_scalar",
+    "attention_multiplier",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "logit_scale",
+    "clip_qkv",
+    "no_rope_layer_interval",
+    "rope_local_base_freq",
+)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Numbers of a model; None where its file does not say. `others` are keys with their values, as they
+    stand in the file."""
+
+    norm_epsilon: float | None = None
+    rotary_base: float | None = None
+    rotary_share: float | None = None
+    rotary_scaling: tuple[tuple[str, Any], ...] = ()
+    router_scaling: float | None = None
+    router_groups: float | None = None
+    router_top_groups: float | None = None
+    renormalized: bool | None = None
+    balance_loss: float | None = None
+    balance_by_sequence: bool | None = None
+    others: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def scaling(self) -> dict[str, Any]:
+        return dict(self.rotary_scaling)
+
+
+def constants_of(entries: Mapping[str, Any]) -> Constants:
+    """Read the constants of a config.json. Raises UserError for what is no number, or no true or false."""
+    scaling = rotary_scaling(entries)
+    entries = {**scaling, **entries}
+    found: dict[str, Any] = {name: number_of(entries, keys) for name, keys in KEYS.items()}
+    found |= {name: truth_of(entries, key) for name, key in FLAGS.items()}
+    kept = tuple((key, entries[key]) for key in OTHERS if entries.get(key) not in (None, False, 1))
+    own = tuple(
+        (key, value) for key, value in scaling.items() if key not in ("rope_theta", "rope_type", "type")
+    )
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    scaled = () if kind == "default" else (("type", kind), *own)
+    return Constants(**found, rotary_scaling=scaled, others=kept)
+
+
+def rotary_scaling(entries: Mapping[str, Any]) -> dict[str, Any]:
+    given: Any = next((entries[key] for key in SCALING if entries.get(key) is not None), {})
+    if not isinstance(given, dict):
+        raise UserError(f"rope_scaling must be an object with keys, not {reprlib.repr(given)}.")
+    return {key: value for key, value in given.items() if isinstance(value, int | float | str)}
+
+
+def number_of(entries: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
+    key = next((key for key in keys if entries.get(key) is not None), "")
+    if not key:
+        return None
+    if isinstance(entries[key], bool) or not isinstance(entries[key], int | float):
+        raise UserError(f"{key} must be a number, not {reprlib.repr(entries[key])}.")
+    if not 0 <= entries[key] < 1e18:
+        raise UserError(f"{key} is {reprlib.repr(entries[key])}; it must be from 0 to 1e+18.")
+    return float(entries[key])
+
+
+def truth_of(entries: Mapping[str, Any], key: str) -> bool | None:
+    value = entries.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise UserError(f"{key} must be true or false, not {reprlib.repr(value)}.")
+    return value

@@ -1,0 +1,51 @@
+"""Plans of many kinds that Megatron-Core can launch: dense and with experts, latent attention, windows,
+prediction layers, every axis, every stage of ZeRO."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import why_not
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import find_stack
+
+MODELS = (
+    *("gpt2-xl", "megatron-22b", "llama-3-8b", "llama-3-405b", "mistral-7b", "qwen2-7b", "qwen3-32b"),
+    *("mixtral-8x7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v2", "deepseek-v3"),
+)
+PLANS = (
+    Plan(dp=8),
+    Plan(tp=2, pp=2, dp=4, zero=1, sequence_parallel=True),
+    Plan(tp=2, cp=2, dp=4, zero=1, sequence_parallel=True, recompute="selective"),
+    Plan(pp=4, dp=8, chunks=2, zero=1, schedule="interleaved", recompute="full", recompute_layers=1),
+    Plan(dp=16, zero=3),
+    Plan(dp=16, zero=3, shards=8, recompute="full"),
+    Plan(dp=16, zero=2, micro_batch=2),
+    Plan(tp=4, pp=3, dp=2, zero=1, sequence_parallel=True),
+)
+
+
+def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
+    """Up to `most` of them, each with its name, the models in turn."""
+    kept = 0
+    for plan, model in product(PLANS, MODELS):
+        shape = find_model(model)
+        plan = replace(plan, ep=4 if shape.experts and plan.dp % 4 == 0 else 1)
+        sequence = 1024 if shape.position == "learned" else 4096
+        batch = plan.dp * plan.micro_batch * 12
+        job = TrainingJob(shape, find_hardware("h100"), find_stack("megatron-core"), sequence, batch)
+        job = replace(job, dtype="fp8") if kept % 7 == 3 else job
+        if kept < most and not [*why_not(job, plan)] and can_be_emitted(job, plan):
+            kept += 1
+            yield f"{model} {plan}", job, plan
+
+
+def can_be_emitted(job: TrainingJob, plan: Plan) -> bool:
+    try:
+        return bool(emit_megatron(job, plan))
+    except UserError:
+        return False
