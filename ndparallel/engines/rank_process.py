@@ -1,7 +1,7 @@
 """The life of one rank's process: run one task after another until the launcher ends it.
 
-Limit  Ctrl-C is the launcher's to handle. Should the launcher die, the kernel ends this process (Linux), or a
-       thread that does nothing else.
+Limit  Ctrl-C is the launcher's to handle. Should the launcher die, the kernel ends this process (Linux), or,
+       where the kernel cannot, a thread that does nothing else.
 
 Glossary
     lifeline   a pipe whose writing end only the launcher keeps: it closes when the launcher ends, in whatever
@@ -36,10 +36,13 @@ class Lifeline:
     def __getstate__(self) -> dict:
         return {"reader": self.reader}  # a rank that is spawned gets no more
 
-    def watch(self) -> None:
-        """End this process with the launcher's."""
+    def let_go(self) -> None:
+        """Close the writing end that this process has inherited."""
         if hasattr(self, "writer"):
             self.writer.close()
+
+    def watch(self) -> None:
+        """End this process with the launcher's, by a thread that costs as much as a tenth of the start."""
         threading.Thread(target=self._end, daemon=True).start()
 
     def _end(self) -> None:
@@ -86,10 +89,11 @@ def _keep_to_a_core(rank: int, world_size: int) -> None:
 
 
 def _end_with_launcher(settings: RankSettings) -> None:
-    settings.lifeline.watch()
+    settings.lifeline.let_go()
     launcher = multiprocessing.parent_process()
-    if launcher and launcher.pid and settings.launcher_is_main_thread:  # other threads may end before it
-        end_with_parent(launcher.pid)
+    is_main = settings.launcher_is_main_thread  # other threads may end before the launcher does
+    if not (is_main and launcher and launcher.pid and end_with_parent(launcher.pid)):
+        settings.lifeline.watch()
 
 
 def _next_task(channel: Channel, launcher: Connection) -> tuple[int, ProgramReference, bytes]:

@@ -35,11 +35,13 @@ def keep_to_core(core: int) -> None:
         os.sched_setaffinity(0, {core})
 
 
-def end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> bool:
     """On Linux, let the kernel end this process when the thread that has started it ends, even one that is
-    stopped."""
-    if sys.platform == "linux" and os.getppid() == parent:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    stopped. Return whether it will: not where there is another kernel, or the parent has ended before."""
+    if sys.platform != "linux" or os.getppid() != parent:
+        return False
+    refused = ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return not refused and os.getppid() == parent
 
 
 @functools.cache
