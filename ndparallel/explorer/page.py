@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("draw.js", "state.js", "cut.js", "timeline.js", "schedule.js", "main.js")
+SCRIPTS = ("draw.js", "state.js", "cut.js", "timeline.js", "schedule.js", "ring.js", "main.js")
 STYLES = ("style.css",)
 
 

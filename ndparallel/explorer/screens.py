@@ -1,14 +1,18 @@
 """The screens of the page, by the name that it asks for."""
 
-from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY
-from ndparallel.explorer import cut, schedules
+from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY, OTHER
+from ndparallel.explorer import cut, rings, schedules
 
-SCREENS = {"cut": cut.answer, "schedule": schedules.answer}
+SCREENS = {"cut": cut.answer, "schedule": schedules.answer, "ring": rings.answer}
 
 
 def known() -> dict:
     """Return what the page knows before it asks: colours, and what it begins with."""
-    paints = {**ACTIVITIES, **{f"memory {kind}": paint for kind, paint in MEMORY.items()}}
+    paints = {
+        **ACTIVITIES,
+        "other": ACTIVITIES[OTHER],
+        **{f"memory {kind}": paint for kind, paint in MEMORY.items()},
+    }
     return {
         "paints": {name: [paint.light, paint.dark, paint.letter] for name, paint in paints.items()},
         "ground": GROUND,

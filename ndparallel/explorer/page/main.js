@@ -1,9 +1,11 @@
 // The screens, and what leads from one to the other.
 
-const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], schedule: ["Schedule", showSchedule] };
+const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule] };
+
+const SAME = ["cut", "timeline"]; // screens of one set-up
 
 function tabs(current, setup) {
-  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => go(name, name === "schedule" || current === "schedule" ? {} : without(setup, "from", "to")) }, words);
+  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => go(name, SAME.includes(name) && SAME.includes(current) ? without(setup, "from", "to") : {}) }, words);
   document.getElementById("tabs").replaceChildren(...Object.entries(SCREENS).map(tab));
 }
 

@@ -78,6 +78,6 @@ def check_shape(shape: ModelShape, sequence: int) -> None:
     others += ["head_dim"] * (shape.head_dim * shape.heads != shape.hidden)
     if others:
         raise UserError(
-            f"{shape.name} is not built like Llama, as the lessons' model is, in its {listed(others)}: name a "
-            "model that is, or plan with other --software."
+            f"{shape.name} is not built like Llama, as the lessons' model is, in its {listed(others)}: name "
+            "a model that is, or plan with other --software."
         )

@@ -1,0 +1,121 @@
+"""The screen "Ring": a collective hop by hop, its algorithms side by side, and which one is fastest when.
+
+Idea   The collective is executed on boards that show whose parts they hold; its algorithms are measured like
+       the command measures them, and priced for a range of sizes by the planner's own prices.
+Limit  At most 8 ranks, one for each letter.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from collectives import ALGORITHMS, Group
+from gpu import CLASSROOM, Hardware, si
+from ndparallel.base.errors import UserError
+from ndparallel.collective import hops
+from ndparallel.collective.algorithms import candidates
+from ndparallel.collective.prices import price
+from ndparallel.collective.runs import measure
+from ndparallel.explorer.setup import Knob, checked, command, stops
+from ndparallel.hardware.accelerator import find_hardware
+
+WHAT, WHERE = "what is said", "who talks"
+COLLECTIVES = tuple(name for name in ALGORITHMS if name != "barrier")
+NAMES = tuple(dict.fromkeys(name for each in COLLECTIVES for name in ALGORITHMS[each]))
+SIZES = ("1e3", "1e4", "1e5", "1e6", "1e7", "1e8", "1e9")
+KNOBS = (
+    Knob("collective", "", COLLECTIVES, "all_reduce", "what is done together", WHAT),
+    Knob("algorithm", "--algorithm", NAMES, "ring", "how", WHAT),
+    Knob("bytes", "--bytes", SIZES, "1e6", "bytes of the whole array", WHAT),
+    Knob("ranks", "--ranks", (2, 3, 4, 5, 6, 7, 8), 4, "GPUs", WHERE),
+    Knob("gpus_per_node", "--gpus-per-node", (1, 2, 4, 8), 8, "GPUs in a node", WHERE),
+    Knob(
+        "hardware",
+        "--hardware",
+        ("classroom", "pocket", "a100", "h100", "b200"),
+        "h100",
+        "whose links",
+        WHERE,
+    ),
+)
+BRACKETS, OUTLINE = "[ ] has", "What has an outline has"  # on the terminal, and on the page
+CURVE = np.unique(np.geomspace(1e2, 1e10, 49).astype(np.int64))
+
+
+def answer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Execute one collective with one algorithm, measure all algorithms, and price them by size."""
+    setup = checked(KNOBS, given)
+    if setup["algorithm"] not in ALGORITHMS[setup["collective"]]:
+        setup["algorithm"] = next(iter(ALGORITHMS[setup["collective"]]))
+    head = {"command": words(setup), "knobs": list(stops(KNOBS, setup, refusal))}
+    if reason := refusal(setup):
+        return head | {"reason": reason}
+    group, hardware, nbytes = group_of(setup), hardware_of(setup), int(float(setup["bytes"]))
+    show = hops.watch(setup["collective"], setup["algorithm"], group, hardware, nbytes)
+    return head | {
+        "idea": f"{hops.idea(show)} {hops.legend(show).replace(BRACKETS, OUTLINE)}",
+        "conclusion": hops.conclusion(show),
+        "frames": list(frames(show)),
+        "algorithms": list(measured(setup["collective"], group, hardware, nbytes)),
+        "curves": curves(setup["collective"], group, hardware),
+        "bytes": nbytes,
+    }
+
+
+def words(setup: Mapping[str, Any]) -> str:
+    knobs = [knob for knob in KNOBS if knob.name != "collective"]
+    return command(f"ndparallel collective {setup['collective']}", knobs, setup) + " --show"
+
+
+def group_of(setup: Mapping[str, Any]) -> Group:
+    return Group("collective", tuple(range(setup["ranks"])))
+
+
+def hardware_of(setup: Mapping[str, Any]) -> Hardware:
+    hardware = CLASSROOM if setup["hardware"] == "classroom" else find_hardware(setup["hardware"])
+    return replace(hardware, gpus_per_node=setup["gpus_per_node"])
+
+
+def refusal(setup: Mapping[str, Any]) -> str:
+    """Say why an algorithm cannot be had here; nothing where it can."""
+    if setup["algorithm"] not in ALGORITHMS[setup["collective"]]:
+        return f"{setup['collective']} has {', '.join(ALGORITHMS[setup['collective']])}."
+    try:
+        there = candidates(setup["collective"], group_of(setup), hardware_of(setup))
+    except UserError as error:
+        return str(error)
+    if setup["algorithm"] not in there:
+        return f"{setup['algorithm']} needs several nodes, with equally many GPUs in each, and more than one."
+    return ""
+
+
+def frames(show: hops.Show) -> Iterator[dict[str, Any]]:
+    """Yield every instant at which messages arrive: what each rank holds, cell by cell, and who sent what."""
+    cells = hops.cells_of(show)
+    for frame in show.frames:
+        yield {
+            "seconds": frame.seconds,
+            "text": si(frame.seconds, "s"),
+            "boards": [[hops.name(show, int(value)) for value in board[cells]] for board in frame.boards],
+            "arrivals": [[source, rank] for rank, (source, _) in sorted(frame.arrivals.items())],
+        }
+
+
+def measured(collective: str, group: Group, hardware: Hardware, nbytes: int) -> Iterator[dict[str, Any]]:
+    for name in candidates(collective, group, hardware):
+        row = measure(collective, name, group, hardware, nbytes, "inline")
+        yield asdict(row) | {"text": si(row.seconds, "s"), "sent": si(row.bytes_sent_per_rank, "B")}
+
+
+def curves(collective: str, group: Group, hardware: Hardware) -> dict[str, Any]:
+    """Return the seconds of every algorithm by size."""
+    names = candidates(collective, group, hardware)
+    return {
+        "bytes": CURVE.tolist(),
+        "seconds": {
+            name: np.broadcast_to(price(collective, name, group, hardware, CURVE), CURVE.shape).tolist()
+            for name in names
+        },
+    }

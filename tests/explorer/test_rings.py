@@ -1,0 +1,57 @@
+"""Claims about "Ring": its seconds are the command's, and what it draws is what was executed."""
+
+import json
+import shlex
+
+import pytest
+
+from ndparallel.commands.command_line import main
+from ndparallel.explorer import rings
+
+SETUPS = [
+    {},
+    {"collective": "all_reduce", "algorithm": "hierarchical", "ranks": 8, "gpus_per_node": 4},
+    {"collective": "broadcast", "algorithm": "chain", "hardware": "classroom", "bytes": "1e4"},
+    {"collective": "all_to_all", "algorithm": "direct", "ranks": 3},
+]
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_the_pages_seconds_are_those_of_its_command(capsys, setup):
+    answer = rings.answer(setup)
+    program, *words = shlex.split(answer["command"])
+    assert program == "ndparallel" and words[-1] == "--show"
+    if "classroom" in words:
+        assert main(words) == 0
+        assert answer["conclusion"] in capsys.readouterr().out
+        return
+    assert main([*words[:-1], "--json"]) == 0
+    theirs = json.loads(capsys.readouterr().out)
+    (mine,) = [row for row in answer["algorithms"] if row["algorithm"] == theirs["algorithm"]]
+    assert {key: mine[key] for key in ("seconds", "bytes_sent_per_rank", "messages_per_rank")} == {
+        key: theirs[key] for key in ("seconds", "bytes_sent_per_rank", "messages_per_rank")
+    }
+
+
+def test_a_ring_of_four_sums_in_three_hops_and_hands_on_in_three():
+    frames = rings.answer({})["frames"]
+    assert len(frames) == 7
+    assert all(frame["arrivals"] == [[3, 0], [0, 1], [1, 2], [2, 3]] for frame in frames[1:])
+    assert frames[0]["boards"] == [[letter] * 4 for letter in "abcd"]
+    assert frames[3]["boards"][0].count("abcd") == 1
+    assert frames[-1]["boards"] == [["abcd"] * 4] * 4
+
+
+def test_an_algorithm_that_cannot_be_had_says_why():
+    answer = rings.answer({"algorithm": "hierarchical", "ranks": 4, "gpus_per_node": 8})
+    assert "needs several nodes" in answer["reason"] and answer["knobs"]
+
+
+def test_of_an_algorithm_that_a_collective_has_not_its_first_is_shown():
+    assert "--algorithm one-by-one" in rings.answer({"collective": "broadcast"})["command"]
+
+
+def test_the_curves_cross_where_another_algorithm_becomes_the_fastest():
+    curves = rings.answer({"ranks": 8})["curves"]
+    best = [min(curves["seconds"], key=lambda name: curves["seconds"][name][at]) for at in (0, -1)]
+    assert best[0] != best[1]
