@@ -59,6 +59,7 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         action="store_true",
         help="arrays have no content: all messages, clocks and memory, and no numbers",
     )
+    option("--tied", action="store_true", help="embedding and head share one table, as in GPT-2")
     option(
         "--batch",
         type=int,
@@ -149,14 +150,15 @@ def model_from(arguments: argparse.Namespace) -> ModelConfig:
         raise UserError(f"a sequence of {arguments.sequence} tokens cannot be; choose 1 or more.")
     if arguments.model is None:
         model = MODEL_SIZES[arguments.model_size]
-        return model.replace(sequence=arguments.sequence or model.sequence)
+        return model.replace(sequence=arguments.sequence or model.sequence, tied=arguments.tied)
     if not arguments.sizes_only:
         raise UserError(f"--model {arguments.model} is run without its numbers: add --sizes-only.")
     # only where a real model is asked for
     from ndparallel.planner.lesson_runs.model import config_of_shape
     from ndparallel.planner.models.presets import find_model
 
-    return config_of_shape(find_model(arguments.model), arguments.sequence or LONG_SEQUENCE)
+    config = config_of_shape(find_model(arguments.model), arguments.sequence or LONG_SEQUENCE)
+    return config.replace(tied=config.tied or arguments.tied)
 
 
 def engine_from(arguments: argparse.Namespace) -> str:

@@ -209,6 +209,8 @@ class LocalExperts(Unit):
     replicas like any other.
     """
 
+    is_experts = True
+
     def __init__(self, name: str, context: Context) -> None:
         config, tp, ep = context.config, context.tp, context.ep
         h, ffn = config.hidden, config.expert_ffn

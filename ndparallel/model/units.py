@@ -189,6 +189,8 @@ class Unit:
     later, backward_weight(microbatch). Gradients are added to what `g` holds.
     """
 
+    is_experts = False  # which fewer ranks hold than everything else, and average
+
     def __init__(self, name: str, context: Context, parameters: list[Parameter]) -> None:
         self.name, self.context, self.gpu, self.parameters = name, context, context.gpu, parameters
         self.size = sum(parameter.size for parameter in parameters)
@@ -196,7 +198,7 @@ class Unit:
         self.g: dict[str, np.ndarray] = {}
         self.saved: dict[Any, Saved] = {}
         self.event_names: dict[tuple[str, str], str] = {}
-        self.inner: list[Unit] = []  # units inside, whose gradients are averaged over other ranks
+        self.inner: list[Unit] = []  # units inside, with buckets of their own
         self.defers = True
 
     def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:

@@ -4,6 +4,8 @@ vocabulary.
 Idea   A rank looks up the rows that it has, and one sum completes them. The loss needs the logits' maximum
        and sum over tp, and never the logits of other ranks.
 Cost   As in layers.py, beside the mathematics.
+Limit  Tied embeddings are two equal tables, also where one rank has both ends: it holds, reduces and steps
+       two, where Megatron and torch have one.
 """
 
 import numpy as np
@@ -21,6 +23,23 @@ def table(context: Context, index: tuple[slice, ...]) -> Parameter:
     )
 
 
+class Table(Unit):
+    """The table of tied embeddings, as one end of the model has it. It is a unit of its own inside embedding
+    and head, so that its bucket is cut into the same shards at both ends (as Megatron-Core's is,
+    megatron/core/distributed/param_and_grad_buffer.py)."""
+
+    def __init__(self, name: str, context: Context, index: tuple[slice, ...]) -> None:
+        super().__init__(name, context, [table(context, index)])
+
+    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"logits": named["table"]}
+
+
+def with_table(end: Unit) -> Unit:
+    """Return the unit that has the embedding's or the head's table: the one inside, where it is tied."""
+    return end.inner[0] if end.inner else end
+
+
 def held(symbols: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
     """Return which symbols are in this slice of the vocabulary, and their places in it; 0 for the others."""
     mine = (symbols >= rows.start) & (symbols < rows.stop)
@@ -34,7 +53,8 @@ class Embedding(Unit):
         config = context.config
         self.rows = part(config.vocab, context.tp.size, context.tp.index)
         index = (self.rows, slice(0, config.hidden))
-        super().__init__(name, context, [table(context, index)])
+        super().__init__(name, context, [] if config.tied else [table(context, index)])
+        self.inner += [Table(f"{name}.tied", context, index)] * config.tied
 
     def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
         """(s, b) to (s, b, h)."""
@@ -42,7 +62,7 @@ class Embedding(Unit):
         self.elementwise("lookup", tokens.size * self.context.config.hidden, 2)
         self.keep(microbatch).keep(tokens=tokens)
         mine, places = held(tokens, self.rows)
-        x = self.w["table"][places]
+        x = with_table(self).w["table"][places]
         x[~mine] = 0
         return self.context.tp.row_output(x)
 
@@ -62,7 +82,7 @@ class Embedding(Unit):
         dy, tokens = self.context.tp.row_output_backward(dy), self.keep(microbatch).take("tokens")
         self.elementwise("lookup weight", dy.size, 3)
         mine, places = held(tokens, self.rows)
-        np.add.at(self.g["table"], places[mine], dy[mine])
+        np.add.at(with_table(self).g["table"], places[mine], dy[mine])
 
 
 class Head(Unit):
@@ -72,15 +92,9 @@ class Head(Unit):
         h, vocab = context.config.hidden, context.config.vocab
         self.rows = part(vocab, context.tp.size, context.tp.index)
         index = (self.rows, slice(0, h))
-        logits = (
-            table(context, index)
-            if context.config.tied
-            else Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
-        )
-        super().__init__(name, context, [norm_parameter(f"{name}.norm", context), logits])
-
-    def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"logits": named["table"]} if self.context.config.tied else {}
+        tied, logits = context.config.tied, Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
+        super().__init__(name, context, [norm_parameter(f"{name}.norm", context), *[logits] * (not tied)])
+        self.inner += [Table(f"{name}.tied", context, index)] * tied
 
     def forward(self, x: np.ndarray, microbatch: int) -> float:
         """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""
@@ -88,7 +102,8 @@ class Head(Unit):
         tp, targets = self.context.tp, self.context.targets[microbatch]
         normed = self.norm("norm", x)
         gathered = tp.column_input(normed)
-        logits = self.matmul("logits", rows(gathered), self.w["logits"].T).reshape(*targets.shape, -1)
+        logits = self.matmul("logits", rows(gathered), with_table(self).w["logits"].T)
+        logits = logits.reshape(*targets.shape, -1)
         self.elementwise("cross_entropy", logits.size, 2)
         logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
         mine, places = held(targets, self.rows)
@@ -109,7 +124,8 @@ class Head(Unit):
         self.elementwise("cross_entropy", probabilities.size, 2)
         dlogits = self.less_targets(probabilities, targets)
         dlogits *= self.context.loss_scale / targets.size
-        dgathered = self.matmul("logits", rows(dlogits), self.w["logits"]).reshape(*targets.shape, -1)
+        dgathered = self.matmul("logits", rows(dlogits), with_table(self).w["logits"])
+        dgathered = dgathered.reshape(*targets.shape, -1)
         if self.defers:
             saved.keep(dlogits=dlogits)
         else:
@@ -124,7 +140,8 @@ class Head(Unit):
     def add_weight(self, dlogits: np.ndarray, saved: Saved) -> None:
         normed = saved.take("normed")
         gathered = self.context.tp.gather(normed) if self.context.tp.regathers else normed
-        self.g["logits"] += self.matmul("logits weight", rows(dlogits).T, rows(gathered))
+        gradient = self.matmul("logits weight", rows(dlogits).T, rows(gathered))
+        with_table(self).g["logits"] += gradient
 
     def less_targets(self, probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Take 1 off the targets' probabilities, in place."""

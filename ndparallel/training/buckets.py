@@ -28,12 +28,40 @@ from ndparallel.model.units import Unit
 from ndparallel.parallel.slices import part
 
 
-class Bucket:
+class UnitRun:
+    """A run of units, and the passes through it."""
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = units
+
+    def filled_by(self, unit: Unit) -> bool:
+        """Return whether this unit's backward pass completes the bucket."""
+        return unit is self.units[0]
+
+    def forward(self, x, microbatch: int):
+        for unit in self.units:
+            x = unit.forward(x, microbatch)
+        return x
+
+    def backward(self, dy, microbatch: int):
+        for unit in reversed(self.units):
+            dy = unit.backward(dy, microbatch)
+        return dy
+
+    def sum_shared(self) -> None:
+        """Sum over tp the gradients that its ranks share, before anything is averaged over dp."""
+        self.units[0].context.tp.sum_shared(
+            pair for unit in self.units for pair in unit.parameter_gradients()
+        )
+
+
+class Bucket(UnitRun):
     """A DDP bucket: whole weights and whole gradients on every rank. `owned` is the part that this rank's
     optimizer steps."""
 
     def __init__(self, gpu: GPU, units: list[Unit], group: Group, seed: int) -> None:
-        self.gpu, self.units, self.group, self.seed = gpu, units, group, seed
+        super().__init__(units)
+        self.gpu, self.group, self.seed = gpu, group, seed
         self.dtype = units[0].context.dtype
         self.size = sum(unit.size for unit in units)
         self.shard = part(self.size, group.size, group.index(gpu.rank))
@@ -76,10 +104,6 @@ class Bucket:
     def parts(self) -> list["Bucket"]:
         return [self]
 
-    def filled_by(self, unit: Unit) -> bool:
-        """Return whether this unit's backward pass completes the bucket."""
-        return unit is self.units[0]
-
     @property
     def owned_weights(self) -> np.ndarray:
         return self.weights[self.owned]
@@ -99,22 +123,6 @@ class Bucket:
 
     def clear_gradients(self) -> None:
         self.owned_gradients[:] = 0
-
-    def forward(self, x, microbatch: int):
-        for unit in self.units:
-            x = unit.forward(x, microbatch)
-        return x
-
-    def backward(self, dy, microbatch: int):
-        for unit in reversed(self.units):
-            dy = unit.backward(dy, microbatch)
-        return dy
-
-    def sum_shared(self) -> None:
-        """Sum over tp the gradients that its ranks share, before anything is averaged over dp."""
-        self.units[0].context.tp.sum_shared(
-            pair for unit in self.units for pair in unit.parameter_gradients()
-        )
 
     def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
         return all_reduce(
@@ -235,37 +243,31 @@ def usual_algorithm(group: Group, hardware: Hardware) -> str:
     return "hierarchical" if "hierarchical" in candidates("all_reduce", group, hardware) else "ring"
 
 
-class BucketPair:
-    """A bucket of units that have experts inside. Fewer ranks hold the same experts than the same everything
-    else, so the experts are a bucket of their own, over another group; it goes wherever the first one
-    goes."""
+class BucketParts(UnitRun):
+    """The buckets of units that have units inside, which go wherever the first one goes. Experts are a bucket
+    of their own because fewer ranks hold the same ones than the same everything else; so is the table of tied
+    embeddings, which the ranks at both ends of a pipeline cut alike."""
 
-    def __init__(self, outer: Bucket, experts: Bucket) -> None:
-        self.parts: list[Any] = [outer, experts]
-        self.units = outer.units
-        self.filled_by, self.forward, self.backward, self.sum_shared = (
-            outer.filled_by,
-            outer.forward,
-            outer.backward,
-            outer.sum_shared,
-        )
+    def __init__(self, units: list[Unit], parts: list[Bucket]) -> None:
+        super().__init__(units)
+        self.parts: list[Any] = parts
 
-    def both(self, verb: str, *arguments: Any, async_op: bool = False):
-        """Start a collective on both buckets; then wait, unless `async_op` is given."""
+    def all(self, verb: str, *arguments: Any, async_op: bool = False):
+        """Start a collective on all parts; then wait, unless `async_op` is given."""
         handles = Handles([getattr(part, verb)(*arguments, async_op=True) for part in self.parts])
         return handles if async_op else handles.wait()
 
     def all_reduce(self, algorithm: str | None = None, async_op: bool = False):
-        return self.both("all_reduce", algorithm, async_op=async_op)
+        return self.all("all_reduce", algorithm, async_op=async_op)
 
     def reduce_scatter(self, async_op: bool = False):
-        return self.both("reduce_scatter", async_op=async_op)
+        return self.all("reduce_scatter", async_op=async_op)
 
     def all_gather(self, async_op: bool = False):
-        return self.both("all_gather", async_op=async_op)
+        return self.all("all_gather", async_op=async_op)
 
     def gather(self, async_op: bool = False):
-        return self.both("gather", async_op=async_op)
+        return self.all("gather", async_op=async_op)
 
     def stage(self) -> None:
         for bucket in self.parts:
@@ -286,11 +288,18 @@ class Handles(list[Handle]):
 
 def make_bucket(
     kind: type[Bucket], gpu: GPU, units: list[Unit], group: Group, expert_group: Group, seed: int
-) -> Bucket | BucketPair:
-    """Build a bucket over `group`, and one over `expert_group` for the experts inside its units."""
-    bucket = kind(gpu, units, group, seed)
+) -> Bucket | BucketParts:
+    """Build a bucket over `group`, one for each table of tied embeddings inside its units, and one over
+    `expert_group` for the experts."""
     inner = [inner for unit in units for inner in unit.inner]
-    return BucketPair(bucket, kind(gpu, inner, expert_group, seed)) if inner else bucket
+    if not inner:
+        return kind(gpu, units, group, seed)
+    parts = [
+        ([unit for unit in units if unit.size], group),
+        *(([unit], group) for unit in inner if not unit.is_experts),
+        ([unit for unit in inner if unit.is_experts], expert_group),
+    ]
+    return BucketParts(units, [kind(gpu, some, over, seed) for some, over in parts if some])
 
 
 def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:

@@ -15,20 +15,20 @@ import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import GPU
-from ndparallel.base.errors import UserError
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import data
 from ndparallel.model.nonfinite import NonFiniteWatch, Origin
 from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.stages import stage_units
 from ndparallel.model.units import Context, Routed, SizeOnlyContext, Unit
+from ndparallel.model.vocabulary import Table
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import Parameter
 from ndparallel.parallel.tensor import TensorParallel
 from ndparallel.pipeline.actions import Action
-from ndparallel.training.buckets import Bucket, BucketPair, ShardedOptimizer, make_bucket, wrap
+from ndparallel.training.buckets import Bucket, BucketParts, make_bucket, wrap
 from ndparallel.training.job import Job
 from ndparallel.training.pipeline_stages import Stages, schedule_of
 
@@ -66,15 +66,11 @@ class Replica:
         self.context = self.make_context()
         self.stages = self.make_stages()
         self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
-        if job.model.tied and issubclass(bucket, ShardedOptimizer):
-            raise UserError(
-                "tied embeddings need whole gradients to be summed: choose DDP, not ZeRO or FSDP."
-            )
         groups = averaging_groups(job.mesh, gpu.rank)
         self.buckets = [
             make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)
         ]
-        self.on_their_way: dict[Bucket | BucketPair, Any] = {}
+        self.on_their_way: dict[Bucket | BucketParts, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
         weights = [part.owned_weights for part in self.parts]
         self.optimizer = OPTIMIZERS[job.optimizer](gpu, weights, job.learning_rate)
@@ -147,8 +143,9 @@ class Replica:
         self.context.tp.sum_shared(pair for unit in self.units for pair in unit.parameter_gradients())
 
     def sum_tied(self) -> None:
-        """Sum the gradients of embedding and head, which hold equal tables, so that the tables stay equal."""
-        tables = [unit.g["table"] for unit in self.units if "table" in unit.g]
+        """Sum the gradients of embedding and head, once they are reduced: their tables are equal, and so they
+        stay."""
+        tables = [part.owned_gradients for part in self.parts if isinstance(part.units[0], Table)]
         if len(tables) == 2:
             tables[0] += tables[1]
             tables[1][...] = tables[0]
@@ -156,21 +153,21 @@ class Replica:
             ends = (self.stages.rank_of(0), self.stages.rank_of(self.stages.schedule.layout.stages - 1))
             all_reduce(self.gpu, tables[0], Group("tied", ends))
 
-    def filled_by(self, unit) -> list[Bucket | BucketPair]:
+    def filled_by(self, unit) -> list[Bucket | BucketParts]:
         """Return the buckets whose gradients are complete once this unit's backward pass is."""
         return [bucket for bucket in self.buckets if bucket.filled_by(unit)]
 
-    def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketPair]:
+    def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketParts]:
         """Return the buckets whose last unit an action has passed, once it has passed this unit."""
         end = -1 if action.op == "F" else 0
         return [bucket for bucket in self.buckets if bucket.units[end] is unit]
 
-    def buckets_of(self, stage: int) -> list[Bucket | BucketPair]:
+    def buckets_of(self, stage: int) -> list[Bucket | BucketParts]:
         """Return the buckets of one of this rank's stages, the last first."""
         units = self.stages.units[stage]
         return [bucket for bucket in self.buckets if bucket.units[0] in units]
 
-    def wait_for_gradients(self, bucket: Bucket | BucketPair | None = None) -> None:
+    def wait_for_gradients(self, bucket: Bucket | BucketParts | None = None) -> None:
         """Wait until the gradients of a bucket, or of all buckets, are reduced."""
         for each in [bucket] if bucket else list(self.on_their_way):
             handle = self.on_their_way.pop(each, None)

@@ -55,7 +55,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
         recompute=lesson.recompute,
         schedule=schedule,
     )
-    shape = ModelShape("pocket", *sizes, experts=some)
+    shape = ModelShape("pocket", *sizes, experts=some, tied_embeddings=model.tied)
     return TrainingJob(
         shape, hardware, stack, model.sequence, lesson.batch, capacity_factor=model.capacity_factor
     ), plan
@@ -297,6 +297,29 @@ def test_dp_groups_that_lie_unevenly_on_nodes_with_shards_that_do_not_divide(mes
 def test_data_parallelism_with_shards_that_do_not_divide(name):
     slow = replace(ROOMY, memory_bandwidth_bytes_per_second=1e6)
     assert_equal("1d_data_parallel", name, 5, slow, {"batch": 10}, **ONE_D[name])
+
+
+TIED = SMALL.replace(tied=True, vocab=257)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v"])
+@pytest.mark.parametrize("mesh", [Mesh(tp=2, pp=2, dp=2), Mesh(pp=3, dp=3)], ids=repr)
+def test_tied_embeddings_are_a_bucket_of_their_own_and_a_sum_between_both_ends(mesh, schedule, zero):
+    """On three ranks the table is cut unevenly."""
+    changes = {"schedule": schedule, "stage_chunks": chunks_of(schedule), "zero": zero}
+    assert_grid(mesh, replace(ROOMY, gpus_per_node=4), model=TIED.replace(layers=7), **changes)
+
+
+@pytest.mark.parametrize("name", ["DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch"])
+def test_tied_embeddings_in_every_form_of_data_parallelism(name):
+    assert_equal("1d_data_parallel", name, changes={"model": MODEL.replace(tied=True)}, **ONE_D[name])
+
+
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved", "ZB-H1"])
+def test_tied_embeddings_in_what_times_thousands_of_gpus(name):
+    changes = {"batch": 8, "microbatches": 8, "model": MODEL.replace(tied=True)}
+    assert_equal("3d_pipeline_parallel", name, changes=changes, **WHOLE)
 
 
 def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:

@@ -11,6 +11,7 @@ Glossary
                left: no collective
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -56,22 +57,31 @@ class LockstepMachine:
         return self.prices[operation]
 
     def arrival(self, exchange: CollectiveOp, start: Any) -> Any:
-        """When each member ends a collective that it starts at its time of `start`. An all-to-all's bytes may
-        be an array, (members, p): what each sends to each of its group."""
+        """When each member ends a collective that it starts at its time of `start`. Bytes may be an array:
+        (members), those of each member's group; an all-to-all's (members, p), what each sends to each."""
         start = np.broadcast_to(start, self.members.shape)
         if exchange.collective == "shift":
             return self.passed_on(exchange, start)
         end = start.astype(float)
-        for algorithm, ranks in self.alike_groups(exchange):
+        itemsize = exchange.itemsize or self.itemsize
+        for algorithm, ranks, nbytes in self.groups_of_one_size(exchange):
             places = ranks - self.members[0]
-            itemsize = exchange.itemsize or self.itemsize
             clocks = start_clocks(self.hardware, ranks, itemsize, now=start[places])
-            if isinstance(exchange.bytes, np.ndarray):
-                direct_all_to_all(clocks, exchange.bytes[places])
+            if isinstance(nbytes, np.ndarray):
+                direct_all_to_all(clocks, nbytes[places])
             else:
-                advance(clocks, exchange.collective, algorithm, round(exchange.bytes))
+                advance(clocks, exchange.collective, algorithm, round(nbytes))
             end[places] = clocks.now
         return end
+
+    def groups_of_one_size(self, exchange: CollectiveOp) -> Iterator[tuple[str, np.ndarray, Any]]:
+        """(algorithm, ranks of groups that lie on the nodes in one way and have as many bytes, the bytes)."""
+        for algorithm, ranks in self.alike_groups(exchange):
+            if np.ndim(exchange.bytes) != 1:
+                yield algorithm, ranks, exchange.bytes
+                continue
+            sizes = exchange.bytes[ranks[:, 0] - self.members[0]]
+            yield from ((algorithm, ranks[sizes == size], int(size)) for size in np.unique(sizes))
 
     def passed_on(self, exchange: CollectiveOp, start: np.ndarray) -> OnTheWay:
         """What every member hands to its right neighbour."""
@@ -115,6 +125,9 @@ class LockstepMachine:
     def groups(self, name: str) -> np.ndarray:
         """The members' groups of that name, (groups, ranks); "tp/2" are the pairs of neighbours in tp."""
         axis, _, parts = name.partition("/")
+        axis = "pp" if name == "tied" else axis
         groups = dict.fromkeys(self.mesh.group(axis, int(rank)).ranks for rank in self.members)
         ranks = np.array(list(groups))
+        if name == "tied":  # the two ends of each pipeline
+            return ranks[:, [0, -1]]
         return ranks.reshape(-1, int(parts)) if parts else ranks

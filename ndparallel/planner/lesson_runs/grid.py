@@ -26,6 +26,7 @@ from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.checker import GIVES, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
 from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.workload import PASSES, ExecutedWorkload
 from ndparallel.planner.step.overlap import BucketCost, begin, finish
@@ -41,7 +42,20 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
     for rank in ranks:
         rank.streams.trace = [] if traces else None
     run_ranks([rank.step() for rank in ranks], done)
+    for exchange in work.tied_sums:
+        run_across(work, [rank.streams for rank in ranks], exchange)
+    for rank in ranks:
+        rank.end()
     return [rank.streams for rank in ranks]
+
+
+def run_across(work: ExecutedWorkload, streams: list[StreamClock], exchange: CollectiveOp) -> None:
+    """A collective between pipeline ranks, which all of them wait for."""
+    starts = [each.ready(exchange) for each in streams]
+    ends = np.split(work.machine.arrival(exchange, np.concatenate(starts)), len(streams))
+    for each, start, end in zip(streams, starts, ends):
+        each.begin(exchange, start, end)
+        each.wait(exchange)
 
 
 def slowest_gpu(grid: list[StreamClock]) -> tuple[TimeBreakdown, int, int]:
@@ -105,7 +119,8 @@ class GridRank:
         }
 
     def step(self) -> Iterator[Action]:
-        """The lesson's loop; while it waits for another rank, yield what for."""
+        """The lesson's loop, until this rank's gradients are reduced; while it waits for another rank, yield
+        what for."""
         for actions in self.schedule.steps(self.rank):
             for action in actions:
                 self.prepare(action)
@@ -117,7 +132,8 @@ class GridRank:
                 self.run(action)
             for action in actions:
                 self.send(action)
-        self.end()
+        for bucket in list(self.on_their_way.values()):
+            self.wait_for_gradients(bucket)
 
     def prepare(self, action: Action) -> None:
         """Before a stage computes: FSDP gathers its weights, ZeRO-2 and FSDP make room for its gradients."""
@@ -192,10 +208,7 @@ class GridRank:
                 self.streams.memory.hold("buffers", -bucket.whole_bytes[1])
 
     def end(self) -> None:
-        """After the last action: the gradients that still travel, the optimizer, the weights that it has
-        stepped."""
-        for bucket in list(self.on_their_way.values()):
-            self.wait_for_gradients(bucket)
+        """After all gradients have been summed: the optimizer, and the weights that it has stepped."""
         self.streams.run(self.work.optimizer(self.rank, self.machine), "optimizer")
         if self.work.plan.zero in (1, 2):
             for bucket in (bucket for buckets in self.buckets.values() for bucket in buckets):

@@ -22,10 +22,6 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
 
 def check_executed(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for what the lessons' own runs do not do."""
-    if job.shape.tied_embeddings and plan.pp > 1:
-        raise UserError(
-            "tied embeddings on two pipeline ranks are not predicted for the lessons' model: choose pp=1."
-        )
     if plan.recompute_layers or job.stack.selective != ("core_attn",):
         raise UserError(
             "the lessons recompute all layers or none, and selectively attention's core: choose so."

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from ndparallel.planner.lesson_runs.record import LessonRank
 from ndparallel.planner.lesson_runs.routing import Routes
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
 from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock
+from ndparallel.training.buckets import nbytes
 
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
@@ -124,10 +126,11 @@ class ExecutedWorkload:
         rows = Routes(self.mesh, machine.members, sent).rows
         return self.rank.passes("block", deferred=op in "IW", rows=rows)[PASSES[op]]
 
-    def elements(self, kind: str) -> np.ndarray:
+    def elements(self, kind: str) -> tuple[int, int]:
         """Return the elements of a unit on one rank: (all but experts, experts)."""
         unit = self.units[kind]
-        return np.array([unit.size, sum(inner.size for inner in unit.inner)])
+        experts = sum(inner.size for inner in unit.inner if inner.is_experts)
+        return nbytes(unit) // self.itemsize - experts, experts
 
     def runs(self, stage: int) -> list[list[str]]:
         """Runs of whole units of at least the stack's smallest bucket, the last unit's first."""
@@ -135,7 +138,7 @@ class ExecutedWorkload:
         least = stack.unit_bytes if self.plan.zero == 3 and not stack.grid else stack.bucket_bytes
         runs: list[list[str]] = [[]]
         for kind in reversed(self.kinds[stage]):
-            if runs[-1] and self.sizes(runs[-1]).sum() * self.itemsize >= least:
+            if runs[-1] and self.whole(runs[-1]) >= least:
                 runs.append([])
             runs[-1].insert(0, kind)
         return runs
@@ -145,28 +148,35 @@ class ExecutedWorkload:
 
     def bucket(self, run: Sequence[str], name: str) -> BucketCost:
         units = [
-            UnitCost(self.passes(kind, "forward"), self.passes(kind, "backward"), tuple(self.elements(kind)))
+            UnitCost(self.passes(kind, "forward"), self.passes(kind, "backward"), self.elements(kind))
             for kind in run
         ]
-        whole = self.sizes(run) * self.itemsize
         reduce = self.exchanges(
-            f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", whole
+            f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", run
         )
-        gather = self.exchanges(f"weights {name}", "all_gather", whole)
-        return BucketCost(units, reduce, gather, self.shared_by(run), (whole.sum(), whole.sum()))
+        gather = self.exchanges(f"weights {name}", "all_gather", run)
+        return BucketCost(units, reduce, gather, self.shared_by(run), (self.whole(run), self.whole(run)))
 
-    def sizes(self, run: Sequence[str]) -> np.ndarray:
-        """Elements of a run of units, as `elements` parts them."""
-        return np.sum([self.elements(kind) for kind in run], axis=0)
+    def whole(self, run: Sequence[str]) -> int:
+        """Bytes of a run of units."""
+        return sum(nbytes(self.units[kind]) for kind in run)
 
-    def exchanges(self, name: str, collective: str, sizes: np.ndarray) -> list[CollectiveOp]:
-        """Return one collective for what all data-parallel ranks hold, and one for the experts, which fewer
-        hold."""
-        parts = zip(("", " of experts"), self.averaging_groups, self.owners, sizes)
+    def run_parts(self, run: Sequence[str]) -> list[tuple[str, int, int]]:
+        """What each bucket of a run is of, its elements, and which of the `owners` share them, as
+        ndparallel/training/buckets.py parts them: 0 all, 1 those of experts."""
+        units = [self.units[kind] for kind in run]
+        inner = [inner for unit in units for inner in unit.inner]
+        tables = [(" of a table", unit.size, 0) for unit in inner if not unit.is_experts]
+        experts = sum(unit.size for unit in inner if unit.is_experts)
+        parts = [("", sum(unit.size for unit in units), 0), *tables, (" of experts", experts, 1)]
+        return [part for part in parts if part[1]]
+
+    def exchanges(self, name: str, collective: str, run: Sequence[str]) -> list[CollectiveOp]:
+        """Return a collective for each bucket of a run that several ranks share."""
         return [
-            CollectiveOp(name + what, collective, group, size)
-            for what, group, ranks, size in parts
-            if size and ranks > 1
+            CollectiveOp(name + what, collective, self.averaging_groups[kind], size * self.itemsize)
+            for what, size, kind in self.run_parts(run)
+            if self.owners[kind] > 1
         ]
 
     @property
@@ -232,32 +242,40 @@ class ExecutedWorkload:
 
     def shared(self, rank: int) -> Sequence[Item]:
         kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
-        return [] if self.plan.zero == 3 else self.shared_by(kinds)
+        tied = self.tied_sums if ("embedding" in kinds) != ("head" in kinds) else []
+        return [*([] if self.plan.zero == 3 else self.shared_by(kinds)), *tied]
+
+    @property
+    def tied_sums(self) -> list[CollectiveOp]:
+        """The sum of the gradients of a table that two pipeline ranks hold, as each of them owns it."""
+        layout = self.plan.layout
+        if not self.config.tied or layout.rank(0) == layout.rank(self.plan.stages - 1):
+            return []
+        (table,) = self.units["embedding"].inner
+        nbytes = self.owned(table.size, 0, self.machine) * self.itemsize
+        return [CollectiveOp("gradients of both ends", "all_reduce", "tied", nbytes)]
 
     def optimizer(self, rank: int, machine: LockstepMachine | None = None) -> list[Item]:
         """Each member of the machine steps what it owns."""
-        places = self.places(machine or self.machine) if self.plan.zero else [0, 0]
-        steps: list[Item] = []
-        for size, kind in self.parts(rank):
-            share, larger = divmod(size, int(self.owners[kind])) if self.plan.zero else (size, 0)
-            owned = share + (places[kind] < larger) if larger else share
-            steps.append(costs.adamw("adamw", owned, self.job.stack.dtype))
-        return steps
+        sizes = [self.owned(size, kind, machine or self.machine) for size, kind in self.parts(rank)]
+        return [costs.adamw("adamw", size, self.job.stack.dtype) for size in sizes]
 
-    def places(self, machine: LockstepMachine) -> list[np.ndarray]:
-        """Each member's place among the owners, whose first ones have the larger shares, as `owners` parts
-        them."""
-        return [
-            np.array([self.mesh.group(group, int(rank)).index(int(rank)) for rank in machine.members])
-            for group in self.averaging_groups
-        ]
+    def owned(self, size: int, kind: int, machine: LockstepMachine) -> Any:
+        """Elements of a bucket that each member steps: of an uneven cut the first of the `owners` have one
+        more."""
+        share, larger = divmod(size, int(self.owners[kind])) if self.plan.zero else (size, 0)
+        return share + (self.places(kind, machine) < larger) if larger else share
+
+    def places(self, kind: int, machine: LockstepMachine) -> np.ndarray:
+        """Each member's place among the `owners` of that kind."""
+        group = self.averaging_groups[kind]
+        return np.array([self.mesh.group(group, int(rank)).index(int(rank)) for rank in machine.members])
 
     def parts(self, rank: int) -> list[tuple[int, int]]:
-        """Elements of each bucket of a pipeline rank, and which of the `owners` share them: 0 all, 1 those of
-        experts."""
+        """Elements of each bucket of a pipeline rank, and which of the `owners` share them."""
         stages = reversed(self.plan.layout.stages_of(rank))
         runs = [run for stage in stages for run in self.runs(stage)]
-        return [(int(size), kind) for run in runs for kind, size in enumerate(self.sizes(run)) if size]
+        return [(size, kind) for run in runs for _, size, kind in self.run_parts(run)]
 
     # ---- memory
 

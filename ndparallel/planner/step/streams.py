@@ -27,7 +27,10 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
-SAME_KIND = dict.fromkeys(DATA, "dp") | {"tp_cp": "ep"}  # groups whose waiting counts as another's
+SAME_KIND = dict.fromkeys(DATA, "dp") | {
+    "tp_cp": "ep",
+    "tied": "pp",
+}  # groups whose waiting counts as another's
 
 
 Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown
@@ -178,9 +181,16 @@ class StreamClock:
             self.trace.append((stream, longest(start), longest(end), what))
 
     def start(self, exchange: CollectiveOp) -> None:
+        begin = self.ready(exchange)
+        self.begin(exchange, begin, self.machine.arrival(exchange, begin))
+
+    def ready(self, exchange: CollectiveOp) -> Any:
+        """When a collective can start: now, once its stream is free."""
+        return self.later(self.now, self.lines.get(line_of(exchange.group)[0], 0.0))
+
+    def begin(self, exchange: CollectiveOp, begin: Any, end: Any) -> None:
+        """Let a collective be under way from one moment to another."""
         line, kind = line_of(exchange.group)
-        begin = self.later(self.now, self.lines.get(line, 0.0))
-        end = self.machine.arrival(exchange, begin)
         self.ends[exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
         if self.slowdown and end > self.under_way:
