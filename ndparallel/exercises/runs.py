@@ -24,7 +24,7 @@ from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.measure import breakdown, bytes_sent
-from ndparallel.training.gradient_check import Tensors, difference, pieces
+from ndparallel.training.gradient_check import Tensors, difference
 from ndparallel.training.job import Job
 
 FIGURES = ("step_seconds", "bytes_sent", "peak_memory_bytes", "exposed_seconds")
@@ -115,7 +115,7 @@ def wrong_gradients(
     usually means."""
     for result in results:
         for holding in result.value.gradients:
-            for parameter, elements, array in pieces(holding):
+            for parameter, elements, array in holding.pieces():
                 whole = reference[parameter.name]
                 scale = float(np.abs(whole).max())
                 if not difference(parameter, elements, array.copy(), whole, scale) <= tolerance:

@@ -86,6 +86,13 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         help="adamw, or sgd, which remembers nothing (default adamw)",
     )
     option(
+        "--clip-grad-norm",
+        type=float,
+        metavar="NORM",
+        help="scale all gradients down together to this global norm; all GPUs wait for it (as torch's "
+        "clip_grad_norm_; Megatron's --clip-grad adds up in one all-reduce, and not axis by axis)",
+    )
+    option(
         "--text",
         metavar="FILE",
         help="train on this file's bytes (default: a text that comes with the package)",

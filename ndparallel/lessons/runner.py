@@ -156,6 +156,7 @@ class Runner:
             mean_losses(results),
             max_gradient_difference=0.0,
             max_weight_difference=0.0,
+            gradient_norm=last_norm(results),
         )
         measurement = self.looked_through(measurement, entry, results, self.hardware)
         alone = results[0].value
@@ -212,6 +213,7 @@ class Runner:
             gradient_difference(outcomes, reference.gradients),
             reference.measurement,
             weight_difference(outcomes, reference.weights),
+            last_norm(results),
         )
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
@@ -226,7 +228,7 @@ class Runner:
         """Return the row with the place of its first NaN or infinity, which a second, watched run finds.
         Sizes alone are no numbers to look through or to compare."""
         if entry.job and entry.job.sizes_only:
-            return replace(row, max_gradient_difference=None, max_weight_difference=None)
+            return replace(row, max_gradient_difference=None, max_weight_difference=None, gradient_norm=None)
         trace = first_trace([result.value for result in results])
         if trace is None or entry.job is None:
             return row
@@ -249,6 +251,11 @@ def mean_losses(results: Sequence[RankResult]) -> tuple[float, ...]:
     balance = [list(map(balance_loss, result.value.routed)) for result in results if result.value.routed]
     added = [math.fsum(step) / max(len(found), 1) for step in zip(*balance)] or repeat(0.0)
     return tuple(float(np.mean(losses)) + more for losses, more in zip(zip(*found), added))
+
+
+def last_norm(results: Sequence[RankResult]) -> float | None:
+    """Return the global norm of the last step's gradients, where they were clipped: the same on all ranks."""
+    return next(reversed(results[0].value.gradient_norms), None)
 
 
 def balance_loss(routed: Mapping[tuple[str, int], Routed]) -> float:

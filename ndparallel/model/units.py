@@ -96,6 +96,11 @@ class Context:
     watch: NonFiniteWatch | None = None
     phase: str = "forward"  # forward, backward, weight or recompute: the first word of an event's name
 
+    @property
+    def gradient_dtype(self) -> str:
+        """What gradients are kept, summed and clipped in."""
+        return self.dtype
+
     @cached_property
     def positions(self) -> tuple[int, ...]:
         """Where in the sequence this rank's tokens stand."""
@@ -189,6 +194,7 @@ class Unit:
     later, backward_weight(microbatch). Gradients are added to what `g` holds.
     """
 
+    is_copy = False  # of a table that another unit has
     is_experts = False  # which fewer ranks hold than everything else, and average
 
     def __init__(self, name: str, context: Context, parameters: list[Parameter]) -> None:

@@ -23,13 +23,14 @@ def table(context: Context, index: tuple[slice, ...]) -> Parameter:
     )
 
 
-class Table(Unit):
+class TiedTable(Unit):
     """The table of tied embeddings, as one end of the model has it. It is a unit of its own inside embedding
     and head, so that its bucket is cut into the same shards at both ends (as Megatron-Core's is,
     megatron/core/distributed/param_and_grad_buffer.py)."""
 
-    def __init__(self, name: str, context: Context, index: tuple[slice, ...]) -> None:
-        super().__init__(name, context, [table(context, index)])
+    def __init__(self, end: Unit, index: tuple[slice, ...], is_copy: bool) -> None:
+        super().__init__(f"{end.name}.tied", end.context, [table(end.context, index)])
+        self.is_copy = is_copy
 
     def fused(self, flat: np.ndarray, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"logits": named["table"]}
@@ -54,7 +55,7 @@ class Embedding(Unit):
         self.rows = part(config.vocab, context.tp.size, context.tp.index)
         index = (self.rows, slice(0, config.hidden))
         super().__init__(name, context, [] if config.tied else [table(context, index)])
-        self.inner += [Table(f"{name}.tied", context, index)] * config.tied
+        self.inner += [TiedTable(self, index, is_copy=False)] * config.tied
 
     def forward(self, tokens: np.ndarray, microbatch: int) -> np.ndarray:
         """(s, b) to (s, b, h)."""
@@ -94,7 +95,7 @@ class Head(Unit):
         index = (self.rows, slice(0, h))
         tied, logits = context.config.tied, Parameter(f"{name}.logits", (vocab, h), index, h**-0.5)
         super().__init__(name, context, [norm_parameter(f"{name}.norm", context), *[logits] * (not tied)])
-        self.inner += [Table(f"{name}.tied", context, index)] * tied
+        self.inner += [TiedTable(self, index, is_copy=True)] * tied
 
     def forward(self, x: np.ndarray, microbatch: int) -> float:
         """(s, b, h) to the mean loss, in nats per token, of predicting the context's targets (s, b)."""

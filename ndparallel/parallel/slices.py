@@ -7,6 +7,7 @@ Idea   A unit (embedding, block, head) keeps all its parameters in one flat arra
 
 import math
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -60,6 +61,19 @@ def part(size: int, parts: int, index: int) -> slice:
     base, extra = divmod(size, parts)
     start = index * base + min(index, extra)
     return slice(start, start + base + (index < extra))
+
+
+def pieces(
+    parameters: Iterable[Parameter], start: int, array: np.ndarray
+) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
+    """Cut a flat array, which begins at element `start` of these parameters, at their borders: (parameter,
+    which elements of its flattened slice, those elements)."""
+    stop, base = start + array.size, 0
+    for parameter in parameters:
+        first, last = max(start, base), min(stop, base + parameter.size)
+        if first < last:
+            yield parameter, slice(first - base, last - base), array[first - start : last - start]
+        base += parameter.size
 
 
 def views(parameters: list[Parameter], flat: np.ndarray) -> dict[str, np.ndarray]:

@@ -102,6 +102,7 @@ class Stack:
     # ---- of the lessons' runs
     executed: bool = False  # steps are put together as the lessons do, on the clocks of all GPUs
     grid: bool = False  # of those: the loop of 4d_combined.py
+    clips: bool = False  # of those: gradients are clipped by their global norm, which all GPUs wait for
     bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
     unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
     host_seconds: float = 0.0  # of the CPU to launch one kernel: a pass takes no less than its launches

@@ -53,6 +53,7 @@ class Measurement:
     # max |g - g0| / max |g0| of a tensor, the largest over tensors and ranks
     max_gradient_difference: float | None = None
     max_weight_difference: float | None = None  # the same of the weights after the last step
+    gradient_norm: float | None = None  # of all gradients of the last step, before they were clipped to it
     error: str | None = None  # why there are no numbers
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
     not_finite: str | None = None  # where the first NaN or infinity is
@@ -94,6 +95,7 @@ def measure(
     max_gradient_difference: float | None = None,
     baseline: Measurement | None = None,
     max_weight_difference: float | None = None,
+    gradient_norm: float | None = None,
 ) -> Measurement:
     """Turn the runs of all ranks through `steps` steps, and the loss of each, into one row of numbers."""
     seconds = max(run.end_seconds for run in runs)
@@ -114,6 +116,7 @@ def measure(
         earlier_losses=tuple(losses[:-1]),
         max_gradient_difference=max_gradient_difference,
         max_weight_difference=max_weight_difference,
+        gradient_norm=gradient_norm,
         overload=overload(runs, hardware),
         baseline=baseline,
     )

@@ -284,6 +284,7 @@ COLUMNS = [  # the order is that of the table and of JSON's keys
     Column(json="max_gradient_difference"),
     Column(json="max_loss_difference", value=Report.max_loss_difference),
     Column(json="max_weight_difference"),
+    Column(json="gradient_norm", has=lambda report, row: row.gradient_norm is not None),
     Column(json="error"),
     Column(json="undisturbed_step_seconds", has=lambda report, row: "disturbances" in report.hardware),
     Column(json="not_finite", has=lambda report, row: row.not_finite),

@@ -25,7 +25,7 @@ from gpu import GPU, Handle, Hardware
 from ndparallel.collective.algorithms import candidates
 from ndparallel.model.costs import itemsize
 from ndparallel.model.units import Unit
-from ndparallel.parallel.slices import part
+from ndparallel.parallel.slices import Parameter, part
 
 
 class UnitRun:
@@ -105,6 +105,15 @@ class Bucket(UnitRun):
         return [self]
 
     @property
+    def owners(self) -> tuple[Group, ...]:
+        """Groups whose ranks own different parts of the bucket."""
+        return ()
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [parameter for unit in self.units for parameter in unit.parameters]
+
+    @property
     def owned_weights(self) -> np.ndarray:
         return self.weights[self.owned]
 
@@ -136,6 +145,10 @@ class ShardedOptimizer(Bucket):
     @property
     def owned(self) -> slice:
         return self.shard
+
+    @property
+    def owners(self) -> tuple[Group, ...]:
+        return (self.group,)
 
     def clear_gradients(self) -> None:
         self.gradients[:] = 0

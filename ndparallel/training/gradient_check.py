@@ -10,7 +10,7 @@ Glossary
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -41,19 +41,8 @@ def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float
     return worst(
         difference(parameter, elements, array, reference[parameter.name], largest[parameter.name])
         for holding in holdings
-        for parameter, elements, array in pieces(holding)
+        for parameter, elements, array in holding.pieces()
     )
-
-
-def pieces(holding: Holding) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
-    """Cut a flat array at the borders of its parameters: (parameter, which elements of its flattened
-    slice, those elements)."""
-    start, stop, base = holding.start, holding.start + holding.array.size, 0
-    for parameter in holding.parameters:
-        first, last = max(start, base), min(stop, base + parameter.size)
-        if first < last:
-            yield parameter, slice(first - base, last - base), holding.array[first - start : last - start]
-        base += parameter.size
 
 
 def difference(

@@ -26,7 +26,8 @@ MODEL_SIZES = {
 MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
 MOST_TRAINED = 10_000  # steps of a run, which keeps the events of all
 DTYPES = ("float32", "float64")
-WORK = ("model", "batch", "steps", "seed", "dtype", "text", "optimizer", "learning_rate", "sizes_only")
+STEPPED = ("optimizer", "learning_rate", "clip_grad_norm")
+WORK = ("model", "batch", "steps", "seed", "dtype", "text", *STEPPED, "sizes_only")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Job:
     text: str | None = None
     optimizer: str = "adamw"
     learning_rate: float = 3e-3
+    clip_grad_norm: float | None = None  # the most that the norm of all gradients may be
     bucket_mb: float = 0.1
     unit_mb: float = 0.0
     reshard_after_forward: bool = True
@@ -81,6 +83,8 @@ class Job:
                     f"{name} is {getattr(self, name):g}; it must be 0 (every unit for itself) or more (inf: "
                     "all together)."
                 )
+        if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
+            raise UserError(f"clip_grad_norm is {self.clip_grad_norm:g}; it must be above 0.")
         check_tensor_parallel(self)
         check_context_parallel(self)
         check_experts(self)

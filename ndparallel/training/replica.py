@@ -21,14 +21,15 @@ from ndparallel.model.nonfinite import NonFiniteWatch, Origin
 from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.stages import stage_units
 from ndparallel.model.units import Context, Routed, SizeOnlyContext, Unit
-from ndparallel.model.vocabulary import Table
+from ndparallel.model.vocabulary import TiedTable
 from ndparallel.parallel.context import ContextParallel
 from ndparallel.parallel.expert import ExpertParallel
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.parallel.slices import Parameter
+from ndparallel.parallel.slices import Parameter, pieces
 from ndparallel.parallel.tensor import TensorParallel
 from ndparallel.pipeline.actions import Action
 from ndparallel.training.buckets import Bucket, BucketParts, make_bucket, wrap
+from ndparallel.training.clipping import clip_gradients
 from ndparallel.training.job import Job
 from ndparallel.training.pipeline_stages import Stages, schedule_of
 
@@ -41,17 +42,23 @@ class Holding:
     start: int
     array: np.ndarray
 
+    def pieces(self) -> Iterator[tuple[Parameter, slice, np.ndarray]]:
+        """Yield its parameters, which elements of each are here, and these elements."""
+        return pieces(self.parameters, self.start, self.array)
+
 
 @dataclass
 class Outcome:
-    """What a rank program returns: its mean loss of each step, its gradients of the first step, its weights
-    after the last, and of each step what its experts did, by layer and microbatch; `origin` is where it saw
-    the first NaN or infinity, if it was to watch."""
+    """What a rank program returns: its mean loss of each step, its gradients of the first step as the
+    optimizer took them, its weights after the last, and of each step what its experts did, by layer and
+    microbatch; the global norm of each step's gradients where they are clipped; `origin` is where it saw the
+    first NaN or infinity, if it was to watch."""
 
     losses: list[float] = field(default_factory=list)
     routed: list[dict[tuple[str, int], Routed]] = field(default_factory=list)
     gradients: list[Holding] = field(default_factory=list)
     weights: list[Holding] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
     origin: Origin | None = None
 
 
@@ -145,7 +152,7 @@ class Replica:
     def sum_tied(self) -> None:
         """Sum the gradients of embedding and head, once they are reduced: their tables are equal, and so they
         stay."""
-        tables = [part.owned_gradients for part in self.parts if isinstance(part.units[0], Table)]
+        tables = [part.owned_gradients for part in self.parts if isinstance(part.units[0], TiedTable)]
         if len(tables) == 2:
             tables[0] += tables[1]
             tables[1][...] = tables[0]
@@ -178,6 +185,9 @@ class Replica:
         """Step the optimizer for the part of the weights that this rank owns."""
         if self.job.model.tied:
             self.sum_tied()
+        if limit := self.job.clip_grad_norm:
+            norm = clip_gradients(self.gpu, self.parts, self.context, self.job.mesh, limit)
+            self.outcome.gradient_norms.append(norm)
         if not (self.outcome.gradients or self.job.sizes_only):
             self.outcome.gradients = [holding(part, part.owned, part.owned_gradients) for part in self.parts]
         self.optimizer.step(
@@ -187,8 +197,7 @@ class Replica:
 
 def holding(bucket: Bucket, place: slice, array: np.ndarray) -> Holding:
     """Copy an array that stands at this place of a bucket."""
-    parameters = [parameter for unit in bucket.units for parameter in unit.parameters]
-    return Holding(parameters, place.start, array.copy())
+    return Holding(bucket.parameters, place.start, array.copy())
 
 
 def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:

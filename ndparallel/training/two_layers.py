@@ -12,17 +12,19 @@ Glossary
     z, h             what the first layer gives before and after the nonlinearity
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from collectives import Group, all_gather, reduce_scatter
+from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs
 from ndparallel.parallel.slices import Parameter
 from ndparallel.parallel.tensor import contiguous
+from ndparallel.training.clipping import coefficient
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Holding, Outcome
 
@@ -89,12 +91,23 @@ class TwoLayers:
             for part in self.held:
                 part.gradient[:] = 0
             yield step
+            if self.job.clip_grad_norm:
+                self.clip(self.job.clip_grad_norm)
             if step == 0 and not self.job.sizes_only:
                 self.outcome.gradients = [part.holding(part.gradient) for part in self.held]
             for part in self.held:
                 part.weight -= self.job.learning_rate * part.gradient
         if not self.job.sizes_only:
             self.outcome.weights = [part.holding(part.weight) for part in self.held]
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradients to a global norm: the GPUs' slices are parts of one model, and no two alike."""
+        own = sum(float(np.vdot(part.gradient, part.gradient)) for part in self.held)
+        squares = np.array([own], self.job.dtype)
+        all_reduce(self.gpu, squares, Group("norm", tuple(range(self.job.mesh.world_size))))
+        self.outcome.gradient_norms.append(math.sqrt(float(squares[0])))
+        for part in self.held:
+            part.gradient *= coefficient(self.outcome.gradient_norms[-1], limit)
 
     def gather_columns(self, mine: np.ndarray, columns: int, group: Group) -> np.ndarray:
         """Put the columns of all ranks side by side; they travel as rows of the transpose, without gaps."""

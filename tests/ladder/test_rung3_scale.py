@@ -39,6 +39,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
         "regathers": lesson.sequence_parallel == "sp-regather",
         "cp_gathers": lesson.context_parallel == "all-gather",
     }
+    software["clips"] = lesson.clip_grad_norm is not None
     told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software
     stack = replace(STACK, **told)
     some = (
@@ -320,6 +321,39 @@ def test_tied_embeddings_in_every_form_of_data_parallelism(name):
 def test_tied_embeddings_in_what_times_thousands_of_gpus(name):
     changes = {"batch": 8, "microbatches": 8, "model": MODEL.replace(tied=True)}
     assert_equal("3d_pipeline_parallel", name, changes=changes, **WHOLE)
+
+
+CLIPPED: dict[str, Any] = {"clip_grad_norm": 0.5}
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("mesh", "nodes"),
+    [(Mesh(tp=2, pp=2, dp=2), 4), (Mesh(dp=8), 4), (Mesh(cp=2, tp=2, dp=2), 2), (Mesh(dp=3, pp=3), 4)],
+    ids=repr,
+)
+def test_the_global_norm_couples_all_axes(mesh, nodes, zero):
+    model = SMALL.replace(tied=True)
+    assert_grid(mesh, replace(ROOMY, gpus_per_node=nodes), model=model, zero=zero, **CLIPPED)
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+@pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=4), Mesh(tp=2, pp=2, dp=4, ep=2)], ids=repr)
+def test_the_global_norm_of_experts_goes_over_ep_besides(mesh, zero):
+    assert_grid(mesh, model=ALL_EXPERTS, zero=zero, **CLIPPED)
+
+
+@pytest.mark.parametrize("name", ["DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch"])
+def test_the_global_norm_in_every_form_of_data_parallelism(name):
+    assert_equal("1d_data_parallel", name, gpus=8, changes=CLIPPED, **ONE_D[name])
+
+
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved", "ZB-V"])
+def test_the_global_norm_in_what_times_thousands_of_gpus(name):
+    """Which ranks come last to it is not followed: to 1e-5."""
+    lesson, results = executed("3d_pipeline_parallel", name, 4, ROOMY, batch=8, microbatches=8, **CLIPPED)
+    seconds = time_step(*planned(lesson, ROOMY, **WHOLE)).seconds
+    assert float(seconds) == pytest.approx(seconds_of(results), rel=1e-5)
 
 
 def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:

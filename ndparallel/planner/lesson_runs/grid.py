@@ -42,11 +42,16 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
     for rank in ranks:
         rank.streams.trace = [] if traces else None
     run_ranks([rank.step() for rank in ranks], done)
+    grid = [rank.streams for rank in ranks]
     for exchange in work.tied_sums:
-        run_across(work, [rank.streams for rank in ranks], exchange)
+        run_across(work, grid, exchange)
+    for rank in ranks:
+        rank.streams.run(work.norm(rank.rank, rank.machine), "optimizer")
+    for exchange in work.norm_over_pp:
+        run_across(work, grid, exchange)
     for rank in ranks:
         rank.end()
-    return [rank.streams for rank in ranks]
+    return grid
 
 
 def run_across(work: ExecutedWorkload, streams: list[StreamClock], exchange: CollectiveOp) -> None:
@@ -209,7 +214,7 @@ class GridRank:
 
     def end(self) -> None:
         """After all gradients have been summed: the optimizer, and the weights that it has stepped."""
-        self.streams.run(self.work.optimizer(self.rank, self.machine), "optimizer")
+        self.streams.run(self.work.stepped(self.rank, self.machine), "optimizer")
         if self.work.plan.zero in (1, 2):
             for bucket in (bucket for buckets in self.buckets.values() for bucket in buckets):
                 begin(self.streams, bucket.gather)

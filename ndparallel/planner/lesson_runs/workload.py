@@ -13,10 +13,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.model.routing import capacity
 from ndparallel.model.stages import layers_per_stage
@@ -255,10 +257,44 @@ class ExecutedWorkload:
         nbytes = self.owned(table.size, 0, self.machine) * self.itemsize
         return [CollectiveOp("gradients of both ends", "all_reduce", "tied", nbytes)]
 
-    def optimizer(self, rank: int, machine: LockstepMachine | None = None) -> list[Item]:
+    def optimizer(self, rank: int) -> list[Item]:
+        """With a norm that all wait for, all step as long as the pipeline rank that owns most."""
+        slowest = max(range(self.plan.pp), key=self.elements_of_rank) if self.job.stack.clips else rank
+        return [*self.norm(rank, self.machine), *self.norm_over_pp, *self.stepped(slowest, self.machine)]
+
+    def elements_of_rank(self, rank: int) -> int:
+        return sum(size for size, _ in self.parts(rank))
+
+    def norm(self, rank: int, machine: LockstepMachine) -> list[Item]:
+        """The global norm, but for its sum over pp, as ndparallel/training/clipping.py adds it up."""
+        if not self.job.stack.clips:
+            return []
+        kinds = sorted({kind for _, kind in self.parts(rank)})
+        over_dp = [(kind, self.averaging_groups[kind]) for kind in kinds if self.plan.zero]
+        groups = [*over_dp, *((kind, "ep") for kind in kinds if kind)]
+        names = [name for _, name in sorted(groups, key=itemgetter(0))] + ["tp"]
+        return [
+            self.over_gradients("norm", 1, rank, machine),
+            *(self.one_number(name) for name in names if self.machine.groups(name).shape[1] > 1),
+        ]
+
+    @property
+    def norm_over_pp(self) -> list[CollectiveOp]:
+        return [self.one_number("pp")] if self.job.stack.clips and self.plan.pp > 1 else []
+
+    def one_number(self, group: str) -> CollectiveOp:
+        return CollectiveOp(f"norm over {group}", "all_reduce", group, self.itemsize)
+
+    def over_gradients(self, name: str, passes: int, rank: int, machine: LockstepMachine) -> Operation:
+        """A kernel over all gradients that each member owns."""
+        elements = sum(self.owned(size, kind, machine) for size, kind in self.parts(rank))
+        return costs.elementwise(name, elements, passes, self.job.stack.dtype)
+
+    def stepped(self, rank: int, machine: LockstepMachine) -> list[Item]:
         """Each member of the machine steps what it owns."""
-        sizes = [self.owned(size, kind, machine or self.machine) for size, kind in self.parts(rank)]
-        return [costs.adamw("adamw", size, self.job.stack.dtype) for size in sizes]
+        clipped = [self.over_gradients("clip", 2, rank, machine)] * self.job.stack.clips
+        sizes = [self.owned(size, kind, machine) for size, kind in self.parts(rank)]
+        return [*clipped, *(costs.adamw("adamw", size, self.job.stack.dtype) for size in sizes)]
 
     def owned(self, size: int, kind: int, machine: LockstepMachine) -> Any:
         """Elements of a bucket that each member steps: of an uneven cut the first of the `owners` have one

@@ -4,7 +4,8 @@ Idea   Units make stages, and stages a pipeline (ndparallel.planner.step.pipelin
        travel before, beside and after it, in the patterns of ndparallel.planner.step.overlap, and the
        optimizer ends the step. Real models and the lessons' own runs take the same way: only their workloads
        differ.
-Limit  Data loading, logging and checkpoints are not in a step.
+Limit  Data loading, logging and checkpoints are not in a step; nor, on a real framework, is the global norm:
+       one number along every axis, and a wait for the last rank (`Stack.clips` has it for the lessons' runs).
 """
 
 from dataclasses import dataclass, field
