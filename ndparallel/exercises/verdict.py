@@ -36,10 +36,6 @@ class Verdict:
     par: Mapping[str, float] = field(default_factory=dict)
     pictures: tuple[Timeline | Timing | None, ...] = ()
 
-    @property
-    def is_right(self) -> bool:
-        return self.mark in (PASSED, PAR, BETTER)
-
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict in JSON's types."""
         return {

@@ -27,9 +27,7 @@ from ndparallel.drawing.history import RankRun
 from ndparallel.results.event_sums import Breakdown, EventSums
 
 Interval = tuple[float, float]
-STREAM, KIND, START, END, BYTES, PEER = map(
-    Event._fields.index, ("stream", "kind", "start", "end", "bytes", "peer")
-)
+KIND, START, END, BYTES, PEER = map(Event._fields.index, ("kind", "start", "end", "bytes", "peer"))
 
 
 @dataclass(frozen=True)
