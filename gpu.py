@@ -18,11 +18,9 @@ Messages, events and what can go wrong with them have their records in ndparalle
 Run `python gpu.py` for the whole project on one screen.
 """
 
-import os
+import ndparallel.base.startup  # noqa: F401  before numpy: one BLAS thread a GPU, and a quiet Ctrl-C
 
-for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # one thread a GPU: must be said before numpy is imported
-
+# isort: split
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field

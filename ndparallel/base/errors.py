@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from ndparallel.base.quoting import MOST_SHOWN, brief, visible, without_long_words
+from ndparallel.base.startup import INTERRUPTED
 
 
 class UserError(ValueError):
@@ -59,7 +60,7 @@ def guarded(work: Callable[[], int]) -> int:
     except MemoryError as error:
         return told(f"no memory is left{f': {error}' if str(error) else ''}.".replace("..", "."), code=1)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def ended(work: Callable[[], int]) -> int:

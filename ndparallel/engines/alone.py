@@ -4,13 +4,15 @@ import sys
 from collections import deque
 from typing import Any
 
-from gpu import Message, say, snapshot
+from gpu import Message, snapshot
 from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.waiting import Waiting, named, place, report
+from ndparallel.engines.waiting import Waiting, awaited, named, place, report
 
 
 class Alone:
+    misuse = None
+
     def __init__(self) -> None:
         self.inbox: deque[tuple] = deque()
 
@@ -25,5 +27,6 @@ class Alone:
         message = take(self.inbox, what)
         if message is None:
             unread = [named(0, name) for name, *_ in self.inbox]
-            raise DeadlockError(report([Waiting(0, 0, say(what), place(sys._getframe()), unread)]))
+            frame = sys._getframe()
+            raise DeadlockError(report([Waiting(0, 0, awaited(what, frame), place(frame), unread)]))
         return message

@@ -25,16 +25,16 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu import say
 from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, message_of, note, noted
-from ndparallel.engines.inbox import no_such_rank, take
+from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.system import PIPE_BUF, give_way
-from ndparallel.engines.waiting import Unread, Waiting, named, place, unread_in
+from ndparallel.engines.waiting import Unread, Waiting, awaited, named, place, unread_in
 
 READ_BYTES = 2 * PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
@@ -60,6 +60,7 @@ class Channel:
 
     def __init__(self, rank: int, wiring: Channels, launcher: Connection, looks: int) -> None:
         self.rank, self.launcher, self.looks = rank, launcher, looks
+        self.thread, self.misuse = get_ident(), None  # which receives, and an error of one that should not
         self.inlet = wiring.readers[rank].fileno()
         self.outlets = {target: writer.fileno() for target, writer in enumerate(wiring.writers)}
         self.table = Table(wiring.file)
@@ -99,6 +100,8 @@ class Channel:
     def wait(self, source: int, what: Any) -> tuple:
         inbox = self.inboxes[source]
         while not inbox or (message := take(inbox, what)) is None:
+            if get_ident() != self.thread:
+                in_a_second_thread(self)
             if not self._comes_soon():
                 self._sleep(source, what)
             self.read()
@@ -179,12 +182,14 @@ class Channel:
         if self.table.state(self.rank) == ENDED:
             return Unread(self.rank, unread_in(self.inboxes))
         source, what = self.awaits
+        frame = sys._getframe()
         unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
-        return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
+        return Waiting(self.rank, source, awaited(what, frame), place(frame), unread)
 
     # ---- from one task to the next
 
     def begin(self, run: int) -> None:
+        self.misuse = None
         self.read()
         self.forget()
         self.run = run

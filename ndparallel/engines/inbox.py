@@ -8,6 +8,8 @@ Cost   Constant for the message sent first; otherwise in proportion to the unrea
 from collections import deque
 from typing import Any, NoReturn
 
+from ndparallel.base.errors import UserError
+
 
 def take(inbox: deque[tuple], what: Any) -> tuple | None:
     """Take the oldest message of that name out, or return None."""
@@ -18,6 +20,15 @@ def take(inbox: deque[tuple], what: Any) -> tuple | None:
             del inbox[index]
             return message
     return None
+
+
+def in_a_second_thread(transport: Any) -> NoReturn:
+    """Raise UserError in a thread that a rank's program has started, and leave it for the program's end."""
+    transport.misuse = UserError(
+        f"rank {transport.rank} receives in a second thread: its messages come to the thread that runs its "
+        "program, and to no other."
+    )
+    raise transport.misuse
 
 
 def no_such_rank(rank: int, other: int, world_size: int) -> NoReturn:

@@ -19,18 +19,19 @@ import pickle
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
-from gpu import say
 from ndparallel.engines.failures import DeadlockError, Failure, failure_of
 from ndparallel.engines.garbage import rare_garbage_collection
-from ndparallel.engines.inbox import no_such_rank, take
+from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
 from ndparallel.engines.system import note_once
 from ndparallel.engines.task import PendingRun, Program, RankResult, Task, pickled, run_rank
 from ndparallel.engines.thread_stacks import MainStack, ThreadStack
 from ndparallel.engines.waiting import (
     Unread,
     Waiting,
+    awaited,
     deadlocked,
     named,
     nobody_read,
@@ -94,6 +95,7 @@ class InlineRun:
     def _run_rank(self, seat: "InlineRank") -> None:
         # its own, as in a process of its own
         task = self.task._replace(arguments=pickle.loads(self.arguments))
+        seat.thread = get_ident()
         try:
             self.results[seat.rank] = run_rank(seat.rank, self.program, task, seat)
         except (Exception, SystemExit, GeneratorExit) as error:
@@ -139,6 +141,8 @@ class InlineRank:
         "awaits",
         "arrived",
         "last_size",
+        "thread",
+        "misuse",
     )
 
     def __init__(self, round: InlineRun, rank: int, stack: Any) -> None:
@@ -150,6 +154,7 @@ class InlineRank:
         self.awaits: tuple[int, Any] | None = None
         self.arrived: tuple = ()
         self.last_size: Any = None
+        self.thread, self.misuse = 0, None  # which receives, and an error of one that should not
 
     def post(self, target: int, message: tuple) -> None:
         array = message[5]
@@ -180,14 +185,24 @@ class InlineRank:
         if source not in self.seats:
             no_such_rank(self.rank, source, len(self.seats))
         self.awaits = (source, what)
-        (self.ready.popleft() if self.ready else self.main).switch()
+        stack = self.ready.popleft() if self.ready else self.main
+        try:
+            stack.switch()
+        except Exception:  # of greenlet, or of thread_stacks.py
+            if get_ident() == self.thread:
+                raise
+            self.awaits = None
+            if stack is not self.main:
+                self.ready.appendleft(stack)
+            in_a_second_thread(self)
         return self.arrived
 
     def explain(self) -> Waiting:
         assert self.awaits
         source, what = self.awaits
+        frame = self.stack.gr_frame
         unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
-        return Waiting(self.rank, source, say(what), place(self.stack.gr_frame), unread)
+        return Waiting(self.rank, source, awaited(what, frame), place(frame), unread)
 
 
 def stacks() -> tuple[Any, Callable[[Callable[..., None]], Any]]:

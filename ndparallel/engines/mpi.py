@@ -18,14 +18,14 @@ import signal
 import sys
 from collections import defaultdict, deque
 from functools import partial
+from threading import get_ident
 from typing import Any
 
-from gpu import say
 from ndparallel.base.errors import UserError
 from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
 from ndparallel.engines.frame import block_of, frame_of, header_of, message_of
-from ndparallel.engines.inbox import no_such_rank, take
+from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
 from ndparallel.engines.task import (
     PendingRun,
     Program,
@@ -36,7 +36,7 @@ from ndparallel.engines.task import (
     reference_to,
     run_rank,
 )
-from ndparallel.engines.waiting import Unread, Waiting, named, place, unread_in
+from ndparallel.engines.waiting import Unread, Waiting, awaited, named, place, unread_in
 from ndparallel.engines.world import World, world
 
 LOOKS_BEFORE_TELLING = 30
@@ -148,6 +148,7 @@ class MPIChannel:
         self.inboxes: dict[int, deque[tuple]] = defaultdict(deque)
         self.sent, self.received = [0] * size, [0] * size
         self.expected: list[int] | None = None  # messages of each rank, when all have ended
+        self.thread, self.misuse = get_ident(), None  # which receives, and an error of one that should not
         self.waits = 0
         self.awaits: tuple[int, Any] | None = None
 
@@ -166,6 +167,8 @@ class MPIChannel:
         inbox, looks = self.inboxes[source], 0
         self.take_in()
         while (message := take(inbox, what)) is None:
+            if get_ident() != self.thread:
+                in_a_second_thread(self)
             if not 0 <= source < self.size:
                 no_such_rank(self.rank, source, self.size)
             self.world.look()
@@ -238,5 +241,6 @@ class MPIChannel:
     def explain(self) -> Waiting:
         assert self.awaits
         source, what = self.awaits
+        frame = sys._getframe()
         unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
-        return Waiting(self.rank, source, say(what), place(sys._getframe()), unread)
+        return Waiting(self.rank, source, awaited(what, frame), place(frame), unread)

@@ -179,7 +179,8 @@ class RunMonitor:
                 selector.register(self.pool.connections[rank], selectors.EVENT_READ, rank)
                 selector.register(self.pool.processes[rank].sentinel, selectors.EVENT_READ, rank)
             while len(self.done) < len(self.ranks):
-                for rank in sorted({key.data for key, _ in selector.select(TICK_SECONDS)}):
+                heard = {key.data for key, _ in selector.select(TICK_SECONDS)}
+                for rank in sorted(heard or self._ended_unheard()):
                     self._hear(rank, selector)
                 if not self.failed:
                     self._look_for_deadlock()
@@ -202,6 +203,12 @@ class RunMonitor:
             self.answers[rank] = said
         else:
             self.done[rank] = said
+
+    def _ended_unheard(self) -> set[int]:
+        """Ranks whose end their sentinel does not tell, because a child that they have forked keeps it
+        open."""
+        others = set(self.ranks) - self.done.keys() - self.failed.keys()
+        return {rank for rank in others if not self.pool.processes[rank].is_alive()}
 
     def _receive(self, rank: int) -> Any:
         """What a rank says, or None where it will say nothing more."""

@@ -94,6 +94,8 @@ def unpickled_result(rank: int, outcome: bytes) -> RankResult:
 def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankResult:
     gpu = GPU(rank, task.hardware, transport, task.keep_events)
     value = program(gpu, *task.arguments)
+    if transport.misuse:
+        raise transport.misuse
     return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes)
 
 

@@ -104,7 +104,10 @@ class ThreadStack:
 
 def hand_over(main: MainStack, target: MainStack | ThreadStack) -> None:
     """Let `target` run, and the caller's stack wait."""
-    here, main.running = main.running, target
+    here = main.running
+    if isinstance(here, ThreadStack) and here.thread is not threading.current_thread():
+        raise RuntimeError("only the thread that runs hands the baton on")
+    main.running = target
     target.baton.release()
     here.wait()
 

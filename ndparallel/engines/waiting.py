@@ -110,6 +110,14 @@ def named(source: int, what: Any) -> str:
     return f"{gpu.say(what)} from rank {source}"
 
 
+def awaited(what: Any, frame: FrameType | None) -> str:
+    """Name the message that the frame of a rank waits for, and the collective that the rank is in."""
+    while frame is not None and frame.f_code is not gpu.GPU.receive.__code__:
+        frame = frame.f_back
+    call = frame.f_locals["self"].call if frame else None
+    return f"{gpu.say(what)}, {' '.join(call[:2])}," if call else gpu.say(what)
+
+
 def place(frame: FrameType | None) -> str:
     """The line of code that a frame stands on: the first one outside the machinery that carries messages."""
     while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(MACHINERY):

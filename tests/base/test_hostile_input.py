@@ -392,3 +392,13 @@ def outside(*arguments, shell):
 )
 def test_output_that_nobody_can_take_is_one_sentence_at_most(shell, code, says):
     assert outside(*LESSON, shell=shell) == (code, says)
+
+
+@pytest.mark.parametrize("option", ["--svg", "--trace"])
+def test_a_file_whose_name_is_no_unicode_is_written_and_named(option, tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.json"
+    command = [sys.executable, *LESSON, "--timeline", "none", option, path]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"") and os.path.getsize(path) > 1000
+    assert b"\\udcff.json" in done.stdout

@@ -48,6 +48,15 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_told(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_collective_that_only_some_ranks_call_is_named(engine):
+    place = line_of(rank_programs.all_reduce_on_some, "all_reduce(")
+    assert deadlock(engine, 3, rank_programs.all_reduce_on_some) == (
+        "deadlock: rank 1 waits for step 0 of collective 0 of group 'dp', all_reduce ring, from rank 0 "
+        f"({place}), which has ended."
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_waits_for_itself_is_told(engine):
     assert "rank 0 waits for 'goodbye' from rank 0" in deadlock(engine, 1, receive_from_oneself)
 

@@ -1,6 +1,7 @@
-"""What happens before anything runs: one BLAS thread a GPU, whichever way in."""
+"""What happens before anything runs: one BLAS thread a GPU, whichever way in, and a quiet Ctrl-C."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,36 @@ def test_one_blas_thread_is_set_before_numpy_is_looked_for(way_in):
         [sys.executable, "-c", WATCH + way_in], cwd=ROOT, env=outside, capture_output=True, text=True
     )
     assert (done.stdout.split()[:1], done.stderr) == (["1"], "")
+
+
+CTRL_C = """
+import os, signal, sys
+class CtrlC:
+    def find_spec(name, *_):
+        if name == os.environ["INTERRUPTED_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start deaf to it
+sys.meta_path.insert(0, CtrlC)
+"""
+
+
+def interrupted_at(module, folder, *words):
+    """Run Python with these words, and interrupt it where it begins to import a module."""
+    (folder / "sitecustomize.py").write_text(CTRL_C)
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "INTERRUPTED_AT": module}
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["numpy", "numpy.linalg", "ndparallel.base.errors", "ndparallel.results.show"]
+)
+@pytest.mark.parametrize("words", [("1d_data_parallel.py",), ("-m", "ndparallel", "lesson", "1d")])
+def test_ctrl_c_while_modules_are_imported_ends_quietly_with_130(module, words, tmp_path):
+    assert interrupted_at(module, tmp_path, *words) == (130, "", "")
+
+
+def test_ctrl_c_in_a_readers_own_program_is_pythons(tmp_path):
+    (tmp_path / "own.py").write_text("import gpu")
+    code, _, told = interrupted_at("numpy", tmp_path, str(tmp_path / "own.py"))
+    assert code == -signal.SIGINT and "KeyboardInterrupt" in told

@@ -40,6 +40,7 @@ def programs():
     yield "several roots", 3, rank_programs.several_roots
     yield "scatter from all", 2, rank_programs.scatter_from_all
     yield "reduce on one", 2, rank_programs.reduce_on_one
+    yield "all_reduce on some", 3, rank_programs.all_reduce_on_some
     yield "no receive", 3, rank_programs.send_to_no_receive
     yield "to nobody", 2, rank_programs.to_nobody
     yield "from nobody", 2, rank_programs.from_nobody

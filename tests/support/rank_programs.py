@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from collectives import Group, broadcast, reduce, scatter
+from collectives import Group, all_reduce, broadcast, reduce, scatter
 from gpu import CLASSROOM, GPU, Operation
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
@@ -177,6 +177,12 @@ def play(gpu, scripts):
         else:
             assert gpu.receive(other, name) == other
     return gpu.now
+
+
+def all_reduce_on_some(gpu):
+    """Rank 0 leaves it out."""
+    if gpu.rank:
+        all_reduce(gpu, np.ones(3), Group("dp", (0, 1, 2)), algorithm="ring")
 
 
 def raise_in(gpu, culprit, kind):

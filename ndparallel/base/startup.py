@@ -1,0 +1,35 @@
+"""What has to be said before numpy is imported: one BLAS thread a GPU, and that Ctrl-C ends a lesson or a
+command quietly while it is still being imported, as it does later on.
+
+Limit  Python's own start, a few hundredths of a second, comes before this.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from fnmatch import fnmatch
+from types import TracebackType
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
+PROGRAMS = ("ndparallel", "[0-9]d_*.py", "gpu.py")
+
+
+def is_ours(words: list[str]) -> bool:
+    """Whether a command line runs one of this project's programs, and no program of a reader's."""
+    return any(fnmatch(os.path.basename(word), program) for word in words[1:] for program in PROGRAMS)
+
+
+def end_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Python's `sys.excepthook`, but for Ctrl-C."""
+    if issubclass(kind, KeyboardInterrupt):
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(INTERRUPTED)
+    sys.__excepthook__(kind, error, trace)
+
+
+for name in THREADS:
+    os.environ.setdefault(name, "1")
+if is_ours(sys.orig_argv):
+    sys.excepthook = end_quietly
