@@ -12,11 +12,14 @@ from os import times
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 import gpu  # noqa: F401  before any test imports numpy
 
 settings.register_profile("unhurried", deadline=None, derandomize=True)
+settings.register_profile(  # of tests/mutations.py: a failure need not be small
+    "mutations", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate], database=None
+)
 settings.load_profile("unhurried")
 
 SLOW = Path(__file__).with_name("slow.txt")

@@ -416,3 +416,32 @@ def test_a_hierarchy_of_uneven_nodes_is_refused():
 def test_every_collective_is_in_these_tests():
     assert set(MOST_BYTES_SENT) == set(PAIRS)
     assert {pair[0] for pair in PAIRS} >= {*REDUCING, *ROOTED, "all_gather", "all_to_all", "barrier"}
+
+
+def rooted_without_a_word(gpu):
+    """Rank 0 is the root of what names none. Returns what each holds then."""
+    pair = Group("pair", (0, 1))
+    summed, told = np.full(2, gpu.rank + 1.0), np.full(2, gpu.rank + 5.0)
+    gathered, scattered = np.zeros(2), np.zeros(1)
+    reduce(gpu, summed, pair)
+    broadcast(gpu, told, pair)
+    gather(gpu, gathered, np.full(1, gpu.rank + 7.0), pair)
+    scatter(gpu, scattered, np.array([8.0, 9.0]) if gpu.rank == 0 else None, pair)
+    return [array.tolist() for array in (summed, told, gathered, scattered)]
+
+
+def test_the_root_is_the_first_member_where_none_is_named():
+    results = launch(rooted_without_a_word, 2, hardware(), engine="inline")
+    assert [result.value for result in results] == [
+        [[3.0, 3.0], [5.0, 5.0], [7.0, 8.0], [8.0]],
+        [[2.0, 2.0], [5.0, 5.0], [0.0, 0.0], [9.0]],
+    ]
+
+
+def alone(gpu):
+    all_reduce(gpu, np.ones(2), Group("one", (gpu.rank,)))
+
+
+def test_a_group_of_one_sends_nothing_takes_no_time_and_leaves_no_event():
+    (result,) = launch(alone, 1, hardware(), engine="inline")
+    assert (result.events, result.end_seconds) == ([], 0)

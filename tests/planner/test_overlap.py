@@ -1,6 +1,7 @@
 """Claims about how communication hides behind compute, with round numbers that can be followed by hand."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,8 @@ from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, slowest
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.step.streams import StreamClock
+from ndparallel.planner.step.streams import MemoryLedger, StreamClock
+from ndparallel.planner.step.tail import reduce_in_slack
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -44,7 +46,7 @@ def buckets(units=4, reduce=1.0, gather=0.5):
         )
         for n in range(units)
     ]
-    return [BucketCost([unit], [to_owner], [to_all], whole_bytes=(10, 10)) for to_owner, to_all in sent]
+    return [BucketCost([unit], [to_owner], [to_all], whole_bytes=(10, 7)) for to_owner, to_all in sent]
 
 
 def dp_seconds(pattern, *arguments, alike=True):
@@ -131,14 +133,14 @@ def test_fsdp_without_prefetch_waits_for_every_collective_and_with_it_for_the_fi
 def test_fsdp_holds_two_units_and_their_gradients_at_most_and_gives_all_back(prefetch):
     streams = StreamClock(Round())
     fully_sharded(streams, buckets(), prefetch, prefetch)
-    assert streams.memory.peak["buffers"] == (10 + 10 + 10 + 10 if prefetch else 10 + 10)
+    assert streams.memory.peak["buffers"] == (10 + 7 + 10 + 7 if prefetch else 10 + 7)
     assert streams.memory.held["buffers"] == 0
 
 
 def test_zero_2_holds_the_gradients_of_one_bucket_and_of_the_one_on_its_way():
     streams = StreamClock(Round())
     sharded_gradients(streams, buckets())
-    assert streams.memory.peak["buffers"] == 20 and streams.memory.held["buffers"] == 0
+    assert streams.memory.peak["buffers"] == 7 + 7 and streams.memory.held["buffers"] == 0
 
 
 @pytest.mark.parametrize("pattern", [fully_sharded, replicated])
@@ -184,3 +186,48 @@ def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_b
     assert longer == (
         pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0
     )
+
+
+def test_gradients_are_sent_once_those_of_the_bucket_before_have_arrived():
+    """On lines of different groups the second could otherwise travel beside the first."""
+    unit = UnitCost([TimeBreakdown(compute=FORWARD)], [TimeBreakdown(compute=BACKWARD)])
+    lines = [CollectiveOp(name, "reduce_scatter", name, 5.0) for name in ("dp", "expert_dp")]
+    pair = [BucketCost([unit], [line]) for line in lines]
+    for pattern in (sharded_gradients, partial(fully_sharded, prefetch=True, overlap=True)):
+        streams = StreamClock(Round())
+        pattern(streams, pair)
+        assert streams.now == 2 * FORWARD + BACKWARD + 5.0 + 5.0
+
+
+def test_what_is_under_way_behind_microbatches_that_were_timed_once_ends_as_if_each_had_been():
+    exchange = CollectiveOp("weights", "all_gather", "dp", 5.0)
+
+    def end(alike):
+        streams = StreamClock(Round(alike))
+        streams.start(exchange)
+        for _ in streams.repeats(9):
+            streams.wait(exchange)
+            streams.start(exchange)
+            streams.compute(3.0)
+        streams.wait(exchange)
+        return streams.now, streams.spent["dp"]
+
+    assert end(alike=True) == end(alike=False) == (10 * 5.0, 10 * 5.0 - 9 * 3.0)
+
+
+@pytest.mark.parametrize(("reduce", "waited"), [(1.0, 1.0), (3.0, 9.0 - 4.0)])
+def test_gradients_start_when_the_last_pass_of_their_stage_has_passed_them(reduce, waited):
+    """4 and 2 seconds before the rank's end, and at its end."""
+    streams, passed = StreamClock(Round()), list(zip(buckets(3, reduce), (4.0, 2.0, 0.0)))
+    reduce_in_slack(streams, passed, overlap=True)
+    assert (streams.now, streams.spent["dp"]) == (4.0 + waited, waited)
+    late = StreamClock(Round())
+    reduce_in_slack(late, passed, overlap=False)
+    assert (late.now, late.spent["dp"]) == (4.0 + 3 * reduce, 3 * reduce)
+
+
+def test_memory_that_holds_a_byte_has_a_peak():
+    memory = MemoryLedger()
+    memory.hold("buffers", 1)
+    memory.hold("buffers", -1)
+    assert (memory.peak, memory.total) == ({"buffers": 1}, 0)

@@ -25,7 +25,15 @@ from gpu import (
     ring,
 )
 from ndparallel.results.event_sums import Breakdown
-from ndparallel.results.measure import breakdown, bytes_sent, measure, minus, overload, union
+from ndparallel.results.measure import (
+    breakdown,
+    bytes_sent,
+    link_demands,
+    measure,
+    minus,
+    overload,
+    union,
+)
 from tests.support.synthetic import (
     ACTIVATION_BYTES,
     GRADIENT,
@@ -218,6 +226,16 @@ def test_sends_one_after_another_never_ask_more_than_the_link():
         waiting.isend(1, np.zeros(1000, np.uint8), stream, stream)
         waiting.compute(Operation("forward", flops=1e4))
     assert overload([finished(waiting)], HARDWARE) is None
+
+
+@pytest.mark.parametrize(("overlap", "streams"), [(1e-12, 1), (1e-6, 2)])
+def test_sends_that_overlap_by_no_more_than_rounding_touch(overlap, streams):
+    events = [
+        (0, name, SEND, name, start, start + 1.0, 1000, 0, 1)
+        for name, start in (("a", 0.0), ("b", 1.0 - overlap))
+    ]
+    (demand,) = link_demands(Run(0, tuple(events), 2.0, {}), HARDWARE)
+    assert demand.streams == streams
 
 
 def test_sends_on_different_links_do_not_meet():

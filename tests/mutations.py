@@ -1,0 +1,344 @@
+"""Mutations: change the code in one place, and see whether a test notices.
+
+Idea   A test is worth what it catches. Comparisons are flipped, + becomes -, terms are dropped, numbers grow,
+       min becomes max: one place at a time, in a copy of the code, and the tests that are about this file run
+       until one fails. What none notices survives: a claim is missing, or the change is none.
+
+           python tests/mutations.py                             200 places of all rooms, half an hour of CPU
+           python tests/mutations.py --room memory --places 30   one room's
+           python tests/mutations.py --at gpu.py:207             every mutation of a line
+
+       equivalent_mutations.toml lists the survivors that change nothing, each with the reason.
+Limit  It is a habit of development and no test. Messages of errors are not mutated, nor what is repeated in
+       every test run (imports, annotations, defaults of records).
+"""
+
+import argparse
+import ast
+import compileall
+import copy
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EQUIVALENT = Path(__file__).with_name("equivalent_mutations.toml")
+COPIED = (
+    "gpu.py",
+    "collectives.py",
+    "[0-4]d_*.py",
+    "ndparallel",
+    "tests",
+    "pyproject.toml",
+    "docs",
+    "README.md",
+)
+LIMIT_SECONDS = 600  # of a room's tests, after which a mutation is caught: what never ends is noticed
+
+
+@dataclass(frozen=True)
+class Room:
+    """Files that are mutated, and the tests that are about them, the quick ones first."""
+
+    files: Sequence[str]
+    tests: Sequence[str]
+
+
+ROOMS = {
+    "clock": Room(
+        ["gpu.py"],
+        [
+            "tests/test_gpu.py",
+            "tests/engines/test_launch.py",
+            "tests/results/test_measure.py",
+            "tests/lessons/test_single_gpu.py",
+            "tests/collective/test_numbers.py",
+            "tests/ladder/test_rung2_seconds.py",
+        ],
+    ),
+    "collectives": Room(
+        ["collectives.py", "ndparallel/collective/algorithms.py", "ndparallel/collective/lockstep.py"],
+        ["tests/collective", "tests/ladder/test_rung2_seconds.py"],
+    ),
+    "memory": Room(
+        ["ndparallel/planner/memory/total.py"],
+        [
+            "tests/planner/test_memory.py",
+            "tests/planner/test_memory_by_hand.py",
+            "tests/planner/test_imbalance.py",
+            "tests/planner/test_sane.py",
+            "tests/ladder/test_rung4_reality.py",
+        ],
+    ),
+    "rules": Room(
+        ["ndparallel/parallel/divisibility.py", "ndparallel/planner/legality.py"],
+        [
+            "tests/parallel/test_divisibility.py",
+            "tests/planner/test_legality.py",
+            "tests/search/test_rules.py",
+            "tests/planner/test_knobs.py",
+        ],
+    ),
+    "prices": Room(
+        [
+            "ndparallel/collective/prices.py",
+            "ndparallel/hardware/accelerator.py",
+            "ndparallel/planner/groups.py",
+            "ndparallel/planner/layers/collective_time.py",
+        ],
+        [
+            "tests/collective/test_prices.py",
+            "tests/collective/test_formulas.py",
+            "tests/hardware",
+            "tests/planner/test_time.py",
+        ],
+    ),
+    "overlap": Room(
+        [f"ndparallel/planner/step/{name}.py" for name in ("overlap", "streams", "tail")],
+        [
+            "tests/planner/test_overlap.py",
+            "tests/planner/test_step.py",
+            "tests/ladder/test_rung3_scale.py",
+        ],
+    ),
+}
+
+# -------------------------------------------------------------------------------------------- what is mutated
+
+COMPARISONS: dict[type, type] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+OPERATORS: dict[type, type] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+}
+TERMS = (ast.Add, ast.Sub, ast.Mult)  # of which the second can be dropped
+FUNCTIONS = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "ceil": "floor"}
+NOT_MUTATED = (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """An expression, `before`, that begins in `line` (from 1) and has the bytes from `start` to `end`,
+    becomes `after`."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.before}  ->  {self.after}"
+
+
+def mutations(file: str) -> list[Mutation]:
+    """All mutations of a file, in its order."""
+    source = (ROOT / file).read_bytes()
+    begins = [0]
+    for line in source.splitlines(keepends=True):
+        begins.append(begins[-1] + len(line))
+    found = []
+    for node in mutable(ast.parse(source)):
+        assert node.end_lineno and node.end_col_offset is not None
+        start, end = (
+            begins[node.lineno - 1] + node.col_offset,
+            begins[node.end_lineno - 1] + node.end_col_offset,
+        )
+        for after in changes(node):
+            found.append(
+                Mutation(file, node.lineno, start, end, one_line(source[start:end]), ast.unparse(after))
+            )
+    return sorted(found, key=lambda each: (each.start, each.end))
+
+
+def mutable(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """A tree's expressions and statements that run, but for the words of messages."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, NOT_MUTATED):
+                if isinstance(child, ast.expr | ast.stmt):
+                    yield child
+                yield from mutable(child)
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """What a node can become."""
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
+            yield changed(node, ops=[COMPARISONS[type(operator)]()])
+        case ast.BinOp(left=left, op=operator) if type(operator) in OPERATORS:
+            yield changed(node, op=OPERATORS[type(operator)]())
+            if isinstance(operator, TERMS):
+                yield left
+        case ast.AugAssign(op=operator) if type(operator) in OPERATORS:
+            yield changed(node, op=OPERATORS[type(operator)]())
+        case ast.BoolOp(op=operator):
+            yield changed(node, op=ast.And() if isinstance(operator, ast.Or) else ast.Or())
+        case ast.UnaryOp(op=ast.Not(), operand=operand) | ast.UnaryOp(op=ast.USub(), operand=operand):
+            yield operand
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            yield changed(node, value=value + 1)
+        case ast.Constant(value=float(value)):
+            yield changed(node, value=2 * value or 1.0)
+        case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS:
+            yield changed(node, func=ast.Name(FUNCTIONS[name]))
+        case ast.Call(func=ast.Attribute(attr=name, value=owner)) if name in FUNCTIONS:
+            yield changed(node, func=ast.Attribute(owner, FUNCTIONS[name]))
+        case ast.Expr(value=ast.Call()):
+            yield ast.Pass()
+
+
+def changed(node: ast.AST, **fields: object) -> ast.AST:
+    twin = copy.copy(node)
+    for name, value in fields.items():
+        setattr(twin, name, value)
+    return twin
+
+
+def one_line(source: bytes) -> str:
+    return " ".join(source.decode().split())
+
+
+def mutated(source: bytes, mutation: Mutation) -> bytes:
+    after = mutation.after if mutation.after == "pass" or "=" in mutation.before else f"({mutation.after})"
+    return source[: mutation.start] + after.encode() + source[mutation.end :]
+
+
+# ------------------------------------------------------------------------------------------- who notices that
+
+
+class Copy:
+    """A copy of the code, of which one place at a time is changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for pattern in COPIED:
+            for path in ROOT.glob(pattern):
+                (shutil.copytree if path.is_dir() else shutil.copy2)(path, folder / path.name)
+        compileall.compile_dir(folder, quiet=2, maxlevels=9)
+
+    def is_caught(self, mutation: Mutation, tests: Sequence[str]) -> bool:
+        path = self.folder / mutation.file
+        before, written = path.read_bytes(), path.stat()
+        path.write_bytes(mutated(before, mutation))
+        try:
+            return not (self.passes(tests, "not slow") and self.passes(tests, "slow"))
+        finally:
+            path.write_bytes(before)
+            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+
+    def passes(self, tests: Sequence[str], marked: str) -> bool:
+        """Whether all tests of these files that are marked so pass, in time."""
+        usual = ["-n", "0", "-x", "-m", marked, "-p", "no:cacheprovider", "--hypothesis-profile", "mutations"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *usual, *tests],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": f"{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(LIMIT_SECONDS) in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def survivors(chosen: Iterable[tuple[str, Mutation]], code: Copy) -> Iterator[Mutation]:
+    """Mutations that no test of their room notices; says of each how it ends."""
+    for room, mutation in chosen:
+        start = time.monotonic()
+        caught = code.is_caught(mutation, ROOMS[room].tests)
+        print(
+            f"{'caught  ' if caught else 'SURVIVED'} {time.monotonic() - start:5.0f} s  {mutation}",
+            flush=True,
+        )
+        if not caught:
+            yield mutation
+
+
+def known_equivalents() -> dict[tuple[str, str, str], str]:
+    """(file, before, after) of changes that change nothing, with the reason."""
+    listed = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
+    return {(each["file"], each["before"], each["after"]): each["why"] for each in listed}
+
+
+def choose(options: argparse.Namespace) -> list[tuple[str, Mutation]]:
+    """So many places of each room, by chance; or all of a line."""
+    if options.at:
+        file, line = options.at.split(":")
+        room = next(name for name, room in ROOMS.items() if file in room.files)
+        return [(room, each) for each in mutations(file) if each.line == int(line)]
+    rooms = [options.room] if options.room else list(ROOMS)
+    draw = random.Random(options.seed)
+    chosen = []
+    for number, name in enumerate(rooms):
+        places = [mutation for file in ROOMS[name].files for mutation in mutations(file)]
+        share = (options.places + number) // len(rooms)
+        kept = draw.sample(places, min(share, len(places)))
+        chosen += [(name, each) for each in sorted(kept, key=lambda each: (each.file, each.start))]
+    return chosen
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--places", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--room", choices=ROOMS)
+    parser.add_argument("--at", help="FILE:LINE")
+    options = parser.parse_args()
+    chosen, equivalent = choose(options), known_equivalents()
+    with tempfile.TemporaryDirectory() as folder:
+        code = Copy(Path(folder) / "code")
+        for room in {room for room, _ in chosen}:
+            if not (code.passes(ROOMS[room].tests, "not slow") and code.passes(ROOMS[room].tests, "slow")):
+                sys.exit(
+                    f"The tests of {room} fail, or take more than {LIMIT_SECONDS} s, before any mutation."
+                )
+        lived = [*survivors(chosen, code)]
+    unknown = [each for each in lived if (each.file, each.before, each.after) not in equivalent]
+    print(
+        f"\n{len(chosen)} mutations: {len(chosen) - len(lived)} caught, {len(lived) - len(unknown)} known to"
+    )
+    print(f"change nothing, {len(unknown)} that a claim is missing for:")
+    print(*unknown, sep="\n")
+    return bool(unknown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Each rule of the planner by itself: the plans that break it, those that just do not, and the values its
+sentence names."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import check, check_model, is_folded, violations, why_not
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import find_stack
+
+LLAMA = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("megatron-core"), 4096, 64)
+MIXTRAL = replace(LLAMA, shape=find_model("mixtral-8x7b"))
+
+
+def broken(plan, job=LLAMA, **changes):
+    """The names of the rules that a plan breaks."""
+    return [violation.rule for violation in violations(replace(job, **changes), plan)]
+
+
+def sentence(plan, job=LLAMA, **changes):
+    (violation,) = violations(replace(job, **changes), plan)
+    return violation.sentence
+
+
+def test_a_plan_of_ones_breaks_nothing():
+    assert broken(Plan()) == broken(Plan(), MIXTRAL) == []
+
+
+@pytest.mark.parametrize("name", ["tp", "pp", "dp", "ep", "cp", "chunks", "micro_batch"])
+def test_degrees_below_1_are_named_and_nothing_else_is_asked(name):
+    nothing: dict[str, Any] = {name: 0}
+    assert sentence(replace(Plan(schedule="nope"), **nothing)) == f"{name} is 0; it must be at least 1."
+    assert broken(Plan(), sequence=0) == broken(Plan(), global_batch=0) == ["degrees below 1"]
+
+
+@pytest.mark.parametrize("change", [{"recompute": "some"}, {"schedule": "1f2b"}, {"zero": 4}, {"zero": -1}])
+def test_unknown_words_and_stages_of_zero_are_refused(change):
+    assert broken(Plan(**change)) == ["unknown words"]
+    assert all(broken(Plan(zero=zero)) == [] for zero in range(4))
+
+
+def test_fp8_takes_hardware_that_multiplies_it():
+    a100 = find_hardware("a100-80")
+    assert broken(Plan(), dtype="fp8") == broken(Plan(), hardware=a100) == []
+    assert "a100-80 does not multiply fp8" in sentence(Plan(), hardware=a100, dtype="fp8")
+
+
+def test_a_sequence_is_cut_in_two_chunks_for_each_rank_of_cp():
+    assert broken(Plan(cp=3)) == ["sequence not divisible by 2 cp"]
+    assert sentence(Plan(cp=3)).endswith("in 6 parts, which 4096 tokens are no multiple of; nearest: 2 or 4.")
+    assert sentence(Plan(cp=2), sequence=4095).endswith("nearest: 1.")
+    assert sentence(Plan(cp=4), sequence=4092).endswith("nearest: 3 or 6.")
+
+
+def test_tp_cuts_heads_the_mlp_and_under_sequence_parallelism_what_cp_leaves_of_the_sequence():
+    assert broken(Plan(tp=3)) == [
+        "heads not divisible by tp",
+        "tp cannot share the KV heads",
+        "MLP not divisible by tp",
+    ]
+    assert broken(Plan(tp=8, cp=2, sequence_parallel=True), sequence=24) == ["sequence not divisible by tp"]
+    assert (
+        broken(Plan(tp=8, cp=2), sequence=24) == broken(Plan(tp=8, sequence_parallel=True), sequence=24) == []
+    )
+
+
+def test_in_a_model_of_experts_alone_tp_cuts_tokens_and_no_mlp():
+    assert broken(Plan(tp=8, cp=2), MIXTRAL, sequence=24) == ["sequence not divisible by tp"]
+    narrow = replace(MIXTRAL.shape, ffn=7)
+    assert broken(Plan(tp=2), MIXTRAL, shape=narrow) == []
+
+
+def test_ep_shares_out_experts_over_ranks_of_dp():
+    assert sentence(Plan(dp=2, ep=2)) == "llama-3-8b has no experts for ep=2 ranks to share; ep must be 1."
+    assert broken(Plan(dp=8, ep=8), MIXTRAL) == broken(Plan(dp=4, ep=2), MIXTRAL) == []
+    assert broken(Plan(dp=16, ep=16), MIXTRAL) == ["experts not divisible by ep"]
+    assert broken(Plan(tp=2, cp=2, ep=8), MIXTRAL) == ["ranks not divisible by ep"]
+
+
+def test_ep_that_dp_does_not_hold_is_folded_over_tp_and_cp_and_let_pass():
+    folded = Plan(tp=2, cp=2, dp=2, ep=8)
+    assert is_folded(folded) and broken(folded, MIXTRAL) == ["dp not divisible by ep"]
+    assert list(why_not(MIXTRAL, folded)) == []
+    assert not is_folded(Plan(dp=4, ep=2)) and not is_folded(Plan(dp=3))
+    assert is_folded(Plan(dp=3, ep=2))
+
+
+@pytest.mark.parametrize(
+    ("batch", "dp", "micro", "near"), [(65, 4, 2, 64), (70, 4, 2, 72), (3, 8, 1, 8), (90, 4, 2, 88)]
+)
+def test_a_batch_that_cannot_be_cut_is_told_the_nearest_that_can(batch, dp, micro, near):
+    plan = Plan(dp=dp, micro_batch=micro)
+    assert sentence(plan, global_batch=batch).endswith(f"the nearest batch that can is {near}.")
+    assert broken(plan, global_batch=near) == []
+
+
+def test_shards_divide_the_ranks_of_dp_and_cp_together():
+    assert broken(Plan(dp=2, cp=2, zero=3, shards=4)) == broken(Plan(dp=2, cp=2, zero=3, shards=1)) == []
+    assert (
+        sentence(Plan(dp=2, cp=2, zero=3, shards=3)) == "3 shards do not divide dp*cp = 4; nearest: 2 or 4."
+    )
+
+
+def test_every_stage_has_a_layer_the_embedding_or_the_head():
+    assert broken(Plan(pp=34)) == broken(Plan(pp=17, chunks=2, schedule="interleaved")) == []
+    assert sentence(Plan(pp=35)).endswith("cannot fill 35 stages (pp=35, chunks=1); take at most 34.")
+    assert broken(Plan(pp=12, chunks=3, schedule="interleaved")) == ["more stages than layers"]
+
+
+def test_chunks_are_those_of_the_schedule_and_parts_of_a_pipeline_rank():
+    rule = "schedule cannot do these microbatches and chunks"
+    assert broken(Plan(pp=4, schedule="interleaved")) == broken(Plan(pp=4, chunks=2)) == [rule]
+    assert broken(Plan(pp=4, chunks=2, schedule="interleaved")) == []
+    assert broken(Plan(chunks=2)) == ["chunks without a pipeline"]
+    assert broken(Plan(pp=8, chunks=2, schedule="interleaved"), global_batch=4) == [rule]
+
+
+def test_the_first_rule_that_is_broken_is_raised_and_dp_is_none_of_the_models():
+    with pytest.raises(UserError, match="zero is 7"):
+        check(LLAMA, Plan(zero=7, tp=3))
+    check(LLAMA, Plan(tp=2))
+    with pytest.raises(UserError, match="cut 32 heads"):
+        check_model(LLAMA, Plan(tp=3, dp=7))
+    check_model(LLAMA, Plan(tp=2, dp=7))
+    with pytest.raises(UserError, match="tp is 0"):
+        check_model(LLAMA, Plan(tp=0))

@@ -1,0 +1,256 @@
+"""The bytes of real models on one GPU, counted by hand: Llama-3-8B and Mixtral 8x7B, a microbatch of one
+sequence of 4,096 tokens."""
+
+from dataclasses import replace
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Plan, Share, TrainingJob
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.memory.total import in_flight, kept_bytes, memory_by_rank
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.framework import framework_workload
+
+S, H, F, KV, VOCAB = 4096, 4096, 14336, 1024, 128256
+LAYER, TABLE = 218_112_000, 525_336_576  # parameters of Llama-3-8B: of a layer; of embedding, and of head
+CORE = 0.5e9  # what CUDA, NCCL and the allocator take
+EXPERT, MOE_SHARED = (
+    3 * H * F,
+    2 * H * H + 2 * H * KV + 8 * H + 2 * H,
+)  # Mixtral: q and out, k and v, router, norms
+MIXTRAL_ENDS = 2 * 32000 * H + H
+
+
+def job(model="llama-3-8b", stack="megatron-core", **changes):
+    return TrainingJob(find_model(model), find_hardware("h100"), find_stack(stack), S, 64, **changes)
+
+
+def states(memory):
+    return memory.weights, memory.gradients, memory.optimizer
+
+
+def test_llama_3_8b_has_8_03_billion_parameters():
+    assert 32 * LAYER + 2 * TABLE + H == 8_030_261_248
+
+
+def test_zero_1_shards_the_optimizer_alone_and_zero_2_the_gradients_too():
+    parameters = 8_030_261_248
+    expected = [(2, 4, 12), (2, 4, 12 / 8), (2, 4 / 8, 12 / 8)]
+    for zero, bytes_each in enumerate(expected):
+        memory = peak_memory(job(), Plan(dp=8, zero=zero))
+        assert states(memory) == tuple(each * parameters for each in bytes_each)
+        assert memory.buffers == CORE
+
+
+def test_context_parallel_ranks_share_the_shards():
+    for zero in (1, 2, 3):
+        assert states(peak_memory(job(), Plan(dp=4, cp=2, zero=zero))) == states(
+            peak_memory(job(), Plan(dp=8, zero=zero))
+        )
+
+
+def test_fsdp_shards_float32_and_gathers_two_layers_both_ends_and_one_layers_gradients():
+    memory = peak_memory(job(), Plan(dp=8, zero=3))
+    assert states(memory) == (4 * 8_030_261_248 / 8, 4 * 8_030_261_248 / 8, 8 * 8_030_261_248 / 8)
+    assert memory.buffers == 2 * (2 * LAYER + 2 * TABLE + H) + 4 * LAYER + CORE
+
+
+def test_fsdp_with_replicas_shards_over_fewer_ranks():
+    assert peak_memory(job(), Plan(dp=8, zero=3, shards=4)).weights == 4 * 8_030_261_248 / 4
+
+
+def test_fsdp_on_one_rank_shards_nothing():
+    assert peak_memory(job(), Plan(zero=3)) == peak_memory(job(), Plan())
+
+
+def test_16_bits_for_everything_take_2_bytes_for_weight_gradient_and_each_moment():
+    for zero, shards in ((0, 1), (3, 8)):
+        memory = peak_memory(job(half=True), Plan(dp=8, zero=zero))
+        assert states(memory) == tuple(each * 8_030_261_248 / shards for each in (2, 2, 4))
+
+
+# ----------------------------------------------------------------------------------------------- with experts
+
+
+@pytest.mark.parametrize(("tp", "cp", "dp", "ep"), [(1, 1, 8, 4), (2, 2, 4, 2), (4, 1, 2, 2)])
+def test_all_gpus_together_keep_the_optimizer_of_each_expert_once_and_of_what_tp_cuts_once(tp, cp, dp, ep):
+    """Router and norms are whole on every tp rank, so their optimizer is there tp times."""
+    plan = Plan(tp=tp, cp=cp, dp=dp, ep=ep, zero=1)
+    experts, cut, copied = (
+        32 * 8 * EXPERT,
+        32 * (2 * H * H + 2 * H * KV) + 2 * 32000 * H,
+        32 * (8 * H + 2 * H) + H,
+    )
+    everywhere = peak_memory(job("mixtral-8x7b"), plan).optimizer * plan.gpus
+    assert everywhere == pytest.approx(12 * (experts + cut + tp * copied), rel=1e-12)
+
+
+def test_fsdp_keeps_each_expert_once_and_gathers_those_of_two_layers():
+    memory = peak_memory(job("mixtral-8x7b"), Plan(dp=8, ep=2, zero=3))
+    mine = (32 * MOE_SHARED + MIXTRAL_ENDS) / 8 + 32 * 8 * EXPERT / 8
+    layer = MOE_SHARED + 4 * EXPERT
+    assert states(memory) == pytest.approx((4 * mine, 4 * mine, 8 * mine), rel=1e-12)
+    assert memory.buffers == 2 * (2 * layer + MIXTRAL_ENDS) + 4 * layer + CORE
+
+
+def test_experts_keep_their_rows_before_between_and_after_their_matrices():
+    """2 of 8 experts take every token; the gates are applied between the matrices."""
+    attention, gates = 2 * H + H + 2 * KV + H, replace(find_stack("megatron-core"), early_gates=False)
+    mixtral = find_model("mixtral-8x7b")
+    for stack, outside in ((find_stack("megatron-core"), H), (gates, 2 * H)):
+        lists = LayerLists(mixtral, Share(1, S), stack)
+        assert kept_bytes(lists, "none") == 2 * S * (attention + 2 * H + 2 * (outside + 3 * F))
+
+
+def test_activations_of_experts_that_run_again_go():
+    mixtral, lists = find_model("mixtral-8x7b"), {}
+    for again in ("moe_act", "moe"):
+        stack = replace(find_stack("megatron-core"), selective=(again,))
+        lists[again] = LayerLists(mixtral, Share(1, S), stack)
+    all_kept = kept_bytes(lists["moe"], "none")
+    assert all_kept - kept_bytes(lists["moe_act"], "selective") == 2 * S * 2 * F
+    assert all_kept - kept_bytes(lists["moe"], "selective") == 2 * S * 2 * (H + 3 * F)
+
+
+def test_the_busiest_rank_keeps_more_rows_of_its_experts():
+    even, uneven = (
+        peak_memory(job("mixtral-8x7b", routing_imbalance=factor), Plan(dp=8, ep=8)).activations
+        for factor in (1.0, 1.5)
+    )
+    assert uneven - even == 32 * 0.5 * 2 * S * 2 * (H + 3 * F)
+
+
+def test_a_model_with_experts_in_some_layers_keeps_the_mean_layer():
+    deepseek, share, stack = find_model("deepseek-v3"), Share(1, S), find_stack("megatron-core")
+    assert deepseek.experts
+    deepseek = replace(deepseek, experts=replace(deepseek.experts, shared_experts=0, shared_ffn=0))
+    h, heads, rows = 7168, 128, 8
+    attention = 2 * h + heads * (192 + 192 + 128 + 128)
+    dense, experts = 2 * h + 3 * 18432, 2 * h + rows * (h + 3 * 2048)
+    kept = kept_bytes(LayerLists(deepseek, share, stack), "none")
+    assert kept == pytest.approx(2 * S * (attention + (3 * dense + 58 * experts) / 61), rel=1e-12)
+    ranks = replace(stack, selective=("mla_up_proj",))
+    kept_ranks = kept_bytes(LayerLists(deepseek, share, ranks), "selective")
+    assert kept - kept_ranks == pytest.approx(2 * S * (heads * (192 + 192 + 128) - 1536 - 512 - 64))
+
+
+# ------------------------------------------------------------------------------------------------ activations
+
+ATTENTION, MLP = 4 * H + 2 * KV, 2 * H + 3 * F  # numbers for a token: input, norm, q and output, k, v; ...
+
+
+def test_a_dense_layer_keeps_every_matrixs_input_and_what_attention_needs():
+    memory = peak_memory(job(), Plan())
+    assert memory.activations == 32 * 2 * S * (ATTENTION + MLP)
+    assert memory.logits == 6 * S * VOCAB
+
+
+@pytest.mark.parametrize(("stack", "kept"), [("megatron-core", 6), ("torchtitan", 16)])
+def test_logits_are_cut_by_tp_where_the_loss_is(stack, kept):
+    assert peak_memory(job(stack=stack), Plan(tp=2)).logits == kept * S * VOCAB / 2
+    whole = replace(job(stack=stack), stack=replace(find_stack(stack), parallel_loss=False))
+    assert peak_memory(whole, Plan(tp=2)).logits == kept * S * VOCAB
+
+
+def test_tp_cuts_what_lies_between_its_collectives_and_sequence_parallelism_the_rest():
+    inside = (2 * H + 2 * KV + 3 * F) / 2
+    without = peak_memory(job(), Plan(tp=2)).activations
+    assert without == 32 * 2 * S * (4 * H + inside)
+    assert peak_memory(job(), Plan(tp=2, sequence_parallel=True)).activations == 32 * 2 * S * (2 * H + inside)
+    titan = job(stack="torchtitan")  # keeps the gathered norms
+    gathered = peak_memory(titan, Plan(tp=2, sequence_parallel=True)).activations
+    assert gathered == 32 * 2 * S * (3 * H + inside)
+
+
+def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_whole():
+    memory = peak_memory(job(), Plan(recompute="full"))
+    assert memory.activations == 2 * S * (32 * H + ATTENTION + MLP)
+    some = peak_memory(job(), Plan(recompute="full", recompute_layers=20))
+    assert some.activations == 2 * S * (20 * H + 13 * (ATTENTION + MLP))
+
+
+@pytest.mark.parametrize(
+    ("module", "saved"),
+    [("core_attn", 0), ("mlp", 3 * F), ("layernorm", 2 * H), ("moe", 0), ("mla_up_proj", 0)],
+)
+def test_what_a_module_that_runs_again_need_not_keep(module, saved):
+    stack = replace(find_stack("megatron-core"), selective=(module,))
+    lists = LayerLists(find_model("llama-3-8b"), Share(1, S), stack)
+    assert kept_bytes(lists, "none") - kept_bytes(lists, "selective") == 2 * S * saved
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_torchtitan_keeps_a_layers_input_every_second_matrixs_output_and_attentions(tp):
+    lists = LayerLists(find_model("llama-3-8b"), Share(1, S, tp=tp), find_stack("torchtitan"))
+    outputs = (2 * H + 2 * KV) + (2 * F + H)
+    assert kept_bytes(lists, "selective") == 2 * S * (H + (outputs / 2 + H) / tp)
+
+
+def test_dropout_keeps_a_byte_for_each_number_of_a_mask():
+    gpt, stack = find_model("gpt3-175b"), replace(find_stack("megatron-2022"), dropout=False)
+    share = Share(1, 2048, tp=8)
+    with_masks, without = (
+        kept_bytes(LayerLists(gpt, share, each), "none") for each in (find_stack("megatron-2022"), stack)
+    )
+    scores = 96 / 8 * 2048 * 2048
+    assert (
+        with_masks - without == 2 * 2048 * 12288 + 3 * scores
+    )  # two masks; of scores a mask, and what it leaves
+
+
+# -------------------------------------------------------------------------------------------- in a pipeline
+
+
+def test_every_rank_holds_its_layers_and_the_first_and_the_last_the_ends():
+    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4)))
+    assert [memory.weights for memory in ranks] == [
+        2 * (8 * LAYER + ends) for ends in (TABLE, 0, 0, TABLE + H)
+    ]
+    layer = 2 * S * (ATTENTION + MLP)
+    assert [memory.activations for memory in ranks] == [8 * layer * count for count in (4, 3, 2, 1)]
+    assert [memory.logits for memory in ranks] == [0, 0, 0, 6 * S * VOCAB]
+
+
+def test_a_v_has_both_ends_on_the_first_rank_and_chunks_are_parts_of_a_rank():
+    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4, chunks=2, schedule="zb-v")))
+    assert [memory.weights for memory in ranks] == [
+        2 * (8 * LAYER + ends) for ends in (2 * TABLE + H, 0, 0, 0)
+    ]
+    assert {memory.activations for memory in ranks} == {8 * 4 * 2 * S * (ATTENTION + MLP)}
+
+
+def test_in_a_pipeline_recomputation_keeps_inputs_of_all_in_flight_and_one_layer_whole():
+    ranks = memory_by_rank(framework_workload(job(), Plan(pp=4, recompute="full")))
+    assert [memory.activations for memory in ranks] == [
+        2 * S * (8 * H * count + ATTENTION + MLP) for count in (4, 3, 2, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "microbatches", "held"),
+    [
+        ("gpipe", 16, [16, 16, 16, 16]),
+        ("1f1b", 16, [4, 3, 2, 1]),
+        ("1f1b", 2, [2, 2, 2, 1]),
+        ("eager-1f1b", 16, [7, 5, 3, 1]),
+        ("zb-h2", 16, [7, 7, 7, 7]),
+    ],
+)
+def test_microbatches_that_the_ranks_of_a_schedule_keep(schedule, microbatches, held):
+    short = replace(job(), global_batch=microbatches)
+    assert in_flight(framework_workload(short, Plan(pp=4, schedule=schedule))) == held
+
+
+def test_a_searched_order_keeps_what_its_list_keeps():
+    short = replace(job(), global_batch=8)
+    for schedule, most in (("zb-1p", 4), ("zb-2p", 8)):
+        assert max(in_flight(framework_workload(short, Plan(pp=4, schedule=schedule)))) == most
+
+
+def test_all_kinds_add_up():
+    memory = peak_memory(job(), Plan())
+    by_hand = 18 * 8_030_261_248 + 32 * 2 * S * (ATTENTION + MLP) + 6 * S * VOCAB + CORE
+    assert memory.total == by_hand

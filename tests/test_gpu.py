@@ -1,0 +1,162 @@
+"""One GPU by itself: its streams, its line, its memory and its events, with numbers that can be followed by
+hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu import (
+    COMPUTE,
+    GPU,
+    RECEIVE,
+    SEND,
+    WAIT,
+    Hardware,
+    Link,
+    Mailboxes,
+    Operation,
+    OutOfMemoryError,
+)
+
+# a FLOP and a byte moved take a second each; a byte sent takes 1 s, and 10 s across nodes of two
+SLOW = Hardware("slow", 1.0, 1.0, 0.25, 100, 2, Link(0.5, 1.0), Link(5.0, 0.1))
+BYTE = np.zeros(1, np.uint8)
+
+
+def gpus(count=2, hardware=SLOW):
+    boxes = Mailboxes()
+    return [GPU(rank, hardware, boxes.of(rank)) for rank in range(count)]
+
+
+def work(seconds):
+    return Operation("work", flops=seconds, kernels=0)
+
+
+def times(gpu, kind):
+    return [event[4:6] for event in gpu.events if event[2] == kind]
+
+
+@pytest.mark.parametrize(("flops", "moved", "seconds"), [(8.0, 3.0, 8.0), (3.0, 8.0, 8.0), (0.0, 0.0, 0.0)])
+def test_an_operation_takes_the_longer_of_computing_and_moving_and_its_launches(flops, moved, seconds):
+    (gpu,) = gpus(1)
+    gpu.compute(Operation("work", flops=flops, bytes=moved, kernels=2))
+    assert gpu.now == seconds + 2 * 0.25
+    arrays: dict[str, Any] = {"flops": np.array([flops]), "bytes": np.array([moved])}
+    assert SLOW.seconds(Operation("work", kernels=2, **arrays)) == [seconds + 2 * 0.25]
+
+
+def test_ranks_of_a_node_have_the_link_inside_and_others_the_one_across():
+    assert [SLOW.link(0, other) for other in (1, 2, 3)] == [SLOW.inside, SLOW.across, SLOW.across]
+    assert SLOW.link(2, 3) == SLOW.link(3, 2) == SLOW.inside
+
+
+def test_a_sender_is_busy_for_the_bytes_and_a_receiver_waits_for_latency_too():
+    first, second = gpus()
+    first.compute(work(2.0))
+    first.send(1, np.zeros(3, np.uint8), "three")
+    second.receive(0, "three")
+    assert (first.now, second.now) == (5.0, 2.0 + 0.5 + 3.0)
+    assert (times(first, SEND), times(second, RECEIVE)) == ([(2.0, 5.0)], [(2.0, 5.5)])
+
+
+def test_many_senders_queue_at_one_receivers_line():
+    receiver, *senders = gpus(4, replace(SLOW, gpus_per_node=4))
+    for sender in senders:
+        sender.send(0, BYTE, "one")
+    for sender in senders:
+        receiver.receive(sender.rank, "one")
+    assert receiver.now == 0.5 + 3 * 1.0
+
+
+def test_a_message_that_has_come_already_takes_no_time():
+    first, second = gpus()
+    first.send(1, BYTE, "early")
+    second.compute(work(4.0))
+    second.receive(0, "early")
+    assert second.now == 4.0 and times(second, RECEIVE) == [(4.0, 4.0)]
+
+
+def test_a_receive_begins_when_its_message_leaves_or_when_it_is_asked_for():
+    first, second = gpus()
+    first.compute(work(3.0))
+    first.send(1, BYTE, "late")
+    second.receive(0, "late")
+    first.send(1, BYTE, "later")
+    second.compute(work(0.25))
+    second.receive(0, "later")
+    assert times(second, RECEIVE) == [(3.0, 4.5), (4.75, 5.5)]
+
+
+def test_another_stream_begins_where_the_caller_is_and_the_caller_goes_on():
+    (gpu,) = gpus(1)
+    gpu.compute(work(2.0))
+    handle = gpu.isend(1, np.zeros(3, np.uint8), "three")
+    assert (handle.start, handle.end, gpu.now, gpu.end) == (2.0, 5.0, 2.0, 5.0)
+    gpu.compute(work(1.0))
+    again = gpu.isend(1, np.zeros(3, np.uint8), "three")
+    assert (again.start, again.end) == (5.0, 8.0)
+
+
+def test_a_wait_begins_when_the_work_does_or_when_it_is_asked_for_and_ends_with_it():
+    (gpu,) = gpus(1)
+    first = gpu.isend(1, np.zeros(4, np.uint8), "first")
+    second = gpu.isend(1, np.zeros(2, np.uint8), "second")
+    gpu.compute(work(1.0))
+    second.wait()  # before which it stands behind the first
+    first.wait()
+    assert (second.start, second.end, gpu.now) == (4.0, 6.0, 6.0)
+    assert times(gpu, WAIT) == [(4.0, 6.0)]
+    third = gpu.isend(1, np.zeros(4, np.uint8), "third")
+    gpu.compute(work(1.0))
+    third.wait()
+    assert times(gpu, WAIT)[1:] == [(7.0, 10.0)]
+
+
+def test_an_announced_receive_hides_behind_compute_and_its_result_comes_at_its_wait():
+    first, second = gpus()
+    handle = second.irecv(0, "one").then(lambda array: array + 1)
+    first.send(1, BYTE, "one")
+    second.compute(work(1.0))
+    assert handle.wait() == 1 and handle.wait() == 1
+    assert (handle.start, handle.end, second.now) == (0.0, 1.5, 1.5)
+    assert times(second, WAIT) == [(1.0, 1.5)]
+
+
+def test_memory_that_is_full_to_the_last_byte_is_not_exceeded_and_one_more_is():
+    (gpu,) = gpus(1)
+    gpu.allocate("weights", 60)
+    gpu.allocate("activations", 40)
+    assert gpu.peak_bytes["weights"] == 60 and gpu.peak_bytes["activations"] == 40
+    with pytest.raises(OutOfMemoryError):
+        gpu.allocate("buffers", 1)
+
+
+def test_the_peak_is_what_was_held_when_it_was_most_and_of_equals_the_first():
+    (gpu,) = gpus(1)
+    gpu.allocate("weights", 10)
+    gpu.allocate("activations", 20)
+    gpu.free("activations", 20)
+    gpu.allocate("buffers", 20)
+    assert (gpu.peak_bytes["activations"], gpu.peak_bytes["buffers"]) == (20, 0)
+    gpu.allocate("buffers", 1)
+    assert (gpu.peak_bytes["activations"], gpu.peak_bytes["buffers"]) == (0, 21)
+    assert gpu.held_bytes["weights"] == 10 and gpu.held_bytes["activations"] == 0
+
+
+@pytest.mark.parametrize(("flops", "kernels"), [(float("nan"), 0), (float("inf"), 0), (0.0, -1)])
+def test_no_clock_can_add_what_is_no_time(flops, kernels):
+    (gpu,) = gpus(1)
+    with pytest.raises(ValueError, match="no clock can add that"):
+        gpu.compute(Operation("work", flops=flops, kernels=kernels))
+
+
+def test_events_say_who_did_what_from_when_to_when_with_bytes_flops_and_peer():
+    first, _ = gpus()
+    first.compute(Operation("work", flops=2.0, bytes=1.0, kernels=0), "a name")
+    first.send(1, BYTE, "one")
+    assert first.events == [
+        (0, COMPUTE, COMPUTE, "a name", 0.0, 2.0, 1.0, 2.0, None),
+        (0, COMPUTE, SEND, "one", 2.0, 3.0, 1, 0, 1),
+    ]
