@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
             found = self.server.desk.answer(screen, question)
             self.reply(200, "application/json", json.dumps(found, allow_nan=False).encode())
         except Superseded:
-            self.refuse(409, "superseded")
+            self.reply(200, "application/json", b'{"superseded": true}')
         except (ValueError, RecursionError):
             self.refuse(400, "a question is one JSON object")
 

@@ -30,7 +30,7 @@ async function ask(screen, question) {
       body: JSON.stringify(question),
     });
     const answer = await reply.json();
-    if (number !== asked[screen] || reply.status === 409) return null;
+    if (number !== asked[screen] || answer.superseded) return null;
     return answer;
   } catch {
     if (number !== asked[screen]) return null;

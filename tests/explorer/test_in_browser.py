@@ -1,0 +1,173 @@
+"""Claims about the page in a real browser: Debian's Chromium, driven by Playwright (the extra `browser`)."""
+
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ndparallel.explorer import cut
+from ndparallel.explorer.page import page
+from ndparallel.explorer.screens import SCREENS, known
+from ndparallel.explorer.server import Explorer
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the extra browser is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+DRAWN = "#screen:not(.busy) > *"
+SECONDS = 30_000  # ms, for a machine under load
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Explorer]:
+    with Explorer(*page(known()), SCREENS) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """One tab, and what went wrong in it."""
+
+    def __init__(self, browser: Any, server: Explorer, **options: Any) -> None:
+        self.page, self.server = browser.new_page(**options), server
+        self.wrong: list[str] = []
+        self.page.set_default_timeout(SECONDS)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda line: self.wrong.extend([line.text] * (line.type == "error")))
+        self.page.on("request", self.look_at)
+
+    def look_at(self, request: Any) -> None:
+        if not request.url.startswith((self.server.address, "data:", "blob:")):
+            self.wrong.append(f"asks {request.url}")
+
+    def open(self, address: str) -> "Tab":
+        self.page.goto(self.server.address + address)
+        return self.drawn()
+
+    def drawn(self) -> "Tab":
+        self.page.wait_for_selector(DRAWN)
+        self.page.wait_for_load_state("networkidle")
+        self.page.wait_for_selector(DRAWN)
+        return self
+
+    def numbers(self) -> list[str]:
+        return self.page.locator(".numbers dd:first-of-type").all_inner_texts()
+
+
+@pytest.fixture
+def tab(browser, server, request) -> Iterator[Tab]:
+    tab = Tab(browser, server, **getattr(request, "param", {}))
+    yield tab
+    tab.page.close()
+    assert tab.wrong == []
+
+
+@pytest.mark.parametrize("screen", ["cut", "timeline", "ring", "schedule"])
+def test_every_screen_opens_and_shows_its_command(tab, screen):
+    tab.open(f"#{screen}")
+    assert tab.page.locator(f"#tab-{screen}[aria-current=page]").count() == 1
+    assert (
+        tab.page.locator("#command").inner_text()
+        == SCREENS[{"timeline": "cut"}.get(screen, screen)]({})["command"]
+    )
+    assert tab.page.locator("main svg").count() > 0
+
+
+def test_the_numbers_on_the_page_are_the_commands(tab):
+    cells = cut.answer({"tp": 4, "zero": 1})["cells"]
+    tab.open("#cut?tp=4&zero=1")
+    wanted = [cells[name] for name in ("step", "speedup", "exposed", "bubble", "sent", "memory")]
+    assert tab.numbers() == [*wanted, "yes"]
+
+
+def test_a_knob_moves_the_page_and_back_undoes_it(tab):
+    before = tab.open("#cut").numbers()
+    tab.page.locator("#knob-zero-2").check(force=True)
+    after = tab.drawn().numbers()
+    assert "zero=2" in tab.page.url and after != before
+    tab.page.go_back()
+    assert tab.drawn().numbers() == before
+    tab.page.go_forward()
+    assert tab.drawn().numbers() == after
+
+
+def test_a_link_restores_what_was_set(tab):
+    numbers = tab.open("#cut?pp=4&tp=1&schedule=zb-v&microbatches=8&batch=16").numbers()
+    tab.page.reload()
+    assert tab.drawn().numbers() == numbers
+    assert tab.page.locator("#knob-schedule").input_value() == "zb-v"
+
+
+def test_a_stop_that_cannot_be_says_why_and_changes_nothing(tab):
+    tab.open("#cut")
+    address = tab.page.url
+    tab.page.locator("#knob-tp-8").click(force=True)
+    assert "cannot" in tab.page.locator("#said").inner_text() and tab.page.url == address
+
+
+def test_only_the_answer_to_the_newest_question_is_shown(tab):
+    tab.open("#cut")
+    for zero in (1, 2, 3, 0, 3):
+        tab.page.evaluate(f"go('cut', {{zero: {zero}}})")
+    cells = cut.answer({"zero": 3})["cells"]
+    assert tab.drawn().numbers()[0] == cells["step"]
+    assert tab.page.locator("#knob-zero-3").is_checked()
+
+
+def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):
+    tab.open("#schedule?stages=2&microbatches=2")
+    for rank, letters in ((0, "FFBB"), (1, "FBFB")):
+        for letter in letters:
+            tab.page.locator(f"#place-{rank}-{letter}").focus()
+            tab.page.keyboard.press("Enter")
+            tab.drawn()
+    assert "As fast as 1F1B" in tab.page.locator(".mine [role=status]").inner_text()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_walk_over_the_knobs_finds_no_error_and_no_stale_number(tab, seed):
+    walk = random.Random(seed)
+    tab.open(walk.choice(["#cut", "#ring", "#schedule"]))
+    for _ in range(8):
+        stops = tab.page.locator(".stops label:not(.illegal) input:not(:checked)")
+        stops.nth(walk.randrange(stops.count())).click(force=True)
+        tab.drawn()
+    numbers, command = tab.numbers(), tab.page.locator("#command").inner_text()
+    tab.page.reload()
+    tab.drawn()
+    assert (tab.numbers(), tab.page.locator("#command").inner_text()) == (numbers, command)
+
+
+@pytest.mark.parametrize("screen", ["cut", "timeline", "ring", "schedule"])
+@pytest.mark.parametrize(
+    "tab", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True, ids=["light", "dark"]
+)
+def test_an_accessibility_checker_finds_nothing_serious(tab, screen):
+    checker = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    ).Axe()
+    tab.open(f"#{screen}")
+    found = checker.run(tab.page).response["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found if serious(each)] == []
+
+
+def serious(violation: dict) -> bool:
+    return violation["impact"] in ("serious", "critical")
+
+
+@pytest.mark.parametrize("screen", ["cut", "timeline", "ring", "schedule"])
+@pytest.mark.parametrize("tab", [{"viewport": {"width": 360, "height": 740}}], indirect=True, ids=["360 px"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(tab, screen):
+    tab.open(f"#{screen}")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
