@@ -19,15 +19,20 @@ SYNONYMS = {"--encoder-seq-length": "--seq-length", "--encoder-num-layers": "--n
 
 @dataclass
 class Given:
-    """Flags with their values; `used` are those that were asked for, `defaults` what Megatron does about
-    those that are missing."""
+    """Flags with their values; `repeated` are those whose values before the last were passed over, `used`
+    those that were asked for, `defaults` what Megatron does about those that are missing. A flag that nobody
+    asks for may have any values."""
 
     flags: Mapping[str, list[str]]
     strange: Sequence[str] = ()
+    repeated: Sequence[str] = ()
     used: set[str] = field(default_factory=set)
     defaults: list[str] = field(default_factory=list)
 
     def has(self, flag: str) -> bool:
+        """Whether it is there. Raises UserError where it has another number of values than it takes."""
+        if flag in self.flags and flag not in self.used:
+            refuse_wrong_count(flag, self.flags[flag])
         self.used.add(flag)
         return flag in self.flags
 
@@ -43,7 +48,7 @@ class Given:
             self.assume(flag, why or f"{default}")
             return default
         if not re.fullmatch(r"\d{1,18}", text, flags=re.ASCII):
-            unset = "; the file does not set that variable: write its value there" if "$" in text else ""
+            unset = f"; the file does not set that variable: give {setting(text)}" if "$" in text else ""
             raise UserError(f"{flag} must be a whole number, not {text[:60]!r}{unset}.")
         return int(text)
 
@@ -81,24 +86,27 @@ class Given:
 
 
 def given(words: Sequence[str]) -> Given:
-    """Sort a command's words by its flags. Raises UserError for a flag with the wrong number of values, or
-    two that differ."""
+    """Sort a command's words by its flags; of one that is given twice the last counts, as in argparse."""
     flags: dict[str, list[str]] = {}
     strange: dict[str, None] = {}
+    repeated: dict[str, None] = {}
     for flag, values in pairs(words):
         if flag not in megatron_flags():
             strange[flag] = None
             continue
         strange |= dict.fromkeys(unset := unset_variables(flag, values))
         values = [value for value in values if value not in unset]
-        refuse_wrong_count(flag, values)
         flag = SYNONYMS.get(flag, flag)
         if flags.get(flag, values) != values:
-            raise UserError(
-                f"{flag} is given twice, as {shown(flags[flag])} and as {shown(values)}: keep one."
-            )
+            repeated[flag] = None
         flags[flag] = values
-    return Given(flags, tuple(strange))
+    return Given(flags, tuple(strange), tuple(repeated))
+
+
+def setting(text: str) -> str:
+    """The option that sets the first variable of `text`."""
+    name = re.search(r"\$\{?(\w+)", text)
+    return f"--set {name[1]}=VALUE" if name else "its value there"
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -2,6 +2,8 @@
 read."""
 
 import argparse
+import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
+from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework
 from ndparallel.launch_flags.read_megatron import Reading
@@ -34,16 +37,31 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help=f"the job and the plan of a launch script of {name}, instead of options",
         )
+    group.add_argument(
+        "--set",
+        dest="variables",
+        metavar="NAME=VALUE",
+        action="append",
+        help="a variable of the launch script, whatever it sets itself; 1 is its first argument",
+    )
+    group.add_argument(
+        "--script-arguments", metavar="WORDS", help="the launch script's own arguments, quoted"
+    )
 
 
 def script_given(arguments: argparse.Namespace) -> tuple[Framework, Path] | None:
-    """The launch script that is given instead of options, and whose it is."""
+    """The launch script that is given instead of options, and whose it is. Raises UserError for its
+    variables without it."""
     scripts = (
         (framework, Path(path))
         for framework in FRAMEWORKS.values()
         if (path := getattr(arguments, f"from_{framework.name}", None)) is not None
     )
-    return next(scripts, None)
+    script = next(scripts, None)
+    if not script and (arguments.variables or arguments.script_arguments):
+        options = ", ".join(f"--from-{name}" for name, framework in FRAMEWORKS.items() if framework.read)
+        raise UserError(f"--set and --script-arguments are about a launch script: name it with {options}.")
+    return script
 
 
 def described(arguments: argparse.Namespace) -> Reading:
@@ -67,11 +85,34 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     hardware = find_hardware(arguments.hardware)
     text = text_of(path)
     try:
-        found = framework.read(text, hardware, gpus=arguments.gpus, vocab=arguments.vocab)
+        variables = variables_from(arguments)
+        found = framework.read(
+            text, hardware, gpus=arguments.gpus, vocab=arguments.vocab, variables=variables
+        )
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     imbalance = routing_from(arguments, found.job.shape)["routing_imbalance"]
     return replace(found, job=replace(found.job, routing_imbalance=imbalance))
+
+
+def variables_from(arguments: argparse.Namespace) -> dict[str, str]:
+    """What is set from outside the script. Raises UserError for what is no NAME=VALUE."""
+    given = numbered(arguments.script_arguments or "")
+    for setting in arguments.variables or []:
+        name, equals, value = setting.partition("=")
+        if not equals or not re.fullmatch(r"\w+", name):
+            raise UserError(f"--set {brief(setting)}: write NAME=VALUE, as in --set MODEL_SIZE=7B.")
+        given[name] = value
+    return given
+
+
+def numbered(words: str) -> dict[str, str]:
+    """A script's arguments by their numbers, as the shell has them. Raises UserError for an open quotation
+    mark."""
+    try:
+        return {str(number): word for number, word in enumerate(shlex.split(words), 1)}
+    except ValueError:
+        raise UserError(f"--script-arguments {brief(words)}: a quotation mark is never closed.") from None
 
 
 def refuse_other_options(arguments: argparse.Namespace, framework: Framework, path: Path) -> None:

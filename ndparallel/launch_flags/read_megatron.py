@@ -10,6 +10,7 @@ Glossary
     reading   the job, the plan, and remarks on how they were found
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -44,15 +45,36 @@ class Reading:
 
 
 def read_megatron(
-    text: str, hardware: Hardware, *, gpus: int | None = None, vocab: int | None = None
+    text: str,
+    hardware: Hardware,
+    *,
+    gpus: int | None = None,
+    vocab: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Reading:
     """Read a shell script or a bare command line. `gpus` and `vocab` stand in for what it does not say, or
-    overrule it.
+    overrule it; `variables` are set from outside, the script's own arguments by their numbers.
 
-    Raises UserError, one sentence, for what is no such command line, contradicts itself, or cannot be
-    trained.
+    Raises UserError, one sentence that begins with the line it is about, for what is no such command line,
+    contradicts itself, or cannot be trained.
     """
-    script = read_script(text)
+    script = read_script(text, variables)
+    try:
+        return reading(script, hardware, gpus, vocab)
+    except UserError as error:
+        raise UserError(f"{line_of(str(error), text)}{error}") from None
+
+
+def line_of(said: str, text: str) -> str:
+    """Write "line 12: " for the last line that has the first flag of a sentence."""
+    flag = re.search(r"--[a-z][\w-]*", said)
+    pattern = re.compile(rf"{re.escape(flag[0])}(?![\w-])") if flag else None
+    lines = text.splitlines()
+    found = [number for number, line in enumerate(lines, 1) if pattern and pattern.search(line)]
+    return f"line {found[-1]}: " if found and len(lines) > 1 else ""
+
+
+def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | None) -> Reading:
     launcher, words = command_of(script)
     flags = given(words)
     for flag in ANOTHER_MODEL:
@@ -196,6 +218,8 @@ def deduplicates_from(flags: Given) -> bool:
 
 def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
+    if flags.repeated:
+        yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
     if flags.strange:
         yield strange_sentence(flags.strange)
     if script.skipped:

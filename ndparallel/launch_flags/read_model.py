@@ -19,6 +19,7 @@ from ndparallel.planner.models.shape import Experts, LatentAttention, ModelShape
 from ndparallel.planner.models.sizes import LARGEST, head_width
 
 NORMALIZATIONS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
+NORMALIZATIONS |= {"layernorm": "layernorm", "rmsnorm": "rmsnorm"}  # of Megatron-DeepSpeed
 POSITIONS = {
     "learned_absolute": "learned",
     "rope": "rotary",
@@ -26,6 +27,8 @@ POSITIONS = {
     "mrope": "rotary",
     "none": "rotary",
     "relative": "rotary",
+    "rotary": "rotary",  # of Megatron-DeepSpeed
+    "alibi": "alibi",  # of bigscience's fork
 }
 ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu2"}
 TOKENIZERS = {"GPT2BPETokenizer": 50257}  # whose vocabulary has one size
@@ -174,8 +177,8 @@ def latent_from(flags: Given) -> LatentAttention:
 
 def experts_from(flags: Given, layers: int, ffn: int) -> Experts | None:
     """Experts are as wide as the dense MLP where --moe-ffn-hidden-size is not given, and top-2."""
-    if not flags.has("--num-experts") or not (number := flags.number("--num-experts")):
-        return None
+    if not flags.has("--num-experts") or (number := flags.number("--num-experts")) < 2:
+        return None  # of one expert, Megatron-DeepSpeed's dense layers, a router has nothing to choose
     shared = (
         flags.number("--moe-shared-expert-intermediate-size")
         if flags.has("--moe-shared-expert-intermediate-size")

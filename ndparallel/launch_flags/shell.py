@@ -4,12 +4,13 @@ arithmetic, comments.
 Idea   One pass cuts the text into statements; assignments fill a table, and the commands that have flags are
        expanded with it.
 Cost   Linear in the text; a script of more than 200 kB is refused.
-Limit  No shell: loops, functions and `case` are not run, and of conditions only comparisons of what the
-       script itself sets. What is set where that is not known is left out, and the reading says so. What only
-       the environment knows ($SLURM_NNODES) stays as it is written.
+Limit  No shell: loops and functions are not run, and of `if` and `case` only comparisons of what the script
+       itself sets, or is given. What is set where that is not known is left out, and the reading says so.
+       What only the environment knows ($SLURM_NNODES) stays as it is written.
 
 Glossary
-    statement   what stands between line ends or semicolons that are in no quotes and no parentheses
+    statement   what stands between line ends, semicolons, pipes or & that are in no quotes and no parentheses
+    given       variables that are set from outside, and the script's own arguments, by their numbers
     word        a part of a statement between spaces, still quoted
     block       a condition or a loop that is open; None stands for "not known" in all that is true or false
 """
@@ -19,6 +20,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from ndparallel.base.errors import UserError
 
@@ -26,7 +28,10 @@ LARGEST = 200_000  # characters of a script, and of one expanded statement
 LARGEST_NUMBER = 2**63  # as the shell's
 PIECE = re.compile(
     r"""(?P<joined>\\\r?\n)|(?P<kept>\\.|"(?:[^"\\]|\\.)*"|'[^']*')|(?P<comment>(?<!\S)\#[^\n]*)
-    |(?P<open>\$?\(+)|(?P<close>\)+)|(?P<end>[\n;]|&&|\|\|)|(?P<quote>["'])|(?P<plain>[^\\"'\#()\n;&|$]+|.)""",
+    |(?P<open>\$?\(+)|(?P<close>\)+)
+    |(?P<redirect>(?:&|(?<=\s)\d)?[<>]{1,3}[ \t]*(?:[<>]?\([^()]*\)|&?[^\s;&|()<>]*))
+    |(?P<end>;;|[\n;]|&&|\|\||[|&])|(?P<quote>["'])
+    |(?P<plain>(?:(?!(?<=\s)\d[<>])[^\\"'\#()\n;&|$<>])+|.)""",
     re.VERBOSE | re.DOTALL,
 )
 ASSIGNMENT = re.compile(
@@ -36,12 +41,12 @@ WORD = re.compile(
     r"""(?:\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\(\((?:[^()]|\([^()]*\))*\)\)|[^\s"'\\])+""", re.DOTALL
 )
 ARRAY = re.compile(r"\((?P<words>.*)\)\s*$", re.DOTALL)
-REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*))\"?")
+REFERENCE = re.compile(r"\"?\$(?:\{(?P<braced>\w+)(?:\[[@*]\])?\}|(?P<plain>[A-Za-z_]\w*|\d))\"?")
 ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)")
 VARIABLE = re.compile(
-    r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)"
+    r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*|\d)"
 )
-LOOPS, CLOSERS = ("for", "while", "until", "case"), ("fi", "done", "esac")
+LOOPS, CLOSERS = ("for", "while", "until"), ("fi", "done", "esac")
 CONDITION = re.compile(r"\s*(?:if|elif)\s")
 JOINED = re.compile(r"\\\r?\n")
 SUMS = {
@@ -55,20 +60,22 @@ SUMS = {
 
 @dataclass
 class Script:
-    """What a script says: the words of its commands with flags, its variables word by word, and the names
-    that it sets conditionally."""
+    """What a script says: the words of its commands with flags, its variables word by word, those of them
+    that are `given` and stay as they are, and the names that it sets conditionally."""
 
+    given: frozenset[str] = frozenset()
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
 
-def read_script(text: str) -> Script:
-    """Read a shell script, or a bare command line. Raises UserError for one that is too long, or never closes
-    a quote."""
+def read_script(text: str, given: Mapping[str, str] | None = None) -> Script:
+    """Read a shell script, or a bare command line, with variables and arguments `given` from outside. Raises
+    UserError for one that is too long, or never closes a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
-    script, blocks = Script(), list[ShellBlock]()
+    set_before = {name: [value] for name, value in (given or {}).items()}
+    script, blocks = Script(frozenset(set_before), variables=set_before), list[ShellBlock]()
     for statement in statements(text):
         rest = follow(blocks, statement, script.variables)
         runs = every(block.runs for block in blocks)
@@ -80,16 +87,34 @@ def read_script(text: str) -> Script:
 
 @dataclass
 class ShellBlock:
-    """An open condition or loop: whether its present branch runs, and whether one has run already."""
+    """An open condition, `case` or loop: whether its present branch runs, and whether one has run already. A
+    `case` has a subject, and before each branch its patterns."""
 
     runs: bool | None
     settled: bool | None
+    subject: str | None = None
+    patterns: list[str] | None = None
+
+    def branch(self, now: bool | None) -> None:
+        """Enter a branch whose own condition is `now`."""
+        self.runs = every([now, None if self.settled is None else not self.settled])
+        self.settled = some([self.settled, now])
 
 
 def follow(blocks: list[ShellBlock], statement: str, variables: Mapping[str, list[str]]) -> str:
     """Keep account of conditions and loops, and return what of the statement is neither."""
     first, rest = [*statement.split(None, 1), ""][:2]
-    if first == "if":
+    top = blocks[-1] if blocks else None
+    if top and top.patterns is not None and first not in CLOSERS:
+        return choose(top, statement)
+    if statement == ";;":
+        if top and top.subject is not None:
+            top.runs, top.patterns = False, []
+    elif first == "case":
+        subject, _, rest = rest.partition(" in")
+        blocks.append(ShellBlock(False, False, one_word(subject.strip(), variables), []))
+        return choose(blocks[-1], rest.strip())
+    elif first == "if":
         now = truth(rest, variables)
         blocks.append(ShellBlock(now, now))
     elif first in LOOPS:
@@ -97,12 +122,26 @@ def follow(blocks: list[ShellBlock], statement: str, variables: Mapping[str, lis
     elif first in CLOSERS:
         del blocks[-1:]
     elif first in ("elif", "else") and blocks:
-        before, now = blocks[-1].settled, truth(rest, variables) if first == "elif" else True
-        blocks[-1] = ShellBlock(every([now, None if before is None else not before]), some([before, now]))
+        blocks[-1].branch(truth(rest, variables) if first == "elif" else True)
         return rest if first == "else" else ""
     else:
         return rest if first in ("then", "do") else statement
     return ""
+
+
+def choose(block: ShellBlock, statement: str) -> str:
+    """Read a pattern of `case`, "7B|8B)", which pipes cut; behind the last of them its branch begins."""
+    if not statement or statement == ";;" or block.patterns is None or block.subject is None:
+        return ""
+    pattern, closed, rest = statement.partition(")")
+    block.patterns.append(pattern.strip(" (\"'"))
+    if not closed:
+        return ""
+    unknown = "$" in block.subject or any("$" in one for one in block.patterns)
+    met = any(fnmatchcase(block.subject, one) for one in block.patterns)
+    block.branch(None if unknown and "*" not in block.patterns else met or unknown)
+    block.patterns = None
+    return rest.strip()
 
 
 def truth(condition: str, variables: Mapping[str, list[str]]) -> bool | None:
@@ -151,10 +190,11 @@ def statements(text: str) -> Iterator[str]:
             )
         depth = max(0, depth + words.count("(") - words.count(")")) if kind in ("open", "close") else depth
         if kind == "end" and depth == 0 and not (words in ("&&", "||") and CONDITION.match(statement)):
-            yield from filter(None, [statement.strip()])
+            yield from filter(None, [statement.strip(), words * (words == ";;")])
             statement = ""
         elif kind != "comment":
-            statement += " " if kind == "joined" or words in "\n;" else JOINED.sub(" ", words)
+            blank = kind == "joined" or words in "\n;" or (kind == "redirect" and depth == 0)
+            statement += " " if blank else JOINED.sub(" ", words)
     yield from filter(None, [statement.strip()])
 
 
@@ -170,6 +210,8 @@ def assign(script: Script, statement: str, conditional: bool) -> str:
             word = WORD.match(value)
             statement = value[word.end() :].lstrip() if word else value.lstrip()
             new = [" ".join(old) + one_word(word[0] if word else "", script.variables)]
+        if name in script.given:
+            continue
         if conditional:
             script.skipped.append(name)
         else:

@@ -385,7 +385,6 @@ REFUSED = {
     LINE.replace("--num-layers 32 ", ""): "--num-layers is missing",
     LINE + " --tensor-model-parallel-size 3": "does not divide 16 GPUs",
     LINE + " --tensor-model-parallel-size $TP": "does not set that variable",
-    LINE + " --tensor-model-parallel-size 2 --tensor-model-parallel-size 4": "given twice",
     LINE + " --bf16 --fp16": "contradict one another",
     LINE + " --recompute-activations --recompute-granularity full": "contradicts",
     LINE + " --recompute-granularity full": "also needs --recompute-method",

@@ -1,0 +1,168 @@
+"""Claims about scripts as people write them: what a shell would hand to Megatron, and what is asked for where
+only the shell could know."""
+
+import subprocess
+
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
+from ndparallel.launch_flags.read_megatron import Reading, read_megatron
+from ndparallel.launch_flags.shell import read_script
+from tests.launch_flags.test_flags import H100, LINE
+
+
+def read(text: str, **given: str) -> Reading:
+    return read_megatron(text, H100, variables=given)
+
+
+def words(text: str, **given: str) -> list[str]:
+    (found,) = read_script(text, given).commands
+    return found
+
+
+# ------------------------------------------------------------------------------------ where a command ends
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "2>&1 | tee log.txt",
+        "> out.log 2>&1 &",
+        ">> out.log",
+        "&> out.log",
+        "&",
+        "| tee ${LOG}/log.txt",
+        "2>/dev/null || true",
+        "< /dev/null",
+        "2> >(tee errors.txt)",
+    ],
+)
+def test_pipes_redirections_and_ampersands_end_a_command(end):
+    assert words(f"torchrun x.py --num-layers 2 --exit-interval 5000 {end}") == [
+        *("torchrun", "x.py", "--num-layers", "2", "--exit-interval", "5000")
+    ]
+
+
+def test_what_looks_like_a_redirection_in_quotes_is_a_word():
+    assert words("x.py --num-layers 2 --save 'a > b | c & d' --load \"<path>\"")[4:] == [
+        *("a > b | c & d", "--load", "<path>")
+    ]
+
+
+def test_a_placeholder_is_read_as_the_shell_would_and_no_plan_depends_on_it():
+    assert read(f"{LINE} --save <some dir>/checkpoints").job.shape.layers == 32
+
+
+# ---------------------------------------------------------------------------- flags that cannot be refused
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--save /ckpt/$(date +%F) --load `pwd`/a b",
+        "--lr-decay-iters $(( / / ))",
+        "--tokenizer-model",
+        '--step-batch-size-schedule 0:16 "2.4B:320"',
+        "--lr 1e-4 2e-4 3e-4",
+    ],
+)
+def test_a_flag_that_no_plan_depends_on_never_refuses(flags):
+    assert read(f"{LINE} {flags}").plan == read(LINE).plan
+
+
+def test_the_last_of_a_flag_given_twice_counts_and_this_is_said():
+    found = read(f"{LINE} --micro-batch-size 2 --seq-length 1024")
+    assert (found.plan.micro_batch, found.job.sequence) == (2, 1024)
+    assert "Given twice, and the last counts: --micro-batch-size, --seq-length." in found.notes
+
+
+@pytest.mark.parametrize(
+    "flags, position, norm",
+    [
+        ("--position-embedding-type alibi", "alibi", "layernorm"),
+        ("--position-embedding-type rotary --normalization rmsnorm", "rotary", "rmsnorm"),
+        ("--normalization layernorm", "learned", "layernorm"),
+    ],
+)
+def test_the_words_of_forks_are_known(flags, position, norm):
+    shape = read(f"{LINE} {flags}").job.shape
+    assert (shape.position, shape.norm) == (position, norm)
+
+
+def test_one_expert_is_a_dense_layer():
+    assert read(f"{LINE} --num-experts 1").job.shape.experts is None
+
+
+# ------------------------------------------------------------------------- what is said from outside the file
+
+SIZED = LINE.replace("--num-layers 32", "--num-layers ${LAYERS}")
+BY_IF = f"""
+SIZE=$2
+if [ $SIZE = 7B ]; then
+  LAYERS=32
+elif [ $SIZE = 70B ]; then
+  LAYERS=80
+fi
+{SIZED}
+"""
+BY_CASE = f"""
+SIZE=${{1:-7B}}
+case "$SIZE" in
+  7B|8B)
+    LAYERS=32 ;;
+  70B) LAYERS=80
+    ;;
+  *) LAYERS=4 ;;
+esac
+{SIZED}
+"""
+
+
+@pytest.mark.parametrize(
+    "text, given, layers",
+    [
+        (BY_IF, {"2": "70B"}, 80),
+        (BY_IF, {"SIZE": "7B"}, 32),
+        (BY_IF, {"LAYERS": "12"}, 12),
+        (BY_CASE, {}, 32),
+        (BY_CASE, {"1": "8B"}, 32),
+        (BY_CASE, {"1": "70B"}, 80),
+        (BY_CASE, {"SIZE": "other"}, 4),
+    ],
+)
+def test_variables_and_arguments_from_outside_choose_the_branch(text, given, layers):
+    assert read(text, **given).job.shape.layers == layers
+
+
+def test_a_branch_that_nobody_knows_is_left_out_and_the_variable_is_asked_for_with_its_line():
+    with pytest.raises(UserError, match=r"^line 8: --num-layers .* give --set LAYERS=VALUE"):
+        read(BY_IF)
+
+
+def test_bash_agrees_on_the_words(tmp_path):
+    """bash itself, with torchrun played by printf."""
+    text = BY_CASE.replace("torchrun", "printf '%s\\n'") + " 2>&1 | cat"
+    (tmp_path / "launch.sh").write_text(text)
+    for size in ("7B", "8B", "70B", "none"):
+        command = ["bash", "launch.sh", size]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert words(BY_CASE, **{"1": size})[1:] == done.stdout.split()
+
+
+def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):
+    file = tmp_path / "launch.sh"
+    file.write_text(BY_IF)
+    asked = ["plan", "--from-megatron", str(file), "--emit", "megatron"]
+    for given in (["--set", "2=70B"], ["--script-arguments", "dsw 70B"], ["--set", "LAYERS=80"]):
+        assert main([*asked, *given]) == 0
+        assert "--num-layers 80" in capsys.readouterr().out
+    for given, said in (
+        (["--set", "LAYERS"], "write NAME=VALUE"),
+        (["--set", "a b=1"], "write NAME=VALUE"),
+        (["--script-arguments", "'a"], "never closed"),
+    ):
+        assert main([*asked, *given]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["plan", "--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--set", "A=1"]) == 2
+    assert "name it with --from-megatron" in capsys.readouterr().err
