@@ -46,7 +46,7 @@ def work_array(output: Array, async_op: bool) -> Array:
     """Return a 1-D work array for the result: `output`'s own memory if it can be written in place, else a new
     array."""
     in_place = not output.flags.writeable or (output.flags.c_contiguous and not async_op)
-    return output.reshape(-1) if in_place else np.empty(output.size, output.dtype)
+    return output.reshape(-1) if in_place else np.empty_like(output, shape=output.size)
 
 
 def is_view(work: Array | None, output: Array | None) -> bool:

@@ -20,6 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.bfloat16 import NAME as BFLOAT16
+from ndparallel.base.bfloat16 import STAND_IN
+
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 MOST_KNOWN = 1 << 16  # results that an operation keeps in mind
 
@@ -39,6 +42,11 @@ def remembered(operation: Callable) -> Callable:
     return found
 
 
+def numpy_dtype(dtype: Any) -> np.dtype:
+    """The dtype, or one of as many bytes in place of "bfloat16", which numpy lacks."""
+    return STAND_IN if dtype == BFLOAT16 else np.dtype(dtype)
+
+
 class SizeOnly:
     """An array of this shape and dtype without content; read-only, as `gpu.is_size_only` wants it."""
 
@@ -48,7 +56,7 @@ class SizeOnly:
     dtype: np.dtype
 
     def __new__(cls, shape: Sequence, dtype: Any) -> "SizeOnly":
-        key = tuple(shape), np.dtype(dtype)
+        key = tuple(shape), numpy_dtype(dtype)
         if key not in cls.known:
             made = cls.known[key] = super().__new__(cls)
             made.shape, made.dtype = key

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpu import is_size_only
+from ndparallel.base.bfloat16 import ON_THE_WIRE, from_wire, to_wire
 from ndparallel.engines.system import PIPE_BUF
 
 CONTENT_BYTES = min(2048, PIPE_BUF // 2)  # arrays up to this size travel inside the frame
@@ -36,6 +37,7 @@ MOST = 1 << 63  # numbers in a header are less
 def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], int]) -> bytes:
     """Frame a message; `put` lays down an array that is too large for the frame, and returns its block."""
     what, call, departed, first_byte, wire_seconds, array, _ = message
+    array = to_wire(array)
     repeated = not array.flags.writeable and is_size_only(array) and array.size > 0
     (group, number), step = what if _is_numbered(what) else ((None, 0), 0)
     form = _pickled_form(group, call, array.dtype, array.shape, repeated)
@@ -74,8 +76,18 @@ def message_of(header: tuple, frame: bytes, array_at: Callable[..., tuple]) -> t
             np.ndarray(shape, dtype, frame, HEADER.size, strides),
             _nothing if strides is None else None,
         )
+    if array.dtype == ON_THE_WIRE:
+        array, release = unpacked(array, release)
     what = loads(frame[name_ends - name_bytes : name_ends]) if name_bytes else ((group, number), step)
     return what, call, departed, first_byte, wire_seconds, array, release
+
+
+def unpacked(array: np.ndarray, release: Callable[[], None] | None) -> tuple[np.ndarray, None]:
+    """Return an array that came packed, in memory of its own."""
+    own = from_wire(array)
+    if release:
+        release()
+    return own, None
 
 
 def block_of(frame: bytes) -> int:

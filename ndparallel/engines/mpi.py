@@ -21,6 +21,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from ndparallel.base.bfloat16 import to_wire
 from ndparallel.base.errors import UserError
 from ndparallel.engines.coordinator import RunCoordinator, WaitReport
 from ndparallel.engines.failures import failure_of
@@ -160,7 +161,9 @@ class MPIChannel:
         follow = block_of(frame)
         self.sent[target] += 1
         self.world.send(
-            target, ("content" if follow else "data", self.run, frame, follow), message[5] if follow else None
+            target,
+            ("content" if follow else "data", self.run, frame, follow),
+            to_wire(message[5]) if follow else None,
         )
 
     def wait(self, source: int, what: Any) -> tuple:

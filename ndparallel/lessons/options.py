@@ -78,7 +78,18 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         help="training steps; times are per step, the loss is the last one's (default 1)",
     )
     option("--seed", type=int, default=0, metavar="N", help="of weights and batches (default 0)")
-    option("--dtype", default="float32", choices=DTYPES, help="of weights and activations (default float32)")
+    option(
+        "--dtype",
+        default="float32",
+        choices=DTYPES,
+        help="of weights and activations (default float32); bfloat16 keeps float32 masters of the weights, "
+        "and sums gradients in float32, as Megatron-Core does",
+    )
+    option(
+        "--grad-reduce-in-bf16",
+        action="store_true",
+        help="with --dtype bfloat16 keep and sum gradients in bfloat16 too (Megatron-Core's name)",
+    )
     option(
         "--optimizer",
         default=Job.optimizer,

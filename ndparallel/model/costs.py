@@ -63,5 +63,10 @@ def adamw(name: str, parameters, dtype: str = "float32") -> Operation:
     return elementwise(name, parameters, 7, dtype)
 
 
+def rounding(name: str, parameters) -> Operation:
+    """Read float32 masters, write bfloat16 weights."""
+    return elementwise(name, parameters, 1.5, "float32")
+
+
 def sgd(name: str, parameters, dtype: str = "float32") -> Operation:
     return elementwise(name, parameters, 3, dtype)

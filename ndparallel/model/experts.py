@@ -104,7 +104,7 @@ class MoELayer(Gated):
         chosen = routing.top_k(rows(probabilities), self.config.top_k)
         saved.keep(routed=routed, probabilities=probabilities, chosen=chosen)
         return (
-            self.ep.sum_over_sequence(routing.balance_counts(chosen, probabilities))
+            self.ep.sum_over_sequence(routing.balance_counts(chosen, self.context.in_float32(probabilities)))
             if self.config.balance_loss
             else None
         )

@@ -15,17 +15,21 @@ from functools import lru_cache
 
 import numpy as np
 
+from ndparallel.base.bfloat16 import kernel, wide_dtype
+
 EPSILON = 1e-5
 # from 0, for a score: neither its exponential nor its inverse leaves what float32 can hold, nor does a sum of
 # many of them
 FAR = 60.0
 
 
+@kernel
 def rms_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Scale each row of `x` to root mean square 1, then by `weight`."""
     return x * _inverse_rms(x) * weight
 
 
+@kernel
 def rms_norm_backward(dy: np.ndarray, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of x and of weight."""
     inverse = _inverse_rms(x)
@@ -43,6 +47,7 @@ def _row_dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.einsum("...i,...i->...", x, y)[..., None]
 
 
+@kernel
 def rotary(x: np.ndarray, rotations: np.ndarray) -> np.ndarray:
     """Turn the pairs (i, i + d/2) of each head of x (s, b, heads, d) by angles that grow with the token's
     position."""
@@ -60,7 +65,7 @@ def rotations_at(positions: tuple[int, ...], d: int, dtype: str) -> np.ndarray:
     """One matrix for each position, for rows to be multiplied with: (s, d, d)."""
     angles = np.outer(positions, 10000.0 ** (-np.arange(0, d, 2) / d))
     first, second = np.arange(d // 2), np.arange(d // 2, d)
-    rotations = np.zeros((len(positions), d, d), dtype)
+    rotations = np.zeros((len(positions), d, d), wide_dtype(dtype))
     rotations[:, first, first] = rotations[:, second, second] = np.cos(angles)
     rotations[:, first, second], rotations[:, second, first] = np.sin(angles), -np.sin(angles)
     return rotations
@@ -75,15 +80,19 @@ def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def causal_bias(queries: tuple[int, ...], keys: tuple[int, ...], dtype: str) -> np.ndarray:
     """What is added to a score: 0 where the query at a position may see the key at a position, else minus
     infinity. (queries, keys)."""
-    return np.where(np.asarray(queries)[:, None] >= np.asarray(keys)[None, :], 0, -np.inf).astype(dtype)
+    return np.where(np.asarray(queries)[:, None] >= np.asarray(keys)[None, :], 0, -np.inf).astype(
+        wide_dtype(dtype)
+    )
 
 
+@kernel
 def attention_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """q k / sqrt(d): (b, K, H/K, queries, keys)."""
     scores = merged(grouped(q * q.shape[-1] ** -0.5, k.shape[2])) @ heads_first(k).swapaxes(-1, -2)
     return scores.reshape(*scores.shape[:2], -1, len(q), len(k))
 
 
+@kernel
 def softmax(scores: np.ndarray, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Turn scores (plus bias) into probabilities, in their own memory; return them and the logarithm of each
     row's sum of exponentials.
@@ -132,6 +141,7 @@ def attention_values_backward(
     return (dy @ values.swapaxes(-1, -2)).reshape(probabilities.shape), sequence_first(dv)
 
 
+@kernel
 def softmax_backward(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Turn the gradient of probabilities y into that of the scores, in its own memory."""
     dy -= _row_dot(dy, y)
@@ -178,12 +188,14 @@ def ungrouped(x: np.ndarray) -> np.ndarray:
     return sequence_first(x.reshape(b, kv_heads * group, s, d))
 
 
+@kernel
 def swiglu(gate_up: np.ndarray) -> np.ndarray:
     """silu(gate) * up, for gate and up side by side on the last axis."""
     gate, up = _halves(gate_up)
     return gate * _sigmoid(gate) * up
 
 
+@kernel
 def swiglu_backward(dy: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
     gate, up = _halves(gate_up)
     sigmoid = _sigmoid(gate)

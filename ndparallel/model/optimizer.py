@@ -9,6 +9,8 @@ Cost   Memory-bound. AdamW reads weight, gradient and two moments and writes thr
 import numpy as np
 
 from gpu import GPU
+from ndparallel.base.bfloat16 import NAME as BFLOAT16
+from ndparallel.base.bfloat16 import as_dtype, in_float32
 from ndparallel.model import costs
 
 
@@ -47,6 +49,33 @@ class SGD:
         for w, g in zip(weights, gradients, strict=True):
             self.gpu.compute(costs.sgd("optimizer sgd", w.size, str(w.dtype)))
             w -= self.learning_rate * g
+
+
+class MasterWeights:
+    """Weights in bfloat16, and their masters in float32, which the optimizer steps: a step is often smaller
+    than half the distance between two numbers of bfloat16, and would be lost (Micikevicius et al. 1710.03740,
+    section 3.1). They belong to the optimizer's state, and are sharded with it."""
+
+    def __init__(self, gpu: GPU, weights: list[np.ndarray], name: str, learning_rate: float) -> None:
+        self.gpu, self.masters = gpu, [in_float32(array).copy() for array in weights]
+        gpu.allocate("optimizer", sum(master.nbytes for master in self.masters))
+        self.optimizer = OPTIMIZERS[name](gpu, self.masters, learning_rate)
+
+    def step(self, weights: list[np.ndarray], gradients: list[np.ndarray]) -> None:
+        """Step the masters, and write them rounded."""
+        self.optimizer.step(self.masters, gradients)
+        for array, master in zip(weights, self.masters, strict=True):
+            self.gpu.compute(costs.rounding("optimizer round", master.size))
+            array[...] = as_dtype(master, BFLOAT16)
+
+
+def make_optimizer(
+    name: str, gpu: GPU, weights: list[np.ndarray], dtype: str, learning_rate: float
+) -> "AdamW | SGD | MasterWeights":
+    """Make the optimizer of these arrays, or of their masters."""
+    if dtype == BFLOAT16:
+        return MasterWeights(gpu, weights, name, learning_rate)
+    return OPTIMIZERS[name](gpu, weights, learning_rate)
 
 
 OPTIMIZERS: dict[str, type[AdamW] | type[SGD]] = {"adamw": AdamW, "sgd": SGD}

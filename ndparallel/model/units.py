@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from gpu import GPU, Operation
+from ndparallel.base.bfloat16 import NAME as BFLOAT16
+from ndparallel.base.bfloat16 import in_float32, narrow, wide_dtype, zeros
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs, functional
 from ndparallel.model.nonfinite import NonFiniteWatch
@@ -89,6 +91,7 @@ class Context:
     ep: ExpertParallel
     dtype: str = "float32"
     recompute: str = "none"
+    grad_reduce_in_bf16: bool = False
     loss_scale: float = 1.0
     targets: dict[int, np.ndarray] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
@@ -98,16 +101,24 @@ class Context:
 
     @property
     def gradient_dtype(self) -> str:
-        """What gradients are kept, summed and clipped in."""
-        return self.dtype
+        """What gradients are kept and reduced in: float32 for bfloat16 weights, unless told otherwise."""
+        return self.dtype if self.grad_reduce_in_bf16 else wide_dtype(self.dtype)
+
+    def in_float32(self, x: np.ndarray) -> np.ndarray:
+        """Take an array of bfloat16 for one of float32, whose mathematics is not rounded."""
+        return in_float32(x)
+
+    def in_dtype(self, x: np.ndarray) -> np.ndarray:
+        """Round an array of float32, in its own memory, where the context's dtype is bfloat16."""
+        return narrow(x) if self.dtype == BFLOAT16 else x
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
         """Where in the sequence this rank's tokens stand."""
         return self.cp.positions(self.config.sequence)
 
-    def zeros(self, *shape: int) -> np.ndarray:
-        return np.zeros(shape, self.dtype)
+    def zeros(self, *shape: int, dtype: str | None = None) -> np.ndarray:
+        return zeros(shape, dtype or self.dtype)
 
     def draw(self, parameter: Parameter, seed: int) -> np.ndarray:
         """This rank's slice of a parameter's initial weights."""
@@ -143,8 +154,11 @@ class SizeOnlyContext(Context):
 
     array = SizeOnly
 
-    def zeros(self, *shape: int) -> Any:
-        return self.array(shape, self.dtype)
+    def zeros(self, *shape: int, dtype: str | None = None) -> Any:
+        return self.array(shape, dtype or self.dtype)
+
+    def in_dtype(self, x: Any) -> Any:
+        return self.zeros(*x.shape)
 
     def draw(self, parameter: Parameter, seed: int) -> Any:
         return self.zeros(*parameter.shape)

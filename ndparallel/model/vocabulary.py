@@ -104,7 +104,7 @@ class Head(Unit):
         normed = self.norm("norm", x)
         gathered = tp.column_input(normed)
         logits = self.matmul("logits", rows(gathered), with_table(self).w["logits"].T)
-        logits = logits.reshape(*targets.shape, -1)
+        logits = self.context.in_float32(logits).reshape(*targets.shape, -1)
         self.elementwise("cross_entropy", logits.size, 2)
         logits -= tp.reduce(logits.max(axis=-1), "max")[..., None]
         mine, places = held(targets, self.rows)
@@ -113,7 +113,8 @@ class Head(Unit):
         total = tp.reduce(logits.sum(axis=-1))
         logits /= total[..., None]
         saved = self.keep(microbatch)
-        saved.keep(x=x, normed=normed if tp.regathers else gathered, probabilities=logits)
+        probabilities = self.context.in_dtype(logits)
+        saved.keep(x=x, normed=normed if tp.regathers else gathered, probabilities=probabilities)
         loss = self.context.losses[microbatch] = float(np.mean(np.log(total) - target))
         return loss
 

@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.random import default_rng  # numpy loads it late: once here, and not in every rank
 
+from ndparallel.base.bfloat16 import as_dtype
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -46,9 +48,9 @@ class Parameter:
 @lru_cache(maxsize=512)
 def drawn(name: str, shape: tuple[int, ...], deviation: float | None, seed: int, dtype: str) -> np.ndarray:
     if deviation is None:
-        return np.ones(shape, dtype)
+        return as_dtype(np.ones(shape), dtype)
     generator = default_rng([seed, zlib.crc32(name.encode())])
-    return (deviation * generator.standard_normal(shape)).astype(dtype)
+    return as_dtype(deviation * generator.standard_normal(shape), dtype)
 
 
 def whole(*shape: int) -> tuple[slice, ...]:

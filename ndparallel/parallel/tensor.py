@@ -111,4 +111,4 @@ class TensorParallel:
 
 
 def contiguous(x: np.ndarray) -> np.ndarray:
-    return x if x.flags.c_contiguous else np.ascontiguousarray(x)
+    return x if x.flags.c_contiguous else x.copy()

@@ -48,7 +48,7 @@ class Stack:
     attention: str
     dropout: bool = False
     accumulates: bool = True  # weight gradients are added to one that stays, in float32, by the matmul itself
-    gradient_bytes: int = 4  # of a gradient as it is kept and reduced
+    gradient_bytes: int = 4  # of a gradient as it is kept and reduced, beside weights of 2 bytes
     # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
     tp_overlap: str = "backward"
     # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself

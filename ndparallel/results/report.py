@@ -108,7 +108,7 @@ class Report:
 
     def growth(self, step: int) -> float:
         """How many times the tolerance a difference may be, `step` steps after the first."""
-        return min(GROWTH**step, PARTED / self.tolerance)
+        return min(GROWTH**step, max(PARTED / self.tolerance, 1.0))
 
     def equal(self) -> bool:
         """Whether everything that was compared is what one GPU computes; a difference that is not a number is

@@ -73,7 +73,7 @@ class Bucket(UnitRun):
         return slice(0, self.size)
 
     def allocate(self) -> None:
-        self.weights, self.gradients = self.zeros("weights", self.size), self.zeros("gradients", self.size)
+        self.weights, self.gradients = self.zeros("weights", self.size), self.gradient_zeros(self.size)
         self.weights[:] = self.initial_weights()
         self.attach(self.weights, self.gradients)
 
@@ -83,8 +83,15 @@ class Bucket(UnitRun):
     def zeros(self, kind: str, size: int) -> np.ndarray:
         """Allocate an array of zeros; the memory is counted first, so that an array which does not fit is
         never made."""
-        self.gpu.allocate(kind, size * itemsize(self.dtype))
-        return self.units[0].context.zeros(size)
+        return self.allocated(kind, size, self.dtype)
+
+    def gradient_zeros(self, size: int, kind: str = "gradients") -> np.ndarray:
+        """The same for gradients, in the dtype that they are kept and reduced in."""
+        return self.allocated(kind, size, self.units[0].context.gradient_dtype)
+
+    def allocated(self, kind: str, size: int, dtype: str) -> np.ndarray:
+        self.gpu.allocate(kind, size * itemsize(dtype))
+        return self.units[0].context.zeros(size, dtype=dtype)
 
     def give_back(self, kind: str, array: np.ndarray) -> None:
         self.gpu.free(kind, array.nbytes)
@@ -171,7 +178,7 @@ class ShardedGradients(ShardedOptimizer):
     def allocate(self) -> None:
         self.weights, self.gradient_shard = (
             self.zeros("weights", self.size),
-            self.zeros("gradients", self.shard.stop - self.shard.start),
+            self.gradient_zeros(self.shard.stop - self.shard.start),
         )
         self.weights[:] = self.initial_weights()
         self.staged = None
@@ -186,7 +193,7 @@ class ShardedGradients(ShardedOptimizer):
 
     def stage(self) -> None:
         if self.staged is None:
-            self.staged = self.zeros("buffers", self.size)
+            self.staged = self.gradient_zeros(self.size, "buffers")
             self.attach(gradients=self.staged)
 
     def backward(self, dy, microbatch: int):
@@ -219,7 +226,7 @@ class FullyShardedUnit(ShardedGradients):
 
     def allocate(self) -> None:
         size = self.shard.stop - self.shard.start
-        self.weight_shard, self.gradient_shard = self.zeros("weights", size), self.zeros("gradients", size)
+        self.weight_shard, self.gradient_shard = self.zeros("weights", size), self.gradient_zeros(size)
         self.weight_shard[:] = self.initial_weights()[self.shard]
         self.staged = None
         self.gathered = None

@@ -22,6 +22,7 @@ import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import GPU
+from ndparallel.base.bfloat16 import wide_dtype
 from ndparallel.model import costs
 from ndparallel.model.units import Context
 from ndparallel.parallel.mesh import Mesh
@@ -60,7 +61,7 @@ def sum_of_squares(gpu: GPU, parts: Sequence[Bucket], context: Context, mesh: Me
 
 def added_up(gpu: GPU, value: float, groups: Iterable[Group], context: Context) -> float:
     """Add up one number of every rank, group by group."""
-    number = np.array([value], context.gradient_dtype)
+    number = np.array([value], wide_dtype(context.dtype))
     for group in groups:
         if group.size > 1:
             # as buckets go over the same ranks

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.words import count
 from ndparallel.model.costs import RECOMPUTE
@@ -25,9 +26,9 @@ MODEL_SIZES = {
 }
 MOST_STEPS = 1_000_000  # of a pipeline, in all its stages
 MOST_TRAINED = 10_000  # steps of a run, which keeps the events of all
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", BFLOAT16)
 STEPPED = ("optimizer", "learning_rate", "clip_grad_norm")
-WORK = ("model", "batch", "steps", "seed", "dtype", "text", *STEPPED, "sizes_only")
+WORK = ("model", "batch", "steps", "seed", "dtype", "grad_reduce_in_bf16", "text", *STEPPED, "sizes_only")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Job:
     steps: int = 1
     seed: int = 0
     dtype: str = "float32"
+    grad_reduce_in_bf16: bool = False  # keep and reduce gradients in bfloat16, and not in float32
     text: str | None = None
     optimizer: str = "adamw"
     learning_rate: float = 3e-3
@@ -85,6 +87,7 @@ class Job:
                 )
         if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
             raise UserError(f"clip_grad_norm is {self.clip_grad_norm:g}; it must be above 0.")
+        check_bfloat16(self)
         check_tensor_parallel(self)
         check_context_parallel(self)
         check_experts(self)
@@ -103,6 +106,20 @@ class Job:
 
     def replace(self, **changes) -> "Job":
         return replace(self, **changes)
+
+
+def check_bfloat16(job: Job) -> None:
+    """Raise UserError for experts in bfloat16, and for its gradients beside other weights."""
+    if job.dtype == BFLOAT16 and job.model.experts:
+        raise UserError(
+            "in bfloat16 rounding decides which experts a token goes to, and no run can be held against it: "
+            "choose float32 or float64."
+        )
+    if job.grad_reduce_in_bf16 and job.dtype != BFLOAT16:
+        raise UserError(
+            f"gradients are reduced in bfloat16 beside weights in bfloat16, and not in {job.dtype}: choose "
+            "dtype bfloat16."
+        )
 
 
 def check_batch(job: Job) -> None:

@@ -15,10 +15,11 @@ import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import GPU
+from ndparallel.base.bfloat16 import wide
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import data
 from ndparallel.model.nonfinite import NonFiniteWatch, Origin
-from ndparallel.model.optimizer import OPTIMIZERS
+from ndparallel.model.optimizer import make_optimizer
 from ndparallel.model.stages import stage_units
 from ndparallel.model.units import Context, Routed, SizeOnlyContext, Unit
 from ndparallel.model.vocabulary import TiedTable
@@ -79,8 +80,8 @@ class Replica:
         ]
         self.on_their_way: dict[Bucket | BucketParts, Any] = {}
         self.parts = [part for bucket in self.buckets for part in bucket.parts]
-        weights = [part.owned_weights for part in self.parts]
-        self.optimizer = OPTIMIZERS[job.optimizer](gpu, weights, job.learning_rate)
+        owned = [part.owned_weights for part in self.parts]
+        self.optimizer = make_optimizer(job.optimizer, gpu, owned, job.dtype, job.learning_rate)
 
     def make_context(self) -> Context:
         job, gpu = self.job, self.gpu
@@ -90,7 +91,16 @@ class Replica:
         watch = NonFiniteWatch(gpu) if job.watch else None
         kind = SizeOnlyContext if job.sizes_only else Context
         return kind(
-            gpu, job.model, tp, cp, ep, job.dtype, job.recompute, loss_scale=1 / job.microbatches, watch=watch
+            gpu,
+            job.model,
+            tp,
+            cp,
+            ep,
+            job.dtype,
+            job.recompute,
+            job.grad_reduce_in_bf16,
+            loss_scale=1 / job.microbatches,
+            watch=watch,
         )
 
     def make_stages(self) -> Stages:
@@ -197,7 +207,7 @@ class Replica:
 
 def holding(bucket: Bucket, place: slice, array: np.ndarray) -> Holding:
     """Copy an array that stands at this place of a bucket."""
-    return Holding(bucket.parameters, place.start, array.copy())
+    return Holding(bucket.parameters, place.start, wide(array).copy())
 
 
 def averaging_groups(mesh: Mesh, rank: int) -> tuple[Group, Group]:

@@ -20,6 +20,8 @@ import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
 from gpu import GPU
+from ndparallel.base.bfloat16 import NAME as BFLOAT16
+from ndparallel.base.bfloat16 import as_dtype, in_float32, wide, wide_dtype
 from ndparallel.base.size_only import SizeOnly
 from ndparallel.model import costs
 from ndparallel.parallel.slices import Parameter
@@ -44,7 +46,7 @@ class TwoLayers:
     def drawn(self, shape: tuple[int, ...]) -> Any:
         if self.job.sizes_only:
             return SizeOnly(shape, self.job.dtype)
-        return np.random.default_rng([self.job.seed, 1]).standard_normal(shape).astype(self.job.dtype)
+        return as_dtype(np.random.default_rng([self.job.seed, 1]).standard_normal(shape), self.job.dtype)
 
     def hold_a(self, columns: slice | None = None) -> "TwoLayers":
         """Hold these columns of A, or all."""
@@ -82,7 +84,7 @@ class TwoLayers:
         error = y - self.target
         self.gpu.compute(costs.elementwise("forward loss", error.size, 3, self.job.dtype))
         if not self.job.sizes_only:
-            self.outcome.losses.append(float(np.sum(error**2)) / self.target.size / 2)
+            self.outcome.losses.append(float(np.sum(wide(error) ** 2)) / self.target.size / 2)
         return error / self.target.size
 
     def steps(self) -> Iterator[int]:
@@ -96,14 +98,14 @@ class TwoLayers:
             if step == 0 and not self.job.sizes_only:
                 self.outcome.gradients = [part.holding(part.gradient) for part in self.held]
             for part in self.held:
-                part.weight -= self.job.learning_rate * part.gradient
+                part.step(self.job.learning_rate)
         if not self.job.sizes_only:
             self.outcome.weights = [part.holding(part.weight) for part in self.held]
 
     def clip(self, limit: float) -> None:
         """Scale the gradients to a global norm: the GPUs' slices are parts of one model, and no two alike."""
         own = sum(float(np.vdot(part.gradient, part.gradient)) for part in self.held)
-        squares = np.array([own], self.job.dtype)
+        squares = np.array([own], wide_dtype(self.job.dtype))
         all_reduce(self.gpu, squares, Group("norm", tuple(range(self.job.mesh.world_size))))
         self.outcome.gradient_norms.append(math.sqrt(float(squares[0])))
         for part in self.held:
@@ -130,9 +132,18 @@ class Slice:
         self.weight: Any = SizeOnly(self.parameter.shape, job.dtype)
         if not job.sizes_only:
             self.weight = self.parameter.draw(job.seed, job.dtype).copy()
-        self.gradient = np.zeros_like(self.weight)
+        self.gradient = np.zeros_like(in_float32(self.weight))
         gpu.allocate("weights", self.weight.nbytes)
         gpu.allocate("gradients", self.gradient.nbytes)
+        self.master = self.weight
+        if job.dtype == BFLOAT16:
+            self.master = in_float32(self.weight).copy()
+            gpu.allocate("optimizer", self.master.nbytes)
+
+    def step(self, learning_rate: float) -> None:
+        self.master -= learning_rate * self.gradient
+        if self.master is not self.weight:
+            self.weight[...] = as_dtype(self.master, BFLOAT16)
 
     def holding(self, array: np.ndarray) -> Holding:
-        return Holding([self.parameter], 0, array.reshape(-1).copy())
+        return Holding([self.parameter], 0, wide(array).reshape(-1).copy())

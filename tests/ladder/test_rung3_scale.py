@@ -39,6 +39,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
         "regathers": lesson.sequence_parallel == "sp-regather",
         "cp_gathers": lesson.context_parallel == "all-gather",
     }
+    software["gradient_bytes"] = 2 if lesson.grad_reduce_in_bf16 else 4
     software["clips"] = lesson.clip_grad_norm is not None
     told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software
     stack = replace(STACK, **told)
@@ -354,6 +355,33 @@ def test_the_global_norm_in_what_times_thousands_of_gpus(name):
     lesson, results = executed("3d_pipeline_parallel", name, 4, ROOMY, batch=8, microbatches=8, **CLIPPED)
     seconds = time_step(*planned(lesson, ROOMY, **WHOLE)).seconds
     assert float(seconds) == pytest.approx(seconds_of(results), rel=1e-5)
+
+
+BF16: dict[str, Any] = {"dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("name", ONE_D)
+def test_bfloat16_weights_travel_in_two_bytes_and_gradients_in_four(name, microbatches):
+    assert_equal("1d_data_parallel", name, changes=BF16 | {"microbatches": microbatches}, **ONE_D[name])
+
+
+@pytest.mark.parametrize("name", ["TP", "TP + SP", "TP + SP regather"])
+def test_bfloat16_activations_travel_in_two_bytes(name):
+    assert_equal("2d_tensor_parallel", name, changes=BF16, **WHOLE)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
+@pytest.mark.parametrize(
+    ("mesh", "recompute"),
+    [(Mesh(tp=2, pp=2, dp=2), "none"), (Mesh(cp=2, dp=4), "selective"), (Mesh(cp=2, tp=2, dp=2), "none")],
+    ids=repr,
+)
+def test_bfloat16_masters_are_sharded_with_the_optimizer(mesh, recompute, context_parallel, zero):
+    changes = {"zero": zero, "recompute": recompute, "context_parallel": context_parallel} | BF16 | CLIPPED
+    changes["grad_reduce_in_bf16"] = zero % 2 == 1
+    assert_grid(mesh, model=SMALL.replace(tied=True), **changes)
 
 
 def random_grid(draw: random.Random) -> tuple[Mesh, Hardware, dict]:

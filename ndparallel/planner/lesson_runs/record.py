@@ -27,7 +27,7 @@ import numpy as np
 
 from collectives import Group
 from gpu import CLASSROOM, COLLECTIVE, GPU, Handle, Operation
-from ndparallel.base.size_only import SizeOnly
+from ndparallel.base.size_only import SizeOnly, numpy_dtype
 from ndparallel.model.experts import MoELayer
 from ndparallel.model.layers import Block, Mlp
 from ndparallel.model.units import ModelConfig, SizeOnlyContext, Unit
@@ -129,7 +129,7 @@ class RecordedSize(SizeOnly):
 
     def __new__(cls, shape: Sequence, dtype: Any) -> "RecordedSize":
         made = object.__new__(cls)
-        made.shape, made.dtype = tuple(shape), np.dtype(dtype)
+        made.shape, made.dtype = tuple(shape), numpy_dtype(dtype)
         return made
 
 

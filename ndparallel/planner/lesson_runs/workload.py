@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Operation
+from ndparallel.base.bfloat16 import wide_dtype
 from ndparallel.model import costs
 from ndparallel.model.routing import capacity
 from ndparallel.model.stages import layers_per_stage
@@ -66,7 +67,27 @@ class ExecutedWorkload:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of a weight, and of an activation."""
         return costs.itemsize(self.job.stack.dtype)
+
+    @property
+    def wide_dtype(self) -> str:
+        """What masters and moments of weights are in, and the global norm."""
+        return wide_dtype(self.job.stack.dtype)
+
+    @property
+    def has_masters(self) -> bool:
+        return self.wide_dtype != self.job.stack.dtype
+
+    @property
+    def gradient_dtype(self) -> str:
+        """What gradients are kept and summed in."""
+        in_two_bytes = self.has_masters and self.job.stack.gradient_bytes == self.itemsize
+        return self.job.stack.dtype if in_two_bytes else self.wide_dtype
+
+    @property
+    def gradient_itemsize(self) -> int:
+        return costs.itemsize(self.gradient_dtype)
 
     @property
     def sequence_parallel(self) -> str:
@@ -153,11 +174,11 @@ class ExecutedWorkload:
             UnitCost(self.passes(kind, "forward"), self.passes(kind, "backward"), self.elements(kind))
             for kind in run
         ]
-        reduce = self.exchanges(
-            f"gradients {name}", "reduce_scatter" if self.plan.zero else "all_reduce", run
-        )
-        gather = self.exchanges(f"weights {name}", "all_gather", run)
-        return BucketCost(units, reduce, gather, self.shared_by(run), (self.whole(run), self.whole(run)))
+        collective = "reduce_scatter" if self.plan.zero else "all_reduce"
+        reduce = self.exchanges(f"gradients {name}", collective, run, self.gradient_itemsize)
+        gather = self.exchanges(f"weights {name}", "all_gather", run, self.itemsize)
+        weights, gradients = self.whole(run), self.whole(run) // self.itemsize * self.gradient_itemsize
+        return BucketCost(units, reduce, gather, self.shared_by(run), (weights, gradients))
 
     def whole(self, run: Sequence[str]) -> int:
         """Bytes of a run of units."""
@@ -173,10 +194,12 @@ class ExecutedWorkload:
         parts = [("", sum(unit.size for unit in units), 0), *tables, (" of experts", experts, 1)]
         return [part for part in parts if part[1]]
 
-    def exchanges(self, name: str, collective: str, run: Sequence[str]) -> list[CollectiveOp]:
+    def exchanges(self, name: str, collective: str, run: Sequence[str], itemsize: int) -> list[CollectiveOp]:
         """Return a collective for each bucket of a run that several ranks share."""
         return [
-            CollectiveOp(name + what, collective, self.averaging_groups[kind], size * self.itemsize)
+            CollectiveOp(
+                name + what, collective, self.averaging_groups[kind], size * itemsize, itemsize=itemsize
+            )
             for what, size, kind in self.run_parts(run)
             if self.owners[kind] > 1
         ]
@@ -198,7 +221,7 @@ class ExecutedWorkload:
             for parameter in self.units[kind].parameters:
                 sizes[parameter.shared_by] += parameter.size
         return [
-            CollectiveOp(f"shared by {sharers}", "all_reduce", f"tp/{sharers}", size * self.itemsize)
+            summed(f"shared by {sharers}", f"tp/{sharers}", size, self.gradient_itemsize)
             for sharers, size in sizes.items()
             if sharers > 1
         ]
@@ -254,8 +277,8 @@ class ExecutedWorkload:
         if not self.config.tied or layout.rank(0) == layout.rank(self.plan.stages - 1):
             return []
         (table,) = self.units["embedding"].inner
-        nbytes = self.owned(table.size, 0, self.machine) * self.itemsize
-        return [CollectiveOp("gradients of both ends", "all_reduce", "tied", nbytes)]
+        owned = self.owned(table.size, 0, self.machine)
+        return [summed("gradients of both ends", "tied", owned, self.gradient_itemsize)]
 
     def optimizer(self, rank: int) -> list[Item]:
         """With a norm that all wait for, all step as long as the pipeline rank that owns most."""
@@ -283,18 +306,23 @@ class ExecutedWorkload:
         return [self.one_number("pp")] if self.job.stack.clips and self.plan.pp > 1 else []
 
     def one_number(self, group: str) -> CollectiveOp:
-        return CollectiveOp(f"norm over {group}", "all_reduce", group, self.itemsize)
+        return summed(f"norm over {group}", group, 1, costs.itemsize(self.wide_dtype))
 
     def over_gradients(self, name: str, passes: int, rank: int, machine: LockstepMachine) -> Operation:
         """A kernel over all gradients that each member owns."""
         elements = sum(self.owned(size, kind, machine) for size, kind in self.parts(rank))
-        return costs.elementwise(name, elements, passes, self.job.stack.dtype)
+        return costs.elementwise(name, elements, passes, self.gradient_dtype)
 
     def stepped(self, rank: int, machine: LockstepMachine) -> list[Item]:
         """Each member of the machine steps what it owns."""
         clipped = [self.over_gradients("clip", 2, rank, machine)] * self.job.stack.clips
         sizes = [self.owned(size, kind, machine) for size, kind in self.parts(rank)]
-        return [*clipped, *(costs.adamw("adamw", size, self.job.stack.dtype) for size in sizes)]
+        rounded = sizes if self.has_masters else []
+        return [
+            *clipped,
+            *(costs.adamw("adamw", size, self.wide_dtype) for size in sizes),
+            *(costs.rounding("round", size) for size in rounded),
+        ]
 
     def owned(self, size: int, kind: int, machine: LockstepMachine) -> Any:
         """Elements of a bucket that each member steps: of an uneven cut the first of the `owners` have one
@@ -316,14 +344,19 @@ class ExecutedWorkload:
     # ---- memory
 
     def states(self, rank: int) -> list[Item]:
-        """Weights, gradients and AdamW's two moments, as ndparallel/training/buckets.py holds them; shards
-        are those of the first owner, whose are the largest."""
+        """Weights, gradients, AdamW's two moments and masters, as ndparallel/training/buckets.py holds them;
+        shards are those of the first owner, whose are the largest."""
         zero, parts = self.plan.zero, self.parts(rank)
-        whole = sum(size for size, _ in parts) * self.itemsize
-        first = sum(-(-size // int(self.owners[kind])) for size, kind in parts) * self.itemsize
+        whole = sum(size for size, _ in parts)
+        first = sum(-(-size // int(self.owners[kind])) for size, kind in parts)
         share = first if zero else whole
         weights, gradients = share if zero == 3 else whole, share if zero >= 2 else whole
-        return [Hold("weights", weights), Hold("gradients", gradients), Hold("optimizer", 2 * share)]
+        optimizer = (2 + self.has_masters) * costs.itemsize(self.wide_dtype)
+        return [
+            Hold("weights", weights * self.itemsize),
+            Hold("gradients", gradients * self.gradient_itemsize),
+            Hold("optimizer", share * optimizer),
+        ]
 
     def memory(self, rank: int, schedule: Schedule) -> dict[str, float]:
         """Bytes by kind when the rank of a pipeline holds most: its actions, one after another."""
@@ -334,3 +367,8 @@ class ExecutedWorkload:
                 holds[op, stage] = [item for item in self.action_items(op, stage) if isinstance(item, Hold)]
             ledger.run(holds[op, stage])
         return ledger.peak
+
+
+def summed(name: str, group: str, elements: Any, itemsize: int) -> CollectiveOp:
+    """A sum over a group of so many numbers, of `itemsize` bytes each."""
+    return CollectiveOp(name, "all_reduce", group, elements * itemsize, itemsize=itemsize)
