@@ -11,7 +11,7 @@ Glossary
     unit roundoff   2^-8: half the distance between 1 and the next number, the most that a rounding changes by
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -27,10 +27,10 @@ class BFloat16(np.ndarray):
     which a comparison or a choice of places makes of it, are themselves."""
 
     @property
-    def nbytes(self) -> int:  # type: ignore[override]
+    def nbytes(self) -> int:
         return BYTES * self.size if self.dtype == np.float32 else np.asarray(self).nbytes
 
-    def __array_ufunc__(  # type: ignore[override]
+    def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **more: Any
     ) -> Any:
         written = {"out": tuple(map(wide, out))} if out else {}
@@ -41,7 +41,9 @@ class BFloat16(np.ndarray):
             return out[0] if len(out) == 1 else out
         return narrow(result) if are_narrow(inputs) else result
 
-    def __array_function__(self, function: Callable, types: Any, args: tuple, kwargs: dict) -> Any:
+    def __array_function__(
+        self, function: Callable, types: Any, args: Iterable[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         result = super().__array_function__(function, types, args, kwargs)
         return narrow(result) if are_narrow(args) else result
 

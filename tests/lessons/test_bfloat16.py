@@ -209,7 +209,16 @@ def test_the_engines_give_the_same_events_and_numbers(engine):
 
 
 def test_the_options(capsys):
-    argv = ["--dtype", "bfloat16", "--grad-reduce-in-bf16", "--engine", "inline", "--json"]
+    argv = [
+        "--dtype",
+        "bfloat16",
+        "--grad-reduce-in-bf16",
+        "--json",
+        "--engine",
+        "inline",
+        "--strategy",
+        "FSDP",
+    ]
     assert main(load("1d_data_parallel"), argv) == 0
     assert json.loads(capsys.readouterr().out)["model"]["dtype"] == "bfloat16"
     assert main(load("1d_data_parallel"), ["--grad-reduce-in-bf16"]) == 2

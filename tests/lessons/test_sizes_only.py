@@ -3,6 +3,7 @@ numbers, and what needs numbers is said to be unknown."""
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,32 @@ def test_every_strategy_leaves_the_events_of_a_run_with_numbers(lesson, name):
     )
     assert left_behind(sizes) == left_behind(with_numbers)
     assert all(not (each.value.losses or each.value.gradients or each.value.weights) for each in sizes)
+
+
+MORE: dict[str, dict[str, Any]] = {
+    "tied": {"model": MODEL.replace(tied=True)},
+    "clipped": {"clip_grad_norm": 1.0},
+    "bfloat16": {"dtype": "bfloat16"},
+    "gradients in bfloat16": {"dtype": "bfloat16", "grad_reduce_in_bf16": True, "clip_grad_norm": 1.0},
+}
+
+
+@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize(("lesson", "name"), [
+    ("1d_data_parallel", "ZeRO-1"),
+    ("1d_data_parallel", "FSDP prefetch"),
+    ("2d_tensor_parallel", "MLP, columns twice"),
+    ("2d_tensor_parallel", "TP + SP regather"),
+    ("3d_pipeline_parallel", "ZB-V"),
+    ("4d_combined", "TP2 x PP2 x DP2"),
+    ("4d_combined", "CP2 x TP2 x DP2, 2x sequence"),
+])  # fmt: skip
+def test_so_they_do_with_tied_embeddings_clipping_and_bfloat16(lesson, name, more):
+    gpus, job = load(lesson).gpus, Job(**{"model": MODEL} | load(lesson).defaults | MORE[more])
+    with_numbers, sizes = (
+        run(strategy(lesson, name), each, gpus, ROOMY) for each in (job, job.replace(sizes_only=True))
+    )
+    assert left_behind(sizes) == left_behind(with_numbers)
 
 
 @pytest.mark.parametrize("mesh", [Mesh(dp=4, ep=4), Mesh(tp=2, pp=2, dp=2, ep=2)], ids=repr)
