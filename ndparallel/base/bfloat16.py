@@ -101,11 +101,12 @@ def kernel(compute: Callable) -> Callable:
 
     @wraps(compute)
     def fused(first: Any, *others: Any) -> Any:
-        if first.dtype == STAND_IN:
-            return with_sums(compute(first, *others), lambda result: result, in_float32)
+        if type(first) is np.ndarray:  # as nearly all are
+            return compute(first, *others)
         if is_narrow(first):
             return with_sums(compute(*map(wide, (first, *others))), narrow, wide)
-        return compute(first, *others)
+        results = compute(first, *others)
+        return with_sums(results, lambda result: result, in_float32) if first.dtype == STAND_IN else results
 
     return fused
 

@@ -47,8 +47,9 @@ SHORT = {"peak memory": "peak", "activations": "activ."}  # heads of other table
 @dataclass(frozen=True)
 class Report:
     """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in
-    float64; `weight_tolerance` is that of stepped weights, None where they are not held against the single
-    GPU's. `notes` are said before the numbers' own remarks."""
+    float64, and in bfloat16 what its roundings add up to (tolerance_of in ndparallel/lessons/main.py);
+    `weight_tolerance` is that of stepped weights, None where they are not held against the single GPU's.
+    `notes` are said before the numbers' own remarks."""
 
     lesson: str
     hardware: dict[str, Any]
