@@ -148,6 +148,7 @@ class Mutation:
 
     file: str
     line: int
+    text: str  # of that line, by which it is known where lines are added above
     start: int
     end: int
     before: str
@@ -160,8 +161,8 @@ class Mutation:
 def mutations(file: str) -> list[Mutation]:
     """All mutations of a file, in its order."""
     source = (ROOT / file).read_bytes()
-    begins = [0]
-    for line in source.splitlines(keepends=True):
+    begins, lines = [0], source.splitlines(keepends=True)
+    for line in lines:
         begins.append(begins[-1] + len(line))
     found = []
     for node in mutable(ast.parse(source)):
@@ -170,10 +171,9 @@ def mutations(file: str) -> list[Mutation]:
             begins[node.lineno - 1] + node.col_offset,
             begins[node.end_lineno - 1] + node.end_col_offset,
         )
+        text, before = one_line(lines[node.lineno - 1]), one_line(source[start:end])
         for after in changes(node):
-            found.append(
-                Mutation(file, node.lineno, start, end, one_line(source[start:end]), ast.unparse(after))
-            )
+            found.append(Mutation(file, node.lineno, text, start, end, before, ast.unparse(after)))
     return sorted(found, key=lambda each: (each.start, each.end))
 
 
@@ -290,10 +290,10 @@ def survivors(chosen: Iterable[tuple[str, Mutation]], code: Copy) -> Iterator[Mu
             yield mutation
 
 
-def known_equivalents() -> dict[tuple[str, str, str], str]:
-    """(file, before, after) of changes that change nothing, with the reason."""
+def equivalents() -> set[tuple[str, str, str, str]]:
+    """The changes that are known to change nothing: (file, text of the line, before, after)."""
     listed = tomllib.loads(EQUIVALENT.read_text("utf-8"))["equivalent"]
-    return {(each["file"], each["before"], each["after"]): each["why"] for each in listed}
+    return {(each["file"], each["line"], each["before"], each["after"]) for each in listed}
 
 
 def choose(options: argparse.Namespace) -> list[tuple[str, Mutation]]:
@@ -322,7 +322,7 @@ def main() -> int:
     parser.add_argument("--room", choices=ROOMS)
     parser.add_argument("--at", help="FILE:LINE")
     options = parser.parse_args()
-    chosen, equivalent = choose(options), known_equivalents()
+    chosen, known = choose(options), equivalents()
     with tempfile.TemporaryDirectory() as folder:
         code = Copy(Path(folder) / "code")
         for room in {room for room, _ in chosen}:
@@ -331,7 +331,7 @@ def main() -> int:
                     f"The tests of {room} fail, or take more than {LIMIT_SECONDS} s, before any mutation."
                 )
         lived = [*survivors(chosen, code)]
-    unknown = [each for each in lived if (each.file, each.before, each.after) not in equivalent]
+    unknown = [each for each in lived if (each.file, each.text, each.before, each.after) not in known]
     print(
         f"\n{len(chosen)} mutations: {len(chosen) - len(lived)} caught, {len(lived) - len(unknown)} known to"
     )

@@ -18,6 +18,7 @@ from gpu import (
     Mailboxes,
     Operation,
     OutOfMemoryError,
+    demonstration,
 )
 
 # a FLOP and a byte moved take a second each; a byte sent takes 1 s, and 10 s across nodes of two
@@ -160,3 +161,15 @@ def test_events_say_who_did_what_from_when_to_when_with_bytes_flops_and_peer():
         (0, COMPUTE, COMPUTE, "a name", 0.0, 2.0, 1.0, 2.0, None),
         (0, COMPUTE, SEND, "one", 2.0, 3.0, 1, 0, 1),
     ]
+
+
+def test_the_screen_of_four_gpus_takes_the_seconds_of_the_blackboard():
+    """0.1 s a unit of compute; 0.05 s and 0.01 s for each of 500 units of a message: in 6 hops
+    whole, or in 6 steps a quarter."""
+    assert demonstration() == pytest.approx(
+        {
+            "one GPU": 32.0,
+            "four GPUs, sum passed on whole": 8.0 + 6 * (0.05 + 5.0),
+            "four GPUs, ring": 8.0 + 6 * (0.05 + 1.25),
+        }
+    )

@@ -53,7 +53,8 @@ def test_fp8_takes_hardware_that_multiplies_it():
 def test_a_sequence_is_cut_in_two_chunks_for_each_rank_of_cp():
     assert broken(Plan(cp=3)) == ["sequence not divisible by 2 cp"]
     assert sentence(Plan(cp=3)).endswith("in 6 parts, which 4096 tokens are no multiple of; nearest: 2 or 4.")
-    assert sentence(Plan(cp=2), sequence=4095).endswith("nearest: 1.")
+    assert sentence(Plan(cp=5), sequence=4095).endswith("nearest: 1.")
+    assert sentence(Plan(cp=6), sequence=4100).endswith("nearest: 5 or 10.")
     assert sentence(Plan(cp=4), sequence=4092).endswith("nearest: 3 or 6.")
 
 

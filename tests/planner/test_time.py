@@ -241,3 +241,11 @@ def test_a_file_that_holds_no_list_of_runs_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(UserError, match="must hold a list of runs"):
         read_cases(path)
+
+
+def test_a_tree_goes_down_chains_inside_nodes_and_doubles_the_nodes_it_has_reached_at_every_hop_across():
+    h100 = find_hardware("h100")
+    inside, across = h100.inside.latency_seconds, h100.across.latency_seconds
+    for nodes, hops in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)]:
+        assert GroupLinks(8 * nodes, 1, h100).tree_seconds == pytest.approx(7 * inside + hops * across)
+        assert GroupLinks(nodes, 8, h100).tree_seconds == pytest.approx(hops * across)
