@@ -13,9 +13,11 @@ import pytest
 
 from ndparallel.launch_flags.frozen import megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
-from tests.support.launch_plans import jobs_and_plans
+from ndparallel.launch_flags.torchtitan import emit_torchtitan
+from ndparallel.planner.models.shape import ModelShape
+from tests.support.launch_plans import jobs_and_plans, recipes
 
-PARSER = Path(__file__).parents[1] / "support" / "megatron_parser.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 TORCHRUN = f"""#!{sys.executable}
 import json, os, sys
 kept = {{name: os.environ[name] for name in ("CUDA_DEVICE_MAX_CONNECTIONS",) if name in os.environ}}
@@ -51,11 +53,33 @@ def test_sixty_scripts_run_in_bash_and_name_flags_of_the_release_alone(scripts):
         assert {word for word in found["words"] if word.startswith("--")} <= megatron_flags().keys()
 
 
+def answered(parser: str, asked: dict[str, dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """What a framework says of each, in a process of its own."""
+    questions, answers = folder / "asked", folder / "answers"
+    questions.write_text("\n".join(map(json.dumps, asked.values())))
+    command = [sys.executable, *map(str, (SUPPORT / parser, questions, answers))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(asked, map(json.loads, answers.read_text().splitlines()), strict=True))
+
+
 @pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="megatron-core is not installed")
 def test_sixty_scripts_pass_megatrons_own_parser_and_its_transformer_config(scripts, tmp_path):
-    asked, answers = tmp_path / "asked", tmp_path / "answers"
-    asked.write_text("\n".join(map(json.dumps, scripts.values())))
-    done = subprocess.run([sys.executable, PARSER, asked, answers], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = dict(zip(scripts, map(json.loads, answers.read_text().splitlines()), strict=True))
+    said = answered("megatron_parser.py", scripts, tmp_path)
     assert {name: wrong for name, wrong in said.items() if wrong} == {}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed")
+def test_recipes_pass_torchtitans_own_parser_and_its_models_have_our_parameters(tmp_path):
+    """But llama-3-405b, whose own configuration asks for torchao and a GPU. Router biases are buffers."""
+    asked = {name: (job, plan) for name, job, plan in recipes() if not name.startswith("llama-3-405b")}
+    recipe_of = {
+        name: {"recipe": emit_torchtitan(job, plan), "gpus": plan.gpus} for name, (job, plan) in asked.items()
+    }
+    said = answered("torchtitan_parser.py", recipe_of, tmp_path)
+    assert said == {name: weights_of(job.shape) for name, (job, _) in asked.items()}
+
+
+def weights_of(shape: ModelShape) -> int:
+    some, counted = shape.experts, shape.parameters()
+    return counted.total - (counted.moe_layers * some.experts if some and some.router_bias else 0)

@@ -8,6 +8,7 @@ from itertools import product
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.torchtitan import MODELS as MODELS_OF_TORCHTITAN
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.models.presets import find_model
@@ -42,6 +43,18 @@ def jobs_and_plans(most: int) -> Iterator[tuple[str, TrainingJob, Plan]]:
         if kept < most and not [*why_not(job, plan)] and can_be_emitted(job, plan):
             kept += 1
             yield f"{model} {plan}", job, plan
+
+
+def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
+    """Every model that torchtitan has, on three plans each."""
+    plans = (
+        Plan(dp=8, zero=3),
+        Plan(tp=2, pp=2, dp=4, zero=2, sequence_parallel=True),
+        Plan(pp=4, dp=4, chunks=2, zero=3, schedule="zb-v"),
+    )
+    stack = replace(find_stack("torchtitan"), cp_gathers=True)
+    for model, plan in product(MODELS_OF_TORCHTITAN, plans):
+        yield f"{model} {plan}", TrainingJob(find_model(model), find_hardware("h100"), stack, 4096, 64), plan
 
 
 def can_be_emitted(job: TrainingJob, plan: Plan) -> bool:
