@@ -297,7 +297,8 @@ def broadcast(
 def gather(gpu: GPU, output: Array | None, piece: Array, group: Group, root: int = 0, async_op: bool = False):
     """Give the root all ranks' pieces, one after another, in `output`, of which the others need none; sizes
     as in `all_gather`."""
-    index, pieces = group.index(gpu.rank), [piece.reshape(-1)] * group.size
+    index = group.index(gpu.rank)
+    pieces: Sequence[Array] = [piece.reshape(-1)] * group.size
     work = output
     if index == group.valid_root(root):
         work = work_array(given("output", output), async_op)
@@ -312,7 +313,8 @@ def scatter(
     gpu: GPU, output: Array, array: Array | None, group: Group, root: int = 0, async_op: bool = False
 ):
     """Give rank r piece r of the root's `array`, in `output`; the others need no array."""
-    index, pieces = group.index(gpu.rank), [work_array(output, async_op)] * group.size
+    index = group.index(gpu.rank)
+    pieces: Sequence[Array] = [work_array(output, async_op)] * group.size
     if index == group.valid_root(root):
         pieces = split(flat(given("array", array), copy=True), group.size)
         check_size("output", output, pieces[index].size)

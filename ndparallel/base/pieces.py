@@ -6,6 +6,7 @@ Limit  Arrays that are only sizes have no content: they are passed on and never 
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +33,10 @@ def cut(array: Array, rows: Sequence[int]) -> list[Array]:
     return [array[end - size : end] for size, end in zip(rows, accumulate(rows))]
 
 
-def split(array: Array, parts: int) -> list[Array]:
-    """Cut as np.array_split does, in a quarter of its time."""
+def split(array: Any, parts: int) -> Sequence[Array]:
+    """Cut as np.array_split does, in a quarter of its time; a SizeOnly keeps its pieces in mind."""
+    if not isinstance(array, np.ndarray):
+        return np.array_split(array, parts)
     return cut(array, split_sizes(len(array), parts))
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from ndparallel.base.bfloat16 import NAME as BFLOAT16
 from ndparallel.base.bfloat16 import STAND_IN
+from ndparallel.base.pieces import split_sizes
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 MOST_KNOWN = 1 << 16  # results that an operation keeps in mind
@@ -110,6 +111,9 @@ class SizeOnly:
 
     def __float__(self) -> float:
         return 0.0
+
+    def tobytes(self) -> bytes:
+        return bytes(self.nbytes)
 
     def take(self, indices: "SizeOnly") -> "SizeOnly":
         return self.like(indices.shape)
@@ -299,14 +303,9 @@ def split(array: SizeOnly, parts: int, axis: int = 0) -> list[SizeOnly]:
     return [array.like(shape)] * parts
 
 
-def array_split(array: SizeOnly, parts: int) -> list[SizeOnly]:
-    return [array.like((size, *array.shape[1:])) for size in split_sizes(len(array), parts)]
-
-
-def split_sizes(size: int, parts: int) -> list[int]:
-    """The sizes of the parts that np.array_split cuts."""
-    least, larger = divmod(size, parts)
-    return [least + 1] * larger + [least] * (parts - larger)
+@remembered
+def array_split(array: SizeOnly, parts: int) -> tuple[SizeOnly, ...]:
+    return tuple([array.like((size, *array.shape[1:])) for size in split_sizes(len(array), parts)])
 
 
 FUNCTIONS: dict[str, Callable] = {

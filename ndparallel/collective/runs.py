@@ -2,16 +2,17 @@
 
 Idea   Arrays are only sizes, of one byte an element, so a run needs no memory for what it sends, however
        large and however many ranks.
-Cost   Some 3 us a message on the inline engine, 0.03 us in lockstep.
+Cost   Some 2 us a message on the inline engine, 0.03 us in lockstep.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from collectives import ALGORITHMS, Group, Member
 from gpu import GPU, Hardware, Message
+from ndparallel.base.size_only import SizeOnly
 from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance
 from ndparallel.collective.prices import closed_form_seconds
@@ -19,6 +20,7 @@ from ndparallel.collective.signatures import SIGNATURES
 from ndparallel.engines.launch import launch
 
 LOCKSTEP = "lockstep"
+ARRAY = Message._fields.index("array")
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,19 @@ class Counted:
     """A transport that counts what is sent through it."""
 
     def __init__(self, transport: Any) -> None:
-        self.transport, self.wait = transport, transport.wait
+        self.forward, self.wait = transport.post, transport.wait
         self.bytes_sent = self.messages = 0
 
     def post(self, target: int, message: tuple) -> None:
-        self.bytes_sent += Message(*message).array.nbytes
+        self.bytes_sent += message[ARRAY].nbytes
         self.messages += 1
-        self.transport.post(target, message)
+        self.forward(target, message)
 
 
 def perform(gpu: GPU, collective: str, algorithm: str, group: Group, nbytes: int) -> tuple[int, int]:
     """The rank program. Returns the bytes and the messages that this rank has sent."""
     gpu.transport = counted = Counted(gpu.transport)
-    me, whole = Member(gpu, group, 0), np.broadcast_to(np.uint8(0), (nbytes,))
+    me, whole = Member(gpu, group, 0), cast(Any, SizeOnly((nbytes,), np.uint8))
     play(me, collective, algorithm, whole, [np.array_split(whole, me.size)[me.index]] * me.size)
     return counted.bytes_sent, counted.messages
 
