@@ -4,7 +4,9 @@ Idea   A GPU here moves real numpy arrays, so its results can be checked, and ca
        its seconds are those of the modelled hardware: exact, and the same on every computer.
 Cost   compute: max(flops / rate, bytes / memory bandwidth) + one overhead a kernel.
        send: n / bandwidth, and the message arrives latency + n / bandwidth after it left.
-Limit  Streams of one GPU do not slow one another, on its processor or on a link they share.
+Limit  Streams of one GPU do not slow one another, on its processor or on a link they share, and receives take
+       a stream's incoming line in program order. What that leaves out of a step `--contention` says, in
+       seconds (ndparallel/contention/).
 
 Glossary
     stream    a queue of work with a clock of its own, as in CUDA: one is named "compute", the others after
@@ -135,6 +137,9 @@ class Handle:
     stream: str = ""
     waited: bool = False
 
+    def __post_init__(self) -> None:
+        self.follows = len(self.gpu.journal)  # so many actions, of all streams
+
     def wait(self) -> Any:
         """Move the current stream to the end of the work, and return its result."""
         if not self.waited:
@@ -199,6 +204,7 @@ class GPU:
     def __post_init__(self) -> None:
         self.current = Stream(COMPUTE)
         self.streams = {COMPUTE: self.current}
+        self.journal: list = []  # ndparallel/engines/journal.py keeps one
         self._prices: dict[Operation, float] = {}
         self._links: dict[int, Link] = {}
         self._slowdown = self.hardware.disturbances and self.hardware.disturbances.slowdown(self.rank)
@@ -231,14 +237,7 @@ class GPU:
             self.current.now = handle.end
 
     def record(
-        self,
-        kind: str,
-        what: Any,
-        start: float,
-        end: float,
-        bytes: float = 0,
-        flops: float = 0,
-        peer: Any = None,
+        self, kind: str, what: Any, start: float, end: float, bytes: float = 0, flops: float = 0, peer=None
     ) -> None:
         if self.keep_events:
             self.events.append((self.rank, self.current.name, kind, what, start, end, bytes, flops, peer))
@@ -248,21 +247,20 @@ class GPU:
     def compute(self, operation: Operation, name: str = "") -> None:
         """Move the current stream on by the operation's price; the event has the operation's own name where
         none is given."""
+        start = self.current.now
+        self.current.now = end = start + self.seconds(operation)
+        if self.keep_events:
+            self.record(COMPUTE, name or operation.name, start, end, operation.bytes, operation.flops)
+
+    def seconds(self, operation: Operation) -> float:
+        """Price an operation on this GPU, which may be slow."""
         seconds = self._prices.get(operation)
         if seconds is None:
             seconds = float(self.hardware.seconds(operation))
             if not 0 <= seconds < float("inf"):
                 raise ValueError(f"GPU {self.rank}: {operation} takes {seconds} s: no clock can add that.")
             self._prices[operation] = seconds
-        if self._slowdown:
-            seconds *= self._slowdown(self.current.name)
-        stream = self.current
-        start = stream.now
-        stream.now = end = start + seconds
-        if self.keep_events:
-            what = name or operation.name
-            flops, nbytes = operation.flops, operation.bytes
-            self.events.append((self.rank, stream.name, COMPUTE, what, start, end, nbytes, flops, None))
+        return seconds * self._slowdown(self.current.name) if self._slowdown else seconds
 
     def send(self, target: int, array: np.ndarray, what: Any) -> None:
         """Send a copy of the array as it is now. The current stream is busy for n / bandwidth; nobody waits

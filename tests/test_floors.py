@@ -15,7 +15,7 @@ FLOORS = [  # ground first
     {"base"},
     {"gpu"},
     {"collectives", "hardware", "engines"},
-    {"collective", "parallel", "pipeline"},
+    {"collective", "contention", "parallel", "pipeline"},
     {"model"},
     {"training", "drawing"},
     {"results", "planner"},

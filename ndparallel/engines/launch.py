@@ -50,21 +50,18 @@ class Ranks:
         self.engine = _make_engine(engine, world_size, start_method)
         self.underway = PendingRun(list)
 
-    def run(
-        self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True
-    ) -> list[RankResult]:
+    def run(self, program: Program, hardware: Hardware, *arguments: Any, **keep: bool) -> list[RankResult]:
         """Call `program(gpu, *arguments)` on every rank and return what they leave behind, in the order of
         the ranks.
 
-        Every rank gets a copy of the arguments of its own. Raises RankError where a rank's program raised or
-        its process was killed; DeadlockError, MismatchError, OutOfMemoryError and UserError as themselves. Of
-        several that fail the lowest rank is told. In every case all ranks have ended then.
+        Every rank gets a copy of the arguments of its own. What to `keep`, events or a journal, is a Task's
+        choice. Raises RankError where a rank's program raised or its process was killed; DeadlockError,
+        MismatchError, OutOfMemoryError and UserError as themselves. Of several that fail the lowest rank is
+        told. In every case all ranks have ended then.
         """
-        return self.begin(program, hardware, *arguments, keep_events=keep_events).results()
+        return self.begin(program, hardware, *arguments, **keep).results()
 
-    def begin(
-        self, program: Program, hardware: Hardware, *arguments: Any, keep_events: bool = True
-    ) -> PendingRun:
+    def begin(self, program: Program, hardware: Hardware, *arguments: Any, **keep: bool) -> PendingRun:
         """Begin what `run` does, once these ranks have finished what they were given before. Only processes
         run ahead of `results`."""
         if inspect.isgeneratorfunction(program) or inspect.iscoroutinefunction(program):
@@ -73,7 +70,7 @@ class Ranks:
                 "without yield and async."
             )
         self.underway.settle()
-        self.underway = self.engine.begin(program, Task(hardware, arguments, keep_events))
+        self.underway = self.engine.begin(program, Task(hardware, arguments, **keep))
         return self.underway
 
     def close(self) -> None:
@@ -93,11 +90,11 @@ def launch(
     hardware: Hardware,
     *arguments: Any,
     engine: str = "processes",
-    keep_events: bool = True,
+    **keep: bool,
 ) -> list[RankResult]:
     """Run a program once on `world_size` ranks; see Ranks.run."""
     with Ranks(world_size, engine) as ranks:
-        return ranks.run(program, hardware, *arguments, keep_events=keep_events)
+        return ranks.run(program, hardware, *arguments, **keep)
 
 
 def join(argv: Sequence[str] | None) -> None:

@@ -19,21 +19,24 @@ from typing import Any, NamedTuple
 from gpu import GPU, Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.engines.failures import RankError
+from ndparallel.engines.journal import Journal, JournalGPU
 
 Program = Callable[..., Any]
 
 
 class Task(NamedTuple):
-    """What every rank calls its program with: `program(gpu, *arguments)`, on a GPU of this hardware."""
+    """What every rank calls its program with: `program(gpu, *arguments)`, on a GPU of this hardware that
+    keeps its events, and a journal if that is asked for."""
 
     hardware: Hardware
     arguments: tuple = ()
     keep_events: bool = True
+    keep_journal: bool = False
 
 
 class RankResult(NamedTuple):
-    """What one rank leaves behind: its program's value, its events, the time on its latest stream, and its
-    memory by kind."""
+    """What one rank leaves behind: its program's value, its events, the time on its latest stream, its memory
+    by kind, and its journal, which is empty unless it was asked for."""
 
     rank: int
     value: Any
@@ -41,6 +44,7 @@ class RankResult(NamedTuple):
     end_seconds: float
     peak_bytes: dict[str, float]
     held_bytes: dict[str, float]
+    journal: Journal = []
 
 
 class PendingRun:
@@ -92,11 +96,12 @@ def unpickled_result(rank: int, outcome: bytes) -> RankResult:
 
 
 def run_rank(rank: int, program: Program, task: Task, transport: Any) -> RankResult:
-    gpu = GPU(rank, task.hardware, transport, task.keep_events)
+    make = JournalGPU if task.keep_journal else GPU
+    gpu = make(rank, task.hardware, transport, task.keep_events)
     value = program(gpu, *task.arguments)
     if transport.misuse:
         raise transport.misuse
-    return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes)
+    return RankResult(rank, value, gpu.events, gpu.end, gpu.peak_bytes, gpu.held_bytes, gpu.journal)
 
 
 class ProgramReference(NamedTuple):
