@@ -46,9 +46,8 @@ def one_run(
     if not arguments.strategy:
         entries = [baseline(job), *entries]
     with progress() as announce:
-        run = run_entries(
-            "compare", entries, job, Runner(hardware, engine_from(arguments), announce, keep_going=True)
-        )
+        runner = Runner(hardware, engine_from(arguments), announce, True, arguments.contention)
+        run = run_entries("compare", entries, job, runner)
     notes = [*sizes_only_notes(job, run)]
     notes += [note for lesson in lessons for note in fewer_microbatches(lesson, jobs[lesson.name], arguments)]
     run.report = replace(run.report, lessons=dimensions(lessons), notes=tuple(notes))

@@ -34,7 +34,14 @@ KERNELS = (
 
 
 def run_lesson(
-    lesson: Lesson, job: Job, hardware: Hardware, gpus: int, names: Sequence[str], engine: str, announce
+    lesson: Lesson,
+    job: Job,
+    hardware: Hardware,
+    gpus: int,
+    names: Sequence[str],
+    engine: str,
+    announce,
+    contention: bool = False,
 ) -> Run:
     """Run the strategies of these names, or all after the single GPU where none is named."""
     if names:
@@ -42,7 +49,7 @@ def run_lesson(
     else:
         entries = [baseline(job)] * (lesson.gpus > 1) + all_entries(lesson, job, gpus)
     keep_going = not names and len(lesson.strategies) > 1
-    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce, keep_going))
+    return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce, keep_going, contention))
 
 
 def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:
@@ -83,7 +90,8 @@ def run_entries(name: str, entries: Sequence[Entry], job: Job, runner: Runner) -
         reference = runner.reference(job)
         rows, left = zip(*runner.measured_in_turn(entries))
     results = {entry.strategy.name: ranks for entry, ranks in zip(entries, left)}
-    return Run(make_report(name, job, runner.hardware, list(rows), reference), runner.hardware, results)
+    report = make_report(name, job, runner.hardware, list(rows), reference)
+    return Run(replace(report, contention=runner.contention), runner.hardware, results)
 
 
 def choose(strategies: Sequence[Strategy], names: Sequence[str]) -> list[Strategy]:
@@ -180,7 +188,14 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     try:
         with progress() as announce:
             run = run_lesson(
-                lesson, job, hardware, arguments.gpus, arguments.strategy, engine_from(arguments), announce
+                lesson,
+                job,
+                hardware,
+                arguments.gpus,
+                arguments.strategy,
+                engine_from(arguments),
+                announce,
+                arguments.contention,
             )
     except RankError as error:
         raise told(error, arguments.own) from error
@@ -225,13 +240,14 @@ def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) 
 
 
 def refuse_outputs(arguments: argparse.Namespace) -> None:
-    """Raise UserError where an option draws or narrates one run: a sweep makes a table of many."""
+    """Raise UserError where an option draws, narrates or replays one run: a sweep makes a table of many."""
     if arguments.sizes_only:
         raise UserError(
             "--sizes-only is of one run, and --sweep makes a table of many: leave one of the two out."
         )
-    for option in ("svg", "trace", "narrate"):
-        if getattr(arguments, option) is not None:
+    for option in ("svg", "trace", "narrate", "contention"):
+        given = getattr(arguments, option)
+        if given is not None and given is not False:
             raise UserError(
                 f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out."
             )

@@ -115,6 +115,11 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         metavar="NAME",
         help="only this one; may be given several times",
     )
+    option(
+        "--contention",
+        action="store_true",
+        help="replay every run with ports that its messages share, and say what that adds to the step",
+    )
     add_disturbance_options(parser)
     add_run_options(parser)
 

@@ -27,6 +27,7 @@ from ndparallel.lessons.lesson import Strategy
 from ndparallel.lessons.registry import single_gpu
 from ndparallel.model.nonfinite import earliest, first_trace
 from ndparallel.model.units import Routed
+from ndparallel.results.contention import measure_contention
 from ndparallel.results.event_sums import EventSums
 from ndparallel.results.measure import Measurement, failed, measure
 from ndparallel.training.gradient_check import (
@@ -89,7 +90,7 @@ class Runner:
     those of the same job.
 
     A strategy that does not fit into memory is a row that says so; with `keep_going`, so is one that these
-    sizes cannot be cut to.
+    sizes cannot be cut to. With `contention` every row says what shared ports would add to its step.
     """
 
     def __init__(
@@ -98,8 +99,9 @@ class Runner:
         engine: str,
         announce: Callable[[str], None] = lambda name: None,
         keep_going: bool = False,
+        contention: bool = False,
     ) -> None:
-        self.hardware, self.engine, self.announce = hardware, engine, announce
+        self.hardware, self.engine, self.announce, self.contention = hardware, engine, announce, contention
         self.row_errors = (OutOfMemoryError, UserError) if keep_going else (OutOfMemoryError,)
         self.ranks: dict[int, Ranks] = {}
         self.references: dict[tuple, Reference] = {}
@@ -131,9 +133,10 @@ class Runner:
             return PendingRun(lambda: [run_rank(0, strategy.program, Task(hardware, (job,)), Alone())])
         if size not in self.ranks:
             self.ranks[size] = Ranks(size, self.engine)
+        keep = {"keep_journal": self.contention}
         if job.sizes_only and size > MOST_WITH_EVENTS:
-            return self.ranks[size].begin(with_event_sums, hardware, strategy.program, job)
-        return self.ranks[size].begin(strategy.program, hardware, job)
+            return self.ranks[size].begin(with_event_sums, hardware, strategy.program, job, **keep)
+        return self.ranks[size].begin(strategy.program, hardware, job, **keep)
 
     def reference(self, job: Job, program: Callable[..., Any] | None = None) -> Reference:
         """Return the single GPU's run of a job, made once: the reference for every size of model."""
@@ -220,6 +223,8 @@ class Runner:
             row = replace(
                 row, undisturbed_step_seconds=max(result.end_seconds for result in as_planned) / job.steps
             )
+        if self.contention and gpus > 1:
+            row = replace(row, contention=measure_contention(results, hardware, job.steps))
         return self.looked_through(row, entry, results, hardware), results
 
     def looked_through(

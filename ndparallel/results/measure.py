@@ -3,8 +3,8 @@
 Idea   On each GPU every second of a step is compute, or communication that compute waits for, or bubble:
        nothing else, nothing twice.
 Cost   One pass over the events and a sort of the intervals.
-Limit  Streams of one GPU do not slow one another on a link that they share; `link_demand` says how much that
-       flatters a run.
+Limit  Streams of one GPU do not slow one another on a link that they share; `overload` says where they would,
+       and --contention by how much.
 
 Glossary
     exposed   communication that the compute stream waits for
@@ -56,12 +56,22 @@ class Measurement:
     overload: "LinkDemand | None" = None  # where sends ask more of a link than it has
     not_finite: str | None = None  # where the first NaN or infinity is
     undisturbed_step_seconds: float | None = None  # where the hardware was disturbed
+    contention: "Contention | None" = None  # where it was asked for
     baseline: "Measurement | None" = None  # the single GPU that did the same work
 
     @property
     def losses(self) -> tuple[float, ...]:
         """The losses of every step; none where the run has none."""
         return () if self.loss is None else (*self.earlier_losses, self.loss)
+
+
+class Contention(NamedTuple):
+    """Seconds that a step takes where messages are taken in as they arrive and ports are shared, and what
+    each of the two adds to it."""
+
+    contended_step_seconds: float
+    arrival_order_seconds: float
+    sharing_seconds: float
 
 
 class LinkDemand(NamedTuple):

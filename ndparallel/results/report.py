@@ -29,7 +29,8 @@ from rich.text import Text
 from gpu import MEMORY_KINDS, si
 from ndparallel.base.quoting import markup, visible
 from ndparallel.base.words import WIDTH, listed
-from ndparallel.results.measure import Measurement
+from ndparallel.results.contention import sharing_words
+from ndparallel.results.measure import Contention, Measurement
 
 # Measured on 4D for 50 steps of AdamW. In float32 the losses with experts are within 4e-7 of the single GPU's
 # until rounding tips a tie of the router, at step 26 to 30; from then on they part, by 7e-4 at step 35, 2e-3
@@ -60,6 +61,7 @@ class Report:
     weight_tolerance: float | None = None
     lessons: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    contention: bool = False  # whether it was asked for
 
     def speedup(self, row: Measurement) -> float | None:
         """Step of the single GPU / step of this strategy; None where one of them has none."""
@@ -221,10 +223,7 @@ class Report:
         elif difference is not None and not difference <= self.tolerance:
             yield f"{row.name} does not compute what one GPU computes: {self._how_far(row, difference)}."
         if row.overload:
-            yield (
-                f"{row.name}: {row.overload}; the clock lets each have the whole link, so the true step is "
-                "longer."
-            )
+            yield f"{row.name}: {row.overload}; the clock lets each have the whole link{sharing_words(row)}"
 
     def _how_far(self, row: Measurement, difference: float) -> str:
         if self.numbers_difference(row) <= self.tolerance:
@@ -265,6 +264,14 @@ class Column:
         return "-" if value is None else self.cell(value)
 
 
+def contention_column(key: str) -> Column:
+    return Column(
+        json=key,
+        value=lambda report, row: row.contention and getattr(row.contention, key),
+        has=lambda report, row: report.contention,
+    )
+
+
 seconds, size = partial(si, unit="s"), partial(si, unit="B")
 COLUMNS = [  # the order is that of the table and of JSON's keys
     Column("strategy", value=Report.label),
@@ -288,6 +295,7 @@ COLUMNS = [  # the order is that of the table and of JSON's keys
     Column(json="gradient_norm", has=lambda report, row: row.gradient_norm is not None),
     Column(json="error"),
     Column(json="undisturbed_step_seconds", has=lambda report, row: "disturbances" in report.hardware),
+    *map(contention_column, Contention._fields),
     Column(json="not_finite", has=lambda report, row: row.not_finite),
 ]
 

@@ -14,6 +14,7 @@ from ndparallel.base.words import NO_BREAK, count
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.results.by_axis import hierarchy
+from ndparallel.results.contention import contention_rows, most_lengthened
 from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quantity, quiet_table
@@ -75,8 +76,26 @@ def parts(
         yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
     if words := notice(run):
         yield prose(f"Notice: {words}", width, bold="Notice:")
+    if run.report.contention:
+        yield from contended(run, width)
     if run.hardware.disturbances:
         yield from damage(run, width)
+
+
+def contended(run: Run, width: int) -> Iterator[RenderableType]:
+    """What arrival order and shared ports add to every strategy's step."""
+    rows = contention_rows(run.report.strategies)
+    if not rows:
+        yield prose("Contention: no GPU here sends anything to another.", width, bold="Contention:")
+        return
+    yield prose(
+        "Contention: what it adds to a step if messages are taken in as they arrive, and if all messages of "
+        "a GPU then share its ports, one to its node and one to others.",
+        width,
+        bold="Contention:",
+    )
+    yield table_of(rows, width)
+    yield prose(most_lengthened(run.report.strategies), width)
 
 
 def damage(run: Run, width: int) -> Iterator[RenderableType]:

@@ -1,5 +1,5 @@
 """Every strategy of every lesson is the same on processes and on inline: its JSON to the last byte, its
-events, clocks and memory."""
+events, clocks, memory and journals."""
 
 import gc
 
@@ -23,7 +23,7 @@ def test_every_strategy_is_the_same_on_both_engines(name):
     lesson = load(name)
     job = Job(**{"model": MODEL.replace(layers=LAYERS.get(name, 2))} | lesson.defaults)
     one, other = (
-        run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None)
+        run_lesson(lesson, job, POCKET, lesson.gpus, [], engine, lambda name: None, True)
         for engine in ("inline", "processes")
     )
     assert one.report.json() == other.report.json()

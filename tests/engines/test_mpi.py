@@ -70,7 +70,7 @@ def test_programs_end_as_they_do_inline_with_the_same_numbers_events_clocks_and_
 @pytest.mark.parametrize(
     ("processes", "lesson", "options"),
     [
-        (2, "2d_tensor_parallel", ("--gpus", "2", "--strategy", "TP + SP", "--jitter", "10")),
+        (2, "2d_tensor_parallel", ("--gpus", "2", "--strategy", "TP + SP", "--jitter", "10", "--contention")),
         (4, "1d_data_parallel", ("--strategy", "DDP overlapped", "--strategy", "FSDP prefetch")),
         (8, "4d_combined", ("--strategy", "TP2 x PP2 x DP2")),
     ],

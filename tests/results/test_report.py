@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from gpu import si
-from ndparallel.results.measure import LinkDemand, Measurement, failed, measure
+from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
 from ndparallel.results.report import Report, cell_style, heads, quantity
 from tests.support.synthetic import HARDWARE, data_parallel
 
@@ -226,7 +226,18 @@ def test_an_overloaded_link_is_reported():
     demand = LinkDemand(rank=2, streams=3, seconds=1e-3, bandwidth_bytes_per_second=1e9)
     remarks = report(row(step_seconds=1e-3, overload=demand)).remarks()
     asked = "GPU 2 asks 3.00 GB/s of a link of 1.00 GB/s (3 sends at once, first at 1.00 ms)"
-    assert remarks == [f"ddp: {asked}; the clock lets each have the whole link, so the true step is longer."]
+    beyond = f"ddp: {asked}; the clock lets each have the whole link"
+    assert remarks == [f"{beyond}; --contention says what sharing it adds to the step."]
+
+
+@pytest.mark.parametrize(
+    ("sharing_seconds", "said"), [(5e-5, "50.0 us longer"), (-5e-5, "50.0 us shorter"), (0.0, "as long")]
+)
+def test_with_contention_an_overloaded_link_is_a_number_which_may_be_negative(sharing_seconds, said):
+    demand = LinkDemand(rank=2, streams=3, seconds=1e-3, bandwidth_bytes_per_second=1e9)
+    found = Contention(1e-3 + sharing_seconds, 0.0, sharing_seconds)
+    (remark,) = report(row(step_seconds=1e-3, overload=demand, contention=found)).remarks()
+    assert remark.endswith(f"link. Where GPUs share their ports, the step is {said}.")
 
 
 def test_a_notebook_shows_the_same_cells_and_escapes_them():
