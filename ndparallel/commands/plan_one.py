@@ -13,7 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH, count
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import described, launch, script_given
-from ndparallel.planner.describe import bound, layout_words, unusual_words
+from ndparallel.planner.describe import bound, layout_words, shared_ports, unusual_words
 from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.layers.flops import DEFINITIONS
 from ndparallel.planner.legality import is_folded
@@ -169,5 +169,6 @@ def sentences(found: Prediction, tokens: float) -> list[str]:
         f"MFU {found.mfu:.1%}: {DEFINITIONS['mfu']}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
         *imbalance_sentences(found),
+        *shared_ports(found),
         *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
     ]

@@ -1,5 +1,7 @@
 """A plan, and what bounds it, in words."""
 
+from ndparallel.base.words import listed
+from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.software import find_stack
@@ -45,6 +47,19 @@ def bound(found: Prediction) -> tuple[str, float]:
     others = {kind: seconds for kind, seconds in found.step.breakdown.items() if kind != "compute"}
     kind = max(others, key=lambda kind: others[kind])
     return kind, float(others[kind] / found.seconds)
+
+
+def shared_ports(found: Prediction) -> list[str]:
+    """Say where what layers exchange leaves the node by the port that gradients and pipeline stages use as
+    well: the prediction lets each have all of it."""
+    groups = Groups(found.plan, found.job)
+    across = [name for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
+    if not {"tp", "cp", "ep"}.intersection(across) or not {"dp", "pp"}.intersection(across):
+        return []
+    names = listed([name.upper() for name in across])
+    return [
+        f"{names} leave the node by the same port of a GPU: what sharing it adds to the step is not counted."
+    ]
 
 
 def plan_words(plan: Plan) -> str:

@@ -343,3 +343,19 @@ def test_explain_shows_what_a_started_message_still_takes_when_it_is_waited_for(
         if row["name"].startswith("cp")
     ]
     assert [(row["seconds"], row["beside"]) for row in ring] == [(0.0, "what stands above")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (["--tp", "16", "--pp", "2"], "TP, DP and PP leave the node by the same port of a GPU"),
+        (["--tp", "16"], "TP and DP leave the node by the same port of a GPU"),
+        (["--tp", "8", "--pp", "4"], None),  # of the layers' groups none leaves the node
+        (["--tp", "16", "--pp", "1", "--gpus", "16"], None),  # there is nothing else to share with
+    ],
+)
+def test_groups_that_share_the_port_to_other_nodes_are_named_and_said_not_to_be_counted(capsys, layout, said):
+    assert main(["plan", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64", *layout]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert said is None or said in printed
+    assert ("what sharing it adds to the step is not counted" in printed) == bool(said)
