@@ -21,12 +21,13 @@ from ndparallel.base.words import listed
 from ndparallel.drawing import schedule_picture
 from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
+from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.printing import plain_console
 from ndparallel.results.report import quiet_table
 
-MOST_STEPS, MOST_SEARCHED = 1_000_000, 20_000
+MOST_STEPS = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,11 +94,8 @@ def check(args: argparse.Namespace) -> None:
     if args.stages * args.microbatches * (args.chunks or 1) > MOST_STEPS:
         too_many = f"{args.stages} stages and {args.microbatches} microbatches are too many"
         raise UserError(f"{too_many}: choose a product of {MOST_STEPS:,} at most.")
-    if SEARCHED in args.names and args.stages * args.microbatches > MOST_SEARCHED:
-        raise UserError(
-            f"{SEARCHED} tries about 50 orders, too many for {args.stages} stages and {args.microbatches} "
-            f"microbatches: choose a product of {MOST_SEARCHED:,} at most, or a written schedule."
-        )
+    if SEARCHED in args.names:
+        check_size(args.stages, args.microbatches)
     if args.memory_limit is not None and not args.memory_limit > 0:
         raise UserError(f"a memory limit of {args.memory_limit:g} activations is too low: give 1 or more.")
     if not 0 <= args.released_by_input <= 1:

@@ -19,7 +19,7 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -117,7 +117,15 @@ class Replay:
         return order
 
     def busiest(self, work: Work) -> float:
-        """Seconds that a microbatch takes on the rank that has most to do, all that can be in pairs."""
+        """Seconds that a microbatch takes on the rank that has most to do, beside its reductions."""
+        layout = self.schedule.layout
+        return max(
+            own + work.lost_to_reductions(layout.stages_of(rank), own)
+            for rank, own in enumerate(self.work_by_rank(work))
+        )
+
+    def work_by_rank(self, work: Work) -> list[float]:
+        """Seconds that one microbatch takes on each rank, all that can be in pairs."""
         layout, seconds = self.schedule.layout, work.seconds_by_stage(self.schedule.layout.stages)
         each = [
             sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank))
@@ -128,7 +136,20 @@ class Replay:
                 each[layout.rank(kind[0][1])] -= sum(seconds[op][stage] for op, stage in kind) - price(
                     work, seconds, kind
                 )
-        return max(each)
+        return each
+
+    def way_up(self, work: Work, op: str) -> list[float]:
+        """Seconds from the end of a microbatch's `op`, B or I, on each stage until it has ended on the
+        first."""
+        ranks, (_, latency, wire, _) = self.schedule.ranks, self.tariff(work)
+        stages = self.schedule.layout.stages
+        below = [self.schedule.layout.rank(stage) for stage in range(stages)]
+        hops = [
+            0.0 if here == there else latency[there * ranks + here] + wire[there * ranks + here]
+            for here, there in pairwise(below)
+        ]
+        seconds = work.seconds_by_stage(stages)[op]
+        return [0.0, *accumulate(each + hop for each, hop in zip(seconds, hops))]
 
     def longest_reducing(self, work: Work) -> float:
         """Seconds that a microbatch's reductions take on the rank that has most."""

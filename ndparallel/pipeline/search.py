@@ -41,6 +41,7 @@ DELAYS = (0.0, 0.5, 1.0)
 ROUNDS_TRIED = 4  # of as many microbatches as there are ranks
 FINALISTS = 8
 TINY = 1e-9  # of an activation: sums of shares are not exact
+MOST_STEPS = 20_000  # microbatches on all ranks, of which each attempt goes through all actions
 ROUNDING = 1e-12  # of a makespan: sums of seconds are not exact
 
 
@@ -72,8 +73,9 @@ def search(
     default is `ranks`, as in 1F1B.
 
     released_by_input: the share of them that I frees, 0 to 1. Raise UserError for a limit or a share that
-    cannot be.
+    cannot be, and for more than can be searched in a minute.
     """
+    check_size(ranks, microbatches)
     memory = Memory(ranks if memory_limit is None else memory_limit, released_by_input)
     if not memory.limit >= 1:
         raise UserError(
@@ -85,16 +87,22 @@ def search(
         )
     tried, few = list(policies(ranks, microbatches, memory)), ROUNDS_TRIED * ranks + microbatches % ranks
     if microbatches > few:
-        tried = [policy for _, policy in attempts(ranks, few, work, memory, tried)[:FINALISTS]]
-    found = [timing for timing, _ in attempts(ranks, microbatches, work, memory, tried)]
-    return best(found, list(handwritten(ranks, microbatches, work, memory))).schedule
+        tried = [policy for _, policy in attempts(ranks, few, work, memory, tried, keep=FINALISTS)]
+    written = list(handwritten(ranks, microbatches, work, memory))
+    latest = min((timing.makespan for timing in written), default=inf) * (1 + ROUNDING)
+    in_time = [timing for timing in written if timing.makespan <= latest]
+    longest = min((length(timing)[0] for timing in in_time), default=inf)
+    found = attempts(ranks, microbatches, work, memory, tried, 1, latest, longest)
+    return min([*(timing for timing, _ in found), *in_time], key=length).schedule
 
 
-def best(found: list[Timing], written: list[Timing]) -> Timing:
-    """The shortest span, of those that no handwritten order ends before."""
-    latest = min((timing.makespan for timing in written), default=inf)
-    in_time = [timing for timing in found + written if timing.makespan <= latest * (1 + ROUNDING)]
-    return min(in_time, key=length)
+def check_size(ranks: int, microbatches: int, name: str = "searched") -> None:
+    """Raise UserError where a search would take minutes."""
+    if ranks * microbatches > MOST_STEPS:
+        raise UserError(
+            f"{name} tries about 50 orders, too many for {ranks} stages and {microbatches} "
+            f"microbatches: choose a product of {MOST_STEPS:,} at most, or a written schedule."
+        )
 
 
 def handwritten(ranks: int, microbatches: int, work: Work, memory: Memory) -> Iterator[Timing]:
@@ -108,11 +116,24 @@ def handwritten(ranks: int, microbatches: int, work: Work, memory: Memory) -> It
 
 
 def attempts(
-    ranks: int, microbatches: int, work: Work, memory: Memory, tried: Iterable[Policy]
+    ranks: int,
+    microbatches: int,
+    work: Work,
+    memory: Memory,
+    tried: Iterable[Policy],
+    keep: int,
+    latest: float = inf,
+    longest: float = inf,
 ) -> list[tuple[Timing, Policy]]:
-    """The policies and what comes of them, the best first."""
-    timings = [(attempt(ranks, microbatches, work, memory, policy), policy) for policy in tried]
-    return sorted(timings, key=lambda found: length(found[0]))
+    """The `keep` best policies that end by `latest`, and what comes of them, the best first. An attempt is
+    given up once its span must be longer than theirs, or than `longest`."""
+    found: list[tuple[Timing, Policy]] = []
+    for policy in tried:
+        useful = min(longest, length(found[-1][0])[0]) if len(found) == keep else longest
+        timing = attempt(ranks, microbatches, work, memory, policy, useful * (1 + ROUNDING))
+        if timing and timing.makespan <= latest:
+            found = sorted([*found, (timing, policy)], key=lambda one: length(one[0]))[:keep]
+    return found
 
 
 def length(timing: Timing) -> tuple[float, float]:
@@ -135,24 +156,35 @@ def head_starts(ranks: int, microbatches: int, memory: Memory, per_rank: float) 
     return [max(0, min(first, int(memory.limit + TINY) - 1 - rank)) for rank, first in enumerate(wanted)]
 
 
-def attempt(ranks: int, microbatches: int, work: Work, memory: Memory, policy: Policy) -> Timing:
+def attempt(
+    ranks: int, microbatches: int, work: Work, memory: Memory, policy: Policy, longest: float = inf
+) -> Timing | None:
+    """What comes of a policy; None where a span is longer than `longest`."""
     layout = Layout("loop", ranks)
     clock = Clock(layout, work)
-    greedy = [
-        GreedyRank(RankSide(layout, rank, microbatches), clock, memory, policy) for rank in range(ranks)
-    ]
-    run_ranks([rank.program() for rank in greedy], clock.done)
+    sides = [RankSide(layout, rank, microbatches) for rank in range(ranks)]
+    greedy = [GreedyRank(side, clock, memory, policy, longest) for side in sides]
+    try:
+        run_ranks([rank.program() for rank in greedy], clock.done)
+    except SpanTooLong:
+        return None
     schedule = Schedule(
         "searched", layout, microbatches, [rank.actions for rank in greedy], [[] for _ in greedy]
     )
     return Timing(schedule, clock.start, clock.end, clock.busy)
 
 
-class GreedyRank:
-    """One rank of an attempt: decides, as the clock moves, when to do W."""
+class SpanTooLong(Exception):
+    """An attempt takes longer than is of use."""
 
-    def __init__(self, at: RankSide, clock: Clock, memory: Memory, policy: Policy):
+
+class GreedyRank:
+    """One rank of an attempt: decides, as the clock moves, when to do W. Raises SpanTooLong as soon as it has
+    been idle for so long that its span must be longer than `longest`."""
+
+    def __init__(self, at: RankSide, clock: Clock, memory: Memory, policy: Policy, longest: float):
         self.at, self.clock, self.memory, self.policy = at, clock, memory, policy
+        self.most_idle = longest - at.microbatches * sum(clock.seconds[op][at.rank] for op in "FIW")
         self.head_start = policy.head_starts[at.rank]
         self.weight_seconds = clock.seconds["W"][at.rank]
         self.change = kept_by(memory.released_by_input)
@@ -186,7 +218,12 @@ class GreedyRank:
         return wait > 0 and wait >= (1 - delay) * self.weight_seconds
 
     def do(self, action: Action, arrival: float = 0.0) -> None:
-        self.clock.run(self.at.rank, [action], max(arrival, self.clock.now[self.at.rank]))
+        now = self.clock.now[self.at.rank]
+        if arrival > now and self.actions:
+            self.most_idle -= arrival - now
+            if self.most_idle < 0:
+                raise SpanTooLong
+        self.clock.run(self.at.rank, [action], max(arrival, now))
         self.actions.append(action)
         self.held += self.change[action.op]
         self.weights_due += {"F": 0, "I": 1, "W": -1}[action.op]

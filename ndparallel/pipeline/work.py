@@ -79,6 +79,13 @@ class Work:
             "B": both if self.backward is None else seconds_of(self.backward, (stages,), "seconds of B")
         }
 
+    def lost_to_reductions(self, stages: Sequence[int], seconds: float) -> float:
+        """By how much one microbatch's work on these stages, of so many seconds, is slower beside what is
+        left of their reductions."""
+        left = [self.reductions[stage] for stage in stages] if self.reductions else []
+        slowdown = max((each.slowdown for each in left), default=0.0)
+        return slowdown * min(sum(each.tail for each in left) / (1 + slowdown), seconds)
+
     def fused_seconds(self, first_stage: int, second_stage: int) -> float | None:
         return self.fused.get((first_stage, second_stage)) if isinstance(self.fused, Mapping) else self.fused
 

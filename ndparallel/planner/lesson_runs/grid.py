@@ -29,7 +29,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.workload import PASSES, ExecutedWorkload
-from ndparallel.planner.step.overlap import BucketCost, begin, finish
+from ndparallel.planner.step.overlap import BucketCost, begin, finish, gather_in_turn
 from ndparallel.planner.step.streams import Item, MemoryLedgers, StreamClock
 
 WORK = ("compute", "tp", "cp", "ep")  # what a GPU does for its microbatches
@@ -216,9 +216,7 @@ class GridRank:
         """After all gradients have been summed: the optimizer, and the weights that it has stepped."""
         self.streams.run(self.work.stepped(self.rank, self.machine), "optimizer")
         if self.work.plan.zero in (1, 2):
-            for bucket in (bucket for buckets in self.buckets.values() for bucket in buckets):
-                begin(self.streams, bucket.gather)
-                finish(self.streams, bucket.gather)
+            gather_in_turn(self.streams, [bucket for buckets in self.buckets.values() for bucket in buckets])
 
     # ---- messages between stages
 

@@ -19,9 +19,18 @@ LIKE_LLAMA = (  # fields of a shape that the lessons' model has as they are wher
     "latent",
 )
 
+MOST_PASSES = 100_000  # of units, one after another: the grid takes some ten seconds
+
 
 def check_executed(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for what the lessons' own runs do not do."""
+    units, microbatches = job.shape.layers + 2, int(plan.microbatches(job))
+    if microbatches * units > MOST_PASSES:
+        raise UserError(
+            f"the lessons' run is timed pass by pass, and {microbatches:,} microbatches through {units} "
+            f"units are too many: choose at most {MOST_PASSES // units:,} microbatches, by a smaller "
+            "--global-batch or a larger --micro-batch."
+        )
     if plan.recompute_layers or job.stack.selective != ("core_attn",):
         raise UserError(
             "the lessons recompute all layers or none, and selectively attention's core: choose so."

@@ -1,7 +1,8 @@
 """Seconds and memory of an executed run's step.
 
 Idea   Where the stack runs on a grid, every GPU of every pipeline rank is timed, and the slowest one's
-       seconds are the step; else the step is timed as a real framework's.
+       seconds are the step; else the step is timed as a real framework's. FSDP in a pipeline is timed on the
+       grid alone.
 """
 
 from functools import lru_cache
@@ -28,7 +29,7 @@ def traced_grid(work: ExecutedWorkload) -> list[StreamClock]:
 
 def executed_step(work: ExecutedWorkload) -> Step:
     """Time an executed run."""
-    if not work.job.stack.grid:
+    if not work.on_grid:
         return time_workload(work)
     spent, rank, busiest = slowest_gpu(grid_of(work))
     return Step({kind: spent.get(kind, 0.0) for kind in SPENT}, rank, busiest)
@@ -37,7 +38,7 @@ def executed_step(work: ExecutedWorkload) -> Step:
 def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank, counted as the GPUs of an executed run count it: allocation by
     allocation."""
-    if work.job.stack.grid:
+    if work.on_grid:
         peaks = [streams.memory.fullest for streams in grid_of(work)]
     elif work.plan.pp == 1:
         peaks = [one_stage(work).memory.peak]

@@ -12,7 +12,7 @@ Glossary: see `ndparallel.planner.step.workload`.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -47,9 +47,11 @@ class ExecutedWorkload:
     job: TrainingJob
     plan: Plan
 
+    def __post_init__(self) -> None:
+        check_executed(self.job, self.plan)
+
     @cached_property
     def config(self) -> ModelConfig:
-        check_executed(self.job, self.plan)
         return config_of(self.job)
 
     @cached_property
@@ -64,6 +66,12 @@ class ExecutedWorkload:
     def stage_machine(self, rank: int) -> LockstepMachine:
         """The GPUs of one pipeline rank."""
         return LockstepMachine(self.job.hardware, self.mesh, self.itemsize, rank, self.machine.prices)
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether every GPU is timed, action by action. FSDP in a pipeline always is: a stage's gathers wait
+        for what its rank's other stages still reduce."""
+        return self.job.stack.grid or (self.plan.zero == 3 and self.plan.pp > 1)
 
     @property
     def itemsize(self) -> int:
@@ -158,7 +166,7 @@ class ExecutedWorkload:
     def runs(self, stage: int) -> list[list[str]]:
         """Runs of whole units of at least the stack's smallest bucket, the last unit's first."""
         stack = self.job.stack
-        least = stack.unit_bytes if self.plan.zero == 3 and not stack.grid else stack.bucket_bytes
+        least = stack.unit_bytes if self.plan.zero == 3 and not self.on_grid else stack.bucket_bytes
         runs: list[list[str]] = [[]]
         for kind in reversed(self.kinds[stage]):
             if runs[-1] and self.whole(runs[-1]) >= least:
@@ -171,7 +179,12 @@ class ExecutedWorkload:
 
     def bucket(self, run: Sequence[str], name: str) -> BucketCost:
         units = [
-            UnitCost(self.passes(kind, "forward"), self.passes(kind, "backward"), self.elements(kind))
+            UnitCost(
+                self.passes(kind, "forward"),
+                self.passes(kind, "backward"),
+                self.passes(kind, "weight"),
+                self.elements(kind),
+            )
             for kind in run
         ]
         collective = "reduce_scatter" if self.plan.zero else "all_reduce"
@@ -230,9 +243,13 @@ class ExecutedWorkload:
 
     @cached_property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
-        forward, inputs, weights = (
-            [self.action_seconds(op, stage) for stage in range(self.plan.stages)] for op in "FIW"
-        )
+        """A whole backward pass is one where the schedule parts none: what goes to experts then hides behind
+        gradients of weights."""
+        stages = range(self.plan.stages)
+        forward, whole = ([self.action_seconds(op, stage) for stage in stages] for op in "FB")
+        if not self.plan.recipe.splits:
+            return forward, whole, [TimeBreakdown() for _ in stages]
+        inputs, weights = ([self.action_seconds(op, stage) for stage in stages] for op in "IW")
         return forward, inputs, weights
 
     def action_seconds(self, op: str, stage: int) -> TimeBreakdown:
@@ -266,9 +283,9 @@ class ExecutedWorkload:
     # ---- the end of a step
 
     def shared(self, rank: int) -> Sequence[Item]:
+        """Behind the gradients of dp; buckets have the sums over tp."""
         kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
-        tied = self.tied_sums if ("embedding" in kinds) != ("head" in kinds) else []
-        return [*([] if self.plan.zero == 3 else self.shared_by(kinds)), *tied]
+        return self.tied_sums if ("embedding" in kinds) != ("head" in kinds) else []
 
     @property
     def tied_sums(self) -> list[CollectiveOp]:
@@ -360,13 +377,25 @@ class ExecutedWorkload:
 
     def memory(self, rank: int, schedule: Schedule) -> dict[str, float]:
         """Bytes by kind when the rank of a pipeline holds most: its actions, one after another."""
-        ledger, holds = MemoryLedger(), {}
+        ledger, holds = MemoryLedger(), cache(self.holds)
         ledger.run(self.states(rank))
-        for op, stage, _ in schedule.actions[rank]:
-            if (op, stage) not in holds:
-                holds[op, stage] = [item for item in self.action_items(op, stage) if isinstance(item, Hold)]
-            ledger.run(holds[op, stage])
+        whole = {stage: self.whole_gradients(stage) for stage in self.plan.layout.stages_of(rank)}
+        for step in schedule.steps(rank):
+            for op, stage, _ in step:
+                if op != "F":  # from a stage's first backward pass on one microbatch's are there
+                    ledger.run(whole.pop(stage, ()))
+            for op, stage, _ in step:
+                ledger.run(holds(op, stage))
         return ledger.peak
+
+    def holds(self, op: str, stage: int) -> list[Item]:
+        return [item for item in self.action_items(op, stage) if isinstance(item, Hold)]
+
+    def whole_gradients(self, stage: int) -> list[Hold]:
+        """A stage's gradients of one microbatch, which ZeRO-2 holds beside its shards: while they are made,
+        and until they are reduced, which is right before the next ones are made."""
+        sizes = [bucket.whole_bytes[1] for bucket in self.buckets(stage)]
+        return [Hold("buffers", size) for size in sizes] if self.plan.zero == 2 else []
 
 
 def summed(name: str, group: str, elements: Any, itemsize: int) -> CollectiveOp:

@@ -30,6 +30,7 @@ class UnitCost:
 
     forward: Sequence[Item]
     backward: Sequence[Item]
+    weights: Sequence[Item] = ()  # of the backward pass what a schedule may put off
     elements: tuple[Any, Any] = (0, 0)
 
 
@@ -52,6 +53,12 @@ class BucketCost:
         streams.phase = "backward"
         for unit in reversed(self.units):
             streams.run(unit.backward)
+
+    def weights(self, streams: StreamClock) -> None:
+        """The part of the backward pass that makes the weights' gradients."""
+        streams.phase = "backward"
+        for unit in reversed(self.units):
+            streams.run(unit.weights)
 
 
 def forward(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
@@ -119,9 +126,14 @@ def reduce_behind(streams: StreamClock, buckets: Sequence[BucketCost], overlap: 
     another."""
     for bucket in buckets:
         bucket.backward(streams)
-        if overlap:
-            begin(streams, bucket.reduce)
+        begin_reduce(streams, bucket, overlap)
     finish_reduces(streams, buckets, overlap)
+
+
+def begin_reduce(streams: StreamClock, bucket: BucketCost, overlap: bool = True) -> None:
+    """Sum over tp what its ranks share, and with overlap begin to sum over dp."""
+    streams.run(bucket.shared)
+    begin(streams, bucket.reduce if overlap else ())
 
 
 def finish_reduces(streams: StreamClock, buckets: Sequence[BucketCost], overlap: bool) -> None:
@@ -133,6 +145,14 @@ def finish_reduces(streams: StreamClock, buckets: Sequence[BucketCost], overlap:
         streams.run(bucket.reduce)
 
 
+def gather_in_turn(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
+    """The weights that others have stepped, one bucket after another; of one bucket the experts' beside the
+    others."""
+    for bucket in buckets:
+        begin(streams, bucket.gather)
+        finish(streams, bucket.gather)
+
+
 def sharded_gradients(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
     """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
     forward(streams, buckets)
@@ -140,7 +160,7 @@ def sharded_gradients(streams: StreamClock, buckets: Sequence[BucketCost]) -> No
         streams.memory.hold("buffers", bucket.whole_bytes[1])
         bucket.backward(streams)
         finish_reduce(streams, before)
-        begin(streams, bucket.reduce)
+        begin_reduce(streams, bucket)
     finish_reduce(streams, buckets[-1])
 
 

@@ -24,14 +24,14 @@ import numpy as np
 
 from ndparallel.pipeline.actions import Schedule
 from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
-from ndparallel.pipeline.search import search
+from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
-from ndparallel.planner.step.overlap import BucketCost, begin
+from ndparallel.planner.step.overlap import begin, begin_reduce, finish_reduces
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
 from ndparallel.planner.step.streams import StreamClock, longest
-from ndparallel.planner.step.tail import seconds_of_passes, step_tails
+from ndparallel.planner.step.tail import seconds_of_gradients, step_tails
 from ndparallel.planner.step.workload import Workload
 
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
@@ -132,7 +132,8 @@ class PipelineTimer:
 
     def ends_after_rounds(self, durations: Work) -> Ends:
         """Extrapolate each rank's end from the two short steps. A rank whose memory limits its lead runs at
-        the busiest rank's pace in the end, so no round is quicker than that."""
+        the busiest rank's pace in the end, so no round is quicker than that; and none ends before
+        `soonest_ends`."""
         few, more, rounds = self.rounds
         before, after = ends_of_both(few, more, durations)
         least = few.busiest(durations) if few.peaks == more.peaks else 0.0
@@ -141,7 +142,29 @@ class PipelineTimer:
             [start + rounds * max(end - start, least) for start, end in zip(*moments)]
             for moments in zip(before[1:], after[1:])
         ]
-        return Ends(before.start, *later)
+        end, complete, reduced = later
+        soonest = self.soonest_ends(before.start, durations) if rounds else end
+        lacks = [max(0.0, least - found) for least, found in zip(soonest, end)]
+        return Ends(
+            before.start,
+            [found + lack for found, lack in zip(end, lacks)],
+            [found + lacks[self.plan.layout.rank(stage)] for stage, found in enumerate(complete)],
+            [found + lack for found, lack in zip(reduced, lacks)],
+        )
+
+    def soonest_ends(self, start: list[float], durations: Work) -> list[float]:
+        """When ranks that start so can end at the soonest: each does its own work on every microbatch, and
+        the first one waits until the last gradients have come up from every other."""
+        replay, splits = self.rounds[0], self.plan.recipe.splits
+        weights = durations.seconds_by_stage(self.plan.stages)["W"]
+        up = replay.way_up(durations, "I" if splits else "B")
+        own = [self.microbatches * each for each in replay.work_by_rank(durations)]
+        left = [self.microbatches * splits * sum(weights[stage] for stage in held) for held in self.stages]
+        first = max(
+            begin + busy - later + up[min(held)]
+            for begin, busy, later, held in zip(start, own, left, self.stages)
+        )
+        return [max(first, start[0] + own[0]), *(begin + busy for begin, busy in zip(start[1:], own[1:]))]
 
     @cached_property
     def ends(self) -> Ends:
@@ -260,21 +283,20 @@ def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
     """By how much one microbatch's reduction of a stage's gradients slows the pass that makes them, and what
     of it is left behind that pass. Where a schedule parts B, gradients are made in W alone."""
     buckets, streams, alone = work.buckets(stage), StreamClock(work.machine), StreamClock(work.machine)
+    overlap = work.job.stack.dp_overlap
     for bucket in buckets:
-        begin(alone, bucket.reduce)
-    alone.wait_for_all()
+        begin(alone, bucket.reduce if overlap else ())
+    finish_reduces(alone, buckets, overlap)
     line = longest(alone.now)
-    if not work.job.stack.dp_overlap:
+    if not overlap:
         return line, Reduction(0.0, 0.0, 0.0)
-    inputs, weights = (float(column[stage].total) for column in work.columns[1:])
-    share = weights / (inputs + weights) if work.plan.recipe.splits else 1.0
-    seconds = seconds_of_passes(work, buckets, BucketCost.backward)
+    seconds = seconds_of_gradients(work, buckets)
     for bucket in buckets:
-        streams.advance(share * seconds[id(bucket.units)])
-        begin(streams, bucket.reduce)
+        streams.advance(seconds[id(bucket.units)])
+        begin_reduce(streams, bucket)
     made = streams.now
     streams.wait_for_all()
-    lost = made - share * sum(seconds[id(bucket.units)] for bucket in buckets)
+    lost = made - sum(seconds[id(bucket.units)] for bucket in buckets)
     return longest(lost), Reduction(line, longest(streams.now - made), work.machine.slowdown)
 
 
@@ -297,6 +319,7 @@ def schedule_for(plan: Plan, microbatches: int, durations: Work | None = None) -
     if not plan.recipe.memory_limit:
         return replay_for(plan, microbatches).schedule
     assert durations
+    check_size(plan.pp, microbatches, plan.schedule)
     forward, inputs, weights, _ = seconds_of(durations)
     parts = (forward, inputs, weights, durations.latency, durations.wire)
     return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))

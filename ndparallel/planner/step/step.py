@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.step.overlap import fully_sharded, replicated, sharded_gradients
+from ndparallel.planner.step.overlap import fully_sharded, gather_in_turn, replicated, sharded_gradients
 from ndparallel.planner.step.pipeline import PipelineTimer, PipelineTimes
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
@@ -82,6 +82,5 @@ def one_stage(work: Workload, trace: list | None = None, microbatches: int = 0) 
     streams.run(work.shared(0))
     streams.run(work.optimizer(0), "optimizer")
     if plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first):
-        for bucket in buckets:
-            streams.run(bucket.gather)
+        gather_in_turn(streams, buckets)
     return streams

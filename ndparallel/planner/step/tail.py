@@ -19,7 +19,14 @@ from itertools import accumulate
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.step.overlap import BucketCost, begin, finish, finish_reduces
+from ndparallel.planner.step.overlap import (
+    BucketCost,
+    begin,
+    begin_reduce,
+    finish,
+    finish_reduces,
+    gather_in_turn,
+)
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
@@ -49,18 +56,15 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero == 2:
         streams.spend("dp", reducing)
-    elif plan.zero < 2 and any(bucket.reduce for bucket in buckets):
-        reduce_in_slack(
-            streams,
-            passed_buckets(by_stage, slack, seconds_of_passes(work, buckets, BucketCost.backward)),
-            stack.dp_overlap,
-        )
+    elif plan.zero < 2 and any(bucket.reduce or bucket.shared for bucket in buckets):
+        passed = passed_buckets(by_stage, slack, seconds_of_gradients(work, buckets))
+        reduce_in_slack(streams, passed, stack.dp_overlap)
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
     if plan.zero in (1, 2) and stack.gathers_first:
         gather_beside_forward(work, streams, buckets)
     elif plan.zero in (1, 2):
-        streams.run(exchange for bucket in buckets for exchange in bucket.gather)
+        gather_in_turn(streams, buckets)
     return TimeBreakdown({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 
@@ -70,7 +74,7 @@ def reduce_in_slack(streams: StreamClock, passed: Sequence[tuple[BucketCost, flo
     ahead = max(before for _, before in passed)
     for bucket, before in passed:
         streams.advance(ahead - before)
-        begin(streams, bucket.reduce if overlap else ())
+        begin_reduce(streams, bucket, overlap)
         ahead = before
     streams.advance(ahead)
     finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
@@ -99,6 +103,13 @@ def gather_beside_forward(work: Workload, streams: StreamClock, buckets: Sequenc
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
         streams.advance(seconds[id(bucket.units)])
+
+
+def seconds_of_gradients(work: Workload, buckets: Sequence[BucketCost]) -> dict[int, float]:
+    """Seconds that the action which completes their gradients takes for each bucket, by its units: W where
+    the schedule parts backward passes."""
+    completing = BucketCost.weights if work.plan.recipe.splits else BucketCost.backward
+    return seconds_of_passes(work, buckets, completing)
 
 
 def seconds_of_passes(
