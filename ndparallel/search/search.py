@@ -4,8 +4,7 @@ Idea   Enumerate (space.py), prune by memory and price (candidates.py), time wha
        and say what is known of the rest. A price is a bound from below of a plan's step
        (search/bounds/lower_bound.py).
 Cost   pricing, some million plans a second; timing, a second or two.
-Limit  A bound may lie up to 3 % too high: it lets a collective slow what it runs beside, TP's own messages
-       too, which the exact step does not; and layers with and without experts may alternate.
+Limit  Where a bound is far below its step, as in pipelines with few microbatches, the gap is wide.
 
 Glossary
     gap       share of the best step by which a plan that was not timed could be faster, at the most

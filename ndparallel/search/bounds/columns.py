@@ -9,12 +9,13 @@ Limit  All plans are on the same number of GPUs. Layers with and without experts
 Glossary
     part      what a stage consists of: the bare stage itself, dense layers, layers with experts, embedding,
               head
+    waits     what FSDP adds to a unit in each of the places that it can have (sharded.py)
     pass      F, I (recomputation included) or W
     line      communication of one group: dp's, and that of the ranks with the same experts; lines run beside
               one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
-    to_experts  of a pass's seconds those of its all-to-alls
+    to_experts  of a pass's seconds those of its all-to-alls, by pass; alone: those of compute, by unit
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
               holds
@@ -27,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.total import (
@@ -45,6 +45,7 @@ from ndparallel.planner.step.framework import (
     slowest,
     tied_sum,
 )
+from ndparallel.search.bounds.sharded import busier_line, places_of, wait_of_backward, wait_of_forward
 
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
@@ -61,14 +62,17 @@ def columns_of(job: TrainingJob, plans: Plan) -> PlanTable:
     one length."""
     pricing = Pricing(replace(job, hardware=slowest(job.hardware, int(np.max(plans.gpus)))), plans)
     held = [elements_of(job, plans, kind) if exists(job, kind) else (0.0, 0.0) for kind in UNITS]
-    passes, travel = passes_of(pricing), travel_of(pricing)
+    passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
+    sharded = plans.zero == 3
+    passes = fully_sharded(passes) if sharded else passes
+    nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
     columns = memory_columns(job, plans) | {
         "elements": [[0.0, *(shared for shared, _ in held)], [0.0, *(experts for _, experts in held)]],
-        "passes": fully_sharded(pricing, passes, travel)
-        if plans.zero == 3
-        else with_messages(pricing, passes),
+        "passes": passes,
+        "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
         "to_experts": to_experts(pricing),
-        "travel": travel if plans.zero < 3 else [[[0.0] * len(UNITS)] * 2] * 2,
+        "alone": alone_of(pricing),
+        "travel": nothing if sharded else travel,
         "optimizer": line_through(lambda *held: pricing.seconds(optimizer_step(pricing, *held))),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
         "tied": pricing.priced(tied_sum(pricing)) * job.shape.tied_embeddings,
@@ -113,6 +117,16 @@ def passes_of(pricing: Pricing) -> list[list[Any]]:
     ]
 
 
+def alone_of(pricing: Pricing) -> list[list[Any]]:
+    """Seconds of the units' forward and backward passes that compute takes, without what tp, cp and ep ranks
+    say: what a collective beside it makes longer."""
+    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    return [
+        [unit.forward["compute"] if unit else 0.0 for unit in units],
+        [unit.backward["compute"] if unit else 0.0 for unit in units],
+    ]
+
+
 def to_experts(pricing: Pricing) -> list[list[Any]]:
     """Seconds of the all-to-alls in F, I and W, which pairs of microbatches can hide."""
     units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
@@ -150,66 +164,30 @@ def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     ]
 
 
-def fully_sharded(
-    pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]
-) -> list[list[Any]]:
-    """Passes that wait for weights, and for the gradients' leave: the loops of overlap.py over equal layers,
-    summed up."""
-    stack, (forward, inputs, weights) = pricing.job.stack, passes
-    backward = [a + b for a, b in zip(inputs, weights)]
-    reduce, gather = ([np.maximum(*both) for both in zip(*lines)] for lines in travel)
-    fill = FORWARD[stack.prefetch](forward[1:], gather, exists(pricing.job, "experts"))
-    drain = BACKWARD[stack.prefetch + (stack.prefetch and stack.dp_overlap)](
-        backward[1:], gather, reduce, exists(pricing.job, "experts")
-    )
+def fully_sharded(passes: list[list[Any]]) -> list[list[Any]]:
+    """FSDP's backward pass is one, whatever the schedule parts."""
+    forward, inputs, weights = passes
+    return [forward, [a + b for a, b in zip(inputs, weights)], [0.0] * len(PARTS)]
+
+
+def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]) -> list[list[Any]]:
+    """What FSDP's units wait in each of their places, forward and backward (sharded.py)."""
+    job, (forward, backward, _) = pricing.job, passes
+    places, (alone_forward, alone_backward) = places_of(job.shape), map(by_unit, alone_of(pricing))
+    slower = by_unit([np.maximum(*lines) for lines in zip(*travel[1])])
+    counts = (job.shape.layers - job.shape.moe_layers, job.shape.moe_layers, 1, 1)
+    reduce, gather = map(by_unit, busier_line(counts, *travel))
     return [
-        [a + b for a, b in zip(forward, fill)],
-        [a + b for a, b in zip(backward, drain)],
-        [0.0] * len(PARTS),
+        [wait_of_forward(place, job.stack, by_unit(forward[1:]), alone_forward, slower) for place in places],
+        [
+            wait_of_backward(place, job.stack, by_unit(backward[1:]), alone_backward, gather, reduce)
+            for place in places
+        ],
     ]
 
 
-def above(seconds, compute):
-    """Seconds that a collective adds to the compute it overlaps: the larger of its exposed tail and of the
-    slowdown that it causes."""
-    return np.maximum(seconds - compute, lost_to(seconds, compute))
-
-
-def waits_of_forward(f, g, mixed: bool) -> list:
-    """With prefetching: the first gather shows whole, a later one above the layer before it."""
-    usual, (_, _, table, head) = int(mixed), g
-    each = [above(gather, compute) for gather, compute in zip(g[:2], f[:2])]
-    return [g[usual] - each[usual], *each, table + above(g[usual], f[2]) - g[usual], above(head, f[usual])]
-
-
-def bare_forward(f, g, mixed: bool) -> list:
-    return [0.0, *g]
-
-
-def waits_of_backward(b, g, c, mixed: bool) -> list:
-    """With prefetching and overlap: beside a layer come the next one's weights and go the last one's
-    gradients."""
-    u, (table, head) = int(mixed), (g[2], g[3])
-    each = [above(gather + reduce, compute) for gather, reduce, compute in zip(g[:2], c[:2], b[:2])]
-    edges = g[u] + above(g[u], b[u]) + above(c[u], b[u]) + c[u] - 2 * each[u]
-    first = above(c[u] + table, b[u]) - above(c[u], b[u]) + above(c[u], b[2]) + c[2] - c[u]
-    last = head + above(g[u], b[3]) - g[u] + above(c[3] + g[u], b[u]) - above(g[u], b[u])
-    return [edges, *each, first, last]
-
-
-def waits_of_gathers(b, g, c, mixed: bool) -> list:
-    """With prefetching alone: gradients show whole."""
-    u = int(mixed)
-    each = [above(gather, compute) + reduce for gather, reduce, compute in zip(g[:2], c[:2], b[:2])]
-    return [g[u] - above(g[u], b[u]), *each, above(g[2], b[u]) + c[2], g[3] - g[u] + above(g[u], b[3]) + c[3]]
-
-
-def bare_backward(b, g, c, mixed: bool) -> list:
-    return [0.0, *(gather + reduce for gather, reduce in zip(g, c))]
-
-
-FORWARD: tuple[Callable, ...] = (bare_forward, waits_of_forward)
-BACKWARD: tuple[Callable, ...] = (bare_backward, waits_of_gathers, waits_of_backward)
+def by_unit(seconds: Sequence[Any]) -> dict[str | None, Any]:
+    return {None: 0.0, **dict(zip(UNITS, seconds))}
 
 
 # ----------------------------------------------------------------------------------------------------- memory

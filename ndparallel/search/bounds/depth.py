@@ -1,8 +1,9 @@
 """How a model is cut in depth: what the ranks of a pipeline consist of.
 
 Idea   A rank is a count of parts (see columns.py): bare stages, dense layers, layers with experts, embedding,
-       head. Many ranks consist of the same; of those only the first, which keeps most activations, and the
-       last, which begins latest, can be the ones that matter.
+       head; and of the places that these units have in a stage (see sharded.py). Many ranks consist of the
+       same; of those only the first, which keeps most activations, and the last, which begins latest, can be
+       the ones that matter.
 Cost   some microseconds for every stage, once for every (pp, chunks, layout).
 
 Glossary
@@ -19,27 +20,26 @@ from ndparallel.pipeline.actions import Layout
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.stages import kinds_by_stage
 from ndparallel.search.bounds.columns import PARTS
+from ndparallel.search.bounds.sharded import Place, places_in, places_of
 
 
 @dataclass(frozen=True)
 class StagePartition:
-    """How a model is split over a pipeline. Arrays are (rank, part): `parts` is what each rank that can
-    matter (`ranks`) holds, `before` what precedes it, `model` the sum."""
+    """How a model is split over a pipeline. Arrays are (rank, parts and then places): `counts` is what each
+    rank that can matter (`ranks`) holds, `before` what precedes it, `model` the sum."""
 
     pp: int
     chunks: int
     ranks: np.ndarray
-    parts: np.ndarray
+    counts: np.ndarray
     before: np.ndarray
-    beside: np.ndarray  # the parts of the neighbour in the pipeline
+    beside: np.ndarray  # the counts of the neighbour in the pipeline
     model: np.ndarray
+    last_stages: np.ndarray  # (rank, part) of the stage that each rank completes last
 
     @property
-    def last_stages(self) -> np.ndarray:
-        """The parts of the stage that each rank completes last: its first, without the head."""
-        if self.chunks == 1:
-            return self.parts
-        return self.parts * [1 / self.chunks, 1 / self.chunks, 1 / self.chunks, 1, 0]
+    def parts(self) -> np.ndarray:
+        return self.counts[:, : len(PARTS)]
 
     @property
     def layers(self) -> np.ndarray:
@@ -48,10 +48,11 @@ class StagePartition:
 
 @lru_cache(maxsize=4096)
 def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> StagePartition:
-    stages = np.array([parts_of(kinds) for kinds in kinds_by_stage(shape, pp * chunks)])
+    places = places_of(shape)
+    stages = np.array([counts_of(kinds, places) for kinds in kinds_by_stage(shape, pp * chunks)])
     held = [Layout(layout, pp, chunks).stages_of(rank) for rank in range(pp)]
     ranks = np.array([stages[mine].sum(axis=0) for mine in held])
-    passed = np.vstack([np.zeros(len(PARTS)), np.cumsum(stages, axis=0)])
+    passed = np.vstack([np.zeros_like(stages[:1]), np.cumsum(stages, axis=0)])
     some = ends_of_runs(ranks)
     beside = ranks[[rank - 1 if rank else min(1, pp - 1) for rank in some]]
     return StagePartition(
@@ -62,18 +63,20 @@ def depth_of(shape: ModelShape, pp: int, chunks: int, layout: str = "loop") -> S
         passed[[min(held[rank]) for rank in some]],
         beside,
         passed[-1],
+        stages[[min(held[rank]) for rank in some], : len(PARTS)],
     )
 
 
-def parts_of(kinds: Sequence[str]) -> list[int]:
-    return [1, *(kinds.count(part) for part in PARTS[1:])]
+def counts_of(kinds: Sequence[str], places: Sequence[Place]) -> list[int]:
+    has = places_in(kinds)
+    return [1, *(kinds.count(part) for part in PARTS[1:]), *map(has.count, places)]
 
 
 def ends_of_runs(ranks: np.ndarray) -> list[int]:
     """The first and the last of the ranks that consist of the same."""
     first: dict[tuple, int] = {}
     last: dict[tuple, int] = {}
-    for rank, parts in enumerate(map(tuple, ranks)):
-        first.setdefault(parts, rank)
-        last[parts] = rank
+    for rank, counts in enumerate(map(tuple, ranks)):
+        first.setdefault(counts, rank)
+        last[counts] = rank
     return sorted({*first.values(), *last.values()})

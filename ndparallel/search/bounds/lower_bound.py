@@ -3,12 +3,13 @@ actions.
 
 Idea   A bound from below that is near. No rank begins before a microbatch has come down to it, works less
        than all microbatches, and is done before the last one's gradient has gone back up; the step waits for
-       the rank of which all this is longest. What hides behind compute at the step's ends follows from equal
-       layers, of which only those of the stage that is complete last show gradients. Memory is the fullest
+       the rank of which all this is longest. Of what travels at the step's ends only the stage that is
+       complete last shows gradients. FSDP's waits in every pass are exact (sharded.py). Memory is the fullest
        rank's, exactly.
 Cost   some hundred numpy operations, whatever the number of plans.
 Limit  What ranks wait for one another on the way (uneven stages, slow messages) is left out but in 1F1B,
-       where every second microbatch waits for two messages. docs/manual.md says how near the bound is.
+       where every second microbatch waits for two messages; and of pairs of microbatches all that goes to
+       experts is taken to hide. docs/manual.md says how near the bound is.
 
 Glossary
     columns   what does not depend on schedule and chunks (columns.py); here the first axis of an array is
@@ -18,20 +19,21 @@ Glossary
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.collective_time import lost_to
+from ndparallel.planner.layers.collective_time import SLOWDOWN, lost_to
 from ndparallel.planner.software import Stack
-from ndparallel.search.bounds.columns import DEGREES, PlanTable, columns_of, take
+from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, columns_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
+TINY = 1e-12  # seconds
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,9 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
         table, depth = take(columns, rows), depth_of(job.shape, pp, chunks, plans.recipe.layout)
-        timed = in_pairs(table) if plans.recipe.pairs and pp > 1 else table
-        (seconds[rows],) = least_seconds(timed, depth, job.stack, [plans.recipe])
+        (seconds[rows],) = least_seconds(table, depth, job.stack, [plans.recipe])
         (memory[rows],) = peak_bytes(table, depth, [plans.recipe])
     return StepBound(seconds, memory)
-
-
-def in_pairs(columns: PlanTable) -> PlanTable:
-    """At the best all that goes to experts hides; what hides behind a pass that is over still does so."""
-    return columns | {"timed": columns["passes"] - columns["to_experts"]}
 
 
 def spread(plans: Plan) -> Plan:
@@ -90,49 +86,94 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
 def least_seconds(
     table: PlanTable, depth: StagePartition, stack: Stack, recipes: Sequence[Recipe]
 ) -> list[np.ndarray]:
-    """Bound each plan's step from below, for each of these schedules. What all of them need is computed
-    once."""
-    passes = table.get("timed", table["passes"])  # as the schedule runs them
-    microbatches, message, rank = table["microbatches"], table["message"], depth.ranks[:, None]
-    each = np.matmul(depth.parts, passes)  # F, I and W of one microbatch: (pass, rank, plan)
-    work = each.sum(axis=0)
-    busy, zero_2 = microbatches * work, table["zero"] == 2
-    tail = step_tails(table, depth, stack)
+    """Bound each plan's step from below, for each of these schedules. What all of them need is computed once;
+    in pairs of microbatches at the best all that goes to experts hides."""
     if depth.pp == 1:
-        return [(busy + reduced_every_microbatch(table, depth) + tail)[0]] * len(recipes)
-    if zero_2.any():
-        busy = np.where(zero_2, busy_reducing(table, depth, stack, work), busy)
-    before = np.matmul(depth.before, passes)
-    down = before[0] + rank * message  # until the first microbatch is there
-    down_and_up = before.sum(axis=0) + 2 * rank * message
-    model, messages = np.matmul(depth.model, passes), 2 * (depth.pp - 1) * message
+        return [without_pipeline(table, depth, stack)] * len(recipes)
+    tail = step_tails(table, depth, stack)
+    bounds = {
+        pairs: PipelineBound(in_pairs(table) if pairs else table, depth, stack, tail)
+        for pairs in {recipe.pairs for recipe in recipes}
+    }
+    return [bounds[recipe.pairs].seconds(recipe) for recipe in recipes]
 
-    def bound(recipe: Recipe) -> np.ndarray:
+
+def in_pairs(table: PlanTable) -> PlanTable:
+    """At the best all that goes to experts hides."""
+    return table | {"passes": table["passes"] - table["to_experts"]}
+
+
+def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
+    """F, I and W of one microbatch through so many parts, and what units wait in so many places."""
+    seconds = np.matmul(counts[..., : len(PARTS)], table["passes"])
+    if (table["zero"] == 3).any():
+        seconds[:2] += np.matmul(counts[..., len(PARTS) :], table["waits"])
+    return seconds
+
+
+def without_pipeline(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
+    work = through(depth.counts, table).sum(axis=0)
+    busy = table["microbatches"] * work + reduced_every_microbatch(table, depth)
+    return (busy + step_tails(table, depth, stack))[0]
+
+
+class PipelineBound:
+    """What the bounds of all schedules of a pipeline are made of."""
+
+    def __init__(self, table: PlanTable, depth: StagePartition, stack: Stack, tail: np.ndarray) -> None:
+        self.microbatches, self.message, self.tail = table["microbatches"], table["message"], tail
+        self.zero_2, rank = table["zero"] == 2, depth.ranks[:, None]
+        self.each = through(depth.counts, table)  # F, I and W of one microbatch: (pass, rank, plan)
+        self.work = self.each.sum(axis=0)
+        self.busy = self.acting = self.microbatches * self.work  # until a rank's tail; until its last action
+        if self.zero_2.any():
+            self.busy, self.acting = (
+                np.where(self.zero_2, reducing, self.busy)
+                for reducing in busy_reducing(table, depth, stack, self.work)
+            )
+        before = through(depth.before, table)
+        self.down = before[0] + rank * self.message  # until the first microbatch is there
+        self.weights_before = before[2]
+        self.down_and_up = before.sum(axis=0) + 2 * rank * self.message
+        self.model, self.messages = through(depth.model, table), 2 * (depth.pp - 1) * self.message
+        self.beside, self.pp = through(depth.beside, table).sum(axis=0), depth.pp
+
+    def seconds(self, recipe: Recipe) -> np.ndarray:
         if recipe.one_at_a_time:
-            return microbatches * (model.sum(axis=0) + messages) + tail[0]
-        # the first rank: until its first I only its head start of F can be done
-        ahead = recipe.head_start(depth.pp) if recipe.head_start else np.inf
-        first = model[0] + model[1] - each[1, 0] + messages + busy[0]
-        first = first - np.minimum(microbatches, ahead) * each[0, 0]
+            return self.microbatches * (self.model.sum(axis=0) + self.messages) + self.tail[0]
         if recipe.is_searched:
-            return np.maximum(busy.max(axis=0), first) + tail.max(axis=0)
-        works = by_pairs() if recipe.waits_on_messages else busy
+            return self.of_equal_spans(recipe)
+        acting, busy = self.acting, self.busy
+        if recipe.waits_on_messages:
+            acting, busy = np.maximum(self.by_pairs, acting), np.maximum(self.by_pairs, busy)
         if recipe.splits:  # until the last gradient has come up, whatever weights' gradients are left to do
-            last = (microbatches * each[:2].sum(axis=0) + down_and_up - before[2]).max(axis=0)
-        else:
-            last = (works + down_and_up).max(axis=0)
-        seconds = np.maximum((down + works + tail).max(axis=0), last + tail[0])
-        return np.maximum(seconds, first + tail[0]) if recipe.head_start else seconds
+            acting = self.microbatches * self.each[:2].sum(axis=0) - self.weights_before
+        last = (acting + self.down_and_up).max(axis=0)
+        seconds = np.maximum((self.down + busy + self.tail).max(axis=0), last + self.tail[0])
+        return (
+            np.maximum(seconds, self.of_first_rank(recipe) + self.tail[0]) if recipe.head_start else seconds
+        )
 
-    def by_pairs() -> np.ndarray:
+    def of_equal_spans(self, recipe: Recipe) -> np.ndarray:
+        """Where steps follow without a stop every rank's span counts as long as the longest; what ZeRO-2
+        reduces is told from the tail on the same rank alone."""
+        first, tail = self.of_first_rank(recipe), self.tail
+        reducing = np.maximum((self.busy + tail).max(axis=0), first + tail[0])
+        return np.where(self.zero_2, reducing, np.maximum(self.busy.max(axis=0), first) + tail.max(axis=0))
+
+    def of_first_rank(self, recipe: Recipe) -> np.ndarray:
+        """Until its first I the first rank can only do its head start of F."""
+        ahead = recipe.head_start(self.pp) if recipe.head_start else np.inf
+        first = self.model[0] + self.model[1] - self.each[1, 0] + self.messages + self.busy[0]
+        return first - np.minimum(self.microbatches, ahead) * self.each[0, 0]
+
+    @cached_property
+    def by_pairs(self) -> np.ndarray:
         """A rank and its neighbour hand two microbatches to and fro in the time of both their work and of two
         messages."""
-        pair = (work + np.matmul(depth.beside, passes).sum(axis=0)) / 2 + message
-        again = 2 * ((microbatches - 1) // 2)
-        works = again * np.maximum(work, pair) + (microbatches - again) * work
-        return np.where(zero_2, np.maximum(works, busy), works)
-
-    return [bound(recipe) for recipe in recipes]
+        pair = (self.work + self.beside) / 2 + self.message
+        again = 2 * ((self.microbatches - 1) // 2)
+        return again * np.maximum(self.work, pair) + (self.microbatches - again) * self.work
 
 
 # --------------------------------------------------------------------------------------- the tails of a step
@@ -140,13 +181,17 @@ def least_seconds(
 
 def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndarray:
     """Seconds behind each rank's last action: gradients, weights and optimizer that nothing hides."""
-    (forward, inputs, weights), (reduce, gather) = table["passes"], table["travel"]
-    gradients = exposed(depth, reduce, inputs + weights, stack.dp_overlap, depth.last_stages)
-    gathered = exposed(depth, gather, forward, stack.gathers_first, depth.parts)
+    (reduce, gather), (forward, backward) = table["travel"], units_passes(table)
+    units = depth.parts[:, 1:]
+    one_by_one = np.matmul(units, gather.max(axis=0))
+    gathered = exposed(units, gather, forward) if stack.gathers_first else one_by_one
+    if stack.dp_overlap:
+        gradients = exposed(depth.last_stages[:, 1:], reduce, backward)
+    else:
+        gradients = np.matmul(units, reduce.sum(axis=0))
     zero_2 = table["zero"] == 2
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
-        gradients = np.where(zero_2, 0.0, gradients)
-        gathered = np.where(zero_2, exposed(depth, gather, forward, False, depth.parts), gathered)
+        gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
     elements = np.matmul(depth.parts, table["elements"])
     optimizer = none + shared * elements[0] + experts * elements[1]
@@ -154,48 +199,68 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"]
 
 
-def busy_reducing(table: PlanTable, depth: StagePartition, stack: Stack, work: np.ndarray) -> np.ndarray:
-    """ZeRO-2 in a pipeline: once it is full, a rank works beside the reduction of its last microbatch, which
-    slows it; and its line reduces every microbatch, of which the tail counts what shows of the last."""
+def busy_reducing(
+    table: PlanTable, depth: StagePartition, stack: Stack, work: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """ZeRO-2 in a pipeline: how long a rank is busy until its tail, and until its last action ends. Once the
+    pipeline is full, it works beside the reduction of its last microbatch, which slows it. Its line reduces
+    every microbatch, of which the tail counts what shows of the last; and a stage's backward pass waits until
+    its last microbatch is reduced."""
     microbatches, reduce = table["microbatches"], table["travel"][0]
     lines = np.matmul(depth.parts[:, 1:], reduce)
     if not stack.dp_overlap:
-        return microbatches * (work + lines.sum(axis=0)) - lines.sum(axis=0)
-    line, backward = lines.max(axis=0), table["passes"][1] + table["passes"][2]
-    slower = np.maximum(microbatches - depth.pp, 0) * lost_to(line, work)
-    last = exposed(depth, reduce, backward, True, depth.last_stages)
-    return np.maximum(microbatches * work + slower, microbatches * line - last)
+        busy = microbatches * (work + lines.sum(axis=0)) - lines.sum(axis=0)
+        return busy, busy
+    line, (_, backward) = lines.max(axis=0), units_passes(table)
+    works = microbatches * work + np.maximum(microbatches - depth.pp, 0) * lost_to(line, work)
+    last = exposed(depth.last_stages[:, 1:], reduce, backward)
+    waits = (microbatches - 1) * np.matmul(depth.last_stages[:, 1:], reduce).max(axis=0)
+    return np.maximum(works, microbatches * line - last), np.maximum(works, waits)
 
 
 def reduced_every_microbatch(table: PlanTable, depth: StagePartition) -> np.ndarray:
     """ZeRO-2 without a pipeline: what is left of each microbatch's gradients when its backward pass ends."""
-    _, inputs, weights = table["passes"]
-    left = exposed(depth, table["travel"][0], inputs + weights, True, depth.parts)
+    left = exposed(depth.parts[:, 1:], table["travel"][0], units_passes(table)[1])
     return np.where(table["zero"] == 2, table["microbatches"] * left, 0.0)
 
 
-def exposed(
-    depth: StagePartition, lines: np.ndarray, compute: np.ndarray, overlap: bool, parts: np.ndarray
-) -> np.ndarray:
-    """What a pass over these parts of a rank does not hide of collectives, one for each unit. Lines run side
-    by side. Without overlap nothing of what the whole rank sends is hidden."""
-    if not overlap:
-        return np.matmul(depth.parts[:, 1:], lines).sum(axis=0)
-    shown = [exposed_line(parts, depth.layers[:, None], line, compute) for line in lines if line.any()]
-    return reduce(np.maximum, shown, np.zeros((len(depth.parts), compute.shape[-1])))
+class UnitPasses(NamedTuple):
+    """Seconds by unit of a forward or of a backward pass: all, and those of compute alone."""
+
+    seconds: np.ndarray
+    alone: np.ndarray
 
 
-def exposed_line(
-    parts: np.ndarray, all_layers: np.ndarray, line: np.ndarray, compute: np.ndarray
-) -> np.ndarray:
+def units_passes(table: PlanTable) -> tuple[UnitPasses, UnitPasses]:
+    """The units' forward and backward passes."""
+    forward, inputs, weights = table["passes"][:, 1 : len(PARTS)]
+    alone_forward, alone_backward = table["alone"]
+    return UnitPasses(forward, alone_forward), UnitPasses(inputs + weights, alone_backward)
+
+
+def exposed(units: np.ndarray, lines: np.ndarray, compute: UnitPasses) -> np.ndarray:
+    """What a pass over so many units of each rank does not hide of collectives, one for each unit. Lines run
+    side by side."""
+    shown = [exposed_line(units, line, compute) for line in lines if line.any()]
+    return reduce(np.maximum, shown, np.zeros((len(units), compute.seconds.shape[-1])))
+
+
+def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np.ndarray:
     """Collectives follow one another; what shows began behind the last layer, the first one, or the head.
     Beside the table's own, which hides nowhere, the embedding's compute hides a little of the others. What
-    hides slows the layer that it hides behind, in the stages that are complete before too."""
-    layers = (parts[:, 1] + parts[:, 2])[:, None]
-    mean = parts[:, 1:3] / np.maximum(layers, 1)
-    one, beside = np.matmul(mean, line[:2]), np.matmul(mean, compute[1:3])
-    table, head = parts[:, 3:4] * line[2], parts[:, 4:] * line[3]
-    slowed = lost_to(one, beside)
-    beside = beside + slowed
-    shown = np.maximum(one, np.maximum(layers * one - (layers - 1) * beside, head + layers * (one - beside)))
-    return table + (all_layers - 1) * slowed + np.maximum(shown - parts[:, 3:4] * compute[3], 0.0)
+    hides slows the layer that it hides behind. Of layers with and without experts any may be the first."""
+    layers, table, head = units[:, :2], units[:, 2:3], units[:, 3:] * line[3]
+    others = np.maximum(layers.sum(axis=1, keepdims=True) - 1, 0)
+    seconds, alone = compute.seconds[:2], compute.alone[:2]
+    share = alone / np.maximum(seconds + SLOWDOWN * alone, TINY)  # of the pass that can be slower
+    one, own, most = (least(layers, each) for each in (line[:2], seconds, alone))
+    slowed = others * SLOWDOWN * np.minimum(one * least(layers, share), most)
+    left = np.matmul(layers, line[:2]) - np.matmul(layers, seconds) - slowed
+    shown = np.maximum(one, left + np.maximum(own, head))
+    return table * line[2] + slowed + np.maximum(shown - table * compute.seconds[2], 0.0)
+
+
+def least(layers: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """The least seconds of the kinds of layers that there are, (ranks, plans); 0 where there are none."""
+    having = np.where(layers[:, :, None] > 0, seconds, np.inf).min(axis=1)
+    return np.where(np.isinf(having), 0.0, having)

@@ -1,0 +1,85 @@
+"""FSDP in the passes of a stage: what waiting for weights, and for gradients to leave, adds to each unit.
+
+Idea   The loops of overlap.py, summed up. While a unit computes, the next one's weights come and the last
+       one's gradients go; the rest of them is waited for. So a unit's wait depends on its neighbours alone,
+       and a pass is a sum over the places of its units.
+Limit  Of several lines beside one another a backward pass is bounded by the one that carries most.
+
+Glossary
+    place    (before, unit, after): a kind of unit between two others of its stage, in the model's order; None
+             at the stage's ends
+    gather   seconds of the collective that makes a unit's weights whole; reduce: that sums its gradients
+    alone    of a unit's seconds those of compute, which a collective under way makes longer
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ndparallel.planner.layers.collective_time import lost_to
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.software import Stack
+from ndparallel.planner.stages import kinds_by_stage
+
+Place = tuple[str | None, str, str | None]
+ByUnit = Mapping[str | None, Any]  # seconds; of None, which is no unit, there are none
+
+
+@lru_cache(maxsize=256)
+def places_of(shape: ModelShape) -> tuple[Place, ...]:
+    """Every place that a unit of this model can have, wherever its stages begin and end."""
+    (kinds,) = kinds_by_stage(shape, 1)
+    return tuple(
+        dict.fromkeys(
+            place
+            for before, unit, after in places_in(kinds)
+            for place in product({None: 0, before: 0}, (unit,), {None: 0, after: 0})
+        )
+    )
+
+
+def places_in(kinds: Sequence[str]) -> list[Place]:
+    """The places of a stage's units."""
+    return list(zip([None, *kinds], kinds, [*kinds[1:], None]))
+
+
+def wait_of_forward(place: Place, stack: Stack, seconds: ByUnit, alone: ByUnit, gather: ByUnit):
+    """With prefetching the first gather shows whole, a later one above the unit before it."""
+    before, unit, after = place
+    if not stack.prefetch:
+        return gather[unit]
+    first = gather[unit] if before is None else 0.0
+    return first + above(gather[after], seconds[unit], alone[unit])
+
+
+def wait_of_backward(
+    place: Place, stack: Stack, seconds: ByUnit, alone: ByUnit, gather: ByUnit, reduce: ByUnit
+):
+    """With prefetching a unit runs beside the next one's gather, and with overlap beside the reduction of the
+    one before it in this pass; the first gather and the last reduction show whole."""
+    following, unit, preceding = place  # backwards
+    if not stack.prefetch:
+        return gather[unit] + reduce[unit]
+    first = gather[unit] if preceding is None else 0.0
+    if not stack.dp_overlap:
+        return first + above(gather[following], seconds[unit], alone[unit]) + reduce[unit]
+    last = reduce[unit] if following is None else 0.0
+    return first + above(gather[following] + reduce[preceding], seconds[unit], alone[unit]) + last
+
+
+def above(travel, seconds, alone):
+    """Seconds that collectives add to the unit that they run beside: what is left of them when it ends, or
+    what they slow it by."""
+    return np.maximum(travel - seconds, lost_to(travel, alone))
+
+
+def busier_line(counts: Sequence[int], *ways: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Take of each way's seconds, [line][unit], those of the line that carries most in all. `counts` says how
+    many units there are of each kind."""
+    first, second = (
+        sum(count * seconds for way in ways for count, seconds in zip(counts, way[line])) for line in (0, 1)
+    )
+    return [[np.where(first >= second, *lines) for lines in zip(*way)] for way in ways]

@@ -1,0 +1,92 @@
+"""Claims about the bounds of a search: whatever the plan, its step is never shorter than its bound."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import violations
+from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.prediction import time_step
+from ndparallel.planner.software import STACKS
+from ndparallel.search.bounds.lower_bound import lower_bound
+from ndparallel.search.candidates import candidates
+
+ROUNDING = 1e-9
+DENSE = ModelShape("small", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000)
+ALL = Experts(8, 2, 2048)
+EXPERTS: dict[str, list[Experts | None]] = {
+    "dense": [None],
+    "experts": [ALL, replace(ALL, shared_experts=1, shared_ffn=2048)],
+    "both kinds of layers": [replace(ALL, dense_layers=(0, 1)), replace(ALL, dense_layers=(0, 2, 4, 6))],
+}
+
+
+def any_job(draw: random.Random, experts: Experts | None) -> TrainingJob:
+    hardware = find_hardware(draw.choice(["a100-80", "h100", "b200"]))
+    bandwidth = hardware.across.bandwidth_bytes_per_second * draw.choice([0.1, 1.0, 1.0, 10.0])
+    return TrainingJob(
+        replace(DENSE, layers=draw.choice([8, 12, 16]), vocab=draw.choice([256, 32000]), experts=experts),
+        replace(hardware, across=replace(hardware.across, bandwidth_bytes_per_second=bandwidth)),
+        draw.choice([stack for stack in STACKS.values() if not stack.executed]),
+        sequence=draw.choice([1024, 4096]),
+        global_batch=draw.choice([32, 64, 128]),
+    )
+
+
+def any_plan(draw: random.Random, schedule: str, zero: int, experts: bool) -> Plan:
+    tp, pp = draw.choice([1, 2, 4]), draw.choice([2, 4, 8] if schedule != "none" else [1])
+    pipeline: dict[str, Any] = {}
+    if pp > 1:
+        chunks = RECIPES[schedule].chunks or draw.choice([2, 3, 4])
+        pipeline = {"pp": pp, "schedule": schedule, "chunks": chunks}
+    return Plan(
+        tp=tp,
+        dp=draw.choice([1, 2, 4, 8, 16]),
+        cp=draw.choice([1, 1, 2]),
+        ep=draw.choice([1, 2, 4, 8]) if experts else 1,
+        micro_batch=draw.choice([1, 2]),
+        zero=zero,
+        sequence_parallel=tp > 1 and draw.random() < 0.5,
+        recompute=draw.choice(["none", "selective", "full"]),
+        **pipeline,
+    )
+
+
+def legal(schedule: str, zero: int, kinds: str, count: int) -> Iterator[tuple[TrainingJob, Plan]]:
+    draw = random.Random(f"{schedule} {zero} {kinds}")
+    while count:
+        experts = draw.choice(EXPERTS[kinds])
+        job, plan = any_job(draw, experts), any_plan(draw, schedule, zero, experts is not None)
+        if not any(violations(job, plan)):
+            count -= 1
+            yield job, plan
+
+
+@pytest.mark.parametrize("kinds", EXPERTS)
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("schedule", ["none", *RECIPES])
+def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
+    searched = schedule in RECIPES and RECIPES[schedule].is_searched
+    for job, plan in legal(schedule, zero, kinds, count=1 if searched else 4):
+        bound, seconds = lower_bound(job, plan).seconds[0], time_step(job, plan).seconds
+        assert 0 < bound <= seconds * (1 + ROUNDING), (job, plan)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_the_search_prices_a_pair_of_microbatches_as_hiding_all_that_goes_to_experts(zero):
+    """8 GPUs a node: with ep 16 all-to-alls cross nodes, and would be most of a step that hid none."""
+    shape = replace(DENSE, layers=16, experts=replace(ALL, experts=16))
+    job = TrainingJob(shape, find_hardware("h100"), STACKS["megatron-core"], 4096, 256)
+    fixed = {"schedule": "dualpipev", "pp": 4, "tp": 1, "ep": 16, "zero": zero, "recompute": "none"}
+    found = candidates(job, 128, fixed, float("inf"))
+    assert len(found.rows) > 1
+    for place, bound in enumerate(found.seconds):
+        plan = found.plan(place)
+        assert bound == pytest.approx(lower_bound(job, plan).seconds[0], rel=1e-12)
+        assert bound <= time_step(job, plan).seconds * (1 + ROUNDING)
