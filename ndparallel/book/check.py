@@ -36,11 +36,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError, guarded
 from ndparallel.lessons.registry import LESSONS, ROOT
+from ndparallel.results.printing import counted, progress
 
 COMMAND = re.compile(
     r"(?P<program>python|ndparallel) (?P<name>\w+(?:\.py)?)(?P<arguments>[^|;&<>]*)(?:\| (?P<tool>head|tail) "
@@ -225,9 +227,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args(argv)
-    return guarded(
-        lambda: int(sum(mistakes(path, arguments.write) for path in arguments.files or documents()) > 0)
-    )
+    return guarded(lambda: check(arguments.files or documents(), arguments.write))
+
+
+def check(paths: list[Path], write: bool) -> int:
+    """Check every document, and return 1 if anything is wrong."""
+    with progress() as announce:
+        return int(sum([mistakes(path, write) for path in counted(paths, announce, attrgetter("name"))]) > 0)
 
 
 def mistakes(path: Path, write: bool) -> int:

@@ -9,10 +9,10 @@ Idea   The decision tree that circulates is followed step by step, with this job
 import argparse
 
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.advice import Advice, advise
-from ndparallel.search.tables import certainty, ranking, with_words_last
+from ndparallel.search.tables import certainty, effort_words, ranking, with_words_last
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     arguments = with_defaults(arguments)
-    advice = advise(job_from(arguments), arguments.gpus)
+    with progress() as announce:
+        announce(effort_words(arguments.gpus))
+        advice = advise(job_from(arguments), arguments.gpus)
     if arguments.json:
         print_json(advice.as_dict())
     else:

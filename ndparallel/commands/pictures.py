@@ -15,9 +15,8 @@ from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quoting import visible
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of, strays
 from ndparallel.engines.launch import ENGINES
-from ndparallel.results.printing import plain_console, print_json
+from ndparallel.results.printing import counted, plain_console, print_json, progress
 from ndparallel.results.report import quiet_table
-from ndparallel.results.show import progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.write:
         check_writable(*(path_of(name, arguments.folder) for name in arguments.names or PICTURES))
     with progress() as announce:
-        rows = []
-        for name in arguments.names or PICTURES:
-            announce(name)
-            rows.append(renewed(name, arguments))
+        names = counted(arguments.names or [*PICTURES], announce, str)
+        rows = [renewed(name, arguments) for name in names]
     unasked = [] if arguments.names else [path.name for path in strays(arguments.folder)]
     show(rows, unasked, arguments)
     return int(bool(unasked) or any(row["state"] == "stale" for row in rows))

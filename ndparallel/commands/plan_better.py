@@ -12,12 +12,16 @@ from ndparallel.base.words import duration
 from ndparallel.launch_flags.frameworks import Framework
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.prediction import Prediction
+from ndparallel.results.printing import progress
 from ndparallel.search.search import search
+from ndparallel.search.tables import effort_words
 
 
 def comparison(found: Prediction, framework: Framework) -> tuple[dict[str, Any], list[str]]:
     """For JSON, and in a sentence; null where nothing is better."""
-    best = better(found, framework)
+    with progress() as announce:
+        announce(effort_words(int(found.plan.gpus)))
+        best = better(found, framework)
     return {"better": best and best.as_dict()}, [sentence(found, best, framework)]
 
 

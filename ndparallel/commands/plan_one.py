@@ -20,7 +20,7 @@ from ndparallel.planner.legality import is_folded
 from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 
 NEGLIGIBLE = 0.0005  # shares of the step that the table leaves out
@@ -41,8 +41,10 @@ FOLDED = (
 
 def run_one(arguments: argparse.Namespace) -> int:
     asked = described(arguments)
-    found = predict(asked.job, asked.plan)
-    changed = dict(same_plan(arguments, found)) if arguments.what_if else {}
+    with progress() as announce:
+        announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
+        found = predict(asked.job, asked.plan)
+        changed = dict(same_plan(arguments, found)) if arguments.what_if else {}
     better, sentences = compared(arguments, found)
     if arguments.json:
         training = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}

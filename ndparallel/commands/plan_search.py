@@ -13,10 +13,10 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.launch_flags.options import described, launch, priced, script_given
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
-from ndparallel.results.printing import print_json
+from ndparallel.results.printing import counted, print_json, progress
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import FIXABLE, Fixed, parsed
-from ndparallel.search.tables import as_csv, as_json, show_search, what_if_json
+from ndparallel.search.tables import as_csv, as_json, effort_words, show_search, what_if_json
 from ndparallel.search.what_if import Variant, what_if
 
 MOST_TOP = 1000
@@ -26,10 +26,13 @@ def run_search(arguments: argparse.Namespace, given: Mapping[str, Any]) -> int:
     """Print the best plans; `given` are the options of the plan that were given."""
     cluster, beside = asked_for(arguments)
     wanted = fixed(arguments, given)
-    found = searched(cluster, arguments, wanted, beside)
-    changed = {
-        change: searched(what_if(cluster, change), arguments, wanted).best for change in arguments.what_if
-    }
+    with progress() as announce:
+        announce(effort_words(cluster.gpus))
+        found = searched(cluster, arguments, wanted, beside)
+        changed = {
+            change: searched(what_if(cluster, change), arguments, wanted).best
+            for change in counted(arguments.what_if, announce, "a search with {}".format)
+        }
     launches = launch_of(arguments, found) if arguments.emit else {}
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}

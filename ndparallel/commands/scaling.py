@@ -19,7 +19,7 @@ from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief, visible
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
 from ndparallel.search.scaling_svg import scaling_svg
@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     job, sizes = job_from(arguments), sizes_from(arguments.sizes)
     if arguments.gpus < 1:
         raise UserError(f"--gpus is {arguments.gpus}; the batch belongs to at least 1 GPU.")
-    curves = scale(job, arguments.gpus, sizes)
+    with progress() as announce:
+        curves = scale(job, arguments.gpus, sizes, announce=announce)
     if arguments.svg is not None:
         write_atomically(
             arguments.svg,

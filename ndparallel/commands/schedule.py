@@ -24,7 +24,7 @@ from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
 from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.results.printing import plain_console
+from ndparallel.results.printing import counted, plain_console, progress
 from ndparallel.results.report import quiet_table
 
 MOST_STEPS = 1_000_000
@@ -68,7 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     check_writable(args.svg)
     check(args)
-    timings = [timed(name, args) for name in args.names]
+    with progress() as announce:
+        steps = args.stages * args.microbatches * (args.chunks or 1)
+        names = counted(args.names, announce, lambda name: f"{name} of {steps:,} forwards")
+        timings = [timed(name, args) for name in names]
     if args.fused is not None and not any(pairs for timing in timings for pairs in timing.schedule.fused):
         raise UserError(
             f"--fused is of an F and a B that run as one, and {listed(args.names)} has none: take dualpipev, "

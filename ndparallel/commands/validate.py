@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpu import si
 from ndparallel.planner.error_bar import ERRORS, entry
-from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.validate import Result, summary, validate
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     runs = read_cases(arguments.cases)
-    results = validate(runs)
+    with progress() as announce:
+        results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))
     if arguments.write_errors:
         predicted = [
             (express(run), result.step_error)

@@ -18,9 +18,9 @@ from ndparallel.lessons.main import (
 from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, Runner, baseline
 from ndparallel.results.measure import Measurement
+from ndparallel.results.printing import progress
 from ndparallel.results.report import Report
 from ndparallel.results.run import Run
-from ndparallel.results.show import progress
 from ndparallel.training.job import Job
 
 COMMUNICATION, BUBBLE, EXTRA, WORK = (

@@ -171,7 +171,8 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
 
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.results.outputs import check_outputs
-    from ndparallel.results.show import progress, show, show_sweep
+    from ndparallel.results.printing import progress
+    from ndparallel.results.show import show, show_sweep
 
     check_outputs(arguments)
     job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)

@@ -3,10 +3,9 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
 from ndparallel.base.quoting import visible
@@ -19,16 +18,6 @@ from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.report import quantity, quiet_table
 from ndparallel.results.run import Run, Sweep
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being run; elsewhere say nothing."""
-    if not sys.stderr.isatty():
-        yield lambda name: None
-        return
-    with Console(stderr=True).status("starting") as status:
-        yield lambda name: status.update(f"running {name}")
 
 
 def show(

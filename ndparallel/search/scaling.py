@@ -11,12 +11,13 @@ Glossary
     usual     a row of the table that circulates: degrees, efficiency, MFU
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import count
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.prediction import Prediction, fits, predict
@@ -67,14 +68,19 @@ Curves = dict[str, list[Point]]
 
 
 def scale(
-    job: TrainingJob, gpus: int, sizes: Sequence[int] = SIZES, executor: Executor | None = None
+    job: TrainingJob,
+    gpus: int,
+    sizes: Sequence[int] = SIZES,
+    executor: Executor | None = None,
+    announce: Callable[[str], None] = lambda words: None,
 ) -> Curves:
     """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling
-    keeps its share of a GPU."""
+    keeps its share of a GPU. Every search is announced."""
     known: dict[tuple[int, int], Point] = {}
 
     def point(size: int, batch: int) -> Point:
         if (size, batch) not in known:
+            announce(f"a search on {count(size, 'GPU')}, {len(known) + 1} of at most {2 * len(sizes)}")
             known[size, batch] = point_of(replace(job, global_batch=batch), size, executor)
         return known[size, batch]
 

@@ -14,6 +14,7 @@ from ndparallel.planner.describe import bound, plan_words
 from ndparallel.planner.prediction import DEGREES, Prediction
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.report import quiet_table
+from ndparallel.search.promises import EFFORT
 from ndparallel.search.search import Found
 
 TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
@@ -107,6 +108,11 @@ def as_csv(answers: Iterable[Prediction]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- printed
+
+
+def effort_words(gpus: int) -> str:
+    """What a search goes through at the most."""
+    return f"a search of all legal plans on {count(gpus, 'GPU')}, of which {EFFORT:,} actions are timed at the most"
 
 
 def show_search(found: Found, changed: dict[str, Prediction]) -> None:

@@ -1,0 +1,53 @@
+"""Claims about progress: on a terminal commands say what they run and how much there is, in a pipe nothing."""
+
+import io
+import sys
+
+import pytest
+
+from ndparallel.commands.command_line import main
+from ndparallel.results.printing import counted, progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_says_on_a_terminal_what_is_run_and_in_a_pipe_nothing(monkeypatch):
+    said = {}
+    for kind in (Terminal, io.StringIO):
+        monkeypatch.setattr(sys, "stderr", kind())
+        with progress() as announce:
+            announce("0d, 1 of 2")
+        said[kind] = sys.stderr.getvalue()
+    assert "running 0d, 1 of 2" in said[Terminal] and said[io.StringIO] == ""
+
+
+def test_items_are_announced_when_their_turn_comes():
+    said: list[str] = []
+    for item in counted(["a", "b"], said.append, str.upper):
+        said.append(item)
+    assert said == ["A, 1 of 2", "a", "B, 2 of 2", "b"]
+
+
+@pytest.mark.parametrize(
+    ("command", "bound"),
+    [
+        ("schedule searched --stages 4 --microbatches 8", "searched of 32 forwards, 1 of 1"),
+        ("plan --model llama-3-8b --gpus 8 --global-batch 8", "200,000 actions are timed at the most"),
+        ("plan --model llama-3-8b --gpus 8 --global-batch 8 --dp 8", "a batch of 8 sequences"),
+        ("scaling --model gpt2 --gpus 2 --global-batch 8 --sizes 1,2", "on 1 GPU, 1 of at most 4"),
+        ("validate", "of 44"),
+    ],
+)
+def test_what_may_take_seconds_says_how_much_there_is_to_do(capsys, monkeypatch, command, bound):
+    said: list[str] = []
+    monkeypatch.setattr("rich.status.Status.update", lambda status, words: said.append(words))
+    printed = {}
+    for kind in (Terminal, io.StringIO):
+        monkeypatch.setattr(sys, "stderr", kind())
+        assert main(command.split()) == 0
+        printed[kind] = capsys.readouterr().out
+    assert any(bound in words for words in said)
+    assert printed[Terminal] == printed[io.StringIO] != ""
