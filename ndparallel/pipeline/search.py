@@ -121,15 +121,16 @@ def attempts(
     work: Work,
     memory: Memory,
     tried: Iterable[Policy],
-    keep: int,
+    keep: int | None = None,
     latest: float = inf,
     longest: float = inf,
 ) -> list[tuple[Timing, Policy]]:
-    """The `keep` best policies that end by `latest`, and what comes of them, the best first. An attempt is
-    given up once its span must be longer than theirs, or than `longest`."""
+    """The `keep` best policies that end by `latest` (None: all), and what comes of them, the best first. An
+    attempt is given up once its span must be longer than theirs, or than `longest`."""
     found: list[tuple[Timing, Policy]] = []
     for policy in tried:
-        useful = min(longest, length(found[-1][0])[0]) if len(found) == keep else longest
+        full = found and len(found) == keep
+        useful = min(longest, length(found[-1][0])[0]) if full else longest
         timing = attempt(ranks, microbatches, work, memory, policy, useful * (1 + ROUNDING))
         if timing and timing.makespan <= latest:
             found = sorted([*found, (timing, policy)], key=lambda one: length(one[0]))[:keep]

@@ -112,7 +112,8 @@ def as_csv(answers: Iterable[Prediction]) -> str:
 
 def effort_words(gpus: int) -> str:
     """What a search goes through at the most."""
-    return f"a search of all legal plans on {count(gpus, 'GPU')}, of which {EFFORT:,} actions are timed at the most"
+    where = count(gpus, "GPU")
+    return f"a search of all legal plans on {where}, of which {EFFORT:,} actions are timed at the most"
 
 
 def show_search(found: Found, changed: dict[str, Prediction]) -> None:

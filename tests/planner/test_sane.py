@@ -2,6 +2,7 @@
 never needs more memory."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ndparallel.planner.layers.collective_time import START_SECONDS, collective_
 from ndparallel.planner.legality import why_not
 from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.search.bounds.lower_bound import lower_bound
@@ -27,9 +29,7 @@ MODELS = [
 ]
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
 powers = st.sampled_from([1, 2, 4, 8])
-# of a step: collectives that begin earlier may hold up others (a scheduling anomaly, Graham 1969), by
-# microseconds
-ANOMALY = 1e-5
+ROUNDING = 1e-9
 
 
 @st.composite
@@ -90,7 +90,26 @@ def test_more_bandwidth_or_flops_never_make_a_step_slower(there, factor):
     job, plan = there
     seconds = time_step(job, plan).seconds
     for hardware in faster(job.hardware, factor):
-        assert time_step(replace(job, hardware=hardware), plan).seconds <= seconds * (1 + ANOMALY)
+        assert time_step(replace(job, hardware=hardware), plan).seconds <= seconds * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(tp=2, pp=4, dp=8, ep=8, cp=2, chunks=2, micro_batch=2, schedule="dualpipev"),
+        Plan(tp=2, pp=4, dp=8, cp=2, zero=3, sequence_parallel=True, recompute="full"),
+    ],
+)
+def test_what_waits_for_the_cpu_to_launch_its_kernels_neither_hides_messages_nor_is_slowed_by_them(plan):
+    """Layers so small that launches bound them: with faster links the GPU only waits longer for the CPU. It
+    counted as compute, which a collective slows and behind which rows for experts hide, and a faster link
+    made a step longer by up to 0.7 %."""
+    experts = Experts(8, 2, 2048) if plan.ep > 1 else None
+    shape = ModelShape("small", 12, 2048, 16, 8, 128, 8192, 32000, experts=experts)
+    hardware = [faster(accelerator("a100-80"), factor)[2] for factor in (1, 1.5, 2, 5, 10)]
+    jobs = [TrainingJob(shape, each, find_stack("nemo"), 1024, 128) for each in hardware]
+    steps = [time_step(job, plan).seconds for job in jobs]
+    assert all(later <= before * (1 + ROUNDING) for before, later in pairwise(steps))
 
 
 @settings(max_examples=100, deadline=None)

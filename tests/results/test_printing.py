@@ -1,4 +1,4 @@
-"""Claims about progress: on a terminal commands say what they run and how much there is, in a pipe nothing."""
+"""Claims about progress: on a terminal commands say what they run and of how much, in a pipe nothing."""
 
 import io
 import sys
@@ -17,10 +17,11 @@ class Terminal(io.StringIO):
 def test_progress_says_on_a_terminal_what_is_run_and_in_a_pipe_nothing(monkeypatch):
     said = {}
     for kind in (Terminal, io.StringIO):
-        monkeypatch.setattr(sys, "stderr", kind())
+        screen = kind()
+        monkeypatch.setattr(sys, "stderr", screen)
         with progress() as announce:
             announce("0d, 1 of 2")
-        said[kind] = sys.stderr.getvalue()
+        said[kind] = screen.getvalue()
     assert "running 0d, 1 of 2" in said[Terminal] and said[io.StringIO] == ""
 
 

@@ -1,4 +1,8 @@
-"""Seconds by what they are spent on: compute, a kind of communication that nothing hides, the optimizer."""
+"""Seconds by what they are spent on: compute, a kind of communication that nothing hides, the optimizer.
+
+Glossary
+    launch    seconds that a GPU waits for the CPU to launch its kernels; a step counts them as compute
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +11,10 @@ import numpy as np
 
 
 class TimeBreakdown(dict[str, Any]):
-    """Seconds by what they are spent on, of a list that hides nothing beyond its own end."""
+    """Seconds by what they are spent on, of a list that hides nothing beyond its own end; and the CPU's
+    `launch_seconds`, than which the list takes no less."""
+
+    launch_seconds: Any = 0.0
 
     @property
     def total(self) -> Any:
@@ -21,10 +28,17 @@ class TimeBreakdown(dict[str, Any]):
         """Without what takes no time; Python's own numbers, which are the quickest."""
         if any(isinstance(seconds, np.ndarray) for seconds in self.values()):
             return self
-        return TimeBreakdown({kind: float(seconds) for kind, seconds in self.items() if seconds})
+        return self.launched(TimeBreakdown({kind: float(each) for kind, each in self.items() if each}))
 
     def times(self, factor) -> "TimeBreakdown":
-        return TimeBreakdown({kind: factor * seconds for kind, seconds in self.items()})
+        found = TimeBreakdown({kind: factor * seconds for kind, seconds in self.items()})
+        found.launch_seconds = factor * self.launch_seconds
+        return found
+
+    def launched(self, other: "TimeBreakdown") -> "TimeBreakdown":
+        """Another one, of the same launches."""
+        other.launch_seconds = self.launch_seconds
+        return other
 
 
 def total(parts: Iterable[TimeBreakdown]) -> TimeBreakdown:
@@ -32,4 +46,5 @@ def total(parts: Iterable[TimeBreakdown]) -> TimeBreakdown:
     for part in parts:
         for kind, seconds in part.items():
             result[kind] = result.get(kind, 0.0) + seconds
+        result.launch_seconds = result.launch_seconds + part.launch_seconds
     return result

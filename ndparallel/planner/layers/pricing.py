@@ -80,7 +80,8 @@ class Pricing:
                 parts["compute"] = parts["compute"] + seconds(item)
                 launches = launches + item.kernels
         if host_seconds := self.job.stack.host_seconds:
-            parts["compute"] = parts["compute"] + larger(0, launches * host_seconds - parts.total)
+            parts.launch_seconds = launches * host_seconds
+            parts["launch"] = larger(0, parts.launch_seconds - parts.total)
         return parts
 
     def seconds(self, operation: Operation):

@@ -89,8 +89,8 @@ class FrameworkWorkload:
 
     def make_bucket(self, kind: str) -> BucketCost:
         seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
-        passes = (seconds.forward, seconds.backward, seconds.backward_weight)
-        unit = UnitCost(*([each.plain] for each in passes), elements=elements)
+        weights = [seconds.backward_weight.plain]
+        unit = UnitCost([seconds.forward.plain], [seconds.backward.plain], weights, elements)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
             "gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes

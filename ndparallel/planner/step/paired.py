@@ -6,7 +6,7 @@ Idea   A layer's rows on their way to experts wait for nothing that the other mi
        2412.19437, section 3.2.1). Of both only what is longer than the other's compute shows, and what it
        slows that by.
 Cost   A few microseconds for every pipeline rank.
-Limit  Only all-to-alls hide: tp, cp and dp are as without pairs.
+Limit  Only all-to-alls hide: tp, cp and dp are as without pairs. One CPU launches the kernels of both.
 
 Glossary
     pair    stage of the forward, stage of the backward; both are of one pipeline rank
@@ -28,17 +28,18 @@ def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:
 
 
 def beside(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
-    """Both passes of a pair at once."""
-    ways = [forward.get("ep", 0.0), backward.get("ep", 0.0)]
-    computes = [backward.total - ways[1], forward.total - ways[0]]
+    """Both passes of a pair at once; nothing hides behind what the GPU waits for launches."""
+    both, ways = total((forward, backward)), [forward.get("ep", 0.0), backward.get("ep", 0.0)]
+    computes = [each.total - each.get("ep", 0.0) - each.get("launch", 0.0) for each in (backward, forward)]
     shown = sum(max(way - compute, lost_to(way, compute)) for way, compute in zip(ways, computes))
-    return TimeBreakdown(total((forward, backward)) | {"ep": shown})
+    launch = max(0.0, both.launch_seconds - sum(computes) - shown)
+    return both.launched(TimeBreakdown(both | {"ep": shown, "launch": launch}))
 
 
 def saved(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
     """Return what a pair takes less than its two passes, each for itself."""
-    less = total((forward, backward)).get("ep", 0.0) - beside(forward, backward).get("ep", 0.0)
-    return TimeBreakdown(ep=less)
+    alone, together = total((forward, backward)), beside(forward, backward)
+    return TimeBreakdown({kind: alone.get(kind, 0.0) - together[kind] for kind in ("ep", "launch")})
 
 
 def pairs_run(few: Schedule, more: Schedule, rounds: float, rank: int) -> Counter[Pair]:

@@ -50,7 +50,8 @@ def step_from(
     spent: TimeBreakdown, rank: int = 0, busiest: int = 0, times: PipelineTimes | None = None
 ) -> Step:
     """The means of GPUs that differ; what they wait for the slowest of them is bubble."""
-    means = {kind: mean(spent.get(kind, 0.0)) for kind in KINDS}
+    counted = spent | {"compute": spent.get("compute", 0.0) + spent.get("launch", 0.0)}
+    means = {kind: mean(counted.get(kind, 0.0)) for kind in KINDS}
     bubble = means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0
     return Step(means | {"bubble": bubble}, rank, busiest, times)
 

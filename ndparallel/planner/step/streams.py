@@ -33,6 +33,8 @@ SAME_KIND = dict.fromkeys(DATA, "dp") | {
 }  # groups whose waiting counts as another's
 
 
+COMPUTING = ("compute", "launch")
+
 Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown
 
 
@@ -134,6 +136,7 @@ class StreamClock:
         for item in items:
             match item:
                 case TimeBreakdown():
+                    self.spent.launch_seconds += item.launch_seconds
                     for part, seconds in item.items():
                         if part == "compute":
                             self.compute(seconds)
@@ -172,7 +175,7 @@ class StreamClock:
     def spend(self, kind: str, seconds: Any) -> None:
         end = self.now + seconds
         if self.trace is not None:
-            self.note("compute", self.now, end, self.phase if kind == "compute" else kind)
+            self.note("compute", self.now, end, self.phase if kind in COMPUTING else kind)
         self.now = end
         self.spent[kind] = self.spent.get(kind, 0.0) + seconds
 

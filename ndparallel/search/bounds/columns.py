@@ -15,7 +15,7 @@ Glossary
               one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
-    to_experts  of a pass's seconds those of its all-to-alls, by pass; alone: those of compute, by unit
+    to_hide   of a pass's seconds those that a pair of microbatches may hide; alone: those of compute, by unit
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
               holds
@@ -70,7 +70,7 @@ def columns_of(job: TrainingJob, plans: Plan) -> PlanTable:
         "elements": [[0.0, *(shared for shared, _ in held)], [0.0, *(experts for _, experts in held)]],
         "passes": passes,
         "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
-        "to_experts": to_experts(pricing),
+        "to_hide": to_hide(pricing),
         "alone": alone_of(pricing),
         "travel": nothing if sharded else travel,
         "optimizer": line_through(lambda *held: pricing.seconds(optimizer_step(pricing, *held))),
@@ -127,14 +127,16 @@ def alone_of(pricing: Pricing) -> list[list[Any]]:
     ]
 
 
-def to_experts(pricing: Pricing) -> list[list[Any]]:
-    """Seconds of the all-to-alls in F, I and W, which pairs of microbatches can hide."""
+def to_hide(pricing: Pricing) -> list[list[Any]]:
+    """Seconds of F, I and W that pairs of microbatches can hide: of all-to-alls, and what the GPU waits for
+    launches."""
     units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
     passes = [
         (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) if unit else ({}, {}, {})
         for unit in units
     ]
-    return [[0.0, *(one.get("ep", 0.0) for one in line)] for line in zip(*passes)]
+    hidden = [[one.get("ep", 0.0) + one.get("launch", 0.0) for one in line] for line in zip(*passes)]
+    return [[0.0, *line] for line in hidden]
 
 
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:

@@ -87,7 +87,7 @@ def least_seconds(
     table: PlanTable, depth: StagePartition, stack: Stack, recipes: Sequence[Recipe]
 ) -> list[np.ndarray]:
     """Bound each plan's step from below, for each of these schedules. What all of them need is computed once;
-    in pairs of microbatches at the best all that goes to experts hides."""
+    in pairs of microbatches at the best all that can hide does."""
     if depth.pp == 1:
         return [without_pipeline(table, depth, stack)] * len(recipes)
     tail = step_tails(table, depth, stack)
@@ -99,8 +99,8 @@ def least_seconds(
 
 
 def in_pairs(table: PlanTable) -> PlanTable:
-    """At the best all that goes to experts hides."""
-    return table | {"passes": table["passes"] - table["to_experts"]}
+    """At the best all that can hide does."""
+    return table | {"passes": table["passes"] - table["to_hide"]}
 
 
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
