@@ -243,14 +243,15 @@ class ExecutedWorkload:
 
     @cached_property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
-        """A whole backward pass is one where the schedule parts none: what goes to experts then hides behind
-        gradients of weights."""
-        stages = range(self.plan.stages)
-        forward, whole = ([self.action_seconds(op, stage) for stage in stages] for op in "FB")
-        if not self.plan.recipe.splits:
-            return forward, whole, [TimeBreakdown() for _ in stages]
-        inputs, weights = ([self.action_seconds(op, stage) for stage in stages] for op in "IW")
+        forward, inputs, weights = (
+            [self.action_seconds(op, stage) for stage in range(self.plan.stages)] for op in "FIW"
+        )
         return forward, inputs, weights
+
+    @cached_property
+    def whole_backward(self) -> list[TimeBreakdown]:
+        """What goes to experts hides behind gradients of weights."""
+        return [self.action_seconds("B", stage) for stage in range(self.plan.stages)]
 
     def action_seconds(self, op: str, stage: int) -> TimeBreakdown:
         streams = StreamClock(self.machine)

@@ -131,6 +131,10 @@ class FrameworkWorkload:
         forward, inputs, weights = zip(*(known[kinds] for kinds in self.kinds))
         return list(forward), list(inputs), list(weights)
 
+    @property
+    def whole_backward(self) -> None:
+        return None
+
     def stage_seconds(self, kinds: Sequence[str]) -> list[TimeBreakdown]:
         """F, I and W of a stage with these units."""
         units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]

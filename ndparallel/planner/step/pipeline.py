@@ -79,7 +79,12 @@ class PipelineTimer:
         """Seconds of all actions, with messages that take no time."""
         forward, inputs, weights = ([float(part.total) for part in column] for column in self.work.columns)
         paired = {pair: float(beside(*self.passes_of(pair)).total) for pair in self.pairs}
-        return Work(forward, inputs, weights, fused=paired)
+        return Work(forward, inputs, weights, self.whole_backward, fused=paired)
+
+    @property
+    def whole_backward(self) -> list[float] | None:
+        whole = self.work.whole_backward
+        return whole and [float(each.total) for each in whole]
 
     @cached_property
     def unreduced(self) -> Work:
@@ -88,7 +93,7 @@ class PipelineTimer:
         actions, (latency, wire) = self.silent, self.work.messages()
         forward, inputs, weights, paired = seconds_of(actions)
         if self.work.job.stack.pp_overlap:
-            return Work(forward, inputs, weights, fused=paired, latency=latency, wire=wire)
+            return replace(actions, latency=latency, wire=wire)
         stands = float(latency + wire)
         return Work(
             [seconds + stands for seconds in forward],
@@ -105,8 +110,10 @@ class PipelineTimer:
             return self.unreduced
         slower, reductions = zip(*(stage_reduction(self.work, stage) for stage in range(self.plan.stages)))
         _, _, weights, paired = seconds_of(self.unreduced)
+        whole = self.whole_backward
         return replace(
             self.unreduced,
+            backward=whole and [seconds + lost for seconds, lost in zip(whole, slower)],
             backward_weight=[seconds + lost for seconds, lost in zip(weights, slower)],
             fused={pair: seconds + slower[pair[1]] for pair, seconds in paired.items()},
             reductions=reductions,
@@ -197,7 +204,9 @@ class PipelineTimer:
     @cached_property
     def busy(self) -> TimeBreakdown:
         """What the last rank computes in a step, and says meanwhile; what a pair hides is not there."""
-        alone = total(column[stage] for column in self.work.columns for stage in self.stages[self.last])
+        forward, *backward = self.work.columns
+        passes = (forward, self.work.whole_backward) if self.work.whole_backward else (forward, *backward)
+        alone = total(column[stage] for column in passes for stage in self.stages[self.last])
         alone = alone.times(self.microbatches)
         if not self.pairs:
             return alone

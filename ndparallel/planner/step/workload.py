@@ -34,6 +34,11 @@ class Workload(Protocol):
     @property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]: ...
 
+    @property
+    def whole_backward(self) -> list[TimeBreakdown] | None:
+        """Seconds of B of every stage, where it is not I and W together: where messages of the one hide
+        behind the other."""
+
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of a stage, the last unit's first."""
 
