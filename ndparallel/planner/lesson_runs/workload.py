@@ -69,8 +69,7 @@ class ExecutedWorkload:
 
     @property
     def on_grid(self) -> bool:
-        """Whether every GPU is timed, action by action. FSDP in a pipeline always is: a stage's gathers wait
-        for what its rank's other stages still reduce."""
+        """Whether every GPU is timed. FSDP in a pipeline is: gathers wait for what other stages reduce."""
         return self.job.stack.grid or (self.plan.zero == 3 and self.plan.pp > 1)
 
     @property
@@ -382,9 +381,8 @@ class ExecutedWorkload:
         ledger.run(self.states(rank))
         whole = {stage: self.whole_gradients(stage) for stage in self.plan.layout.stages_of(rank)}
         for step in schedule.steps(rank):
-            for op, stage, _ in step:
-                if op != "F":  # from a stage's first backward pass on one microbatch's are there
-                    ledger.run(whole.pop(stage, ()))
+            for op, stage, _ in step:  # from a stage's first backward pass on they are there
+                ledger.run(whole.pop(stage, ()) if op != "F" else ())
             for op, stage, _ in step:
                 ledger.run(holds(op, stage))
         return ledger.peak
@@ -393,10 +391,8 @@ class ExecutedWorkload:
         return [item for item in self.action_items(op, stage) if isinstance(item, Hold)]
 
     def whole_gradients(self, stage: int) -> list[Hold]:
-        """A stage's gradients of one microbatch, which ZeRO-2 holds beside its shards: while they are made,
-        and until they are reduced, which is right before the next ones are made."""
-        sizes = [bucket.whole_bytes[1] for bucket in self.buckets(stage)]
-        return [Hold("buffers", size) for size in sizes] if self.plan.zero == 2 else []
+        """One microbatch's, which ZeRO-2 holds beside its shards until the next ones are made."""
+        return [Hold("buffers", each.whole_bytes[1]) for each in self.buckets(stage) if self.plan.zero == 2]
 
 
 def summed(name: str, group: str, elements: Any, itemsize: int) -> CollectiveOp:

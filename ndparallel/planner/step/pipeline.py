@@ -84,7 +84,7 @@ class PipelineTimer:
     @property
     def whole_backward(self) -> list[float] | None:
         whole = self.work.whole_backward
-        return whole and [float(each.total) for each in whole]
+        return None if whole is None else [float(each.total) for each in whole]
 
     @cached_property
     def unreduced(self) -> Work:
