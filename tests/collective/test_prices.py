@@ -138,3 +138,7 @@ def test_hierarchies_are_candidates_only_for_several_even_nodes_of_several_membe
 def test_unknown_names_come_with_the_nearest(arguments, said):
     with pytest.raises(UserError, match=said):
         price_of(arguments, Group("test", (0, 1)), hardware(), 1000)
+
+
+def test_the_envelope_of_one_algorithm_begins_with_a_byte():
+    assert envelope("all_to_all", Group("pair", (0, 1)), hardware()) == [(1, "direct")]
