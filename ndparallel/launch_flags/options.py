@@ -68,8 +68,13 @@ def described(arguments: argparse.Namespace) -> Reading:
     """The job and the plan that the options describe, or the launch script that they name. Raises UserError
     for both at once."""
     script = script_given(arguments)
-    found = from_file(arguments, *script) if script else Reading(*job_and_plan(arguments), ())
+    found = from_file(arguments, *script) if script else from_options(arguments)
     return replace(found, job=priced(arguments, found.job))
+
+
+def from_options(arguments: argparse.Namespace) -> Reading:
+    job, plan = job_and_plan(arguments)
+    return Reading(job, plan, job.shape.notes)
 
 
 def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu import Operation
+from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
@@ -89,6 +90,16 @@ def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
         2 * (states + 256 * DEEPSEEK.parameters().expert / 64)
     )
     assert more[-1].activations > less[-1].activations
+
+
+def test_a_plan_says_what_its_model_has_beside_its_total(capsys):
+    asked = (
+        "plan --model deepseek-v3 --gpus 1024 --global-batch 1024 --pp 16 --ep 64 --zero 1 --timeline none"
+    )
+    assert main(asked.split()) == 0
+    assert "Multi-token prediction adds 1 layer and the head again" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.parametrize("plan", [Plan(pp=16, dp=64, ep=64, zero=1), Plan(pp=8, dp=128, ep=64, tp=1, zero=1)])
