@@ -35,3 +35,10 @@ def paragraph(words: str, width: int) -> str:
     """Break a text into lines of at most `width` characters."""
     glued = SPACE_BEFORE_UNIT.sub(NO_BREAK, words)
     return "\n".join(textwrap.wrap(glued, width, break_on_hyphens=False)).replace(NO_BREAK, " ")
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """Write "0", "0-3" or "0-1 4-5"."""
+    starts = [rank for rank in ranks if rank - 1 not in ranks]
+    ends = [rank for rank in ranks if rank + 1 not in ranks]
+    return " ".join(f"{start}-{end}" if start < end else f"{start}" for start, end in zip(starts, ends))

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from gpu import COMPUTE, si
 from ndparallel.base.quoting import markup
+from ndparallel.base.words import ranges
 from ndparallel.drawing.history import Lane, Span, Timeline, joined, thinned
 from ndparallel.drawing.palette import ACTIVITIES, IDLE
 from ndparallel.drawing.svg_parts import (
@@ -138,13 +139,6 @@ def lane_name(lane: Lane) -> tuple[str, str]:
         return lane.stream, "end small"
     name = f"GPU {ranges(lane.ranks)}"
     return name, "end" if len(name) <= 8 else "end small"
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """Write "0", "0-3" or "0-1 4-5"."""
-    starts = [rank for rank in ranks if rank - 1 not in ranks]
-    ends = [rank for rank in ranks if rank + 1 not in ranks]
-    return " ".join(f"{start}-{end}" if start < end else f"{start}" for start, end in zip(starts, ends))
 
 
 def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds: float) -> Iterator[str]:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gpu import COMPUTE, si
 from ndparallel.base.quoting import visible
-from ndparallel.base.words import WIDTH
+from ndparallel.base.words import WIDTH, ranges
 from ndparallel.drawing.history import Lane, Timeline, ticks
 from ndparallel.drawing.palette import ACTIVITIES, IDLE
 
@@ -65,7 +65,7 @@ def gantt(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
 
 
 def lane_name(lane: Lane) -> str:
-    return f"GPU {lane.rank}" if lane.stream == COMPUTE else f"      {lane.stream}"
+    return f"GPU {ranges(lane.ranks)}" if lane.stream == COMPUTE else f"      {lane.stream}"
 
 
 def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:

@@ -29,7 +29,7 @@ CPU_SECONDS = 10  # of the answer
 WALL_SECONDS = 60  # of the whole: an answer may sleep, and the machine may be busy
 MEMORY_BYTES = 4 * 2**30  # more than the grader has
 CAN_FORK = sys.platform == "linux"
-TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RankError, RunEnded, UserError)
+TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RunEnded, UserError)
 
 
 class TooLong(BaseException):
@@ -85,6 +85,8 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
         yours = limited(lambda: exercise.attempt(answer()), path)
     except NotBegun as nothing:
         return Verdict(exercise.name, NOT_BEGUN, (str(nothing),), par=par.figures)
+    except RankError as error:
+        return wrong(exercise, unusable(str(error).strip().splitlines()[-1]))
     except TOLD as error:
         return replace(wrong(exercise, str(error)), par=par.figures)
     except MemoryError:
@@ -92,11 +94,14 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
             exercise, "The answer used up the memory that it may have. Does a list grow without end?"
         )
     except Exception as error:
-        place = last_line(error, path)
-        if not place:
-            raise
-        return wrong(exercise, f"{type(error).__name__}: {error} ({place})")
+        raised, place = f"{type(error).__name__}: {error}", last_line(error, path)
+        return wrong(exercise, f"{raised} ({place})" if place else unusable(raised))
     return judge(exercise, yours, par)
+
+
+def unusable(raised: str) -> str:
+    """Say what was raised outside the reader's file, where the model solution's values do no harm."""
+    return f"What the answer returned cannot be used ({raised})."
 
 
 def limited(run: Callable[[], Attempt], path: Path) -> Attempt:

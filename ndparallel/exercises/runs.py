@@ -4,12 +4,13 @@ Idea   Everything runs on the inline engine, all GPUs in one process: the simula
        engine, and nothing has to start.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gpu import COLLECTIVE, GPU, SEND, Event, Hardware
+from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
@@ -111,8 +112,8 @@ def wrong_outcome(results: Sequence[RankResult]) -> str:
 def wrong_gradients(
     results: Sequence[RankResult], reference: Tensors, tolerance: float, meaning: Callable[[float], str]
 ) -> str:
-    """Say which gradient is not the single GPU's: the first rank, its first tensor and element, and what that
-    usually means."""
+    """Say which gradient is not the single GPU's: the first rank, its first such tensor, where it is most
+    wrong, and what that usually means."""
     for result in results:
         for holding in result.value.gradients:
             for parameter, elements, array in holding.pieces():
@@ -145,7 +146,7 @@ def told(
     allowed: float,
     meaning: Callable[[float], str],
 ) -> str:
-    place = int(np.flatnonzero(~(np.abs(found - right) <= allowed))[0])
+    place = int(np.argmax(np.abs(found - right)))
     times = float(found @ right) / float(right @ right)
     alike = np.abs(found - times * right).max() <= 10 * allowed
     return (
@@ -180,10 +181,22 @@ def as_schedule(
     order: Callable[[int], Iterable[Action]], layout: Layout, microbatches: int, work: Work
 ) -> Attempt:
     """Time the lists that `order(rank)` gives."""
-    lists = [[Action(*action) for action in order(rank)] for rank in range(layout.ranks)]
+    lists = [list(actions_of(order(rank), rank)) for rank in range(layout.ranks)]
     schedule = Schedule("", layout, microbatches, lists, [[]] * layout.ranks)
     if fault := explain(schedule):
         return Attempt(wrong=fault[0].upper() + fault[1:])
     timing = time_schedule(schedule, work)
     figures = {"step_seconds": timing.makespan, "held_microbatches": max(timing.peak_held) / layout.chunks}
     return Attempt(figures, timing)
+
+
+def actions_of(found: object, rank: int) -> Iterator[Action]:
+    """Read one GPU's list. Raises UserError for what is none."""
+    if not isinstance(found, Iterable):
+        raise UserError(f"schedule() returned {found!r} for GPU {rank}: yield its actions, in order")
+    for action in found:
+        if not isinstance(action, tuple) or len(action) != 3:
+            raise UserError(
+                f"schedule() yields {action!r} for GPU {rank}: yield Action(op, stage, microbatch)"
+            )
+        yield Action(*action)

@@ -51,7 +51,8 @@ def judge(exercise: Exercise, yours: Attempt, par: Attempt) -> Verdict:
     """Hold an attempt against the model solution's."""
     mark = WRONG if yours.wrong else mark_of(yours.figures, par.figures, exercise.as_much)
     sentences = tuple(filter(None, reasons(exercise, mark, yours, par)))
-    return Verdict(exercise.name, mark, sentences, yours.figures, par.figures, (yours.picture, par.picture))
+    pictures = (yours.picture, par.picture) if yours.picture else ()
+    return Verdict(exercise.name, mark, sentences, yours.figures, par.figures, pictures)
 
 
 def mark_of(yours: Mapping[str, float], par: Mapping[str, float], as_much: float) -> str:
@@ -108,7 +109,7 @@ def printed(verdict: Verdict, title: str) -> Callable[[int], Iterator[Renderable
 
     def parts(width: int) -> Iterator[RenderableType]:
         yield prose(f"{title}: {verdict.mark}", width, bold=f"{title}: {verdict.mark}")
-        yield from (prose(sentence, width) for sentence in verdict.sentences)
+        yield from (prose(line, width) for sentence in verdict.sentences for line in sentence.splitlines())
         if verdict.yours:
             rows = [
                 (words(name), shown(name, verdict.yours[name]), shown(name, par))

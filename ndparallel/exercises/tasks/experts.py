@@ -6,12 +6,12 @@ travel back, each to the place where its token stood:
 
         GPU 0   rows for experts 2 0 1 1 3 ...  ->  expert 0 gets its rows from everybody  ->  back in place
 
-How many rows a GPU gets for its expert is known only when the router has chosen. So tell it
-first.
+How many rows a GPU gets for its expert is known only when the router has chosen. NCCL has to be
+told how many; here what is received has the shape of what was sent.
 
 Given   rows                        (tokens, width); expert_of[i] is the GPU whose expert takes row i
         expert(rows)                this GPU's expert, for any number of rows; its price grows with them
-        gpu.send(target, array, what), gpu.receive(source, what)    receive returns an array of any shape
+        gpu.send(target, array, what), gpu.receive(source, what)    receive returns the array
         rows[expert_of == e]        the rows for expert e, in order
 
 Right is every row's result in the row's own place. Then the bytes count, and the seconds.
@@ -97,16 +97,21 @@ def seen(found: np.ndarray, rows: np.ndarray) -> str:
         same = np.flatnonzero(np.abs(made_by(expert, rows) - found).max(axis=1) <= 1e-5)
         if same.size:
             return f"it is what expert {expert} made of row {same[0]}."
-    return "it is no expert's result of a row of this GPU: was it sent back to the wrong GPU?"
+    if not found.any():
+        return "it is zero: nothing was written there."
+    return "it is no expert's result of a row of this GPU: was it never written, or sent to the wrong GPU?"
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["bytes_sent"] > 1.2 * par.figures["bytes_sent"]:
         return (
             "Rows travel that nobody needs: a row goes to its expert's GPU, and its result back, and "
-            "nowhere else."
+            "nowhere else. One whose expert is on its own GPU stays."
         )
-    return "Somebody waits: send everything before you receive, and run the expert once, on all of its rows."
+    return (
+        "A GPU waits, or runs many small kernels: send the rows, and nothing else, to all before you receive "
+        "from any, and run the expert on many rows at once."
+    )
 
 
 EXERCISE = Exercise(
@@ -127,4 +132,5 @@ EXERCISE = Exercise(
     "expert keeps all others waiting.",
     page="README.md, 4D: all of it",
     over_par=over_par,
+    as_much=0.03,  # for the order of the sends, which is not the point
 )

@@ -23,6 +23,7 @@ import numpy as np
 
 from collectives import Group, all_reduce
 from gpu import GPU
+from ndparallel.base.errors import UserError
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import in_lesson
 from ndparallel.lessons.registry import single_gpu
@@ -62,16 +63,25 @@ class Operators(TensorParallel):
     functions: Any = None
 
     def column_input(self, x: np.ndarray) -> np.ndarray:
-        return self.functions.enter(self.gpu, x, self.group)
+        return self.returned("enter", x)
 
     def column_input_backward(self, dx: np.ndarray) -> np.ndarray:
-        return self.functions.enter_backward(self.gpu, np.ascontiguousarray(dx), self.group)
+        return self.returned("enter_backward", np.ascontiguousarray(dx))
 
     def row_output(self, y: np.ndarray) -> np.ndarray:
-        return self.functions.leave(self.gpu, np.ascontiguousarray(y), self.group)
+        return self.returned("leave", np.ascontiguousarray(y))
 
     def row_output_backward(self, dy: np.ndarray) -> np.ndarray:
-        return self.functions.leave_backward(self.gpu, dy, self.group)
+        return self.returned("leave_backward", dy)
+
+    def returned(self, name: str, array: np.ndarray) -> np.ndarray:
+        found = getattr(self.functions, name)(self.gpu, array, self.group)
+        if np.shape(found) != array.shape:
+            what = "None" if found is None else f"the shape {np.shape(found)}"
+            raise UserError(
+                f"{name} returned {what}: return an array of the shape {array.shape} that it is given"
+            )
+        return found
 
 
 def attempt(answer) -> Attempt:

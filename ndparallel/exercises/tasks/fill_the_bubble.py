@@ -8,8 +8,8 @@ when there is nothing better to do:
         1F1B, the last GPU's neighbour      F F     I W F I W F I W F     I W
         with W later                        F F     I F I F W I F W I ...   W in the holes
 
-Until its W is done, a microbatch's activations stay in memory. 1F1B holds at most P of them on
-a GPU; so may you.
+Until its W is done, a microbatch's activations stay in memory. 1F1B on P GPUs holds at most P of
+them on a GPU; so may you.
 
 Given   Action(op, stage, microbatch)       op is "F", "I" or "W", and takes 1 s; GPU r holds stage r
         a GPU takes its actions in your order, each as soon as its input is there
@@ -51,8 +51,12 @@ def attempt(answer) -> Attempt:
 
 def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["held_microbatches"] > par.figures["held_microbatches"]:
-        return "Some W come later than they must, and so long their activations stay in memory."
-    if yours.figures["step_seconds"] >= 30:
+        return "Too many microbatches are held: too many F go ahead, or some W come later than they must."
+    if yours.figures["step_seconds"] > 30:
+        return (
+            "1F1B with I and W in place of B takes 30 s: P - 1 - rank forwards ahead, then F and I by turns."
+        )
+    if yours.figures["step_seconds"] == 30:
         return "As long as with every W right behind its I, where it is in the way of the next I."
     return (
         "There is a bubble left: the later a GPU stands in the pipeline, the more W it can keep for the end."
@@ -66,7 +70,7 @@ EXERCISE = Exercise(
     asks={"schedule": schedule},
     attempt=attempt,
     hints=(
-        "Begin with 1F1B in which B is I, then W. It takes 33 s. Which W delay an I that somebody waits for?",
+        "Begin with 1F1B, and write I, then W, for each B: 30 s. Which W delay an I that somebody waits for?",
         "Let W lag behind I. GPU 0 holds P microbatches already, so its W must not wait; the last GPU "
         "holds one, "
         "so that W may lag by P - 1.",

@@ -27,8 +27,7 @@ MICROBATCHES = 8
 
 
 def split(layers: int, head: float, ranks: int) -> list[int]:
-    """Return how many layers each GPU gets; the last one has the head as well, which takes `head` "
-    "layers' time."""
+    """Return how many layers each GPU gets; the last one has the head as well, as long as `head` layers."""
     counts = [1] * ranks
     for _ in range(layers - ranks):
         load = [count + head * (rank == ranks - 1) for rank, count in enumerate(counts)]

@@ -6,8 +6,8 @@ finished mean of its own shard. Step there, and the moments of one shard are eno
 
         gradients ─ reduce-scatter ─> my shard's mean ─ step ─> my shard's weights ─ all-gather ─> all weights
 
-Given   replica.buckets                         the last layers' first; each owns a shard, and
-                                                replica.optimizer_step() steps that alone
+Given   replica.buckets                         the last layers' first; of each this GPU owns a shard,
+                                                and replica.optimizer_step() steps that alone
         bucket.backward(gradient, microbatch)   runs all units of a bucket; the first in the list takes None
         bucket.reduce_scatter(async_op=True)    a handle; after its wait the shard has the mean
         bucket.all_gather()                     gives everybody the stepped weights
@@ -28,7 +28,7 @@ GPUS = 4
 
 
 def zero1(gpu: GPU, job: Job) -> Outcome:
-    """Keep the optimizer's state of one shard. The buckets do; the gradients are not yet reduced."""
+    """Step this GPU's shards: the buckets keep no other moments. The gradients are not yet reduced."""
     replica = Replica(gpu, job, ShardedOptimizer, job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -53,7 +53,10 @@ def over_par(yours: Attempt, par: Attempt) -> str:
         return "Whole gradients come back to everybody, where each GPU needs only its own shard of them."
     if yours.figures["peak_memory_bytes"] > par.figures["peak_memory_bytes"]:
         return "The moments of all weights are kept: are the buckets of the class ShardedOptimizer?"
-    return "The reduce-scatters wait until nobody computes: begin each one when its bucket is full."
+    return (
+        "A GPU waits for a reduce-scatter with nothing to compute: begin each one when its bucket is full, "
+        "and wait for all of them only before the step."
+    )
 
 
 EXERCISE = Exercise(

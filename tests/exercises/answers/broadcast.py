@@ -4,7 +4,7 @@ import numpy as np
 
 
 def one_by_one(gpu, array, ranks):
-    """nobody helped GPU 0"""
+    """one link is busy at a time"""
     if gpu.rank == 0:
         for other in range(1, ranks):
             gpu.send(other, array, "array")
@@ -12,8 +12,23 @@ def one_by_one(gpu, array, ranks):
         gpu.receive(0, "array", into=array)
 
 
+def whole_from_neighbour_to_neighbour(gpu, array, ranks):
+    """one link is busy at a time"""
+    if gpu.rank > 0:
+        gpu.receive(gpu.rank - 1, "array", into=array)
+    if gpu.rank < ranks - 1:
+        gpu.send(gpu.rank + 1, array, "array")
+
+
+def returns_it(gpu, array, ranks):
+    """only into=array fills it"""
+    if gpu.rank < ranks - 1:
+        gpu.send(gpu.rank + 1, array, "array")
+    return gpu.receive(gpu.rank - 1, "array") if gpu.rank > 0 else array
+
+
 def tree(gpu, array, ranks):
-    """A tree is better than a queue"""
+    """as in a tree. But a GPU helps nobody while it waits"""
     distance = ranks // 2
     while distance:
         if gpu.rank % (2 * distance) == 0:
@@ -24,7 +39,7 @@ def tree(gpu, array, ranks):
 
 
 def chain_of_few_pieces(gpu, array, ranks):
-    """weigh the two"""
+    """The smaller the pieces"""
     for number, part in enumerate(np.array_split(array, 12)):
         if gpu.rank > 0:
             gpu.receive(gpu.rank - 1, number, into=part)

@@ -52,3 +52,53 @@ def back_to_the_next(gpu, rows, expert_of, expert, ranks):
     gpu.send(right, rows[expert_of == right], "rows")
     gpu.receive(left, "rows", into=results)
     return results
+
+
+def sends_to_itself(gpu, rows, expert_of, expert, ranks):
+    """One whose expert is on its own GPU stays"""
+    for other in range(ranks):
+        gpu.send(other, rows[expert_of == other], "rows")
+    arrived = [gpu.receive(other, "rows") for other in range(ranks)]
+    done = np.split(expert(np.concatenate(arrived)), np.cumsum([len(part) for part in arrived])[:-1])
+    for other, part in enumerate(done):
+        gpu.send(other, part, "back")
+    results = np.empty_like(rows)
+    for other in range(ranks):
+        results[expert_of == other] = gpu.receive(other, "back")
+    return results
+
+
+def receives_into_a_copy(gpu, rows, expert_of, expert, ranks):
+    """it is zero: nothing was written there"""
+    others = [other for other in range(ranks) if other != gpu.rank]
+    for other in others:
+        gpu.send(other, rows[expert_of == other], "rows")
+    for other in others:
+        gpu.send(other, expert(gpu.receive(other, "rows")), "back")
+    results = np.zeros_like(rows)
+    for other in others:
+        gpu.receive(other, "back", into=results[expert_of == other])
+    return results
+
+
+def one_pair_after_another(gpu, rows, expert_of, expert, ranks):
+    """to all before you receive from any"""
+    results = np.empty_like(rows)
+    results[expert_of == gpu.rank] = expert(rows[expert_of == gpu.rank])
+    for source in range(ranks):
+        for other in range(ranks):
+            if source != other and gpu.rank == source:
+                gpu.send(other, rows[expert_of == other], "rows")
+                results[expert_of == other] = gpu.receive(other, "back")
+            elif source != other and gpu.rank == other:
+                gpu.send(source, expert(gpu.receive(source, "rows")), "back")
+    return results
+
+
+def row_by_row(gpu, rows, expert_of, expert, ranks):
+    """run the expert on many rows at once"""
+
+    def one_by_one(many):
+        return np.concatenate([expert(row[None]) for row in many])
+
+    return through_experts(gpu, rows, expert_of, one_by_one, ranks)

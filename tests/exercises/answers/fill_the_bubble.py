@@ -15,7 +15,7 @@ def one_f_one_b(rank, ranks, microbatches):
 
 
 def all_w_at_the_end(rank, ranks, microbatches):
-    """Some W come later than they must"""
+    """some W come later than they must"""
     ahead = ranks - 1 - rank
     for turn in range(ahead + microbatches):
         if turn < microbatches:
@@ -51,3 +51,31 @@ def w_before_i(rank, ranks, microbatches):
         yield Action("F", rank, microbatch)
         yield Action("W", rank, microbatch)
         yield Action("I", rank, microbatch)
+
+
+def gpipe(rank, ranks, microbatches):
+    """too many F go ahead"""
+    yield from (Action("F", rank, microbatch) for microbatch in range(microbatches))
+    for microbatch in range(microbatches):
+        yield Action("I", rank, microbatch)
+        yield Action("W", rank, microbatch)
+
+
+def one_microbatch_at_a_time(rank, ranks, microbatches):
+    """P - 1 - rank forwards ahead, then F and I by turns"""
+    for microbatch in range(microbatches):
+        yield from (Action(op, rank, microbatch) for op in "FIW")
+
+
+def nothing(rank, ranks, microbatches):
+    """schedule() returned None for GPU 0"""
+
+
+def numbers(rank, ranks, microbatches):
+    """schedule() yields 0 for GPU 0: yield Action(op, stage, microbatch)"""
+    return list(range(microbatches))
+
+
+def microbatches_in_quotes(rank, ranks, microbatches):
+    """What the answer returned cannot be used (TypeError"""
+    return [("F", rank, "0")]

@@ -21,6 +21,16 @@ def one_value():
     return 8
 
 
+def the_wrong_way_round():
+    """choose() returned ('full', 2): return two values"""
+    return "full", 2
+
+
+def a_number_in_quotes():
+    """choose() returned ('2', 'full'): return two values"""
+    return "2", "full"
+
+
 def parts_that_do_not_divide():
     """8"""
     return 3, "none"

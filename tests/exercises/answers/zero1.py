@@ -18,7 +18,7 @@ def forgets_to_gather(gpu, job):
 
 
 def at_the_end(gpu, job):
-    """The reduce-scatters wait until nobody computes"""
+    """begin each one when its bucket is full"""
     replica = Replica(gpu, job, ShardedOptimizer, job.bucket_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -26,6 +26,22 @@ def at_the_end(gpu, job):
             replica.backward(microbatch)
         for bucket in replica.buckets:
             bucket.reduce_scatter()
+        replica.optimizer_step()
+        for bucket in replica.buckets:
+            bucket.all_gather()
+    return replica.outcome
+
+
+def waits_for_each(gpu, job):
+    """wait for all of them only before the step"""
+    replica = Replica(gpu, job, ShardedOptimizer, job.bucket_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            gradient = None
+            for bucket in replica.buckets:
+                gradient = bucket.backward(gradient, microbatch)
+                bucket.reduce_scatter()
         replica.optimizer_step()
         for bucket in replica.buckets:
             bucket.all_gather()
