@@ -1,9 +1,9 @@
-"""The lists of one layer, written out: attention, the MLP, and the two ends of the model; expert_lists.py has
+"""The lists of one layer, written out: attention, the MLP, and the two ends of the model; experts.py has
 the mixture of experts.
 
 Idea   Forward and backward of each half stand next to each other, its collectives where the software has
        them.
-Limit  As layer_parts.py.
+Limit  As parts.py.
 
 Glossary: see `ndparallel.planner.layers.operations`.
 """

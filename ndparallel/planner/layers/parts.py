@@ -1,7 +1,7 @@
 """The pieces that lists of layers are made of: norms, residuals, matrices, and what tensor parallelism says
 between them.
 
-Idea   Attention, MLP and experts are written with these words (layer_lists.py, expert_lists.py); what the
+Idea   Attention, MLP and experts are written with these words (attention.py, dense.py, experts.py); what the
        software fuses and overlaps is decided here.
 Limit  Biases and norms' weights are not priced.
 
