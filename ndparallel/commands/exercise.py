@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import WIDTH, paragraph
 from ndparallel.exercises.catalog import all_exercises, find
 from ndparallel.exercises.exercise import Exercise
 from ndparallel.exercises.folder import Folder
@@ -88,7 +89,7 @@ def hint(exercise: Exercise, number: int) -> str:
             f"{exercise.name} has hints 1 to {len(exercise.hints)}, and none with number {number}."
         )
     more = f"\n(--hint {number + 1} says more.)" if number < len(exercise.hints) else ""
-    return exercise.hints[number - 1] + more
+    return paragraph(exercise.hints[number - 1], WIDTH) + more
 
 
 def reset(exercise: Exercise, folder: Folder) -> None:
