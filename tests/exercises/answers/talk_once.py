@@ -45,3 +45,19 @@ def only_the_first_microbatch_travels(gpu, job):
                         bucket.all_reduce()
         replica.optimizer_step()
     return replica.outcome
+
+
+def waits_for_each(gpu, job):
+    """and wait for all of them after it"""
+    replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
+    for microbatches in replica.steps():
+        for microbatch in microbatches:
+            replica.forward(microbatch)
+            gradient = None
+            for unit in reversed(replica.units):
+                gradient = unit.backward(gradient, microbatch)
+                if microbatch == microbatches[-1]:
+                    for bucket in replica.filled_by(unit):
+                        bucket.all_reduce()
+        replica.optimizer_step()
+    return replica.outcome
