@@ -1,4 +1,4 @@
-"""A reader's own function, named on the command line as FILE.py:FUNCTION."""
+"""Files that are run as modules, and a reader's own function in one: FILE.py:FUNCTION on the command line."""
 
 import importlib.util
 import sys
@@ -38,14 +38,19 @@ def own_module(path: Path) -> ModuleType:
     if loaded and loaded.__file__ == str(path):
         return loaded
     read_text(path, MOST_BYTES)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return load_module(name, path)
     except Exception as error:
         del sys.modules[name]
         raise UserError(f"{path.name} does not run: {in_words(error, path)}.") from None
+
+
+def load_module(name: str, path: str | Path) -> ModuleType:
+    """Run a file as a module of this name: those of the lessons cannot be imported by an import statement."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

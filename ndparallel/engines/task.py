@@ -6,7 +6,6 @@ Idea   A program travels to another process as (file, function name), so that le
 Limit  A program is a function at the top level of a file; its arguments and its value can be pickled.
 """
 
-import importlib.util
 import inspect
 import os
 import pickle
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from gpu import GPU, Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.base.functions import load_module
 from ndparallel.engines.failures import RankError
 from ndparallel.engines.journal import Journal, JournalGPU
 
@@ -152,8 +152,4 @@ def _loaded(reference: ProgramReference) -> ModuleType | None:
 def _load_file(reference: ProgramReference) -> ModuleType:
     stem = os.path.splitext(os.path.basename(reference.file))[0]
     name = stem if reference.module == "__main__" else reference.module
-    spec = importlib.util.spec_from_file_location(name, reference.file)
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(name, reference.file)

@@ -1,10 +1,11 @@
 """The exercises, chapter by chapter, and how they are found."""
 
-import importlib.util
-import sys
+from importlib import import_module
 from pathlib import Path
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.functions import own_module
+from ndparallel.exercises import tasks
 from ndparallel.exercises.exercise import Exercise
 
 TASKS = Path(__file__).parent / "tasks"
@@ -55,13 +56,10 @@ def all_exercises() -> list[Exercise]:
 
 def load_file(path: Path) -> Exercise:
     """Load the exercise that a file makes. Raises UserError where it makes none."""
-    name = f"ndparallel.exercises.tasks.{path.stem}" if path.parent == TASKS else path.stem
     if not path.is_file():
         raise UserError(f"{path} is not there: name an exercise, or a file that makes one.")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    ours = path.parent == TASKS
+    module = import_module(f"{tasks.__name__}.{path.stem}") if ours else own_module(path.resolve())
     exercise = getattr(module, "EXERCISE", None)
     if not isinstance(exercise, Exercise):
         raise UserError(f"{path} makes no exercise: it has no EXERCISE = Exercise(...).")

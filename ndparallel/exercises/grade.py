@@ -28,6 +28,7 @@ from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
 CPU_SECONDS = 10  # of the answer
 WALL_SECONDS = 60  # of the whole: an answer may sleep, and the machine may be busy
 MEMORY_BYTES = 4 * 2**30  # more than the grader has
+STATM = Path("/proc/self/statm")  # pages that this process has
 CAN_FORK = sys.platform == "linux"
 TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RunEnded, UserError)
 
@@ -133,12 +134,11 @@ def place_in(frame: FrameType | None, path: Path) -> str:
 
 
 def limit_memory() -> None:
-    try:
-        import resource
-    except ImportError:
+    if not STATM.exists():  # no Linux
         return
-    with open("/proc/self/statm") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
+    import resource  # which Windows has not
+
+    held = int(STATM.read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, resource.RLIM_INFINITY))
 
 

@@ -14,6 +14,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult, launch
+from ndparallel.exercises.answer import Answer
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
@@ -177,16 +178,15 @@ def averaged_wrongly(ranks: int) -> Callable[[float], str]:
 # --------------------------------------------------------------------------------- as a pipeline's schedule
 
 
-def as_schedule(
-    order: Callable[[int], Iterable[Action]], layout: Layout, microbatches: int, work: Work
-) -> Attempt:
-    """Time the lists that `order(rank)` gives."""
-    lists = [list(actions_of(order(rank), rank)) for rank in range(layout.ranks)]
-    schedule = Schedule("", layout, microbatches, lists, [[]] * layout.ranks)
+def as_schedule(answer: Answer, ranks: int, microbatches: int) -> Attempt:
+    """Time the lists of an answer's `schedule`: a stage for each GPU, and a second for each of F, I and W."""
+    found = [answer.on(rank).schedule(rank, ranks, microbatches) for rank in range(ranks)]
+    lists = [list(actions_of(actions, rank)) for rank, actions in enumerate(found)]
+    schedule = Schedule("", Layout("loop", ranks), microbatches, lists, [[]] * ranks)
     if fault := explain(schedule):
         return Attempt(wrong=fault[0].upper() + fault[1:])
-    timing = time_schedule(schedule, work)
-    figures = {"step_seconds": timing.makespan, "held_microbatches": max(timing.peak_held) / layout.chunks}
+    timing = time_schedule(schedule, Work())
+    figures = {"step_seconds": timing.makespan, "held_microbatches": max(timing.peak_held)}
     return Attempt(figures, timing)
 
 

@@ -21,6 +21,26 @@ TIMELINES = ("auto", "all", "none")
 
 def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
     """Add the options; `gpus` is the default, None where each strategy comes with its own."""
+    add_cluster_options(parser, gpus)
+    add_model_options(parser)
+    add_training_options(parser)
+    parser.add_argument(
+        "--strategy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this one; may be given several times",
+    )
+    parser.add_argument(
+        "--contention",
+        action="store_true",
+        help="replay every run with ports that its messages share, and say what that adds to the step",
+    )
+    add_disturbance_options(parser)
+    add_run_options(parser)
+
+
+def add_cluster_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
     option = parser.add_argument
     option(
         "--gpus",
@@ -41,7 +61,10 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         metavar="NAME|FILE",
         help="a preset, or a JSON or TOML file (default pocket)",
     )
-    model = parser.add_mutually_exclusive_group()
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    option, model = parser.add_argument, parser.add_mutually_exclusive_group()
     model.add_argument(
         "--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU"
     )
@@ -60,6 +83,10 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         help="arrays have no content: all messages, clocks and memory, and no numbers",
     )
     option("--tied", action="store_true", help="embedding and head share one table, as in GPT-2")
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
     option(
         "--batch",
         type=int,
@@ -108,20 +135,6 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
         metavar="FILE",
         help="train on this file's bytes (default: a text that comes with the package)",
     )
-    option(
-        "--strategy",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this one; may be given several times",
-    )
-    option(
-        "--contention",
-        action="store_true",
-        help="replay every run with ports that its messages share, and say what that adds to the step",
-    )
-    add_disturbance_options(parser)
-    add_run_options(parser)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,13 @@
 """The lessons: their file names, and how they are loaded. No other module of the package loads a file of the
 root."""
 
-import importlib.util
 import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.functions import load_module
 from ndparallel.lessons.lesson import Lesson, Strategy
 
 ROOT = Path(__file__).resolve().parents[2]  # of a checkout; for an installed wheel, site-packages
@@ -48,11 +48,7 @@ def module_of(name: str) -> Any:
         and hasattr(running, "LESSON")
     ):
         return running
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(name, path)
 
 
 def single_gpu() -> Strategy:

@@ -95,6 +95,7 @@ def test_hints_come_one_by_one(folder, capsys):
     [
         (["rings"], "Did you mean 'ring'?"),
         (["missing.py"], "is not there"),
+        (["random.py"], "random.py does not run: ZeroDivisionError: division by zero (line 1)"),
         (["ring", "--folder", "ring.txt/deep"], "cannot be made"),
         (["--all", "--folder", "nowhere"], "is not there"),
         (["ring", "--hint", "--solution"], "not allowed with"),
@@ -102,6 +103,7 @@ def test_hints_come_one_by_one(folder, capsys):
 )
 def test_bad_input_is_one_sentence(folder, capsys, words, sentence):
     Path("ring.txt").write_text("", "utf-8")
+    Path("random.py").write_text("1 / 0\n", "utf-8")
     assert main(["exercise", *words]) == 2
     assert sentence in capsys.readouterr().err
 

@@ -17,9 +17,8 @@ from dataclasses import replace
 
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import as_schedule
-from ndparallel.pipeline.actions import Action, Layout
+from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
-from ndparallel.pipeline.work import Work
 
 RANKS, MICROBATCHES, MOST_HELD = 4, 8, 7
 
@@ -37,12 +36,7 @@ def schedule(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
 
 
 def attempt(answer) -> Attempt:
-    done = as_schedule(
-        lambda rank: answer.on(rank).schedule(rank, RANKS, MICROBATCHES),
-        Layout("loop", RANKS),
-        MICROBATCHES,
-        Work(forward=1, backward_input=1, backward_weight=1),
-    )
+    done = as_schedule(answer, RANKS, MICROBATCHES)
     if done.wrong:
         return done
     assert isinstance(done.picture, Timing)

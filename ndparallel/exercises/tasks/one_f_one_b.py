@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.runs import as_schedule
 from ndparallel.lessons.registry import full_name, module_of
-from ndparallel.pipeline.actions import Action, Layout
-from ndparallel.pipeline.work import Work
+from ndparallel.pipeline.actions import Action
 
 RANKS, MICROBATCHES = 4, 8
 
@@ -37,12 +36,7 @@ def schedule(rank: int, ranks: int, microbatches: int) -> Iterator[Action]:
 
 
 def attempt(answer) -> Attempt:
-    return as_schedule(
-        lambda rank: answer.on(rank).schedule(rank, RANKS, MICROBATCHES),
-        Layout("loop", RANKS),
-        MICROBATCHES,
-        Work(forward=1, backward_input=1, backward_weight=1),
-    )
+    return as_schedule(answer, RANKS, MICROBATCHES)
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
