@@ -5,6 +5,7 @@ Idea   The set-up is a command line of 4d_combined.py, and goes the way that a c
 Limit  At most 16 GPUs: more would not answer at once.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -65,6 +66,7 @@ KNOBS = (
     ),
 )
 SHORTEST = 1 / 1200  # of the timeline: what is shorter is drawn together with its neighbours
+RUNNING = threading.Lock()  # one run at a time, whoever asks: they share a runner
 
 
 @cache
@@ -143,8 +145,9 @@ def of_run(setup: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(what: Entry, job: Job, hardware: Hardware) -> tuple[Report, list[RankResult]]:
     """Run on the inline engine; the single GPU's run of the same job is kept for the next one."""
-    runner = RUNNERS.setdefault(hardware, Runner(hardware, "inline"))
-    done = run_entries(lesson().name, [what], job, runner)
+    with RUNNING:
+        runner = RUNNERS.setdefault(hardware, Runner(hardware, "inline"))
+        done = run_entries(lesson().name, [what], job, runner)
     return done.report, done.results[what.strategy.name]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -75,3 +76,11 @@ def test_only_stops_are_taken(setup):
     with pytest.raises(UserError) as error:
         checked(cut.KNOBS, setup)
     assert len(str(error.value)) < 300
+
+
+def test_two_that_ask_at_once_are_both_answered():
+    zeros = [0, 1, 2, 3] * 3
+    alone = [cut.answer({"zero": zero})["cells"] for zero in zeros]
+    with ThreadPoolExecutor(4) as askers:
+        together = list(askers.map(lambda zero: cut.answer({"zero": zero})["cells"], zeros))
+    assert together == alone
