@@ -15,7 +15,7 @@ Idea   A ```console block shows a command after "$ " and what it prints. A comme
        Each line has a number as the paragraph writes it, and a Python expression of the command's JSON, in
        units without prefix (seconds, bytes, ratios); it is right if it is the value rounded to the digits
        that are written. Semicolons let a line have several. Without a command it is arithmetic alone. A
-       number with a unit that no line explains is a mistake.
+       number with a unit that no line explains is a mistake. Code is quoted as quotes.py says.
 Run    python -m ndparallel.book           says what is stale, and exits with 1
        python -m ndparallel.book --write   makes it new
        [FILE ...]                          checks these, and not README.md and docs/*.md
@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError, guarded
+from ndparallel.book.quotes import CODE, new_code
 from ndparallel.lessons.registry import LESSONS, ROOT
 from ndparallel.results.printing import counted, progress
 
@@ -108,7 +109,7 @@ def start(program: str, name: str, arguments: list[str]) -> None:
 def renewed(text: str, run: Run = run) -> str:
     """Return the text with all outputs and numbers as the commands make them now; a difference only in a
     loss is left as it is."""
-    text = CONSOLE.sub(lambda found: new_console(found, run), text)
+    text = CONSOLE.sub(lambda found: new_console(found, run), CODE.sub(new_code, text))
     return PARAGRAPH.sub(lambda found: new_paragraph(found, run), text)
 
 
@@ -217,7 +218,7 @@ def without_explained(found: re.Match) -> str:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -233,7 +234,17 @@ def main(argv: list[str] | None = None) -> int:
 def check(paths: list[Path], write: bool) -> int:
     """Check every document, and return 1 if anything is wrong."""
     with progress() as announce:
-        return int(sum([mistakes(path, write) for path in counted(paths, announce, attrgetter("name"))]) > 0)
+        wrong = sum([mistakes(path, write) for path in counted(paths, announce, attrgetter("name"))])
+    if not wrong:
+        print(summary("".join(path.read_text("utf-8") for path in paths)))
+    return int(wrong > 0)
+
+
+def summary(text: str) -> str:
+    """Say how much was compared."""
+    outputs, quoted = len(CONSOLE.findall(text)), len(CODE.findall(text))
+    numbers = sum(len(lines_of(block)) for block in NUMBERS.finditer(text))
+    return f"{outputs} outputs, {numbers} numbers and {quoted} quotations of code compared: all equal."
 
 
 def mistakes(path: Path, write: bool) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.book.check import documents, main, renewed, run, unexplained, written_like
+from ndparallel.book.quotes import quote
 
 PARAGRAPH = """
 <!-- numbers: python 1d_data_parallel.py
@@ -167,7 +168,9 @@ def test_write_renews_a_file_and_a_second_run_finds_nothing(tmp_path, capsys):
     assert main([str(path)]) == 1 and path.read_text() == CONSOLE
     assert "-loss  5.972  1.05 s" in capsys.readouterr().out
     assert main([str(path), "--write"]) == 0 and "32.0 s" in path.read_text()
+    capsys.readouterr()
     assert main([str(path)]) == 0
+    assert capsys.readouterr().out.startswith("1 outputs, 0 numbers and 0 quotations of code compared")
 
 
 def test_a_command_that_prints_no_json_is_told_with_what_it_prints():
@@ -177,3 +180,26 @@ def test_a_command_that_prints_no_json_is_told_with_what_it_prints():
     )
     with pytest.raises(UserError, match="prints no JSON: error: unknown schedule 'nope'"):
         renewed(text)
+
+
+# ---------------------------------------------------------------------------------------------- quoted code
+
+
+def test_code_is_quoted_as_the_file_has_it_and_without_docstrings():
+    assert quote("2d_tensor_parallel.py", "f_backward").splitlines() == [
+        "def f_backward(gpu: GPU, dx: Array, tp: Group) -> Array:",
+        "    return all_reduce(gpu, dx, tp)",
+    ]
+    method = quote("1d_data_parallel.py", "GatheredUnit.reshard")
+    assert method.startswith("def reshard(self) -> None:\n    self.give_back(") and '"""' not in method
+
+
+def test_code_that_has_changed_is_renewed():
+    text = "<!-- code: 2d_tensor_parallel.py f g_backward -->\n```python\nold\n```\nAfter.\n"
+    code = quote("2d_tensor_parallel.py", "f") + "\n" + quote("2d_tensor_parallel.py", "g_backward")
+    assert renewed(text) == text.replace("old\n", code)
+
+
+def test_code_that_is_not_there_is_one_sentence():
+    with pytest.raises(UserError, match="gpu.py defines no 'GPU.nope' that could be quoted"):
+        quote("gpu.py", "GPU.nope")
