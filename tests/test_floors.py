@@ -35,7 +35,8 @@ FLOORS_OF_ROOM = {
         {"memory", "legality"},
         {"lesson_runs"},
         {"prediction", "options"},
-        {"describe", "imbalance", "picture"},
+        {"imbalance", "picture"},
+        {"describe"},
     ],
     "search": [
         {"bounds", "what_if"},

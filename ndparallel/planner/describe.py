@@ -1,10 +1,29 @@
-"""A plan, and what bounds it, in words."""
+"""A plan and its prediction in words: for the terminal, and for the page of `ndparallel explore`."""
 
-from ndparallel.base.words import listed
+from gpu import si
+from ndparallel.base.words import count, listed
 from ndparallel.planner.groups import Groups
+from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.flops import DEFINITIONS
+from ndparallel.planner.legality import is_folded
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.software import find_stack
+
+NEGLIGIBLE = 0.0005  # share of the step: what takes less is left out
+WORDS = {
+    "compute": "compute",
+    "bubble": "bubble",
+    "imbalance": "stage imbalance",
+    "optimizer": "optimizer",
+} | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")}
+
+FOLDED = (
+    "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over tensor- and context-parallel ranks too "
+    "(folded expert parallelism, "
+    "Megatron's with expert tensor parallelism 1). Such a plan is priced, but the search leaves it out and "
+    "4d_combined.py does not run it."
+)
 
 
 def layout_words(plan: Plan) -> list[str]:
@@ -66,3 +85,52 @@ def plan_words(plan: Plan) -> str:
     """The plan in one line."""
     size = [f"microbatches of {plan.micro_batch}"] if plan.micro_batch > 1 else []
     return ", ".join([*layout_words(plan), *size])
+
+
+# ------------------------------------------------------------------------------------------- a prediction
+
+
+def headline(found: Prediction) -> str:
+    """The job and the plan, what was derived included."""
+    job, plan, microbatches = found.job, found.plan, found.microbatches
+    billions, gpus = job.shape.parameters().total / 1e9, count(int(plan.gpus), "GPU")
+    parts = f"{microbatches} microbatch{'es' * (microbatches != 1)} of {plan.micro_batch}"
+    dtype = job.stack.dtype if job.stack.executed else job.dtype
+    words = ", ".join([*layout_words(plan), *unusual_words(job, plan)])
+    return (
+        f"{billions:.4g} billion parameters on {gpus} ({job.hardware.name}), {dtype}, {job.stack.name}. "
+        f"{words}. "
+        f"Batch {job.global_batch} x {job.sequence}: {parts} for each of "
+        f"{count(plan.dp, 'data-parallel rank')}."
+    )
+
+
+def parts(found: Prediction) -> list[tuple[str, float]]:
+    """Where the time of a step goes: what takes it and its seconds, the longest first."""
+    breakdown = sorted(found.step.breakdown.items(), key=lambda part: -part[1])
+    return [
+        (WORDS[kind], float(seconds)) for kind, seconds in breakdown if seconds > NEGLIGIBLE * found.seconds
+    ]
+
+
+def sentences(found: Prediction, tokens: float) -> list[str]:
+    """What the tables do not say."""
+    room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
+    fits = (
+        f"It does not fit: the fullest GPU has {has} and needs {si(room, 'B')} more."
+        if room > 0
+        else f"It fits: {si(-room, 'B')} of {has} are left."
+    )
+    kind, lost = bound(found)
+    whose = f"rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
+    return [
+        f"A step takes {si(found.seconds, 's')} {found.error_bar.sentence}",
+        f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} "
+        "TFLOP/s per GPU; "
+        f"{tokens:.3g} tokens take {found.days(tokens):.3g} days.",
+        f"MFU {found.mfu:.1%}: {DEFINITIONS['mfu']}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
+        f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
+        *imbalance_sentences(found),
+        *shared_ports(found),
+        *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
+    ]
