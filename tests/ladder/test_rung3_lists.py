@@ -15,9 +15,9 @@ from gpu import Operation
 from ndparallel.hardware.pocket import POCKET as GPUS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
+from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.memory.total import kept_bytes, logits_bytes, normed_bytes
+from ndparallel.planner.memory.total import gathered_bytes, kept_bytes, logits_bytes, normed_bytes
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import POCKET
 
@@ -154,6 +154,23 @@ def test_experts_in_balance_are_listed_as_they_are_executed(tp, ep, shape, recom
             recompute=recompute,
         )
         check(job_of(shape, regathers=shards == "sp-regather"), plan, "experts")
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("shape", [MIXTURE, SHARED])
+@pytest.mark.parametrize(("tp", "shards"), [(1, "none"), (2, "none"), (2, "sp"), (4, "sp-regather")])
+def test_experts_keep_what_the_executed_ones_keep_but_for_the_routers_numbers(tp, shards, shape, recompute):
+    """The executed router keeps probabilities, choices, their order, and its rank's rows of the norm apart
+    from those that shared experts read; without these nobody keeps all rows."""
+    job = job_of(shape, regathers=shards == "sp-regather")
+    plan = Plan(tp=tp, ep=2, dp=2, micro_batch=2, sequence_parallel=shards != "none", recompute=recompute)
+    lists = built(job, plan)
+    moe = lists.moe
+    router = SINGLE * lists.own_rows * (moe.experts + 2 * moe.top_k + shape.hidden)
+    unread = 0 if moe.shared_experts else gathered_bytes(lists)
+    executed = ExecutedWorkload(job, plan).passes("block", "forward")
+    held = sum(item.bytes for item in executed if isinstance(item, Hold))
+    assert held == kept_bytes(lists, recompute) + router - unread
 
 
 def test_lists_that_differ_in_the_order_of_one_part_are_no_interleaving():

@@ -115,6 +115,18 @@ def test_activations_of_experts_that_run_again_go():
     assert all_kept - kept_bytes(lists["moe"], "selective") == 2 * S * 2 * (H + 3 * F)
 
 
+@pytest.mark.parametrize("tp", [1, 4])
+def test_tp_cuts_what_shared_experts_keep_and_their_gate_keeps_what_they_give(tp):
+    qwen, stack = find_model("qwen2-57b-a14b"), find_stack("megatron-core")
+    share, alone = Share(1, S, tp=tp, sequence_parallel=True), replace(stack, selective=("moe",))
+    assert qwen.experts
+    without = replace(qwen, experts=replace(qwen.experts, shared_experts=0, shared_gate=False))
+    kept, routed = (kept_bytes(LayerLists(shape, share, stack), "none") for shape in (qwen, without))
+    assert kept - routed == 2 * S * (3 * 20480 + qwen.hidden) / tp
+    again = (kept_bytes(LayerLists(shape, share, alone), "selective") for shape in (qwen, without))
+    assert len({*again}) == 1
+
+
 def test_the_busiest_rank_keeps_more_rows_of_its_experts():
     even, uneven = (
         peak_memory(job("mixtral-8x7b", routing_imbalance=factor), Plan(dp=8, ep=8)).activations
@@ -125,11 +137,9 @@ def test_the_busiest_rank_keeps_more_rows_of_its_experts():
 
 def test_a_model_with_experts_in_some_layers_keeps_the_mean_layer():
     deepseek, share, stack = find_model("deepseek-v3"), Share(1, S), find_stack("megatron-core")
-    assert deepseek.experts
-    deepseek = replace(deepseek, experts=replace(deepseek.experts, shared_experts=0, shared_ffn=0))
     h, heads, rows = 7168, 128, 8
     attention = 2 * h + heads * (192 + 192 + 128 + 128)
-    dense, experts = 2 * h + 3 * 18432, 2 * h + rows * (h + 3 * 2048)
+    dense, experts = 2 * h + 3 * 18432, 2 * h + rows * (h + 3 * 2048) + 3 * 2048  # the last: shared
     kept = kept_bytes(LayerLists(deepseek, share, stack), "none")
     assert kept == pytest.approx(2 * S * (attention + (3 * dense + 58 * experts) / 61), rel=1e-12)
     ranks = replace(stack, selective=("mla_up_proj",))

@@ -226,12 +226,22 @@ def mlp_bytes(lists: LayerLists, again: bool):
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     """Rows before the experts, between their matrices, and after them where their gates are, on the busiest
-    rank."""
-    assert lists.shape.experts
+    rank; beside them what the shared experts keep."""
+    norms, hidden = normed_bytes(lists, MLP), lists.shape.hidden
+    if "moe" in again:
+        return norms
     between = 1 + lists.shape.gated + ("moe_act" not in again)
-    outside = lists.shape.hidden * (1 if lists.stack.early_gates else 2)
-    widths = 0 if "moe" in again else outside + between * lists.shape.experts.ffn
-    return normed_bytes(lists, MLP) + lists.received * widths * lists.itemsize
+    inside = lists.received * (hidden + between * lists.expert_ffn)
+    behind = 0 if lists.stack.early_gates else lists.routed * hidden
+    return norms + (inside + behind) * lists.itemsize + shared_bytes(lists)
+
+
+def shared_bytes(lists: LayerLists):
+    """Bytes that an MLP as wide as all shared experts keeps; where a gate weighs its output, that too
+    (Megatron-Core, megatron/core/transformer/moe/shared_experts.py). Its input the router keeps."""
+    width = lists.moe.shared_experts * lists.moe.shared_ffn / lists.share.tp
+    gated = lists.share.shard * lists.shape.hidden * lists.moe.shared_gate
+    return (lists.share.rows * (2 + lists.shape.gated) * width + gated) * lists.itemsize
 
 
 def half_of_outputs(lists: LayerLists):
