@@ -68,6 +68,7 @@ def packed(plans: list[Planned], room: int, ordered_from: float) -> list[list[in
     ]
     while done[-1] < microbatches or any(rank.weights_due for rank in ranks):
         chosen = [rank.choose(done) for rank in ranks]
+        assert any(kind is not None for kind in chosen), "every rank waits for another"
         for rank, kind in zip(ranks, chosen):
             rank.do(kind, done)
     return [rank.kinds for rank in ranks]

@@ -159,6 +159,12 @@ def test_v_half_and_v_min_of_two_ranks_meet_the_bound_in_the_memory_of_1f1b():
         assert ticks_beyond_the_work(name, 2, 8) == 1 and timed(name, 2, 8).peak_held == [4, 4]
 
 
+def test_a_forward_leaves_room_for_those_that_were_planned_before_it():
+    """Rank 0 holds 4 chunks, and F4 can run long before f1 comes back up the V. With F4 it would be full, and
+    f1, without which nothing is freed, could never run."""
+    assert letters("v-half", 3, 4, rank=0).startswith("F1 F2 F3 f1 i1 w1 f2")
+
+
 def test_dualpipev_fuses_each_forward_with_a_backward_of_the_other_chunk():
     schedule = build("dualpipev", 4, 10)
     for rank, positions in enumerate(schedule.fused):
