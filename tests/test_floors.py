@@ -29,7 +29,7 @@ FLOORS_OF_ROOM = {
     "planner": [
         {"numbers", "software", "models", "token_counts", "goodput"},
         {"job"},
-        {"groups", "stages", "error_bar"},
+        {"groups", "stages", "error_bar", "plan_name"},
         {"layers"},
         {"step"},
         {"memory", "legality"},

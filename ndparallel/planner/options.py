@@ -18,6 +18,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import DTYPES, check, check_model
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.plan_name import options_named
 from ndparallel.planner.software import MODULES, STACKS, Stack, find_stack
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
@@ -72,12 +73,19 @@ PLAN_DEFAULTS: dict[str, Any] = {
 
 def with_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
     """The options of job and plan, and the defaults of those that were not given."""
-    return argparse.Namespace(**JOB_DEFAULTS | PLAN_DEFAULTS | vars(arguments))
+    given = vars(arguments) | plan_options_given(arguments)
+    return argparse.Namespace(**JOB_DEFAULTS | PLAN_DEFAULTS | given)
 
 
 def plan_options_given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of the plan that were given."""
-    return {name: getattr(arguments, name) for name in PLAN_DEFAULTS if hasattr(arguments, name)}
+    """The options of the plan that were given one by one, or by the plan's name. Raises UserError for
+    both."""
+    given = {name: getattr(arguments, name) for name in PLAN_DEFAULTS if hasattr(arguments, name)}
+    if (name := getattr(arguments, "plan", None)) is None:
+        return given
+    if given and given != options_named(name):
+        raise UserError(f"--plan names the whole plan: leave it out, or --{', --'.join(given)}.")
+    return options_named(name)
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -89,11 +97,8 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     )
     for name, (megatron, meaning) in MODEL_FLAGS.items():
         job.add_argument(f"--{name.replace('_', '-')}", megatron, type=int, metavar="N", help=meaning)
-    job.add_argument(
-        "--hardware",
-        metavar="NAME|FILE",
-        help="a preset, or a JSON or TOML file (default h100)",
-    )
+    file = "a preset, or a JSON or TOML file (default h100)"
+    job.add_argument("--hardware", metavar="NAME|FILE", help=file)
     job.add_argument("--gpus", "--world-size", type=int, metavar="N", help="GPUs in all (needed)")
     job.add_argument(
         "--sequence",
@@ -146,6 +151,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     plan = parser.add_argument_group("the plan", argument_default=argparse.SUPPRESS)
     number: dict[str, Any] = {"type": int, "metavar": "N"}
+    plan.add_argument("--plan", metavar="NAME", help="all of it by its name, as a search prints it; or:")
     plan.add_argument("--tp", "--tensor-model-parallel-size", help="tensor parallelism (default 1)", **number)
     plan.add_argument("--pp", "--pipeline-model-parallel-size", help="pipeline ranks (default 1)", **number)
     plan.add_argument("--dp", help="data parallelism (default: what the GPUs leave)", **number)
@@ -156,12 +162,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         **number,
     )
     plan.add_argument("--cp", "--context-parallel-size", help="context parallelism (default 1)", **number)
-    plan.add_argument(
-        "--micro-batch",
-        "--micro-batch-size",
-        help="sequences in a microbatch (default 1)",
-        **number,
-    )
+    size = "sequences in a microbatch (default 1)"
+    plan.add_argument("--micro-batch", "--micro-batch-size", help=size, **number)
     plan.add_argument("--chunks", help="stages of a pipeline rank (default: the schedule's)", **number)
     plan.add_argument(
         "--num-layers-per-virtual-pipeline-stage",

@@ -1,0 +1,99 @@
+"""A plan's name: short, complete, and read back as the same plan.
+
+Idea   Degrees above 1 joined by x, then what else the plan chooses:
+       TP8xPP4xDP16,zero1,sp,interleaved5,mbs1. The order is free, and so is the case of letters.
+Limit  Sizes of the job are not in it: a name is a plan of the job that is given beside it.
+
+Glossary
+    zero1          stage of ZeRO; zero3,shards8 is HSDP over 8 ranks
+    sp             sequence parallelism
+    interleaved5   the schedule, with its chunks where it takes any number of them
+    mbs2           sequences of a microbatch
+    full4          full recomputation of 4 layers of each stage; full, or selective
+"""
+
+import re
+from typing import Any
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quoting import brief
+from ndparallel.model.costs import RECOMPUTE
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.job import Plan
+
+AXES = ("tp", "cp", "pp", "dp", "ep")
+NUMBERED = {"zero": "zero", "shards": "shards", "mbs": "micro_batch"}
+SYNTAX = "write it as in TP8xPP4xDP16,zero1,sp,interleaved5,mbs1"
+
+
+def name_of(plan: Plan) -> str:
+    """The plan's name."""
+    return ",".join([degrees_of(plan), *words_of(plan)])
+
+
+def degrees_of(plan: Plan) -> str:
+    """Its degrees alone: "TP8xPP4xDP16"; "DP1" for one GPU."""
+    above_one = [f"{axis.upper()}{value}" for axis in AXES if (value := getattr(plan, axis)) > 1]
+    return "x".join(above_one) or "DP1"
+
+
+def words_of(plan: Plan) -> list[str]:
+    """What else it chooses, without what it does not use."""
+    cut = plan.pp > 1 or (plan.schedule, plan.chunks) != (Plan.schedule, Plan.chunks)
+    chunks = f"{plan.chunks}" if plan.recipe.chunks is None else ""
+    layers = f"{plan.recompute_layers}" if plan.recompute_layers else ""
+    words = [
+        f"zero{plan.zero}",
+        f"shards{plan.shards}" if plan.shards else "",
+        "sp" if plan.sequence_parallel else "",
+        f"{plan.schedule}{chunks}" if cut else "",
+        f"mbs{plan.micro_batch}",
+        f"{plan.recompute}{layers}" if plan.recompute != "none" else "",
+    ]
+    return [word for word in words if word]
+
+
+def parsed_name(name: str) -> dict[str, Any]:
+    """The fields of a plan that a name gives: of a name that is whole, all but its defaults. Raises
+    UserError, with the part that is wrong, for what is no name."""
+    found: dict[str, Any] = {}
+    degrees, *words = (part.strip().lower() for part in name.split(","))
+    for fields in [*map(degree, degrees.split("x")), *map(word, words)]:
+        if twice := found.keys() & fields.keys():
+            raise UserError(f"the plan {brief(name)} gives {', '.join(sorted(twice))} twice.")
+        found |= fields
+    return found
+
+
+def options_named(name: str) -> dict[str, Any]:
+    """The options that a plan's name stands for. Degrees alone leave the rest to the options' defaults."""
+    given = parsed_name(name)
+    return given if given.keys() <= set(AXES) else {"sequence_parallel": False} | given
+
+
+def degree(part: str) -> dict[str, Any]:
+    asked = re.fullmatch(rf"({'|'.join(AXES)})0*(\d{{1,9}})", part.strip())
+    if not asked:
+        raise UserError(f"{brief(part)} is no degree of a plan; {SYNTAX}.")
+    return {asked[1]: int(asked[2])}
+
+
+def word(part: str) -> dict[str, Any]:
+    if part == "sp":
+        return {"sequence_parallel": True}
+    if asked := re.fullmatch(rf"({'|'.join(NUMBERED)})0*(\d{{1,9}})", part):
+        return {NUMBERED[asked[1]]: int(asked[2])}
+    if asked := re.fullmatch(rf"({'|'.join(RECOMPUTE[1:])})(\d{{0,4}})", part):
+        return {"recompute": asked[1]} | ({"recompute_layers": int(asked[2])} if asked[2] else {})
+    return schedule(part)
+
+
+def schedule(part: str) -> dict[str, Any]:
+    """A schedule, with its chunks behind it where it takes any number of them."""
+    if part in RECIPES:
+        return {"schedule": part, "chunks": RECIPES[part].default_chunks}
+    for split in range(len(part) - 1, 0, -1):
+        name, chunks = part[:split], part[split:]
+        if name in RECIPES and RECIPES[name].chunks is None and re.fullmatch(r"\d{1,4}", chunks):
+            return {"schedule": name, "chunks": int(chunks)}
+    raise unknown("part of a plan's name", part, [*RECIPES, *RECOMPUTE[1:], "sp", *NUMBERED])
