@@ -13,8 +13,9 @@ from typing import Any
 from gpu import COMPUTE, MEMORY_KINDS, WAIT, Event, Hardware, si
 from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
-from ndparallel.drawing.history import alike, joined, memory_points, thinned, ticks, timeline
+from ndparallel.drawing.history import alike, memory_points, timeline
 from ndparallel.engines.task import RankResult
+from ndparallel.explorer.lanes import lanes
 from ndparallel.explorer.setup import Knob, checked, command, stops, words
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import parser_of, run_entries
@@ -65,7 +66,6 @@ KNOBS = (
         usual="none",
     ),
 )
-SHORTEST = 1 / 1200  # of the timeline: what is shorter is drawn together with its neighbours
 RUNNING = threading.Lock()  # one run at a time, whoever asks: they share a runner
 
 
@@ -136,7 +136,7 @@ def of_run(setup: Mapping[str, Any]) -> dict[str, Any]:
         return head | {"reason": row["error"]}
     return head | {
         "parts": parts(row, results),
-        "timeline": lanes(row["name"], results),
+        "timeline": lanes(alike(timeline(row["name"], results))),
         "memory": memory(results, hardware.memory_bytes),
         "traffic": plain(rows := hierarchy(results, hardware)),
         "traffic_text": [[cell(*item) for item in row.items()] for row in rows],
@@ -174,27 +174,6 @@ def waits_of(events: Sequence[tuple]) -> dict[str, float]:
             axis = axis_of(event.peer)
             waits[axis] = waits.get(axis, 0.0) + event.end - event.start
     return waits
-
-
-def lanes(name: str, results: Sequence[RankResult]) -> dict[str, Any]:
-    """Return the timeline: GPUs that do the same are one. A span is [start, end, activity, what, events]."""
-    drawn = alike(timeline(name, results))
-    shortest = drawn.seconds * SHORTEST
-    return {
-        "seconds": drawn.seconds,
-        "ticks": [[second, si(second, "s")] for second in ticks(drawn.seconds, 8)],
-        "lanes": [
-            {
-                "ranks": lane.ranks,
-                "stream": lane.stream,
-                "spans": [
-                    [span.start, span.end, span.activity, span.label, span.events, si(span.seconds, "s")]
-                    for span in thinned(joined(lane.spans, 2), shortest)
-                ],
-            }
-            for lane in drawn.lanes
-        ],
-    }
 
 
 def memory(results: Sequence[RankResult], limit_bytes: float) -> dict[str, Any]:

@@ -11,7 +11,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("draw.js", "state.js", "cut.js", "timeline.js", "schedule.js", "ring.js", "main.js")
+SCRIPTS = (
+    "draw.js",
+    "state.js",
+    "knobs.js",
+    "cut.js",
+    "timeline.js",
+    "schedule.js",
+    "ring.js",
+    "cluster.js",
+    "main.js",
+)
 STYLES = ("style.css",)
 
 

@@ -1,9 +1,16 @@
 """The screens of the page, by the name that it asks for."""
 
-from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY, OTHER
-from ndparallel.explorer import cut, rings, schedules
+from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY, OTHER, RECOMPUTE
+from ndparallel.explorer import cluster, cut, rings, schedules
+from ndparallel.explorer.finding import Finder
 
-SCREENS = {"cut": cut.answer, "schedule": schedules.answer, "ring": rings.answer}
+SCREENS = {
+    "cut": cut.answer,
+    "schedule": schedules.answer,
+    "ring": rings.answer,
+    "cluster": cluster.answer,
+    "find": Finder().answer,
+}
 
 
 def known() -> dict:
@@ -12,6 +19,7 @@ def known() -> dict:
         **ACTIVITIES,
         "other": ACTIVITIES[OTHER],
         **{f"memory {kind}": paint for kind, paint in MEMORY.items()},
+        "memory logits": ACTIVITIES[RECOMPUTE],
     }
     return {
         "paints": {name: [paint.light, paint.dark, paint.letter] for name, paint in paints.items()},

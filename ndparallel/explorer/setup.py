@@ -17,7 +17,8 @@ MOST_WORD = 100  # characters of a value
 @dataclass(frozen=True)
 class Knob:
     """One thing to set: its name on the page, its option, the values it may stop at, what it is in a few
-    words, and the heading it stands under. The page begins with `first`; `usual` needs no option."""
+    words, and the heading it stands under. The page begins with `first`; `usual` needs no option. Whole
+    numbers from 1 to `most` may be set beside the stops."""
 
     name: str
     option: str
@@ -26,6 +27,12 @@ class Knob:
     what: str
     group: str
     usual: Any = None
+    most: int = 0
+
+    @property
+    def kind(self) -> str:
+        """How the page shows it: a list of words, a field for a number, or stops side by side."""
+        return "words" if self.is_words else "stops" if self.stops else "number"
 
     @property
     def is_words(self) -> bool:
@@ -33,10 +40,17 @@ class Knob:
         return isinstance(self.first, str)
 
     def words(self, value: Any) -> list[str]:
-        return [] if value == self.usual else [self.option, str(value)]
+        """Return the option and its value; without an option the value is one."""
+        return [] if value == self.usual else [*([self.option] if self.option else []), str(value)]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "what": self.what, "group": self.group, "is_words": self.is_words}
+        return {
+            "name": self.name,
+            "what": self.what,
+            "group": self.group,
+            "kind": self.kind,
+            "most": self.most,
+        }
 
 
 def checked(knobs: Sequence[Knob], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,6 +67,12 @@ def stop(knob: Knob, value: Any) -> Any:
     for each in knob.stops:
         if value == each and type(value) is type(each):
             return each
+    if type(value) is int and 1 <= value <= knob.most:
+        return value
+    if knob.most:
+        raise UserError(
+            f"{knob.name} cannot be {str(value)[:MOST_WORD]!r}: it is a whole number from 1 to {knob.most:,}."
+        )
     stops = ", ".join(map(str, knob.stops))
     raise UserError(f"{knob.name} cannot be {str(value)[:MOST_WORD]!r}: it is one of {stops}.")
 
@@ -70,5 +90,15 @@ def stops(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Any) -> Iter
     """Yield every knob with its stops, and why it cannot stand there while all others stay: `refusal(setup)`
     is a sentence, or nothing."""
     for knob in knobs:
-        found = [{"value": value, "reason": refusal({**setup, knob.name: value})} for value in knob.stops]
+        found = [
+            {"value": value, "reason": refusal({**setup, knob.name: value})}
+            for value in with_value(knob, setup[knob.name])
+        ]
         yield {**knob.as_dict(), "value": setup[knob.name], "stops": found}
+
+
+def with_value(knob: Knob, value: Any) -> list[Any]:
+    """Return a knob's stops, and in its place among them a number that was set beside them."""
+    if not knob.stops or value in knob.stops:
+        return list(knob.stops)
+    return sorted([*knob.stops, value])

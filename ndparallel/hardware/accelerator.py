@@ -122,6 +122,11 @@ def find_hardware(name_or_path: str) -> Hardware:
         if Path(name_or_path).is_dir():
             raise UserError(f"{name_or_path} is a directory; name a .json or .toml file in it.")
         raise unknown("hardware", name_or_path, hardware_names())
+    return preset_of(name)
+
+
+@cache
+def preset_of(name: str) -> Accelerator:
     return accelerator(name, data_sheets()[name])
 
 

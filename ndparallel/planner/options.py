@@ -269,6 +269,8 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
     flags = {name: getattr(arguments, name) for name in MODEL_FLAGS if getattr(arguments, name) is not None}
     if arguments.model and flags:
         raise UserError(f"--model {arguments.model} has its sizes already: leave out --{', --'.join(flags)}.")
+    if isinstance(arguments.model, ModelShape):  # read already
+        return arguments.model
     if arguments.model:
         return find_model(arguments.model)
     if not flags:

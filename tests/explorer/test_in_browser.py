@@ -4,7 +4,9 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -17,6 +19,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the extra browse
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 DRAWN = "#screen:not(.busy) > *"
+PAGES = ["cut", "timeline", "ring", "schedule", "cluster"]
 SECONDS = 30_000  # ms, for a machine under load
 
 
@@ -73,7 +76,7 @@ def tab(browser, server, request) -> Iterator[Tab]:
     assert tab.wrong == []
 
 
-@pytest.mark.parametrize("screen", ["cut", "timeline", "ring", "schedule"])
+@pytest.mark.parametrize("screen", PAGES)
 def test_every_screen_opens_and_shows_its_command(tab, screen):
     tab.open(f"#{screen}")
     assert tab.page.locator(f"#tab-{screen}[aria-current=page]").count() == 1
@@ -125,6 +128,43 @@ def test_only_the_answer_to_the_newest_question_is_shown(tab):
     assert tab.page.locator("#knob-zero-3").is_checked()
 
 
+def test_a_search_shows_its_way_and_its_best_plan_can_be_shown(tab):
+    tab.open("#cluster?model=llama-3-8b&gpus=8&global_batch=16&sequence=4096&tp=8&pp=1")
+    tab.page.locator("#search").click()
+    tab.page.wait_for_selector("#plan-0")
+    plan = tab.page.locator("#plans td").first.inner_text()
+    tab.page.locator("#plan-0").click()
+    assert plan.split(",")[0] in tab.drawn().page.locator("main section > p").first.inner_text()
+    tab.page.locator("#knob-gpus").fill("2048")
+    tab.page.locator("#knob-gpus").press("Enter")
+    tab.drawn().page.locator("#search").click()
+    tab.page.locator("#end-search").click()
+    assert tab.page.locator("#search").count() == 1
+
+
+def test_a_models_config_can_be_dropped_in(tab):
+    config = Path(__file__).parents[2] / "docs/llama-70b/config.json"
+    tab.open("#cluster?model=llama-3-8b&tp=2")
+    tab.page.locator("#config").set_input_files(config)
+    tab.page.wait_for_url("**model=config.json**")
+    command = tab.drawn().page.locator("#command").inner_text()
+    assert "--model config.json" in command and "--tp 2" in command
+    tab.page.reload()
+    assert "70.55 billion" in tab.drawn().page.locator("main section > p").first.inner_text()
+
+
+@pytest.mark.parametrize("kind", ["SVG", "PNG"])
+def test_a_picture_can_be_kept(tab, kind):
+    tab.open("#cut")
+    with tab.page.expect_download() as saved:
+        tab.page.locator("figcaption button", has_text=kind).first.click()
+    content = saved.value.path().read_bytes()
+    if kind == "PNG":
+        assert content.startswith(b"\x89PNG")
+    else:
+        assert ElementTree.fromstring(content).tag.endswith("svg") and b"var(" not in content
+
+
 def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):
     tab.open("#schedule?stages=2&microbatches=2")
     for rank, letters in ((0, "FFBB"), (1, "FBFB")):
@@ -138,7 +178,7 @@ def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_walk_over_the_knobs_finds_no_error_and_no_stale_number(tab, seed):
     walk = random.Random(seed)
-    tab.open(walk.choice(["#cut", "#ring", "#schedule"]))
+    tab.open(walk.choice(["#cut", "#ring", "#schedule", "#cluster"]))
     for _ in range(8):
         stops = tab.page.locator(".stops label:not(.illegal) input:not(:checked)")
         stops.nth(walk.randrange(stops.count())).click(force=True)
@@ -149,7 +189,7 @@ def test_a_random_walk_over_the_knobs_finds_no_error_and_no_stale_number(tab, se
     assert (tab.numbers(), tab.page.locator("#command").inner_text()) == (numbers, command)
 
 
-@pytest.mark.parametrize("screen", ["cut", "timeline", "ring", "schedule"])
+@pytest.mark.parametrize("screen", PAGES)
 @pytest.mark.parametrize(
     "tab", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True, ids=["light", "dark"]
 )
@@ -166,7 +206,7 @@ def serious(violation: dict) -> bool:
     return violation["impact"] in ("serious", "critical")
 
 
-@pytest.mark.parametrize("screen", ["cut", "timeline", "ring", "schedule"])
+@pytest.mark.parametrize("screen", PAGES)
 @pytest.mark.parametrize("tab", [{"viewport": {"width": 360, "height": 740}}], indirect=True, ids=["360 px"])
 def test_on_a_phone_nothing_is_wider_than_the_screen(tab, screen):
     tab.open(f"#{screen}")

@@ -16,7 +16,7 @@ function filled(made, attributes, children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child != null));
+  made.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return made;
 }
 
@@ -62,4 +62,41 @@ function ranges(ranks) {
 
 function title(words) {
   return svg("title", {}, words);
+}
+
+// --------------------------------------------------------------------------------------------- pictures to keep
+
+// A picture with buttons that save it.
+function savable(name, picture) {
+  const button = (kind, save) => element("button", { type: "button", class: "save", "aria-label": `save the picture ${name} as ${kind}`, onclick: () => save(name, standalone(picture)) }, kind);
+  return element("figure", {}, picture, element("figcaption", {}, "save ", button("SVG", saveSVG), " ", button("PNG", savePNG)));
+}
+
+// The picture as a file of its own: its colours and sizes stand in it, and not in the page's style.
+function standalone(picture) {
+  const copy = picture.cloneNode(true), [, , width, height] = picture.getAttribute("viewBox").split(" ").map(Number);
+  for (const [name, value] of Object.entries({ xmlns: SVG, width, height, "font-family": "system-ui, sans-serif", "font-size": 12 })) copy.setAttribute(name, value);
+  for (const text of copy.querySelectorAll("text:not([fill])")) text.setAttribute("fill", text.classList.contains("faint") ? "var(--faint)" : "var(--ink)");
+  for (const line of copy.querySelectorAll(".line")) line.setAttribute("stroke", "var(--grid)");
+  copy.prepend(svg("rect", { width: "100%", height: "100%", fill: "var(--ground)" }));
+  const style = getComputedStyle(document.documentElement);
+  const words = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim());
+  return { words, width, height };
+}
+
+function download(file, blob) {
+  const link = element("a", { href: URL.createObjectURL(blob), download: file });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+const saveSVG = (name, { words }) => download(`${name}.svg`, new Blob([words], { type: "image/svg+xml" }));
+
+function savePNG(name, { words, width, height }) {
+  const image = new Image(), canvas = element("canvas", { width: width * 2, height: height * 2 });
+  image.onload = () => {
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => download(`${name}.png`, blob), "image/png");
+  };
+  image.src = URL.createObjectURL(new Blob([words], { type: "image/svg+xml" }));
 }

@@ -1,6 +1,6 @@
 // The screens, and what leads from one to the other.
 
-const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule] };
+const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule], cluster: ["Cluster", showCluster] };
 
 const SAME = ["cut", "timeline"]; // screens of one set-up
 
@@ -18,6 +18,7 @@ function go(screen, setup) {
 function show() {
   const { screen, setup } = read();
   const name = SCREENS[screen] ? screen : "cut";
+  if (name !== "cluster" && search) endSearch();
   keepFocus(() => tabs(name, setup));
   document.title = `${SCREENS[name][0]} · ndparallel explorer`;
   return SCREENS[name][1](document.getElementById("screen"), setup);
@@ -35,15 +36,16 @@ function keepFocus(draw) {
   if (again && again !== document.activeElement) again.focus({ preventScroll: true });
 }
 
-document.getElementById("copy").addEventListener("click", async () => {
-  const words = document.getElementById("command").textContent;
+async function copy(words) {
   try {
     await navigator.clipboard.writeText(words);
-    say("The command is copied.");
+    say("It is copied.");
   } catch {
-    say("The browser does not let a page copy: mark the command and copy it yourself.");
+    say("The browser does not let a page copy: mark the words and copy them yourself.");
   }
-});
+}
+
+document.getElementById("copy").addEventListener("click", () => copy(document.getElementById("command").textContent));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); show(); });
 addEventListener("popstate", show);
 paint();

@@ -56,13 +56,13 @@ function circle(frame) {
         svg("text", { x: left + at * full + full / 2 - 1, y: y + 3, "text-anchor": "middle", fill: inkOn(held === "." ? "idle" : "forward"), "font-size": full < 36 ? 9 : 12 }, held === "." ? "" : held))));
   });
   const marker = svg("defs", {}, svg("marker", { id: "tip", viewBox: "0 0 10 10", refX: 7, refY: 5, markerWidth: 4, markerHeight: 4, orient: "auto" }, svg("path", { d: "M0,0L10,5L0,10z", fill: colour("communication") })));
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": frame.boards.map((board, rank) => `GPU ${rank} holds ${board.join(" ")}`).join("; ") }, marker, arrows, boxes);
+  return savable("ring", svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": frame.boards.map((board, rank) => `GPU ${rank} holds ${board.join(" ")}`).join("; ") }, marker, arrows, boxes));
 }
 
 function algorithms(answer) {
   const rows = answer.algorithms.map((row) => element("tr", {}, [row.algorithm, row.text, row.sent, row.messages_per_rank].map((cell) => element("td", {}, String(cell)))));
-  return element("section", {}, element("h2", {}, "All algorithms, this size"), element("table", {},
-    element("thead", {}, element("tr", {}, ["", "time", "most sent by a GPU", "messages"].map((head) => element("th", {}, head)))), element("tbody", {}, rows)));
+  return element("section", {}, element("h2", {}, "All algorithms, this size"), element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ["", "time", "most sent by a GPU", "messages"].map((head) => element("th", {}, head)))), element("tbody", {}, rows))));
 }
 
 // Seconds by size, both in powers of ten: where lines cross, another algorithm is fastest.
@@ -85,5 +85,5 @@ function crossover(answer) {
     return element("li", {}, mark, name);
   }));
   return element("section", {}, element("h2", {}, "Which is fastest, by size"),
-    svg("svg", { viewBox: `0 0 ${width + 20} ${height}`, role: "img", "aria-label": `seconds by bytes of ${names.join(", ")}` }, times, powers, here, lines), key);
+    savable("crossover", svg("svg", { viewBox: `0 0 ${width + 20} ${height}`, role: "img", "aria-label": `seconds by bytes of ${names.join(", ")}` }, times, powers, here, lines)), key);
 }

@@ -11,14 +11,14 @@ async function showSchedule(screen, setup) {
   say("");
   showCommand(answer.command);
   const scale = answer.seconds;
-  const pictures = answer.schedules.map((each) => element("section", {}, element("h2", { title: each.what }, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), lists(each.rows, scale)));
+  const pictures = answer.schedules.map((each) => element("section", {}, element("h2", { title: each.what }, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), lists(each.name, each.rows, scale)));
   keepFocus(() => screen.replaceChildren(element("div", { class: "columns" },
     controls("schedule", answer.knobs, setup, answer),
     element("section", {}, byHand(answer, setup), legend(["forward", "backward", "weight", "idle"]), pictures, answer.reasons.map((words) => element("p", { class: "what" }, words))))));
 }
 
 // One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number.
-function lists(rows, seconds) {
+function lists(name, rows, seconds) {
   const left = 56, width = 1100, height = 22, x = (second) => left + (second / seconds) * (width - left);
   const drawn = rows.flatMap((actions, rank) => {
     const y = rank * (height + 3);
@@ -28,7 +28,7 @@ function lists(rows, seconds) {
         svg("rect", { x: x(start), y, width: x(stop) - x(start), height, fill: colour(ACTIVITY[op]), stroke: "var(--ground)", "stroke-width": 0.7 }, title(`GPU ${rank}: ${what}, from ${start} to ${stop} s`)),
         x(stop) - x(start) > 9 ? svg("text", { x: (x(start) + x(stop)) / 2, y: y + 16, "text-anchor": "middle", fill: inkOn(ACTIVITY[op]), class: "mark", "text-decoration": chunk ? "underline" : null, "pointer-events": "none" }, String(microbatch)) : null))];
   });
-  return element("div", { class: "scroll" }, svg("svg", { viewBox: `0 0 ${width + 4} ${rows.length * (height + 3)}`, role: "img", "aria-label": rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ") }, drawn));
+  return element("div", { class: "scroll" }, savable(name, svg("svg", { viewBox: `0 0 ${width + 4} ${rows.length * (height + 3)}`, role: "img", "aria-label": rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ") }, drawn)));
 }
 
 // Each GPU's next action: a button for every kind, and the reason where there is none.
@@ -43,7 +43,7 @@ function byHand(answer, setup) {
     element("span", { class: "what" }, waits[rank])));
   const begun = letters.some((each) => each);
   return element("section", { class: "mine" }, element("h2", {}, "Your own: beat 1F1B"),
-    begun ? lists(rows, answer.seconds) : element("p", { class: "what" }, "Place actions GPU by GPU: F takes the next microbatch forward, B back; I and W are the two halves of B."),
+    begun ? lists("yours", rows, answer.seconds) : element("p", { class: "what" }, "Place actions GPU by GPU: F takes the next microbatch forward, B back; I and W are the two halves of B."),
     buttons, element("p", { role: "status" }, element("strong", {}, verdict)),
     begun ? element("button", { type: "button", class: "plain", id: "clear", onclick: () => go("schedule", without(setup, "mine")) }, "clear") : null);
 }

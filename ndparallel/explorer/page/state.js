@@ -19,10 +19,12 @@ function typed(setup) {
   return Object.fromEntries(Object.entries(setup).map(([name, words]) => [name, value(words)]));
 }
 
-// The answer to a question, or null where a newer one has been asked meanwhile.
-async function ask(screen, question) {
+// The answer to a question, or null where a newer one has been asked meanwhile. Unless it is `shown`, the page waits
+// for nothing.
+async function ask(screen, question, shown = true) {
   const number = (asked[screen] = (asked[screen] || 0) + 1);
-  document.getElementById("screen").classList.add("busy");
+  const busy = (is) => shown && document.getElementById("screen").classList.toggle("busy", is);
+  busy(true);
   try {
     const reply = await fetch(`/${screen}`, {
       method: "POST",
@@ -36,7 +38,7 @@ async function ask(screen, question) {
     if (number !== asked[screen]) return null;
     return { error: "The server does not answer any more: start `ndparallel explore` again." };
   } finally {
-    if (number === asked[screen]) document.getElementById("screen").classList.remove("busy");
+    if (number === asked[screen]) busy(false);
   }
 }
 

@@ -10,13 +10,17 @@ async function showTimeline(screen, setup) {
   if (!answer.timeline) return screen.replaceChildren(element("p", { class: "reason" }, answer.reason));
   const window_ = { from: Number(from || 0), to: Number(to || answer.timeline.seconds) };
   const picture = timelinePicture(answer, { height: 20, memory: true, window: window_ });
-  const used = [...new Set(answer.timeline.lanes.flatMap((lane) => lane.spans.map((span) => span[2])))];
   keepFocus(() => screen.replaceChildren(
     element("h2", {}, `${answer.row.name}: ${answer.cells.step}`),
     zoom(answer, setup, window_),
-    element("div", { class: "scroll" }, picture),
-    legend([...used, "idle"]),
+    element("div", { class: "scroll" }, savable("timeline", picture)),
+    activities(answer),
     element("p", { id: "hovered" }, "Point at a piece, or move over the lanes with the arrow keys, to read what it is.")));
+}
+
+// What the colours of a timeline stand for.
+function activities(answer) {
+  return legend([...new Set(answer.timeline.lanes.flatMap((lane) => lane.spans.map((span) => span[2]))), "idle"]);
 }
 
 function zoom(answer, setup, shown) {
@@ -41,7 +45,7 @@ function without(setup, ...names) {
 }
 
 function timelinePicture(answer, { height, memory, window: shown }) {
-  const { lanes, seconds, ticks } = answer.timeline;
+  const { lanes, seconds, ticks, who } = answer.timeline;
   const [from, to] = shown ? [shown.from, shown.to] : [0, seconds];
   const left = 110, width = 1100, x = (second) => left + ((second - from) / (to - from)) * (width - left);
   const drawn = [];
@@ -49,14 +53,14 @@ function timelinePicture(answer, { height, memory, window: shown }) {
   lanes.forEach((lane, at) => {
     const first = at === 0 || lanes[at - 1].ranks[0] !== lane.ranks[0];
     if (first && at) y += 6;
-    const name = lane.stream === "compute" ? `GPU ${ranges(lane.ranks)}` : lane.stream;
+    const name = lane.stream === "compute" ? `${who} ${ranges(lane.ranks)}` : lane.stream;
     const thick = lane.stream === "compute" ? height : height * 0.55;
     drawn.push(svg("text", { x: lane.stream === "compute" ? 0 : 18, y: y + thick * 0.75, class: lane.stream === "compute" ? null : "faint" }, name));
     if (lane.stream === "compute") drawn.push(svg("rect", { x: left, y, width: width - left, height: thick, fill: colour("idle") }));
     for (const [start, end, activity, what, events, text] of lane.spans) {
       if (end < from || start > to) continue;
       const [a, b] = [x(Math.max(start, from)), x(Math.min(end, to))];
-      const words = `GPU ${ranges(lane.ranks)}, ${activity === "waiting" ? `waits for ${what}` : what}: ${text}`;
+      const words = `${who} ${ranges(lane.ranks)}, ${activity === "waiting" ? `waits for ${what}` : what}: ${text}`;
       drawn.push(svg("rect", { x: a, y, width: Math.max(b - a, 0.3), height: thick, fill: colour(activity), onmouseenter: () => hover(words) }, title(words)));
       if (b - a > 14 && lane.stream === "compute") drawn.push(svg("text", { x: (a + b) / 2, y: y + thick * 0.75, "text-anchor": "middle", fill: inkOn(activity), "pointer-events": "none", class: "mark" }, letter(activity)));
     }

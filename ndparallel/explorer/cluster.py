@@ -1,0 +1,315 @@
+"""The screen "Cluster": one plan of a real model on real GPUs, what it costs, and what would change it.
+
+Idea   The set-up is a command line of `ndparallel plan`, read by its own parser; the prediction, its
+       sentences and the launch scripts are the command's. The search has a process of its own (finding.py).
+Limit  A config.json travels in the page's address, so that a link restores it: MOST_CONFIG characters.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from gpu import si
+from ndparallel.base.errors import UserError
+from ndparallel.base.options import Parser
+from ndparallel.explorer.lanes import lanes
+from ndparallel.explorer.setup import Knob, checked, command, stops, words
+from ndparallel.hardware.accelerator import data_sheets
+from ndparallel.launch_flags.frameworks import FRAMEWORKS
+from ndparallel.model.costs import RECOMPUTE
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.describe import headline, parts, plan_words, sentences
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import DTYPES
+from ndparallel.planner.memory.total import KINDS, StageMemory
+from ndparallel.planner.models.huggingface import shape_of
+from ndparallel.planner.models.presets import presets
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.options import (
+    add_job_options,
+    add_plan_options,
+    job_and_plan,
+    job_from,
+    with_defaults,
+)
+from ndparallel.planner.picture import some, timeline_of
+from ndparallel.planner.prediction import Prediction, predict
+from ndparallel.planner.software import STACKS
+from ndparallel.search.search import MOST, MOST_GPUS
+from ndparallel.search.what_if import Variant, what_if
+
+PROGRAM = "ndparallel plan"
+JOB, PLAN, CHANGE = "the job", "the plan", "what if"
+DROPPED, MOST_CONFIG = "config.json", 20_000
+TOKENS = 1e12
+DEGREES = (1, 2, 4, 8, 16, 32, 64)
+CHANGES = (
+    "nothing",
+    "bandwidth_across*2",
+    "bandwidth_across/2",
+    "bandwidth_inside*2",
+    "latency_across=0",
+    "memory_bandwidth*2",
+    "peak*2",
+    "sequence*2",
+    "global_batch*2",
+    "gpus*2",
+)
+THE_JOB = (
+    Knob("model", "--model", tuple(presets()), "llama-3-70b", "a preset, or a config.json dropped in", JOB),
+    Knob("hardware", "--hardware", tuple(data_sheets()), "h100", "the GPU and its links", JOB, usual="h100"),
+    Knob("gpus", "--gpus", (), 512, "GPUs in all", JOB, most=MOST_GPUS),
+    Knob("global_batch", "--global-batch", (), 512, "sequences in a step", JOB, most=MOST),
+    Knob("sequence", "--sequence", (), 8192, "tokens in a sequence", JOB, usual=4096, most=MOST),
+    Knob("dtype", "--dtype", DTYPES, "bf16", "of the layers' matmuls", JOB, usual="bf16"),
+    Knob("software", "--software", ("usual", *STACKS), "usual", "what runs it", JOB, usual="usual"),
+)
+THE_PLAN = (
+    Knob("tp", "--tp", DEGREES[:5], 8, "tensor parallel", PLAN, most=1024),
+    Knob("pp", "--pp", DEGREES, 4, "pipeline parallel", PLAN, usual=1, most=1024),
+    Knob("cp", "--cp", DEGREES, 1, "context parallel", PLAN, usual=1, most=1024),
+    Knob("ep", "--ep", DEGREES, 1, "expert parallel", PLAN, usual=1, most=1024),
+    Knob("zero", "--zero", (0, 1, 2, 3), 1, "what data parallelism shards; 3 is FSDP", PLAN, usual=0),
+    Knob(
+        "sequence_parallel",
+        "",
+        ("usual", "--sequence-parallel", "--no-sequence-parallel"),
+        "usual",
+        "norms and residuals are cut beside tp",
+        PLAN,
+        usual="usual",
+    ),
+    Knob(
+        "micro_batch",
+        "--micro-batch",
+        DEGREES[:5],
+        1,
+        "sequences in a microbatch",
+        PLAN,
+        usual=1,
+        most=4096,
+    ),
+    Knob("schedule", "--schedule", tuple(RECIPES), "1f1b", "of the pipeline", PLAN, usual="1f1b"),
+    Knob(
+        "chunks",
+        "--chunks",
+        (0, 1, 2, 4, 5, 8),
+        0,
+        "stages of a GPU; 0 is as many as usual",
+        PLAN,
+        usual=0,
+        most=1024,
+    ),
+    Knob(
+        "recompute",
+        "--recompute",
+        RECOMPUTE,
+        "none",
+        "what runs again in the backward pass",
+        PLAN,
+        usual="none",
+    ),
+)
+KNOBS = (
+    *THE_JOB,
+    *THE_PLAN,
+    Knob(
+        "what_if",
+        "--what-if",
+        CHANGES,
+        CHANGES[0],
+        "one thing more, and all else stays",
+        CHANGE,
+        usual=CHANGES[0],
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the page asks: the knobs as they may be set here, where they stand, and a model that was dropped
+    in."""
+
+    knobs: Sequence[Knob]
+    setup: dict[str, Any]
+    model: ModelShape | None
+
+    @property
+    def job(self) -> TrainingJob:
+        """The job alone, for a search. Raises UserError where there is none."""
+        return job_from(self.arguments(THE_JOB, self.setup))
+
+    def command(self, knobs: Sequence[Knob], *more: str) -> str:
+        return " ".join([command(PROGRAM, knobs, self.setup), *more])
+
+    def job_and_plan(self, setup: Mapping[str, Any]) -> tuple[TrainingJob, Plan]:
+        """Raises UserError as the command does."""
+        return job_and_plan(self.arguments(KNOBS[:-1], setup))
+
+    def arguments(self, knobs: Sequence[Knob], setup: Mapping[str, Any]) -> argparse.Namespace:
+        given = with_defaults(parser().parse_args(words(knobs, setup)))
+        return argparse.Namespace(**vars(given) | ({"model": self.model} if self.model else {}))
+
+    def refusal(self, setup: Mapping[str, Any]) -> str:
+        """Say why a plan cannot be; nothing where it can."""
+        try:
+            self.changed(*self.job_and_plan(setup), setup["what_if"])
+        except UserError as error:
+            return str(error)
+        return ""
+
+    def changed(self, job: TrainingJob, plan: Plan, change: str) -> tuple[TrainingJob, Plan]:
+        """Return the same degrees after a change; more GPUs are more data parallelism."""
+        if change == CHANGES[0]:
+            return job, plan
+        cluster = what_if(Variant(job, int(plan.gpus)), change)
+        return cluster.job, replace(plan, dp=cluster.gpus // int(plan.gpus // plan.dp))
+
+
+@cache
+def parser() -> Parser:
+    parser = Parser(prog=PROGRAM)
+    add_job_options(parser)
+    add_plan_options(parser)
+    return parser
+
+
+def question_of(given: Mapping[str, Any]) -> Question:
+    """Check what the page sent. Raises UserError for a value that cannot be set, or a config.json that is
+    none."""
+    text = str(given.get("config", ""))
+    setup = {name: value for name, value in given.items() if name != "config"}
+    knobs = list(KNOBS)
+    if text:
+        knobs[0] = replace(knobs[0], stops=(*knobs[0].stops, DROPPED))
+    found = checked(knobs, setup)
+    return Question(knobs, found, model_in(text) if found["model"] == DROPPED else None)
+
+
+def model_in(text: str) -> ModelShape:
+    if len(text) > MOST_CONFIG:
+        raise UserError(f"this {DROPPED} has {len(text):,} characters; at most {MOST_CONFIG:,} are read.")
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"this {DROPPED} is not JSON.") from None
+    if not isinstance(entries, dict):
+        raise UserError(f"this {DROPPED} is no object with keys.")
+    try:
+        return shape_of(entries, DROPPED, DROPPED)
+    except UserError as error:
+        raise UserError(f"{DROPPED}: {error}") from None
+
+
+def answer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Predict one plan. What cannot be says why, and shows what else could be set."""
+    asked = question_of(given)
+    head = {
+        "command": asked.command(KNOBS),
+        "search": asked.command(THE_JOB),
+        "knobs": list(stops(asked.knobs, asked.setup, asked.refusal)),
+    }
+    if reason := asked.refusal(asked.setup):
+        return head | {"reason": reason}
+    job, plan = asked.job_and_plan(asked.setup)
+    found = predict(job, plan)
+    return head | {
+        "row": found.as_dict() | {"days": found.days(TOKENS), "tokens": TOKENS},
+        "cells": cells(found),
+        "headline": f"{job.shape.name}: {headline(found)}",
+        "parts": [part_of(found, name, seconds) for name, seconds in parts(found)],
+        "memory": memory(found),
+        "remarks": [*sentences(found, TOKENS), *job.shape.notes],
+        "timeline": lanes(timeline_of(found), "rank" if found.plan.pp > 1 else "GPU"),
+        "what_if": change_of(asked, found),
+        "launch": {name: launch(name, asked, found) for name in FRAMEWORKS},
+    }
+
+
+def cells(found: Prediction) -> dict[str, str]:
+    """Return the prediction in a few numbers, as the page shows them."""
+    return {
+        "step": si(found.seconds, "s"),
+        "error to expect": f"±{found.error_bar.fraction:.0%}",
+        "tokens/s/GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
+        "MFU": f"{found.mfu:.1%}",
+        "fullest GPU": si(float(found.fullest.total), "B"),
+        f"{TOKENS:.0e} tokens".replace("e+", "e"): f"{found.days(TOKENS):.3g} days",
+    }
+
+
+def part_of(found: Prediction, name: str, seconds: float) -> dict[str, Any]:
+    return {"name": name, "seconds": seconds, "text": f"{si(seconds, 's')}, {seconds / found.seconds:.1%}"}
+
+
+def memory(found: Prediction) -> dict[str, Any]:
+    """Return what a GPU of every pipeline rank holds at its peak; of a long pipeline, of some ranks."""
+    limit = found.job.hardware.memory_bytes
+    return {
+        "limit_bytes": limit,
+        "limit": si(limit, "B"),
+        "kinds": KINDS,
+        "ranks": [rank_memory(rank, found.memory[rank]) for rank in some(len(found.memory))],
+    }
+
+
+def rank_memory(rank: int, held: StageMemory) -> dict[str, Any]:
+    by_kind = [float(getattr(held, kind)) for kind in KINDS]
+    return {
+        "rank": rank,
+        "total": si(float(held.total), "B"),
+        "by_kind": by_kind,
+        "text": [f"{kind} {si(each, 'B')}" for kind, each in zip(KINDS, by_kind) if each],
+    }
+
+
+def change_of(asked: Question, found: Prediction) -> dict[str, Any] | None:
+    """Return the same plan after the change that was asked for, and by how much it is slower or faster."""
+    change = asked.setup["what_if"]
+    if change == CHANGES[0]:
+        return None
+    now = predict(*asked.changed(found.job, found.plan, change))
+    return {
+        "change": change,
+        "row": now.as_dict(),
+        "cells": cells(now),
+        "text": f"{change}: {si(now.seconds, 's')}, {now.seconds / found.seconds - 1:+.1%}. "
+        f"{plan_words(now.plan)}",
+    }
+
+
+def launch(name: str, asked: Question, found: Prediction) -> dict[str, str]:
+    """Return a framework's launch script, and the command that prints it; or why it has none."""
+    framework = FRAMEWORKS[name]
+    job = found.job if asked.setup["software"] != "usual" else framework.priced(found.job)
+    head = {"title": framework.release, "command": asked.command(KNOBS[:-1], "--emit", name)}
+    try:
+        return head | {"text": framework.emit(job, found.plan)}
+    except UserError as error:
+        return head | {"reason": str(error)}
+
+
+# ---------------------------------------------------------------------------------------------- plans found
+
+
+def knobs_of(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+    """Return where the knobs of a plan stand."""
+    usual_parallel = job.stack.sequence_parallel and plan.tp > 1
+    values = {name: getattr(plan, name) for name in ("schedule", "recompute")} | {
+        name: int(getattr(plan, name)) for name in ("tp", "pp", "cp", "ep", "zero", "micro_batch")
+    }
+    chunked = plan.pp > 1 and plan.chunks != RECIPES[plan.schedule].default_chunks
+    words = "--sequence-parallel" if plan.sequence_parallel else "--no-sequence-parallel"
+    return values | {
+        "chunks": int(plan.chunks) * chunked,
+        "sequence_parallel": "usual" if bool(plan.sequence_parallel) == usual_parallel else words,
+    }
+
+
+def rows_of(found: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+    """Yield plans that were found: in words, in numbers, and as the knobs that show them."""
+    for each in found:
+        yield {"plan": plan_words(each.plan), "cells": cells(each), "setup": knobs_of(each.job, each.plan)}

@@ -1,0 +1,133 @@
+// "Cluster": one plan of a real model on real GPUs; what would change it, and the plans that a search finds.
+
+const MOST_CONFIG = 20_000; // characters: the address holds them
+const found = {}; // by the search's command: what it found
+let search = null; // the one that runs: its command, and how far it is
+
+async function showCluster(screen, setup) {
+  const { config, ...knobs } = setup;
+  const answer = await ask("cluster", { ...typed(knobs), ...(config ? { config } : {}) });
+  if (!answer) return;
+  if (answer.error) return say(answer.error);
+  say(answer.reason || "");
+  showCommand(answer.command);
+  if (search && search.command !== answer.search) endSearch();
+  const right = answer.row ? element("section", { "aria-label": "one training step" }, prediction(answer)) : element("p", { class: "reason" }, answer.reason);
+  keepFocus(() => screen.replaceChildren(element("div", { class: "columns" },
+    controls("cluster", answer.knobs, setup, answer, drop(setup)),
+    element("section", {}, right, element("section", { id: "plans", "aria-label": "the search" }), answer.row ? launchScripts(answer) : null))));
+  showPlans(answer.search, setup);
+}
+
+function prediction(answer) {
+  const change = answer.what_if ? element("p", { class: "reason" }, `what if ${answer.what_if.text}`) : null;
+  return [element("p", {}, answer.headline),
+    numbers("cluster", answer, Object.keys(answer.cells).map((name) => [name, name])),
+    change,
+    element("div", { class: "boards" },
+      element("section", {}, element("h2", {}, "Where the step goes"), stepBars("cluster", answer)),
+      element("section", {}, element("h2", {}, "What a GPU of each pipeline rank holds"), memoryBars(answer.memory), legend(answer.memory.kinds.map((kind) => `memory ${kind}`)))),
+    answer.remarks.map((words) => element("p", {}, words)),
+    element("section", {}, element("h2", {}, answer.timeline.name), element("div", { class: "scroll" }, savable("timeline", timelinePicture(answer, { height: 16, memory: false }))), activities(answer))];
+}
+
+// A bar for every pipeline rank, against what the GPU has.
+function memoryBars({ ranks, kinds, limit, limit_bytes }) {
+  const left = 62, width = 560, tall = Math.min(30, 120 / ranks.length + 12), most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind)));
+  const x = (bytes) => left + (bytes / most) * (width - left - 70);
+  const bars = ranks.map(({ rank, by_kind, total, text }, at) => {
+    let below = 0;
+    const parts = by_kind.map((bytes, kind) => svg("rect", { x: x(below), y: at * tall + 14, width: x((below += bytes)) - x(below - bytes), height: tall - 5, fill: colour(`memory ${kinds[kind]}`) }, title(`${kinds[kind]}`)));
+    return svg("g", {}, svg("text", { x: 0, y: at * tall + 14 + tall / 2 }, `rank ${rank}`), parts, svg("text", { x: x(below) + 5, y: at * tall + 14 + tall / 2, class: below > limit_bytes ? null : "faint" }, total), title(text.join(", ")));
+  });
+  const end = ranks.length * tall + 16;
+  return savable("memory", svg("svg", { viewBox: `0 0 ${width} ${end + 4}`, role: "img", "aria-label": ranks.map(({ rank, total, text }) => `pipeline rank ${rank} holds ${total}: ${text.join(", ")}`).join("; ") },
+    bars, svg("line", { x1: x(limit_bytes), x2: x(limit_bytes), y1: 12, y2: end, stroke: "var(--ink)", "stroke-dasharray": "4 3" }), svg("text", { x: x(limit_bytes), y: 9, "text-anchor": "end", class: "faint" }, `the GPU has ${limit}`)));
+}
+
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+// ------------------------------------------------------------------------------------------- a model of one's own
+
+function drop(setup) {
+  const input = element("input", { type: "file", id: "config", accept: ".json,application/json", onchange: (event) => readConfig(event.target.files[0], setup) });
+  return element("label", { class: "knob" }, element("span", { class: "what" }, "a model's config.json: choose it, or drop it on this page"), input);
+}
+
+async function readConfig(file, setup) {
+  if (!file) return;
+  try {
+    const config = JSON.stringify(JSON.parse(await file.text()));
+    if (config.length > MOST_CONFIG) return say(`${file.name} has ${config.length} characters, and an address holds ${MOST_CONFIG}.`);
+    go("cluster", { ...setup, config, model: "config.json" });
+  } catch {
+    say(`${file.name} is not JSON.`);
+  }
+}
+
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  if (read().screen === "cluster") readConfig(event.dataTransfer.files[0], read().setup);
+});
+
+// ------------------------------------------------------------------------------------------------- the search
+
+async function beginSearch(command, { config, ...setup }) {
+  search = { command, running: "starting", share: null };
+  showPlans(command, setup);
+  const first = await ask("find", { do: "begin", ...typed(setup), ...(config ? { config } : {}) }, false);
+  lookAgain(command, first, setup);
+}
+
+async function lookAgain(command, answer, setup) {
+  if (!answer || search?.command !== command) return;
+  if ("running" in answer) {
+    search = { command, ...answer };
+    setTimeout(async () => { if (search?.command === command) lookAgain(command, await ask("find", { do: "look" }, false), setup); }, 250);
+  } else {
+    search = null;
+    found[command] = answer;
+  }
+  showPlans(command, read().setup);
+}
+
+function endSearch() {
+  search = null;
+  ask("find", { do: "end" }, false);
+}
+
+function showPlans(command, setup) {
+  const place = document.getElementById("plans");
+  if (!place) return;
+  keepFocus(() => place.replaceChildren(element("h2", {}, "The best plans for this job"), ...plans(command, setup)));
+}
+
+function plans(command, setup) {
+  if (search?.command === command) {
+    const bar = element("progress", { "aria-label": "the search", ...(search.share == null ? {} : { value: search.share, max: 1 }) });
+    return [element("p", {}, bar, " ", search.running), element("button", { type: "button", class: "plain", id: "end-search", onclick: () => { endSearch(); showPlans(command, setup); } }, "end the search")];
+  }
+  const begin = element("button", { type: "button", class: "plain", id: "search", onclick: () => beginSearch(command, read().setup) }, "search all legal plans");
+  const answer = found[command];
+  if (!answer) return [begin];
+  if (!answer.plans) return [element("p", { class: "reason" }, answer.reason || answer.error), begin];
+  return [planTable(answer.plans, setup), element("p", { class: "what" }, answer.certainty), element("p", { class: "what" }, "The same from ", element("code", {}, answer.command))];
+}
+
+function planTable(rows, setup) {
+  const names = Object.keys(rows[0].cells);
+  const line = ({ plan, cells, setup: knobs, remark }, at) => element("tr", {},
+    element("td", {}, plan, remark ? element("strong", {}, ` ${remark}`) : null), names.map((name) => element("td", {}, cells[name])),
+    element("td", {}, element("button", { type: "button", class: "plain", id: `plan-${at}`, "aria-label": `show ${plan}`, onclick: () => go("cluster", { ...setup, ...knobs }) }, "show")));
+  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["plan", ...names].map((name) => element("th", {}, name)), element("td", {}))), element("tbody", {}, rows.map(line))));
+}
+
+// ---------------------------------------------------------------------------------------------- launch scripts
+
+function launchScripts(answer) {
+  const script = ([name, { title: words, command, text, reason }]) => element("details", { id: `launch-${name}` }, element("summary", {}, words),
+    reason ? element("p", { class: "reason" }, reason) : [element("p", {}, element("code", {}, command)), element("pre", { tabindex: 0 }, text),
+      element("button", { type: "button", class: "plain", onclick: () => copy(text) }, "copy the script")]);
+  return element("section", {}, element("h2", {}, "Start it"), Object.entries(answer.launch).map(script));
+}
