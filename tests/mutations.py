@@ -72,7 +72,11 @@ ROOMS = {
         ["tests/collective", "tests/ladder/test_rung2_seconds.py"],
     ),
     "memory": Room(
-        ["ndparallel/planner/memory/total.py"],
+        [
+            "ndparallel/planner/memory/total.py",
+            "ndparallel/planner/memory/states.py",
+            "ndparallel/planner/layers/kept.py",
+        ],
         [
             "tests/planner/test_memory.py",
             "tests/planner/test_memory_by_hand.py",

@@ -28,11 +28,12 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FLOORS_OF_ROOM = {
     "planner": [
         {"numbers", "software", "models", "token_counts", "goodput"},
+        {"adapters"},
         {"job"},
         {"groups", "stages", "error_bar", "plan_name"},
         {"layers"},
         {"step"},
-        {"memory", "legality"},
+        {"memory", "legality", "state_options"},
         {"lesson_runs"},
         {"prediction", "options"},
         {"imbalance", "picture"},

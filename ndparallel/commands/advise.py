@@ -9,6 +9,7 @@ Idea   The decision tree that circulates is followed step by step, with this job
 import argparse
 
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
+from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.search.advice import Advice, advise
@@ -17,6 +18,7 @@ from ndparallel.search.tables import certainty, effort_words, ranking, with_word
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
+    add_state_options(parser)
     output = parser.add_argument_group("the answer")
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 

@@ -17,6 +17,7 @@ from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
+from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -28,6 +29,7 @@ UNITS = ("dense", "experts", "embedding", "head")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
+    add_state_options(parser)
     add_plan_options(parser)
     output = parser.add_argument_group("the answer")
     output.add_argument(

@@ -16,11 +16,18 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.options import add_launch_options, script_given
-from ndparallel.planner.options import add_job_options, add_plan_options, plan_options_given, with_defaults
+from ndparallel.planner.options import (
+    add_job_options,
+    add_plan_options,
+    plan_options_given,
+    with_defaults,
+)
+from ndparallel.planner.state_options import add_state_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
+    add_state_options(parser)
     add_plan_options(parser)
     add_search_options(parser)
     output = parser.add_argument_group("the answer")

@@ -42,6 +42,9 @@ MEMORY_FRACTION = 0.75
 # NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100, 40.1 of 50 on B200): src/graph/topo.h
 INSIDE_FRACTION = 0.8
 ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and between switches
+# of the link to the host: nvbandwidth gives 24.8 of 32 GB/s on eight A100s, pinned memory
+# (forums.developer.nvidia.com/t/352186)
+HOST_FRACTION = 0.775
 # from the end of one kernel to the start of the next, ramps included: fitted with it
 KERNEL_OVERHEAD_SECONDS = 5e-6
 # one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
@@ -78,6 +81,7 @@ class Accelerator(Hardware):
     efficiency: Curve = ()
     description: str = ""
     gpus_per_host: int = 0  # where a node, one NVLink, is of several hosts; 0 where it is one
+    host_bytes_per_second: float = 0.0  # each way between the GPU and its host's memory; 0: not known
 
     def rate(self, operation: Operation):
         """Return the FLOP/s that an operation achieves: its dtype's peak, times the matmul fraction, times
@@ -139,6 +143,17 @@ def host_size(hardware: Hardware) -> int:
     return getattr(hardware, "gpus_per_host", 0) or hardware.gpus_per_node
 
 
+def host_bandwidth(hardware: Hardware) -> float:
+    """Return the bytes a second between a GPU and its host's memory. Raises UserError where they are not
+    known."""
+    if found := getattr(hardware, "host_bytes_per_second", 0.0):
+        return found
+    raise UserError(
+        f"{hardware.name} does not say how fast its link to the host is, which offloading needs: give "
+        'bandwidth_host in its file, as "32 GB/s".'
+    )
+
+
 @cache
 def data_sheets() -> dict[str, dict[str, Any]]:
     """Return the tables of `presets.toml` by name, each with the figures of the one that it is based on."""
@@ -186,6 +201,7 @@ QUANTITIES = {
     "memory_bandwidth": "bytes per second",
     "bandwidth_inside": "bytes per second",
     "bandwidth_across": "bytes per second",
+    "bandwidth_host": "bytes per second",
     "latency_inside": "seconds",
     "latency_across": "seconds",
     "kernel_overhead": "seconds",
@@ -200,6 +216,7 @@ OPTIONAL: dict[str, Any] = {
     "latency_across": LATENCY_ACROSS_SECONDS,
     "kernel_overhead": KERNEL_OVERHEAD_SECONDS,
     "power_limit": None,
+    "bandwidth_host": None,
     "gpus_per_host": None,
     "joules_per_flop": None,
     "attention": {},
@@ -238,6 +255,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
         inside=Link(value["latency_inside"], value["bandwidth_inside"] * INSIDE_FRACTION),
         across=Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION),
+        host_bytes_per_second=(value["bandwidth_host"] or 0.0) * HOST_FRACTION,
     )
 
 

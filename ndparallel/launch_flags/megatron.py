@@ -20,6 +20,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
 from ndparallel.pipeline.catalog import RECIPES, names_in
+from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
@@ -276,8 +277,8 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
             "shorten the sequence",
         )
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
-    if job.half:
-        raise cannot("an optimizer that keeps everything in 16 bits")
+    if words := state_words(job):
+        raise cannot(" or ".join(words))
     yield chosen("dtype", job.dtype, fields.DTYPES)
     yield chosen("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none

@@ -11,6 +11,7 @@ Glossary
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import in_docstring
@@ -18,6 +19,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
 from ndparallel.pipeline.catalog import default_schedule, names_in
+from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
@@ -145,6 +147,8 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def refuse_details(job: TrainingJob, plan: Plan) -> None:
     """Raise UserError for what only Megatron has a switch for."""
+    if words := state_words(replace(job, half=False)):
+        raise cannot(" or ".join(words), "leave that out")
     if plan.recompute == "full" and plan.recompute_layers:
         raise cannot(
             f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"

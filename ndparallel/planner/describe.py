@@ -16,7 +16,7 @@ WORDS = {
     "bubble": "bubble",
     "imbalance": "stage imbalance",
     "optimizer": "optimizer",
-} | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp")}
+} | {group: f"exposed {group}" for group in ("tp", "cp", "ep", "dp", "pp", "host")}
 
 FOLDED = (
     "EP{plan.ep} does not divide DP{plan.dp}: experts are spread over tensor- and context-parallel ranks too "
@@ -57,6 +57,20 @@ def unusual_words(job: TrainingJob, plan: Plan) -> list[str]:
         f"the busiest rank's experts with {imbalance:g} times the mean's rows": imbalance > 1,
         f"capacity factor {job.capacity_factor or 0:g}": job.capacity_factor,
         "keys and values gathered": plan.cp > 1 and job.stack.cp_gathers,
+    }
+    return [*(word for word, holds in words.items() if holds), *state_words(job)]
+
+
+def state_words(job: TrainingJob) -> list[str]:
+    """What is trained and how it is kept, where that is not as usual."""
+    lora = job.adapters
+    rank = lora.rank if lora else 0
+    words = {
+        f"{'QLoRA' if lora and lora.quantized else 'LoRA'} of rank {rank}": lora,
+        f"on {', '.join(lora.matrices) if lora else ''}": lora and lora.matrices,
+        "all states in 16 bits": job.half,
+        f"moments in {job.moments.replace('8bit', '8 bits')}": job.moments != "fp32",
+        f"{' and '.join(job.offload)} on the host": job.offload,
     }
     return [word for word, holds in words.items() if holds]
 
@@ -123,12 +137,13 @@ def sentences(found: Prediction, tokens: float) -> list[str]:
     )
     kind, lost = bound(found)
     whose = f"rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
+    model = "frozen" if found.job.adapters else "mfu"
     return [
         f"A step takes {si(found.seconds, 's')} {found.error_bar.sentence}",
         f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} "
         "TFLOP/s per GPU; "
         f"{tokens:.3g} tokens take {found.days(tokens):.3g} days.",
-        f"MFU {found.mfu:.1%}: {DEFINITIONS['mfu']}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
+        f"MFU {found.mfu:.1%}: {DEFINITIONS[model]}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
         *imbalance_sentences(found),
         *shared_ports(found),

@@ -23,16 +23,22 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.actions import Layout
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.recipe import Recipe
+from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.numbers import smaller
 from ndparallel.planner.software import Stack
 from ndparallel.planner.token_counts import TokenCounts
 
+# bytes of each of the optimizer's moments; 8bit: bitsandbytes', with a float32 for every block of 256
+# (Dettmers et al. 2110.02861, section 2)
+MOMENTS = {"fp32": 4, "bf16": 2, "8bit": 1 + 4 / 256}
+OFFLOADS = ("optimizer", "activations")
+
 
 @dataclass(frozen=True)
 class TrainingJob:
     """What is trained, on what, with what. `global_batch` in sequences; `half` keeps weights, gradients and
-    optimizer in 16 bits."""
+    optimizer in 16 bits; `offload` names what is kept on the host, out of OFFLOADS."""
 
     shape: ModelShape
     hardware: Hardware
@@ -45,12 +51,23 @@ class TrainingJob:
     # an expert takes so many times its even share, and drops the rest; None: it takes all
     capacity_factor: float | None = None
     token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
+    moments: str = "fp32"  # of the optimizer, out of MOMENTS
+    offload: tuple[str, ...] = ()
+    adapters: Adapters | None = None  # which alone are trained
 
     def __post_init__(self) -> None:
         if self.token_counts and not self.stack.executed:
             raise UserError(
                 f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance."
             )
+
+    @property
+    def gradient_bytes(self) -> int:
+        return 2 if self.half else self.stack.gradient_bytes
+
+    @property
+    def moment_bytes(self) -> float:
+        return MOMENTS["bf16" if self.half and self.moments == "fp32" else self.moments]
 
     @property
     def busiest(self) -> float:
@@ -77,6 +94,7 @@ class Share:
     received: Any = 1.0
     linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
     dtype: str = "bfloat16"
+    adapters: Adapters | None = None
 
     @cached_property
     def rows(self):
@@ -143,4 +161,5 @@ class Plan:
             received,
             linear_dtype="float8" if job.dtype == "fp8" else dtype,
             dtype=dtype,
+            adapters=job.adapters,
         )

@@ -20,6 +20,7 @@ from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.plan_name import options_named
 from ndparallel.planner.software import MODULES, STACKS, Stack, find_stack
+from ndparallel.planner.state_options import STATE_DEFAULTS, states_from
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
     "layers": ("--num-layers", "layers"),
@@ -50,6 +51,7 @@ JOB_DEFAULTS: dict[str, Any] = {
     "context_parallel": VARIANTS[0],
     "cp_comm_type": None,
     "overlap": None,
+    **STATE_DEFAULTS,
 }
 PLAN_DEFAULTS: dict[str, Any] = {
     "tp": 1,
@@ -246,7 +248,12 @@ def job_from(arguments: argparse.Namespace) -> TrainingJob:
         arguments.sequence,
         arguments.global_batch,
     )
-    return replace(job, dtype=arguments.dtype, **routing_from(arguments, job.shape))
+    return replace(
+        job,
+        dtype=arguments.dtype,
+        **routing_from(arguments, job.shape),
+        **states_from(arguments, job),
+    )
 
 
 def check_given(arguments: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
 
+ENDS = ("embedding", "head")
 KEPT = " kept"  # of a layer that is not recomputed while others are
 
 
@@ -44,9 +45,26 @@ def kinds_by_stage(
     return tuple(map(tuple, kinds))
 
 
+def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
+    """Parameters of one unit on a GPU that have gradients: all, or those of adapters."""
+    shape, adapters, kind = job.shape, job.adapters, kind.removesuffix(KEPT)
+    if adapters is None:
+        return elements_of(job, plan, kind)
+    if kind in ENDS:
+        return 0.0, 0.0
+    attention = adapters.elements(shape, shape.attention(), plan.tp)
+    if kind == "dense":
+        return attention + adapters.elements(shape, shape.mlp(shape.ffn), plan.tp), 0.0
+    some = shape.experts
+    assert some
+    beside = shape.mlp(some.shared_experts * some.shared_ffn) if some.shared_experts else ()
+    own = adapters.elements(shape, shape.mlp(some.ffn), 1)
+    return attention + adapters.elements(shape, beside, plan.tp), some.experts * own / plan.ep
+
+
 def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
-    """Parameters of one unit on a GPU: (all but experts, experts). A tied head on a stage of its own holds a
-    copy of the table."""
+    """Parameters of one unit on a GPU, in numbers of 16 bits: (all but experts, experts). A tied head on a
+    stage of its own holds a copy of the table."""
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
@@ -57,7 +75,11 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return head_and_prediction(job, plan, head)
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
-    return cut / tp + whole, counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
+    experts = counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
+    if adapters := job.adapters:
+        share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
+        return share * cut / tp + whole + added, share * experts + own
+    return cut / tp + whole, experts
 
 
 def head_and_prediction(job: TrainingJob, plan: Plan, head: Any) -> tuple[Any, Any]:

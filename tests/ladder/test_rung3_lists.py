@@ -15,9 +15,10 @@ from gpu import Operation
 from ndparallel.hardware.pocket import POCKET as GPUS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.kept import gathered_bytes, kept_bytes, normed_bytes
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.memory.total import gathered_bytes, kept_bytes, logits_bytes, normed_bytes
+from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import POCKET
 

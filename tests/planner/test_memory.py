@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.memory.total import CONTEXT_BYTES, in_flight, kept_bytes, memory_by_rank
+from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.memory.states import CONTEXT_BYTES
+from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.prediction import peak_memory

@@ -11,6 +11,7 @@ Glossary: see `ndparallel.planner.layers.operations`.
 from gpu import Operation
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
+from ndparallel.planner.layers.frozen import FrozenLists
 from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
@@ -23,11 +24,17 @@ class LayerLists(AttentionLists, ExpertLists):
 
     def unit(self, kind: str, recompute: str) -> Layer:
         """The four lists of an embedding, dense, experts or head unit."""
+        frozen = self.frozen
         if kind == "embedding":
-            return self.embedding()
+            return frozen.embedding(self.embedding()) if frozen else self.embedding()
         if kind == "head":
-            return self.with_prediction(self.head(), recompute)
+            head = self.with_prediction(self.head(), recompute)
+            return frozen.head(head) if frozen else head
         return self.layer(kind == "experts", recompute)
+
+    @property
+    def frozen(self) -> FrozenLists | None:
+        return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
 
     def layer(self, experts: bool, recompute: str) -> Layer:
         """The four lists; `recompute` is none, selective or full."""
@@ -37,8 +44,10 @@ class LayerLists(AttentionLists, ExpertLists):
             *(self.experts_backward() if experts else self.mlp_backward()),
             *self.attention_backward(),
         ]
-        lists = (first + last, self.again(first, last, recompute), backward, self.layer_weights(experts))
-        return Layer(*map(self.with_casts, lists)) if self.share.linear_dtype == "float8" else Layer(*lists)
+        again, weights = self.again(first, last, recompute), self.layer_weights(experts)
+        lists = Layer(first + last, again, backward, weights)
+        lists = self.frozen.layer(lists) if self.frozen else lists
+        return Layer(*map(self.with_casts, lists)) if self.share.linear_dtype == "float8" else lists
 
     def layer_weights(self, experts: bool) -> list:
         first = self.weights(self.attention())

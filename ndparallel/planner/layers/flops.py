@@ -1,10 +1,10 @@
 """FLOPs of a step, by the definitions that MFU and HFU rest on.
 
 Idea   Model FLOPs are what the mathematics needs, whatever the software does: 6 for each parameter that
-       multiplies and each token, and 6 * layers * heads * (query width + value width) * sequence / 2 for
-       attention under the causal mask, less where there are windows; prediction layers count too. MFU
-       divides them by what the peaks of all GPUs could do in the step (Chowdhery et al. 2204.02311, appendix
-       B, who count no mask). HFU adds what is computed twice.
+       multiplies and each token (4 where it is frozen), and 6 * layers * heads * (query width + value width)
+       * sequence / 2 for attention under the causal mask, less where there are windows; prediction layers
+       count too. MFU divides them by what the peaks of all GPUs could do in the step (Chowdhery et al.
+       2204.02311, appendix B, who count no mask). HFU adds what is computed twice.
 Limit  Published MFUs differ by up to 2x: some count the masked half of attention, the embedding, or
        recomputation.
 """
@@ -14,12 +14,16 @@ from dataclasses import replace
 from gpu import Operation
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.stages import kinds_by_stage
+from ndparallel.planner.stages import kinds_by_stage, trained_of
 
 DEFINITIONS = {
     "mfu": (
         "model FLOPs (6 per parameter that multiplies and token, causal half of attention, no recomputation) "
         "/ (peak * GPUs * step)"
+    ),
+    "frozen": (
+        "model FLOPs (4 per frozen parameter that multiplies and token, 6 per adapter's, causal half of "
+        "attention, no recomputation) / (peak * GPUs * step)"
     ),
     "hfu": "the same with recomputation counted as often as it is done",
 }
@@ -30,11 +34,24 @@ def model_flops(job: TrainingJob) -> float:
     counted, shape = job.shape.parameters(), job.shape
     matrices = counted.active - counted.embedding + (counted.token_embedding if shape.tied_embeddings else 0)
     matrices += counted.prediction_active + shape.prediction_layers * counted.token_embedding
-    layers = shape.layers + shape.prediction_layers
+    layers, each = shape.layers + shape.prediction_layers, 4 if job.adapters else 6
     attention = 3 * layers * shape.heads * (shape.head_dim + shape.value_dim) * job.sequence
     return float(
-        job.global_batch * job.sequence * (6 * matrices + attention * shape.seen_share(job.sequence))
+        job.global_batch * job.sequence * (each * matrices + attention * shape.seen_share(job.sequence))
+    ) + adapter_flops(job)
+
+
+def adapter_flops(job: TrainingJob) -> float:
+    """FLOPs of a step in adapters, 6 for each parameter and token; of experts those that a token uses."""
+    if not job.adapters:
+        return 0.0
+    some, plan = job.shape.experts, Plan()
+    (dense, _), (shared, own) = (
+        trained_of(job, plan, kind) for kind in ("dense", "experts" if some else "dense")
     )
+    own = own * some.top_k / some.experts if some else 0.0
+    parameters = (job.shape.layers - job.shape.moe_layers) * dense + job.shape.moe_layers * (shared + own)
+    return 6 * job.global_batch * job.sequence * float(parameters)
 
 
 def recomputed_flops(job: TrainingJob, plan: Plan) -> float:

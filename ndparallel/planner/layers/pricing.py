@@ -16,13 +16,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpu import Operation
+from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.collective_time import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.numbers import larger
+from ndparallel.planner.stages import ENDS
 
 
 class UnitSeconds(NamedTuple):
@@ -66,8 +69,19 @@ class Pricing:
         if kind not in self.units:
             name, _, kept = kind.partition(" ")
             lists = self.lists.unit(name, "none" if kept else self.plan.recompute)
-            self.units[kind] = UnitSeconds(*(self.price(items) for items in lists))
+            found = UnitSeconds(*(self.price(items) for items in lists))
+            travels = "activations" in self.job.offload and name not in ENDS
+            self.units[kind] = (
+                self.with_host(found, "none" if kept else self.plan.recompute) if travels else found
+            )
         return self.units[kind]
+
+    def with_host(self, unit: UnitSeconds, recompute: str) -> UnitSeconds:
+        """A layer's passes, each no shorter than its activations are on their way to the host, or back."""
+        seconds = kept_bytes(self.lists, recompute) / host_bandwidth(self.job.hardware)
+        waits = [larger(0.0, seconds - taken.total) for taken in (unit.forward, unit.backward)]
+        forward, backward = (TimeBreakdown(host=wait) for wait in waits)
+        return unit._replace(forward=unit.forward + forward, backward_input=unit.backward_input + backward)
 
     def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""

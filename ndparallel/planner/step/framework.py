@@ -21,19 +21,21 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware, Operation
-from ndparallel.hardware.accelerator import Accelerator
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.hardware.accelerator import Accelerator, host_bandwidth, host_size
+from ndparallel.planner.job import MOMENTS, Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
-from ndparallel.planner.layers.operations import HALF, CollectiveOp
+from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.numbers import either
-from ndparallel.planner.stages import elements_of, kinds_by_stage
+from ndparallel.planner.numbers import either, smaller
+from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.streams import Item, StreamClock
 
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 SPREAD = 0.02
+# of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
+CPU_ADAM_SECONDS = 0.257e-9
 
 
 @lru_cache(maxsize=64)
@@ -89,14 +91,15 @@ class FrameworkWorkload:
 
     def make_bucket(self, kind: str) -> BucketCost:
         seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
-        weights = [seconds.backward_weight.plain]
+        trained, weights = trained_of(self.job, self.plan, kind), [seconds.backward_weight.plain]
         unit = UnitCost([seconds.forward.plain], [seconds.backward.plain], weights, elements)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
-            "gradients", "reduce_scatter" if sharded else "all_reduce", elements, self.gradient_bytes
+            "gradients", "reduce_scatter" if sharded else "all_reduce", trained, self.job.gradient_bytes
         )
+        whole = elements if self.plan.zero == 3 else trained
         return BucketCost(
-            [unit], reduce, self.exchanges("weights", "all_gather", elements, HALF) if sharded else []
+            [unit], reduce, self.exchanges("weights", "all_gather", whole, HALF) if sharded else []
         )
 
     def exchanges(
@@ -115,10 +118,6 @@ class FrameworkWorkload:
         if isinstance(experts, np.ndarray) or experts:
             named.append(CollectiveOp(f"{name} of experts", collective, "experts_dp", experts * size))
         return named
-
-    @property
-    def gradient_bytes(self) -> int:
-        return HALF if self.job.half else self.job.stack.gradient_bytes
 
     # ---- the pipeline
 
@@ -170,27 +169,51 @@ class FrameworkWorkload:
         """A table that is embedding and head: where they are on two ranks, the sum of its gradients."""
         kinds = {kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]}
         return (
-            [tied_sum(self.pricing)]
-            if self.job.shape.tied_embeddings and ("embedding" in kinds) != ("head" in kinds)
-            else []
+            [tied_sum(self.pricing)] if tied(self.job) and ("embedding" in kinds) != ("head" in kinds) else []
         )
 
     def optimizer(self, rank: int) -> list[Item]:
         """The optimizer's step of what the rank owns of all its stages."""
+        return [TimeBreakdown(optimizer=optimizer_seconds(self.pricing, *self.trained(rank)))]
+
+    def trained(self, rank: int) -> tuple[Any, Any]:
+        """Parameters of the rank that have gradients."""
         counts = Counter(kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage])
-        elements = [elements_of(self.job, self.plan, kind) for kind in counts]
+        elements = [trained_of(self.job, self.plan, kind) for kind in counts]
         shared, experts = (
             sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements)
         )
-        return [optimizer_step(self.pricing, shared, experts)]
+        return shared, experts
 
 
-def optimizer_step(pricing: Pricing, shared, experts) -> Operation:
-    """Price the step of these parameters, or of the rank's share of them."""
+def optimizer_seconds(pricing: Pricing, shared, experts):
+    """Seconds of the step of these parameters, or of the rank's share of them. On the host it comes between
+    gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
+    job, mine = pricing.job, owned(pricing, shared, experts)
+    if "optimizer" not in job.offload:
+        return pricing.seconds(optimizer_step(job, mine))
+    on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
+    return (
+        mine * (job.gradient_bytes + HALF) / host_bandwidth(job.hardware) + mine * on_host * CPU_ADAM_SECONDS
+    )
+
+
+def optimizer_step(job: TrainingJob, mine) -> Operation:
+    """Every moment is read and written once."""
+    less = 4 * (SINGLE - MOMENTS[job.moments])
+    return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * (job.stack.optimizer_bytes - less))
+
+
+def owned(pricing: Pricing, shared, experts):
+    """The rank's share of these parameters."""
     groups, sharded = pricing.groups, pricing.plan.zero > 0
     owners = groups.shards.ranks if pricing.plan.zero == 3 else groups.dp.ranks
-    mine = shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
-    return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * pricing.job.stack.optimizer_bytes)
+    return shared / (owners if sharded else 1) + experts / (groups.experts_dp.ranks if sharded else 1)
+
+
+def tied(job: TrainingJob) -> bool:
+    """Whether a table is embedding and head, and is trained."""
+    return job.shape.tied_embeddings and not job.adapters
 
 
 def tied_sum(pricing: Pricing) -> CollectiveOp:
@@ -198,12 +221,7 @@ def tied_sum(pricing: Pricing) -> CollectiveOp:
     (megatron/core/distributed/finalize_model_grads.py)."""
     job, owners = pricing.job, pricing.groups.shards.ranks if pricing.plan.zero == 3 else 1
     mine = job.shape.parameters().token_embedding / pricing.plan.tp / owners
-    return CollectiveOp(
-        "gradients of both ends",
-        "all_reduce",
-        "ends",
-        mine * (HALF if job.half else job.stack.gradient_bytes),
-    )
+    return CollectiveOp("gradients of both ends", "all_reduce", "ends", mine * job.gradient_bytes)
 
 
 def message_seconds(pricing: Pricing) -> tuple[Any, Any]:

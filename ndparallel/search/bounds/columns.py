@@ -29,20 +29,17 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing
-from ndparallel.planner.memory.total import (
-    fsdp_states,
-    kept_bytes,
-    logits_bytes,
-    plain_states,
-    prediction_bytes,
-)
-from ndparallel.planner.stages import elements_of
+from ndparallel.planner.memory.states import fsdp_states, plain_states
+from ndparallel.planner.memory.total import logits_bytes
+from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.planner.step.framework import (
     FrameworkWorkload,
     message_seconds,
-    optimizer_step,
+    optimizer_seconds,
     slowest,
+    tied,
     tied_sum,
 )
 from ndparallel.search.bounds.sharded import busier_line, places_of, wait_of_backward, wait_of_forward
@@ -61,21 +58,21 @@ def columns_of(job: TrainingJob, plans: Plan) -> PlanTable:
     """The columns of plans that share recompute, zero and sequence parallelism. Their degrees are arrays of
     one length."""
     pricing = Pricing(replace(job, hardware=slowest(job.hardware, int(np.max(plans.gpus)))), plans)
-    held = [elements_of(job, plans, kind) if exists(job, kind) else (0.0, 0.0) for kind in UNITS]
+    counts = (elements_of, trained_of) if job.adapters else (elements_of,)
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     sharded = plans.zero == 3
     passes = fully_sharded(passes) if sharded else passes
     nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
     columns = memory_columns(job, plans) | {
-        "elements": [[0.0, *(shared for shared, _ in held)], [0.0, *(experts for _, experts in held)]],
+        "elements": [line for count in counts for line in elements_by_part(job, plans, count)],
         "passes": passes,
         "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
         "to_hide": to_hide(pricing),
         "alone": alone_of(pricing),
         "travel": nothing if sharded else travel,
-        "optimizer": line_through(lambda *held: pricing.seconds(optimizer_step(pricing, *held))),
+        "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
-        "tied": pricing.priced(tied_sum(pricing)) * job.shape.tied_embeddings,
+        "tied": pricing.priced(tied_sum(pricing)) * tied(job),
         "microbatches": plans.microbatches(job),
         "zero": plans.zero,
     }
@@ -201,20 +198,30 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     lists = LayerLists(job.shape, plans.share(job), job.stack)
     sharded = (plans.zero == 3) * (np.asarray(plans.dp) > 1)
     ways = (plain_states, fsdp_states)
+    size = 4 if job.adapters else 2
     plain, fsdp = (
-        line_through(lambda *held, states=states: sum(states(job, plans, *held).values())) for states in ways
+        line_through(lambda *rows, states=states: sum(states(job, plans, rows[:2], rows[-2:]).values()), size)
+        for states in ways
     )
     reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
+    kept, away = kept_bytes(lists, plans.recompute), "activations" in job.offload
+    once = kept_bytes(lists, "none") if plans.recompute == "full" else 0.0
     return {
-        "reserve": reserve + (kept_bytes(lists, "none") if plans.recompute == "full" else 0.0),
+        "reserve": reserve + once + IN_TRANSIT * kept * away,
         "per_element": per_element,
-        "kept": kept_bytes(lists, plans.recompute),
+        "kept": kept * (not away),
         "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
     }
 
 
-def line_through(of: Callable) -> tuple[Any, Any, Any]:
-    """A linear function of (parameters that dp ranks share, parameters of experts): what it is for none, and
-    for one of each."""
-    none = of(0.0, 0.0)
-    return none, (of(MANY, 0.0) - none) / MANY, (of(0.0, MANY) - none) / MANY
+def line_through(of: Callable, size: int = 2) -> tuple[Any, ...]:
+    """A linear function of (parameters that dp ranks share, parameters of experts), held and trained where
+    these differ: what it is for none, and for one of each."""
+    none = of(*[0.0] * size)
+    return none, *((of(*MANY * one) - none) / MANY for one in np.eye(size))
+
+
+def elements_by_part(job: TrainingJob, plans: Plan, count: Callable) -> list[list[Any]]:
+    """Parameters of every part: those that dp ranks share, and those of experts."""
+    held = [count(job, plans, kind) if exists(job, kind) else (0.0, 0.0) for kind in UNITS]
+    return [[0.0, *column] for column in zip(*held)]

@@ -73,7 +73,8 @@ def spread(plans: Plan) -> Plan:
 def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe]) -> list[np.ndarray]:
     """Bytes on the fullest GPU, for each of these schedules; of one that is searched for, at the most."""
     per_element, elements = table["per_element"], np.matmul(depth.parts, table["elements"])
-    held = per_element[0] * elements[0] + per_element[1] * elements[1] + depth.parts[:, 4:] * table["logits"]
+    states = reduce(np.add, (each * held for each, held in zip(per_element, elements)))
+    held = states + depth.parts[:, 4:] * table["logits"]
     chunk = depth.layers[:, None] / depth.chunks * table["kept"]
     rank, microbatches = depth.ranks[:, None], table["microbatches"]
     in_flight = [
@@ -193,7 +194,7 @@ def step_tails(table: PlanTable, depth: StagePartition, stack: Stack) -> np.ndar
     if depth.pp == 1 and zero_2.any():  # every microbatch reduces, nothing hides what is gathered
         gradients, gathered = np.where(zero_2, 0.0, gradients), np.where(zero_2, one_by_one, gathered)
     none, shared, experts = table["optimizer"]
-    elements = np.matmul(depth.parts, table["elements"])
+    elements = np.matmul(depth.parts, table["elements"][-2:])  # those that are trained
     optimizer = none + shared * elements[0] + experts * elements[1]
     has_one_end = (depth.parts[:, 3] > 0) != (depth.parts[:, 4] > 0)  # the embedding or the head, not both
     return gradients + gathered + optimizer + has_one_end[:, None] * table["tied"]

@@ -1,0 +1,75 @@
+"""LoRA: a frozen model, and beside some of its matrices two small ones, which alone are trained.
+
+Idea   A matrix W of inputs x outputs becomes W x + B (A x), where A is inputs x rank and B rank x outputs
+       (Hu et al. 2106.09685). Only A and B have gradients and an optimizer. QLoRA keeps the frozen matrices
+       of the layers in 4 bits, and makes each whole where it is used (Dettmers et al. 2305.14314).
+Limit  Adapters stand on attention and MLP, not on router, embedding or head; prediction layers have none.
+
+Glossary
+    share   of a fused matrix's outputs that one of Hugging Face's has: qkv is q_proj, k_proj, v_proj
+"""
+
+from dataclasses import dataclass
+
+from ndparallel.planner.models.shape import Linear, ModelShape
+
+# 4 bits, and for each block of 64 a constant of 8 bits, whose own constants are in float32, one for 256 of
+# them (2305.14314, section 3)
+NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
+NAMES = {  # ours and Hugging Face's, which PEFT's target_modules have
+    "attention_output": "o_proj",
+    "query": "q_proj",
+    "query_down": "q_a_proj",
+    "query_up": "q_b_proj",
+    "kv_down": "kv_a_proj_with_mqa",
+    "kv_up": "kv_b_proj",
+    "up": "up_proj",
+    "down": "down_proj",
+}
+TARGETS = tuple(dict.fromkeys(("q_proj", "k_proj", "v_proj", *NAMES.values(), "gate_proj")))
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Adapters of one rank on the matrices named, or on all; the frozen ones are kept in `base_bits`."""
+
+    rank: int
+    matrices: tuple[str, ...] = ()
+    base_bits: float = 16
+
+    @property
+    def quantized(self) -> bool:
+        return self.base_bits < 16
+
+    def shares(self, shape: ModelShape, matrix: str) -> list[float]:
+        """The share of the outputs that each adapted part of one of our matrices has."""
+        return [
+            share
+            for name, share in parts_of(shape, matrix).items()
+            if not self.matrices or name in self.matrices
+        ]
+
+    def elements(self, shape: ModelShape, matrices: tuple[Linear, ...], tp):
+        """Parameters of the adapters of these matrices on one tp rank: of a column matrix B is cut, of a row
+        matrix A."""
+        return self.rank * sum(
+            matrix.inputs / (tp if matrix.split == "rows" else 1)
+            + share * matrix.outputs / (tp if matrix.split == "columns" else 1)
+            for matrix in matrices
+            for share in self.shares(shape, matrix.name)
+        )
+
+
+def parts_of(shape: ModelShape, matrix: str) -> dict[str, float]:
+    """Hugging Face's matrices in one of ours, with their shares of its outputs; none for a router or the
+    head."""
+    if matrix == "qkv":
+        heads = shape.heads + 2 * shape.kv_heads
+        return {
+            "q_proj": shape.heads / heads,
+            "k_proj": shape.kv_heads / heads,
+            "v_proj": shape.kv_heads / heads,
+        }
+    if matrix == "gate_up":
+        return {"gate_proj": 0.5, "up_proj": 0.5}
+    return {NAMES[matrix]: 1.0} if matrix in NAMES else {}

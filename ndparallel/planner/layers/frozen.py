@@ -1,0 +1,85 @@
+"""The lists of a layer whose matrices are frozen: no gradients of their weights, adapters beside them, and
+weights of 4 bits made whole before each use.
+
+Idea   Each product of a frozen matrix is followed by those of its adapters; of the backward pass the products
+       that make weights' gradients are replaced by the adapters'. What hid behind them is waited for.
+Limit  Sums over tp of what an adapter's A or B has in parts are left out: they are as narrow as the rank.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpu import Operation
+from ndparallel.model import costs
+from ndparallel.planner.adapters import Adapters, parts_of
+from ndparallel.planner.layers.operations import HALF, CollectiveOp, Layer
+from ndparallel.planner.models.shape import ModelShape
+
+ADD = 3  # passes of adding what an adapter gives: read both, write one
+
+
+@dataclass(frozen=True)
+class FrozenLists:
+    """Writes lists anew for one model and its adapters."""
+
+    shape: ModelShape
+    adapters: Adapters
+
+    def layer(self, layer: Layer) -> Layer:
+        forward, again, backward, weights = layer
+        made = [each for item in weights for each in self.beside(item)]
+        return Layer(self.written(forward), self.written(again), self.written(backward), made)
+
+    def embedding(self, layer: Layer) -> Layer:
+        """Nothing below it is trained."""
+        return Layer(layer.forward, [], [], [])
+
+    def head(self, layer: Layer) -> Layer:
+        return Layer(layer.forward, layer.recompute, list(map(shown, layer.backward_input)), [])
+
+    def written(self, items: list) -> list:
+        return [each for item in items for each in (*self.whole_again(item), shown(item), *self.beside(item))]
+
+    def whole_again(self, item) -> Iterator[Operation]:
+        """Read weights of 4 bits, and write them in 16."""
+        if self.adapters.quantized and matrix_of(self.shape, item):
+            _, n, k = item.shape
+            passes = (self.adapters.base_bits / 8 + HALF) / HALF
+            yield costs.elementwise("dequantize", products_in(item) * n * k, passes, "bfloat16")
+
+    def beside(self, item) -> Iterator[Operation]:
+        """What the adapters of a matrix multiply beside one of its products."""
+        matrix = matrix_of(self.shape, item)
+        for share in self.adapters.shares(self.shape, matrix) if matrix else ():
+            (m, n, k), rank, side = item.shape, self.adapters.rank, item.name.rpartition(" ")[2]
+            if side == "forward":
+                yield from self.products(item, (m, rank, k), (m, share * n, rank))
+                yield costs.elementwise("add adapter", products_in(item) * m * share * n, ADD, "bfloat16")
+            elif side == "dgrad":
+                yield from self.products(item, (m, rank, share * k), (m, n, rank))
+                yield costs.elementwise("add adapter", products_in(item) * m * n, ADD, "bfloat16")
+            else:
+                yield from self.products(item, (rank, n, k), (share * m, rank, k))
+
+    def products(self, item: Operation, *shapes: tuple) -> Iterator[Operation]:
+        for m, n, k in shapes:
+            one = costs.matmul(f"adapter of {item.name}", m, n, k, "bfloat16", products_in(item))
+            yield one._replace(kernels=item.kernels)
+
+
+def matrix_of(shape: ModelShape, item) -> str:
+    """The matrix of a layer that an item of a list multiplies with, or ""."""
+    name = item.name.removeprefix("experts ").rpartition(" ")[0] if isinstance(item, Operation) else ""
+    return name if parts_of(shape, name) else ""
+
+
+def products_in(item: Operation):
+    """How many products an operation is: one for each expert."""
+    m, n, k = item.shape
+    return item.flops / (2 * m * n * k)
+
+
+def shown(item):
+    """A collective that hid behind a weights' gradient which is not made any more."""
+    hidden = isinstance(item, CollectiveOp) and item.beside and item.beside.name.endswith("wgrad")
+    return item._replace(beside=None) if hidden else item

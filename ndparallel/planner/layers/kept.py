@@ -1,0 +1,155 @@
+"""Bytes that layers keep from their forward to their backward pass.
+
+Cost   One layer, unfused and with dropout: s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198,
+       equation 1).
+
+Glossary
+    kept    tensors that a layer keeps from its forward to its backward pass
+"""
+
+from collections.abc import Sequence
+
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.parts import ATTENTION, MLP
+from ndparallel.planner.stages import KEPT
+
+IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
+
+
+def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str], chunks: float):
+    """Bytes on the GPU of `chunks` in flight; where activations go to the host, of the layer that is
+    computed and the one that travels."""
+    if "activations" not in job.offload:
+        return activation_bytes(job, plan, kinds) * chunks / plan.chunks
+    some_kept = any(kind.endswith(KEPT) for kind in kinds)
+    return IN_TRANSIT * layer_bytes(job, plan, "none" if some_kept else plan.recompute)
+
+
+def layer_bytes(job: TrainingJob, plan: Plan, recompute: str):
+    return kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), recompute)
+
+
+def activation_bytes(job: TrainingJob, plan: Plan, kinds: Sequence[str]):
+    """What these units keep of one microbatch: layers that run again, and those that do not."""
+    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
+    kept = sum(kind.endswith(KEPT) for kind in layers)
+    return (len(layers) - kept) * kept_bytes(lists, plan.recompute) + (
+        kept and kept * kept_bytes(lists, "none")
+    )
+
+
+def prediction_bytes(job: TrainingJob, plan: Plan):
+    """Bytes that prediction layers keep, of the one microbatch whose loss is being computed; beside a layer's
+    own the two normed hidden states that they join, and what goes into the norms."""
+    if not (layers := job.shape.prediction_layers):
+        return 0.0
+    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    return layers * (kept_bytes(lists, plan.recompute) + 2 * normed_bytes(lists, ATTENTION))
+
+
+def once_bytes(job: TrainingJob, plan: Plan):
+    """Bytes of the one layer that is computed again."""
+    return layer_bytes(job, plan, "none") if plan.recompute == "full" else 0.0
+
+
+def kept_bytes(lists: LayerLists, recompute: str):
+    """Bytes that one layer keeps of one microbatch."""
+    shape, share, stack = lists.shape, lists.share, lists.stack
+    start = share.shard * shape.hidden * lists.itemsize
+    if recompute == "full":
+        return start
+    again = stack.selective if recompute == "selective" else ()
+    if "half" in again:
+        return start + half_of_outputs(lists)
+    core = lists.kept_of_core("core_attn" in again)
+    scores = core * (lists.itemsize + (1 + lists.itemsize if stack.dropout else 0))
+    moe_share = shape.moe_layers / shape.layers
+    dense = mlp_bytes(lists, "mlp" in again)
+    experts = experts_bytes(lists, again) if moe_share else 0
+    norms = gathered_bytes(lists) * (1 + (shape.norms != "shared")) if "layernorm" in again else 0
+    return (
+        attention_bytes(lists, "mla_up_proj" in again)
+        + scores
+        + (1 - moe_share) * dense
+        + moe_share * experts
+        - norms
+        + adapter_bytes(lists)
+    )
+
+
+def adapter_bytes(lists: LayerLists):
+    """Bytes between the two matrices of a dense layer's adapters."""
+    if not (adapters := lists.share.adapters):
+        return 0
+    names = [matrix.name for matrix in (*lists.shape.attention(), *lists.shape.mlp(lists.shape.ffn))]
+    adapted = sum(len(adapters.shares(lists.shape, name)) for name in names)
+    return lists.share.rows * adapted * adapters.rank * lists.itemsize
+
+
+def normed_bytes(lists: LayerLists, half: int = ATTENTION):
+    """A half's input and its norm, but what it shares with the other half, and what goes into a second norm;
+    without sequence parallelism every rank keeps all rows, and PyTorch keeps the gathered ones."""
+    shape, again = lists.shape, half == MLP
+    inputs = lists.share.shard * shape.hidden * lists.itemsize
+    own = inputs * (1 - (again and shape.parallel) + (shape.norms == "both"))
+    return own + gathered_bytes(lists) * (1 - (again and shape.norms == "shared"))
+
+
+def gathered_bytes(lists: LayerLists):
+    keeps_shards = lists.stack.tp_overlap != "none" or lists.stack.regathers
+    rows = lists.share.shard if keeps_shards else lists.share.rows
+    return rows * lists.shape.hidden * lists.itemsize
+
+
+def mask_bytes(lists: LayerLists):
+    return lists.share.shard * lists.shape.hidden if lists.stack.dropout else 0
+
+
+def attention_bytes(lists: LayerLists, from_ranks: bool):
+    """Queries, keys, values, and what attention gives; where latent attention's come again from its ranks,
+    those instead of them."""
+    shape, tp = lists.shape, lists.share.tp
+    widths = (shape.heads + lists.kv_heads) * (shape.head_dim + shape.value_dim) / tp
+    if from_ranks and shape.latent:
+        widths = (
+            shape.heads * shape.value_dim / tp
+            + shape.latent.query_rank
+            + shape.latent.kv_rank
+            + shape.latent.rope_dim
+        )
+    return normed_bytes(lists, ATTENTION) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
+
+
+def mlp_bytes(lists: LayerLists, again: bool):
+    """Bytes that the MLP keeps; where it runs again, only what goes into it."""
+    widths = 0 if again else (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
+    return normed_bytes(lists, MLP) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
+
+
+def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
+    """Rows before the experts, between their matrices, and after them where their gates are, on the busiest
+    rank; beside them what the shared experts keep."""
+    norms, hidden = normed_bytes(lists, MLP), lists.shape.hidden
+    if "moe" in again:
+        return norms
+    between = 1 + lists.shape.gated + ("moe_act" not in again)
+    inside = lists.received * (hidden + between * lists.expert_ffn)
+    behind = 0 if lists.stack.early_gates else lists.routed * hidden
+    return norms + (inside + behind) * lists.itemsize + shared_bytes(lists)
+
+
+def shared_bytes(lists: LayerLists):
+    """Bytes that an MLP as wide as all shared experts keeps; where a gate weighs its output, that too
+    (Megatron-Core, megatron/core/transformer/moe/shared_experts.py). Its input the router keeps."""
+    width = lists.moe.shared_experts * lists.moe.shared_ffn / lists.share.tp
+    gated = lists.share.shard * lists.shape.hidden * lists.moe.shared_gate
+    return (lists.share.rows * (2 + lists.shape.gated) * width + gated) * lists.itemsize
+
+
+def half_of_outputs(lists: LayerLists):
+    """Every second matrix's output, and attention's (torchtitan, 2410.06511)."""
+    shape, tp = lists.shape, lists.share.tp
+    outputs = sum(matrix.outputs for matrix in (*shape.attention(), *shape.mlp(shape.ffn)))
+    return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * lists.itemsize

@@ -1,0 +1,82 @@
+"""Bytes of weights, gradients and optimizer on one GPU.
+
+Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
+       moments in float32). Moments may be kept in fewer bits, the optimizer on the host; of a frozen model
+       only the adapters have gradients and optimizer.
+Limit  What the allocator rounds up and the libraries hold is one constant, CONTEXT_BYTES. Memory of the host
+       is not counted.
+
+Glossary
+    held      parameters on a GPU, in numbers of 16 bits: (shared by all of dp, of its experts)
+    trained   those that have gradients: all, or the adapters'
+    unit      what FSDP gathers at once: a layer, or the two ends of the model together
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.operations import HALF, SINGLE
+from ndparallel.planner.stages import elements_of, trained_of
+
+CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
+Elements = tuple[Any, Any]
+
+
+def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
+    (shared, experts), whole = trained, sum(trained)
+    ranks, expert_ranks = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp / plan.ep
+    sharded = shared / ranks + experts / expert_ranks
+    return {
+        "weights": sum(held) * HALF,
+        "gradients": (sharded if plan.zero >= 2 else whole) * job.gradient_bytes,
+        "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
+        "buffers": CONTEXT_BYTES + dequantized_bytes(job, plan),
+    }
+
+
+def optimizer_bytes(job: TrainingJob) -> float:
+    """Bytes of a trained parameter beside its weight and gradient: its copy in float32, and two moments."""
+    if "optimizer" in job.offload:
+        return 0
+    return (0 if job.half else SINGLE) + 2 * job.moment_bytes
+
+
+def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
+    """Shards are kept in float32, and so need no copy; where they are frozen, or the optimizer is on the
+    host, in 16 bits. Two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be
+    scattered."""
+    mine, own = sharded_fully(plan, held), sharded_fully(plan, trained)
+    number, apart = HALF if job.half else SINGLE, bool(job.adapters or "optimizer" in job.offload)
+    ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
+    gathered = (2 * unit(job, plan, elements_of) + ends) * HALF
+    waiting = unit(job, plan, trained_of) * job.stack.gradient_bytes
+    return {
+        "weights": mine * (HALF if apart else number),
+        "gradients": own * number,
+        "optimizer": own * (optimizer_bytes(job) if apart else 2 * job.moment_bytes),
+        "buffers": gathered + waiting + CONTEXT_BYTES + dequantized_bytes(job, plan),
+    }
+
+
+def sharded_fully(plan: Plan, elements: Elements):
+    shared, experts = elements
+    return shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp)
+
+
+def unit(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
+    """Parameters of the largest layer."""
+    kinds = ("dense", "experts")[: 1 + (job.shape.experts is not None)]
+    return reduce(np.maximum, [sum(of(job, plan, kind)) for kind in kinds])
+
+
+def dequantized_bytes(job: TrainingJob, plan: Plan):
+    """Bytes of the largest matrix of a layer in 16 bits, made whole from 4."""
+    if not (job.adapters and job.adapters.quantized):
+        return 0.0
+    experts = job.shape.experts
+    matrices = (*job.shape.attention(), *job.shape.mlp(experts.ffn if experts else job.shape.ffn))
+    return max(matrix.inputs * matrix.outputs for matrix in matrices) / plan.tp * HALF

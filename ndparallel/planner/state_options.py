@@ -1,0 +1,79 @@
+"""The options of what is trained, and how it is kept: what makes a model fit.
+
+Idea   None of them is a part of the plan: they change what the optimizer does, or how precisely.
+"""
+
+import argparse
+from collections.abc import Collection
+from typing import Any
+
+from ndparallel.base.errors import UserError, unknown
+from ndparallel.hardware.accelerator import host_bandwidth
+from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters
+from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
+from ndparallel.planner.models.sizes import checked_size
+
+STATE_DEFAULTS: dict[str, Any] = {
+    "half": False,
+    "moments": "fp32",
+    "offload": None,
+    "lora": None,
+    "qlora": None,
+    "lora_on": None,
+}
+
+
+def add_state_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is trained and how it is kept: what makes a model fit."""
+    states = parser.add_argument_group("what is trained, and kept", argument_default=argparse.SUPPRESS)
+    states.add_argument(
+        "--half",
+        action="store_true",
+        help="weights, gradients and optimizer in 16 bits, without a copy in 32",
+    )
+    states.add_argument(
+        "--moments", choices=MOMENTS, help="of the optimizer (default fp32; 8bit: bitsandbytes')"
+    )
+    states.add_argument(
+        "--offload", metavar="LIST", help=f"what is kept on the host, of {','.join(OFFLOADS)} (default: none)"
+    )
+    lora = states.add_mutually_exclusive_group()
+    lora.add_argument(
+        "--lora", type=int, metavar="RANK", help="train adapters of this rank, beside a frozen model"
+    )
+    lora.add_argument("--qlora", type=int, metavar="RANK", help="the same, beside a model kept in 4 bits")
+    states.add_argument("--lora-on", metavar="LIST", help=f"matrices, of {','.join(TARGETS)} (default: all)")
+
+
+def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, Any]:
+    """What is trained, and how it is kept. Raises UserError for what no job can have."""
+    states = {
+        "half": arguments.half,
+        "moments": arguments.moments,
+        "offload": words_from("offload", arguments.offload, OFFLOADS),
+        "adapters": adapters_from(arguments),
+    }
+    if job.stack.executed and any(states[name] for name in ("half", "offload", "adapters")):
+        raise UserError(f"software {job.stack.name} keeps all of a model on the GPU, and trains all of it.")
+    if states["offload"]:
+        host_bandwidth(job.hardware)
+    return states
+
+
+def adapters_from(arguments: argparse.Namespace) -> Adapters | None:
+    rank = arguments.lora if arguments.qlora is None else arguments.qlora
+    matrices = words_from("lora-on", arguments.lora_on, TARGETS)
+    if rank is None:
+        if matrices:
+            raise UserError("--lora-on names matrices of adapters: add their rank, as --lora 16.")
+        return None
+    checked_size(rank, "the adapters' rank")
+    return Adapters(rank, matrices, 16 if arguments.qlora is None else NF4_BITS)
+
+
+def words_from(option: str, words: str | None, choices: Collection[str]) -> tuple[str, ...]:
+    """A list of words, in the order of the choices. Raises UserError for one that is none of them."""
+    wanted = {word.strip() for word in (words or "").split(",")} - {"none", ""}
+    for word in sorted(wanted.difference(choices)):
+        raise unknown(f"--{option}:", word, choices)
+    return tuple(choice for choice in choices if choice in wanted)

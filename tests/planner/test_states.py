@@ -1,0 +1,212 @@
+"""What makes a model fit: fewer bits in the optimizer, states on the host, adapters beside a frozen model.
+Held against published counts, and against bytes and seconds by hand."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from gpu import Operation
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import Accelerator, find_hardware
+from ndparallel.planner.adapters import NF4_BITS, Adapters
+from ndparallel.planner.job import Plan, Share, TrainingJob
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.flops import model_flops
+from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.models.presets import find_model, from_flags
+from ndparallel.planner.prediction import peak_memory, predict
+from ndparallel.planner.software import find_stack
+from ndparallel.planner.stages import trained_of
+from ndparallel.search.bounds.lower_bound import lower_bound
+
+LLAMA_8B, P = find_model("llama-3-8b"), 8_030_261_248
+LLAMA_65B = from_flags(layers=80, hidden=8192, heads=64, ffn=22016, vocab=32000)
+LLAMA_33B = from_flags(layers=60, hidden=6656, heads=52, ffn=17920, vocab=32000)
+QLORA = Adapters(64, base_bits=NF4_BITS)
+
+
+def job(shape=LLAMA_8B, hardware="h100", sequence=4096, batch=64, **changes):
+    return TrainingJob(
+        shape, find_hardware(hardware), find_stack("megatron-core"), sequence, batch, **changes
+    )
+
+
+# ------------------------------------------------------------------------------------------------- adapters
+
+
+@pytest.mark.parametrize(
+    ("model", "adapters", "published"),
+    [
+        ("llama-2-7b", Adapters(64), 159_907_840),  # Guanaco 7B (2305.14314): rank 64 on all linear layers
+        ("llama-3-8b", Adapters(16), 41_943_040),  # as PEFT prints it
+        ("llama-3-8b", Adapters(8, ("q_proj", "v_proj")), 3_407_872),  # PEFT's usual matrices
+    ],
+)
+def test_adapters_have_the_published_number_of_parameters(model, adapters, published):
+    shape = find_model(model)
+    each, none = trained_of(job(shape, adapters=adapters), Plan(), "dense")
+    assert (shape.layers * each, none) == (published, 0)
+
+
+def test_double_quantization_takes_0_127_bits_beside_the_4():
+    assert round(NF4_BITS - 4, 3) == 0.127  # 2305.14314, section 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "offload", "least", "memory"),
+    [(LLAMA_65B, (), 36e9, 48), (LLAMA_33B, ("optimizer",), 18e9, 24)],
+)
+def test_qlora_trains_65_billion_parameters_in_48_gib_and_33_billion_in_24(shape, offload, least, memory):
+    """The abstract of 2305.14314; in 24 GB with the optimizer in pages on the host (its section 3)."""
+    tuned = job(shape, sequence=512, batch=16, adapters=QLORA, offload=offload)
+    assert least < peak_memory(tuned, Plan(recompute="full")).total < memory * 2**30
+
+
+def test_a_frozen_base_has_neither_gradients_nor_optimizer_and_4_bits_in_its_matrices():
+    tuned, adapters = job(adapters=Adapters(16, base_bits=NF4_BITS)), 41_943_040
+    memory = peak_memory(tuned, Plan())
+    norms, ends = 32 * 2 * 4096 + 4096, 2 * 525_336_576
+    matrices = P - norms - ends
+    assert memory.weights == pytest.approx(matrices * NF4_BITS / 8 + 2 * (norms + ends + adapters), rel=1e-12)
+    assert (memory.gradients, memory.optimizer) == (4 * adapters, 12 * adapters)
+    assert memory.buffers == 0.5e9 + 2 * 4096 * 28672  # the largest matrix, made whole
+
+
+def test_a_frozen_matrix_multiplies_forward_and_backward_and_its_adapters_three_times():
+    rows, layer, adapters = (
+        4096,
+        LLAMA_8B.parameters().attention + LLAMA_8B.parameters().dense_mlp,
+        41_943_040 / 32,
+    )
+    lists = LayerLists(LLAMA_8B, Share(1, rows, adapters=Adapters(16)), find_stack("megatron-core"))
+    items = sum(lists.layer(False, "none"), [])
+    matmuls = [each for each in items if isinstance(each, Operation) and each.kind == "matmul"]
+    beside = sum(each.flops for each in matmuls if each.name.startswith("adapter"))
+    assert beside == pytest.approx(6 * adapters * rows)
+    assert sum(each.flops for each in matmuls) - beside == pytest.approx(4 * layer * rows)
+
+
+def test_model_flops_count_4_for_a_frozen_parameter_and_6_for_an_adapters():
+    tuned, whole = job(adapters=Adapters(16)), job()
+    matrices, tokens = P - 525_336_576, 64 * 4096
+    saved = 2 * matrices * tokens - 6 * 41_943_040 * tokens
+    assert model_flops(whole) - model_flops(tuned) == pytest.approx(saved)
+
+
+def test_four_bits_are_made_whole_before_every_use():
+    tuned = LayerLists(LLAMA_8B, Share(1, 4096, adapters=QLORA), find_stack("megatron-core"))
+    made = [item for item in tuned.layer(False, "none").forward if item.name == "dequantize"]
+    layer = LLAMA_8B.parameters().attention + LLAMA_8B.parameters().dense_mlp
+    assert sum(item.bytes for item in made) == pytest.approx(layer * (NF4_BITS / 8 + 2))
+
+
+def test_sums_over_tp_hide_behind_no_gradient_that_is_not_made():
+    plan = Plan(tp=2, dp=1, sequence_parallel=True)
+    lists = LayerLists(LLAMA_8B, plan.share(job(adapters=Adapters(16))), find_stack("megatron-core"))
+    for unit in ("dense", "head"):
+        backward = lists.unit(unit, "none").backward_input
+        beside = [item.beside.name for item in backward if not isinstance(item, Operation) and item.beside]
+        assert not [name for name in beside if name.endswith("wgrad")]
+
+
+def test_adapters_are_cut_by_tp_where_their_matrix_is():
+    """Of q, k, v, gate and up B is cut, of o and down A."""
+    h, kv, ffn, rank = 4096, 1024, 14336, 16
+    each, _ = trained_of(job(adapters=Adapters(rank)), Plan(tp=2), "dense")
+    columns = sum(h + outputs / 2 for outputs in (h, kv, kv, ffn, ffn))
+    assert each == rank * (columns + h / 2 + h + ffn / 2 + h)
+
+
+def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
+    tuned = job(adapters=Adapters(16))
+    memory = peak_memory(tuned, Plan(dp=8, zero=3))
+    assert memory.weights == 2 * (P + 41_943_040) / 8
+    assert memory.gradients == 4 * 41_943_040 / 8
+    exposed, whole = (predict(each, Plan(dp=8, zero=3)).step.breakdown["dp"] for each in (tuned, job()))
+    assert exposed < whole
+
+
+# --------------------------------------------------------------------------------------------- the optimizer
+
+
+@pytest.mark.parametrize(
+    ("changes", "optimizer"),
+    [
+        ({"moments": "bf16"}, 8),
+        ({"moments": "8bit"}, 4 + 2 * (1 + 4 / 256)),  # bitsandbytes: a float32 for 256 numbers
+        ({"half": True, "moments": "8bit"}, 2 * (1 + 4 / 256)),
+        ({"half": True}, 4),
+        ({"offload": ("optimizer",)}, 0),
+    ],
+)
+def test_bytes_of_the_optimizer_for_each_parameter(changes, optimizer):
+    memory = peak_memory(job(**changes), Plan(dp=8))
+    assert memory.optimizer == pytest.approx(optimizer * P, rel=1e-12)
+    assert memory.gradients == (2 if changes.get("half") else 4) * P
+
+
+def test_an_optimizer_on_the_host_waits_for_gradients_steps_and_sends_weights():
+    """One A100 (PCIe 4.0: 24.8 GB/s reached), and 8 whose host steps for all (ZeRO-Offload, table 4)."""
+    away = job(hardware="a100-80", offload=("optimizer",))
+    for gpus, zero, mine in ((1, 0, P), (8, 0, P), (8, 1, P / 8)):
+        seconds = predict(away, Plan(dp=gpus, zero=zero)).step.breakdown["optimizer"]
+        assert seconds == pytest.approx(mine * 6 / 24.8e9 + mine * gpus * 2.57 / 10e9)
+
+
+def test_hardware_without_a_host_link_cannot_offload():
+    unknown = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=0.0)
+    with pytest.raises(UserError, match="bandwidth_host"):
+        predict(replace(job(offload=("optimizer",)), hardware=unknown), Plan(dp=8))
+
+
+# ---------------------------------------------------------------------------------------------- activations
+
+
+def test_activations_on_the_host_leave_two_layers_on_the_gpu():
+    lists = LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core"))
+    memory = peak_memory(job(offload=("activations",)), Plan(dp=8))
+    assert memory.activations == 2 * kept_bytes(lists, "none")
+
+
+def test_a_pass_takes_as_long_as_its_activations_travel():
+    """A T4's PCIe 3.0 beside an H100's compute: both passes wait for the link, each microbatch and layer."""
+    slow = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=1e9)
+    away = replace(job(offload=("activations",)), hardware=slow)
+    lists = LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core"))
+    step, travels = predict(away, Plan(dp=8)).step, 2 * 8 * 32 * kept_bytes(lists, "none") / 1e9
+    without = predict(job(), Plan(dp=8)).step
+    computes = 8 * 32 * 2 * kept_bytes(lists, "none") / 1e9 - step.breakdown["host"]
+    assert step.breakdown["host"] > 0.5 * travels and 0 < computes < without.seconds
+    assert "host" not in without.breakdown
+
+
+def test_activations_that_travel_faster_than_a_layer_computes_cost_nothing():
+    fast = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=1e15)
+    away = replace(job(offload=("activations",)), hardware=fast)
+    assert predict(away, Plan(dp=8)).seconds == predict(job(), Plan(dp=8)).seconds
+
+
+# ----------------------------------------------------------------------------------------------- the search
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adapters": QLORA},
+        {"offload": ("optimizer", "activations")},
+        {"moments": "8bit", "half": True},
+    ],
+    ids=str,
+)
+def test_a_bound_is_a_bound_and_memory_is_exact_whatever_is_trained_and_kept(changes):
+    for model in ("llama-3-8b", "mixtral-8x7b"):
+        some = job(find_model(model), **changes)
+        for plan in (
+            Plan(dp=8, zero=3, recompute="full"),
+            Plan(tp=2, pp=2, dp=2, zero=1, sequence_parallel=True),
+            Plan(pp=4, dp=2, zero=2, chunks=2, schedule="interleaved"),
+        ):
+            bound, found = lower_bound(some, plan), predict(some, plan)
+            assert bound.seconds[0] <= found.seconds * (1 + 1e-9)
+            assert bound.memory_bytes[0] == pytest.approx(found.fullest.total, rel=1e-9)
