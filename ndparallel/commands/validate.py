@@ -1,5 +1,5 @@
-"""Predictions held against measured training runs: the error of every run, of the mean, and of pairs that
-differ in one thing.
+"""Predictions held against measured training runs: errors by family, of the mean, and of pairs that differ in
+one thing; with --runs of every run.
 
 Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some
        tables: the pairs show skill.
@@ -16,7 +16,11 @@ from ndparallel.planner.error_bar import ERRORS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.validation.cases import express, read_cases
-from ndparallel.validation.validate import Result, summary, validate
+from ndparallel.validation.families import Family, every_run, families_of
+from ndparallel.validation.result import Result
+from ndparallel.validation.validate import summary, validate
+
+FEWEST_FAMILIES = 2  # that make a table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="runs in the format of ndparallel/validation/measured_runs.json (default: those)",
     )
+    parser.add_argument("--runs", action="store_true", help="print every run, too")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
 
@@ -40,26 +45,27 @@ def run(arguments: argparse.Namespace) -> int:
             for run, result in zip(runs, results)
             if result.step_error is not None
         ]
-        entries = [entry(case.name, case.job, case.plan, error) for case, error in predicted]
+        entries = [entry(case.name, case.job, case.plan, error, case.source) for case, error in predicted]
         lines = ",\n".join(json.dumps(one) for one in entries)
         Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
     elif arguments.json:
         print_json(summary(results))
     else:
-        show(results)
+        show(results, arguments.runs or len(families_of(results)) < FEWEST_FAMILIES)
     return 0
 
 
-def show(results: list[Result]) -> None:
+def show(results: list[Result], runs: bool) -> None:
     (console, width), found = plain_console(), summary(results)
-    console.print(
-        quiet_table(
-            ("run", "measured", "predicted", "error", "memory", "error "),
-            [cells(result) for result in results],
-            width,
-        )
-    )
-    console.print()
+    if runs:
+        columns = ("run", "measured", "predicted", "error", "bar", "memory", "error ")
+        console.print(quiet_table(columns, [cells(result) for result in results], width))
+        console.print()
+    if len(families := families_of(results)) >= FEWEST_FAMILIES:
+        columns = ("family", "runs", "mean", "median", "bias", "in 1 bar", "in 2", "best constant")
+        lines = [family_cells(family) for family in (*families, every_run(results))]
+        console.print(quiet_table(columns, lines, width))
+        console.print()
     rows = [
         (
             "/".join(pair["pair"]),
@@ -87,6 +93,18 @@ def means(found: dict, runs: int) -> str:
     return f"{runs} runs. Step time: mean absolute error {mean:.1%}, largest {most:.1%}.{said}"
 
 
+def family_cells(family: Family) -> tuple[str, ...]:
+    found = family.as_json()
+    median, constant = found["median_absolute_step_error"], found["best_constant_error"]
+    bars = [share(found[f"inside_{number}"]) for number in ("one_bar", "two_bars")]
+    means = (f"{family.mean:.1%}", f"{median:.1%}", percent(found["bias"]))
+    return (family.name, str(found["runs"]), *means, *bars, "-" if constant is None else f"{constant:.1%}")
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
 def cells(result: Result) -> tuple[str, ...]:
     name = result.name + "*" * bool(result.unstated)
     seconds = [
@@ -94,7 +112,8 @@ def cells(result: Result) -> tuple[str, ...]:
         for value in (result.measured_seconds, result.predicted_seconds)
     ]
     memory = "-" if result.measured_bytes is None else si(result.measured_bytes, "B")
-    return (name, *seconds, percent(result.step_error), memory, percent(result.memory_error))
+    bar = "-" if result.error_bar is None else f"{result.error_bar:.0%}"
+    return (name, *seconds, percent(result.step_error), bar, memory, percent(result.memory_error))
 
 
 def percent(error: float | None) -> str:

@@ -56,11 +56,11 @@ def family(gpu: str) -> str:
     return next((chip.upper() for chip in chips if chip in gpu.lower()), gpu)
 
 
-def error_bar(job: TrainingJob, plan: Plan) -> ErrorBar:
-    """The relative error to expect, and a sentence on it."""
+def error_bar(job: TrainingJob, plan: Plan, without: str = "") -> ErrorBar:
+    """The relative error to expect, and a sentence on it; `without` leaves the runs of one source out."""
     if job.stack.executed:
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
-    mine, runs = traits(job, plan), known_errors()
+    mine, runs = traits(job, plan), [run for run in known_errors() if run["source"] != without]
     comparable, what = alike(mine, runs)
     fraction = sqrt(sum(run["step_error"] ** 2 for run in comparable) / len(comparable))
     strange = [trait for trait in mine.values() if all(trait not in run["traits"] for run in runs)]
@@ -87,6 +87,16 @@ def known_errors() -> list[dict[str, Any]]:
     return json.loads(ERRORS.read_text("utf-8"))
 
 
-def entry(name: str, job: TrainingJob, plan: Plan, step_error: float) -> dict[str, Any]:
+def source_of(words: str) -> str:
+    """Who published a run: the first word of where it stands, a paper or a repository."""
+    return words.split(" ")[0].rstrip(",;")
+
+
+def entry(name: str, job: TrainingJob, plan: Plan, step_error: float, source: str) -> dict[str, Any]:
     """One run in known_errors.json; errors are rounded to what matters."""
-    return {"id": name, "traits": list(traits(job, plan).values()), "step_error": round(step_error, 3)}
+    return {
+        "id": name,
+        "source": source_of(source),
+        "traits": list(traits(job, plan).values()),
+        "step_error": round(step_error, 3),
+    }

@@ -6,14 +6,18 @@ Limit  Where a run does not say something, a rule says it for all runs (see case
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.planner.error_bar import error_bar, source_of
+from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.step.framework import slowest
 from ndparallel.validation.cases import Case, express
+from ndparallel.validation.families import every_run, families_of
+from ndparallel.validation.result import Result
 
 PAIRS = (  # runs that differ in one thing
     ("kor_t5_22B_full", "kor_t5_22B_seqsel"),
@@ -27,50 +31,13 @@ PAIRS = (  # runs that differ in one thing
 )
 
 
-@dataclass(frozen=True)
-class Result:
-    """The measured and the predicted values of one case. Errors are signed fractions; None where nothing
-    was measured."""
-
-    name: str
-    measured_seconds: float | None = None
-    predicted_seconds: float | None = None
-    measured_bytes: float | None = None
-    predicted_bytes: float | None = None
-    unstated: tuple[str, ...] = ()
-    missed: str = ""
-
-    @property
-    def step_error(self) -> float | None:
-        return _error(self.predicted_seconds, self.measured_seconds)
-
-    @property
-    def memory_error(self) -> float | None:
-        return _error(self.predicted_bytes, self.measured_bytes)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "id": self.name,
-            "measured_seconds": self.measured_seconds,
-            "predicted_seconds": self.predicted_seconds,
-            "step_error": self.step_error,
-            "measured_memory_bytes": self.measured_bytes,
-            "predicted_memory_bytes": self.predicted_bytes,
-            "memory_error": self.memory_error,
-        } | ({"missed": self.missed} if self.missed else {})
-
-
-def _error(predicted: float | None, measured: float | None) -> float | None:
-    return None if predicted is None or measured is None else predicted / measured - 1
-
-
 def validate(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
     """Predict every run. A run that cannot be expressed has the reason instead."""
     return [result_of(run) for run in runs]
 
 
 def result_of(run: Mapping[str, Any]) -> Result:
-    name = str(run.get("id", "?"))
+    name, family = str(run.get("id", "?")), str(run.get("family") or "other")
     try:
         case = express(run)
         predicted = (
@@ -78,7 +45,7 @@ def result_of(run: Mapping[str, Any]) -> Result:
             float(peak_memory(case.job, case.plan).total) * case.widened,
         )
     except UserError as error:
-        return Result(name, missed=str(error))
+        return Result(name, missed=str(error), family=family)
     return Result(
         name,
         case.measured_seconds,
@@ -86,6 +53,9 @@ def result_of(run: Mapping[str, Any]) -> Result:
         case.measured_bytes,
         predicted[1],
         tuple(as_list(run.get("unknown"))),
+        family=family,
+        error_bar=error_bar(case.job, case.plan, without=source_of(case.source)).fraction,
+        model_flops=0.0 if case.one_layer else model_flops(case.job) / case.plan.gpus,
     )
 
 
@@ -109,11 +79,7 @@ def predicted_seconds(case: Case) -> float:
 def summary(results: list[Result]) -> dict[str, Any]:
     """Return what `validate --json` prints. A run that cannot be predicted counts with an error of 100 %;
     a run without measured seconds does not count."""
-    steps = [
-        1.0 if result.missed else abs(result.step_error or 0.0)
-        for result in results
-        if result.missed or result.measured_seconds
-    ]
+    steps = [abs(result.counted_error) for result in results if result.counts]
     memory = [abs(result.memory_error) for result in results if result.memory_error is not None]
     return {
         "cases": [result.as_json() for result in results],
@@ -121,6 +87,8 @@ def summary(results: list[Result]) -> dict[str, Any]:
         "max_absolute_step_error": max(steps, default=None),
         "mean_absolute_memory_error": sum(memory) / len(memory) if memory else None,
         "contrasts": contrasts(results),
+        "families": [family.as_json() for family in families_of(results)],
+        "all_runs": every_run(results).as_json() if steps else None,
     }
 
 

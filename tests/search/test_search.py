@@ -104,8 +104,9 @@ def test_the_best_plan_is_never_slower_than_a_thousand_random_legal_ones(model, 
 
 
 def test_the_best_plan_is_never_slower_than_a_measured_runs_plan_on_the_same_job():
-    cases = [case for run in read_cases() if (case := express(run)).plan.gpus <= 8 and not case.one_layer]
-    assert len(cases) > 12
+    one_of_each = {run["family"]: run for run in reversed(read_cases())}.values()
+    cases = [case for run in one_of_each if (case := express(run)).plan.gpus <= 8 and not case.one_layer]
+    assert len(cases) > 6
     for case in cases:
         best = search(case.job, int(case.plan.gpus), top=1, effort=200_000).best.seconds
         assert best <= time_step(case.job, case.plan).seconds * (1 + 1e-9), case.name

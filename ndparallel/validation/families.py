@@ -1,0 +1,71 @@
+"""Errors by family: runs of one source, number type and GPU, so that a reader sees where to trust a prediction.
+
+Idea   A family has its mean and median absolute error, its bias, and how often the measured value lies inside
+       one and two error bars. Beside it stands the best constant: the one TFLOP/s that fits the family best,
+       which a model must beat to show skill inside it.
+Limit  The best constant has seen what it predicts; of a family of one run it says nothing.
+
+Glossary
+    bias     the mean of the signed errors: below 0, predicted too fast
+    inside   the share of runs whose measured seconds lie in the predicted ones +- the bar
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from ndparallel.validation.result import Result
+
+
+@dataclass(frozen=True)
+class Family:
+    """Runs that are alike, with the errors of their steps."""
+
+    name: str
+    results: tuple[Result, ...]
+
+    @property
+    def errors(self) -> list[float]:
+        return [result.counted_error for result in self.results]
+
+    @property
+    def mean(self) -> float:
+        return fmean(map(abs, self.errors))
+
+    @property
+    def constant(self) -> float | None:
+        """The mean absolute error of the one rate that fits best; None where there is one run."""
+        rates = [result.rate for result in self.results if result.rate]
+        if len(rates) < 2:
+            return None
+        return min(fmean(abs(rate / constant - 1) for rate in rates) for constant in rates)
+
+    def inside(self, bars: float) -> float | None:
+        """The share of runs inside so many bars; None where none has a bar."""
+        found = [result.bars_away <= bars for result in self.results if result.bars_away is not None]
+        return fmean(found) if found else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "family": self.name,
+            "runs": len(self.results),
+            "mean_absolute_step_error": self.mean,
+            "median_absolute_step_error": median(map(abs, self.errors)),
+            "bias": fmean(self.errors),
+            "inside_one_bar": self.inside(1),
+            "inside_two_bars": self.inside(2),
+            "best_constant_error": self.constant,
+        }
+
+
+def families_of(results: Sequence[Result]) -> list[Family]:
+    """The families of the runs that count, in the order in which they come."""
+    counted = [result for result in results if result.counts]
+    names = dict.fromkeys(result.family for result in counted)
+    return [Family(name, tuple(one for one in counted if one.family == name)) for name in names]
+
+
+def every_run(results: Sequence[Result]) -> Family:
+    """All runs that count, as one family."""
+    return Family("all", tuple(result for result in results if result.counts))
