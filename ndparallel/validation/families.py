@@ -1,4 +1,4 @@
-"""Errors by family: runs of one source, number type and GPU, so that a reader sees where to trust a prediction.
+"""Errors by family: runs of one source, number type and GPU, to see where to trust a prediction.
 
 Idea   A family has its mean and median absolute error, its bias, and how often the measured value lies inside
        one and two error bars. Beside it stands the best constant: the one TFLOP/s that fits the family best,
