@@ -1,8 +1,9 @@
 """Rung 4, reality: predictions are held against training runs that others measured and published.
 
 It rests on rung 3: the code that prices a small executed run to the byte prices these. Every run has its
-source in ndparallel/validation/measured_runs.json; docs/validation.md shows the errors by family and says what
-is still wrong. Absolute seconds can be right by luck, so pairs of runs that differ in one thing are held, too.
+source in ndparallel/validation/measured_runs.json; docs/validation.md shows the errors by family and says
+what is still wrong. Absolute seconds can be right by luck, so pairs of runs that differ in one thing are
+held, too.
 """
 
 from statistics import median
