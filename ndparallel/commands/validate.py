@@ -20,6 +20,7 @@ from ndparallel.validation.families import Family, every_run, families_of
 from ndparallel.validation.result import Result
 from ndparallel.validation.validate import summary, validate
 
+FAMILY_COLUMNS = ("family", "runs", "mean", "median", "bias", "in 1 bar", "in 2", "best constant")
 FEWEST_FAMILIES = 2  # that make a table
 
 
@@ -62,9 +63,8 @@ def show(results: list[Result], runs: bool) -> None:
         console.print(quiet_table(columns, [cells(result) for result in results], width))
         console.print()
     if len(families := families_of(results)) >= FEWEST_FAMILIES:
-        columns = ("family", "runs", "mean", "median", "bias", "in 1 bar", "in 2", "best constant")
         lines = [family_cells(family) for family in (*families, every_run(results))]
-        console.print(quiet_table(columns, lines, width))
+        console.print(quiet_table(FAMILY_COLUMNS, lines, width))
         console.print()
     rows = [
         (
