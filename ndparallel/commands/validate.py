@@ -16,7 +16,7 @@ from ndparallel.planner.error_bar import ERRORS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.report import quiet_table
 from ndparallel.validation.cases import express, read_cases
-from ndparallel.validation.families import Family, every_run, families_of
+from ndparallel.validation.families import RunFamily, every_run, families_of
 from ndparallel.validation.result import Result
 from ndparallel.validation.validate import summary, validate
 
@@ -93,7 +93,7 @@ def means(found: dict, runs: int) -> str:
     return f"{runs} runs. Step time: mean absolute error {mean:.1%}, largest {most:.1%}.{said}"
 
 
-def family_cells(family: Family) -> tuple[str, ...]:
+def family_cells(family: RunFamily) -> tuple[str, ...]:
     found = family.as_json()
     median, constant = found["median_absolute_step_error"], found["best_constant_error"]
     bars = [share(found[f"inside_{number}"]) for number in ("one_bar", "two_bars")]

@@ -19,7 +19,7 @@ from ndparallel.validation.result import Result
 
 
 @dataclass(frozen=True)
-class Family:
+class RunFamily:
     """Runs that are alike, with the errors of their steps."""
 
     name: str
@@ -59,13 +59,13 @@ class Family:
         }
 
 
-def families_of(results: Sequence[Result]) -> list[Family]:
+def families_of(results: Sequence[Result]) -> list[RunFamily]:
     """The families of the runs that count, in the order in which they come."""
     counted = [result for result in results if result.counts]
     names = dict.fromkeys(result.family for result in counted)
-    return [Family(name, tuple(one for one in counted if one.family == name)) for name in names]
+    return [RunFamily(name, tuple(one for one in counted if one.family == name)) for name in names]
 
 
-def every_run(results: Sequence[Result]) -> Family:
+def every_run(results: Sequence[Result]) -> RunFamily:
     """All runs that count, as one family."""
-    return Family("all", tuple(result for result in results if result.counts))
+    return RunFamily("all", tuple(result for result in results if result.counts))
