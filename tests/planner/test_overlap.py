@@ -139,7 +139,7 @@ def test_fsdp_holds_two_units_and_their_gradients_at_most_and_gives_all_back(pre
 
 def test_zero_2_holds_the_gradients_of_one_bucket_and_of_the_one_on_its_way():
     streams = StreamClock(Round())
-    sharded_gradients(streams, buckets())
+    sharded_gradients(streams, buckets(), overlap=True)
     assert streams.memory.peak["buffers"] == 7 + 7 and streams.memory.held["buffers"] == 0
 
 
@@ -166,7 +166,7 @@ def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(
 
     def step(streams):
         fully_sharded(streams, units, prefetch, overlap, reshards)
-        sharded_gradients(streams, units)
+        sharded_gradients(streams, units, overlap=True)
         return streams
 
     once, each = (step(StreamClock(Round(alike, slowdown))) for alike in (True, False))
@@ -193,9 +193,9 @@ def test_gradients_are_sent_once_those_of_the_bucket_before_have_arrived():
     unit = UnitCost([TimeBreakdown(compute=FORWARD)], [TimeBreakdown(compute=BACKWARD)])
     lines = [CollectiveOp(name, "reduce_scatter", name, 5.0) for name in ("dp", "expert_dp")]
     pair = [BucketCost([unit], [line]) for line in lines]
-    for pattern in (sharded_gradients, partial(fully_sharded, prefetch=True, overlap=True)):
+    for pattern in (sharded_gradients, partial(fully_sharded, prefetch=True)):
         streams = StreamClock(Round())
-        pattern(streams, pair)
+        pattern(streams, pair, overlap=True)
         assert streams.now == 2 * FORWARD + BACKWARD + 5.0 + 5.0
 
 

@@ -62,7 +62,7 @@ def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> Stag
     stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (elements_of, trained_of))
-    states = fsdp_states if plan.zero == 3 and plan.dp > 1 else plain_states
+    states = fsdp_states if plan.zero == 3 and plan.dp * plan.cp > 1 else plain_states
     return StageMemory(
         **states(job, plan, held, trained),
         activations=held_activations(job, plan, kinds, chunks)

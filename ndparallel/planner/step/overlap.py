@@ -153,15 +153,17 @@ def gather_in_turn(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
         finish(streams, bucket.gather)
 
 
-def sharded_gradients(streams: StreamClock, buckets: Sequence[BucketCost]) -> None:
-    """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel."""
+def sharded_gradients(streams: StreamClock, buckets: Sequence[BucketCost], overlap: bool) -> None:
+    """ZeRO-2, one microbatch: a bucket's whole gradients exist while it is filled, and while they travel,
+    with `overlap` beside the next bucket's backward pass."""
     forward(streams, buckets)
     for before, bucket, _ in neighbours(streams, buckets):
         streams.memory.hold("buffers", bucket.whole_bytes[1])
         bucket.backward(streams)
-        finish_reduce(streams, before)
+        finish_reduce(streams, before if overlap else None)
         begin_reduce(streams, bucket)
-    finish_reduce(streams, buckets[-1])
+        finish_reduce(streams, None if overlap else bucket)
+    finish_reduce(streams, buckets[-1] if overlap else None)
 
 
 def fully_sharded(

@@ -77,7 +77,7 @@ def one_stage(work: Workload, trace: list | None = None, microbatches: int = 0) 
             fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards)
     elif plan.zero == 2:
         for _ in streams.repeats(microbatches):
-            sharded_gradients(streams, buckets)
+            sharded_gradients(streams, buckets, stack.dp_overlap)
     else:
         gathers_first = plan.zero == 1 and stack.gathers_first
         replicated(streams, buckets, microbatches, stack.dp_overlap, gathers_first)

@@ -188,8 +188,11 @@ class StreamClock:
         self.begin(exchange, begin, self.machine.arrival(exchange, begin))
 
     def ready(self, exchange: CollectiveOp) -> Any:
-        """When a collective can start: now, once its stream is free."""
-        return self.later(self.now, self.lines.get(line_of(exchange.group)[0], 0.0))
+        """When a collective can start: now, once its stream is free; over replicas, once the shards that they
+        sum are reduced."""
+        line = line_of(exchange.group)[0]
+        moment = self.later(self.now, self.lines.get(line, 0.0))
+        return self.later(moment, self.lines.get("shards", 0.0)) if line == "replicas" else moment
 
     def begin(self, exchange: CollectiveOp, begin: Any, end: Any) -> None:
         """Let a collective be under way from one moment to another."""

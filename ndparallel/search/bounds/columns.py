@@ -196,7 +196,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
     holds."""
     lists = LayerLists(job.shape, plans.share(job), job.stack)
-    sharded = (plans.zero == 3) * (np.asarray(plans.dp) > 1)
+    sharded = (plans.zero == 3) * (np.asarray(plans.dp * plans.cp) > 1)
     ways = (plain_states, fsdp_states)
     size = 4 if job.adapters else 2
     plain, fsdp = (
