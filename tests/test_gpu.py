@@ -10,6 +10,7 @@ import pytest
 from gpu import (
     COMPUTE,
     GPU,
+    MEMORY,
     RECEIVE,
     SEND,
     WAIT,
@@ -160,6 +161,19 @@ def test_events_say_who_did_what_from_when_to_when_with_bytes_flops_and_peer():
     assert first.events == [
         (0, COMPUTE, COMPUTE, "a name", 0.0, 2.0, 1.0, 2.0, None),
         (0, COMPUTE, SEND, "one", 2.0, 3.0, 1, 0, 1),
+    ]
+
+
+def test_a_message_that_came_and_memory_that_was_given_back_are_events_too():
+    first, second = gpus()
+    first.send(1, BYTE, "one")
+    second.receive(0, "one")
+    second.allocate("buffers", 3)
+    second.free("buffers", 2)
+    assert second.events == [
+        (1, COMPUTE, RECEIVE, "one", 0.0, 1.5, 1, 0, 0),
+        (1, COMPUTE, MEMORY, "buffers", 1.5, 1.5, 3, 0, None),
+        (1, COMPUTE, MEMORY, "buffers", 1.5, 1.5, 1, 0, None),
     ]
 
 

@@ -13,6 +13,7 @@ from ndparallel.collective.prices import (
     choose_algorithm,
     closed_form_seconds,
     envelope,
+    first,
     lockstep_seconds,
     price,
 )
@@ -142,3 +143,15 @@ def test_unknown_names_come_with_the_nearest(arguments, said):
 
 def test_the_envelope_of_one_algorithm_begins_with_a_byte():
     assert envelope("all_to_all", Group("pair", (0, 1)), hardware()) == [(1, "direct")]
+
+
+@pytest.mark.parametrize(("latency", "size"), [(1e-3, 1000), (1.5e-6, 2)])
+def test_the_envelope_of_two_algorithms_names_where_the_second_takes_over(latency, size):
+    """One by one a + 3nb, binomial 2a + 2nb: of 4 ranks, as soon as a byte takes as long as a latency."""
+    steps = envelope("reduce", Group("test", (0, 1, 2, 3)), hardware(4, (latency, 1e6)))
+    assert steps == [(1, "one-by-one"), (pytest.approx(size, rel=1e-2), "binomial")]
+
+
+@pytest.mark.parametrize("least", [*range(2, 40), 1000])
+def test_small_sizes_are_found_to_the_byte(least):
+    assert first(lambda sizes: sizes >= least, 1, 1000) == least

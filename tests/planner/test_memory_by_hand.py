@@ -8,7 +8,7 @@ import pytest
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.kept import kept_bytes
+from ndparallel.planner.layers.kept import kept_bytes, normed_bytes
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory
@@ -87,6 +87,18 @@ def test_all_gpus_together_keep_the_optimizer_of_each_expert_once_and_of_what_tp
     )
     everywhere = peak_memory(job("mixtral-8x7b"), plan).optimizer * plan.gpus
     assert everywhere == pytest.approx(12 * (experts + cut + tp * copied), rel=1e-12)
+
+
+def test_a_rank_holds_the_weights_of_its_experts_and_of_all_that_is_shared():
+    memory = peak_memory(job("mixtral-8x7b"), Plan(dp=8, ep=2))
+    assert memory.weights == 2 * (32 * (MOE_SHARED + 4 * EXPERT) + MIXTRAL_ENDS)
+
+
+def test_fsdp_on_all_axes_keeps_each_expert_once_and_what_tp_copies_on_its_ranks():
+    plan = Plan(tp=2, cp=2, dp=4, ep=2, zero=3)
+    copied, cut = 32 * (8 * H + 2 * H) + H, 32 * (2 * H * H + 2 * H * KV) + 2 * 32000 * H
+    everywhere = peak_memory(job("mixtral-8x7b"), plan).weights * plan.gpus
+    assert everywhere == pytest.approx(4 * (32 * 8 * EXPERT + cut + 2 * copied), rel=1e-12)
 
 
 def test_fsdp_keeps_each_expert_once_and_gathers_those_of_two_layers():
@@ -181,6 +193,21 @@ def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_whole():
     assert memory.activations == 2 * S * (32 * H + ATTENTION + MLP)
     some = peak_memory(job(), Plan(recompute="full", recompute_layers=20))
     assert some.activations == 2 * S * (20 * H + 13 * (ATTENTION + MLP))
+
+
+@pytest.mark.parametrize(
+    ("changes", "attention", "mlp"),
+    [
+        ({}, 2, 2),
+        ({"parallel": True}, 2, 1),  # both halves read the same input
+        ({"parallel": True, "norms": "shared"}, 2, 0),  # and its norm
+        ({"norms": "both"}, 3, 3),  # what a half adds is normed too
+    ],
+)
+def test_halves_that_share_an_input_or_a_norm_keep_it_once(changes, attention, mlp):
+    shape = replace(find_model("llama-3-8b"), **changes)
+    lists = LayerLists(shape, Share(1, S), find_stack("megatron-core"))
+    assert (normed_bytes(lists, 0), normed_bytes(lists, 1)) == (attention * 2 * S * H, mlp * 2 * S * H)
 
 
 @pytest.mark.parametrize(

@@ -231,3 +231,32 @@ def test_memory_that_holds_a_byte_has_a_peak():
     memory.hold("buffers", 1)
     memory.hold("buffers", -1)
     assert (memory.peak, memory.total) == ({"buffers": 1}, 0)
+
+
+def test_of_equal_peaks_the_first_is_kept():
+    memory = MemoryLedger()
+    for kind in ("activations", "buffers"):
+        memory.hold(kind, 1)
+        memory.hold(kind, -1)
+    assert memory.fullest == {"activations": 1}
+
+
+def test_of_two_collectives_that_end_together_the_first_is_what_compute_lost_to():
+    streams = StreamClock(Round(slowdown=0.5))
+    for group in ("dp", "tp"):
+        streams.start(CollectiveOp(group, "all_reduce", group, 3.0))
+    streams.compute(1.0)
+    assert streams.spent == {"dp": 0.5, "compute": 1.0}
+
+
+def test_a_clock_that_is_looked_at_goes_through_every_repeat():
+    """So that a picture has all of them; else it stops when nothing new happens."""
+    for trace, times in ((None, 1), ([], 5)):
+        streams = StreamClock(Round())
+        streams.trace = trace
+        passes = 0
+        for _ in streams.repeats(5):
+            streams.compute(FORWARD)
+            passes += 1
+        assert (passes, streams.now) == (times, 5 * FORWARD)
+    assert streams.trace == [("compute", at, at + FORWARD, "compute") for at in range(5)]

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from gpu import Link
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.planner.groups import GroupLinks
+from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.collective_time import (
     SLOWDOWN,
     START_SECONDS,
     collective_seconds,
+    dispatch_seconds,
     distinct_nodes,
 )
 from ndparallel.planner.layers.dense import LayerLists
@@ -164,6 +165,25 @@ def test_a_group_of_one_costs_nothing():
 def test_a_token_with_many_choices_meets_all_nodes_and_with_one_a_share_of_them():
     assert distinct_nodes(4, 1) == pytest.approx(3 / 4)
     assert distinct_nodes(4, 1000) == pytest.approx(3)
+
+
+def test_a_collective_starts_in_the_23_microseconds_that_were_measured_on_8_b200():
+    assert collective_seconds("all_gather", 1e-9, group(8)) == pytest.approx(23e-6 + 7 * 2e-6)
+
+
+def test_rows_stay_inside_a_node_but_for_each_node_once_and_one_rank_keeps_its_own():
+    """2 GPUs: half of the rows are at home. 16: each token's 8 copies cross once, to 15/16 of one other
+    node's."""
+    assert dispatch_seconds(4e9, 8, group(1)) == 0
+    assert dispatch_seconds(4e9, 8, group(2)) == pytest.approx(START_SECONDS + 2e-6 + 2e9 / 400e9)
+    crossing = 4e9 / 8 * (1 - 0.5**8) / 40e9
+    assert dispatch_seconds(4e9, 8, group(16)) == pytest.approx(START_SECONDS + 10e-6 + crossing)
+
+
+def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():
+    groups = Groups(Plan(tp=2, cp=3, dp=4, pp=2, zero=3, shards=6), job())
+    assert (groups.pp.stride, groups.pp.ranks) == (2 * 3 * 4, 2)
+    assert (groups.replicas.stride, groups.replicas.ranks) == (2 * 6, 2)
 
 
 # ---------------------------------------------------------------------------------------------------- pricing

@@ -10,6 +10,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import flops, model_flops
+from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.memory.total import memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
@@ -89,7 +90,10 @@ def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
     assert more[-1].weights - less[-1].weights == pytest.approx(
         2 * (states + 256 * DEEPSEEK.parameters().expert / 64)
     )
-    assert more[-1].activations > less[-1].activations
+    lists = LayerLists(shape, plan.share(job(shape)), MEGATRON)
+    hidden = 2 * 4096 * 7168  # bytes of a hidden state: two are joined, and so are what went into their norms
+    kept = kept_bytes(lists, "none") + 4 * hidden
+    assert more[-1].activations - less[-1].activations == pytest.approx(kept, rel=1e-12)
 
 
 def test_a_plan_says_what_its_model_has_beside_its_total(capsys):
