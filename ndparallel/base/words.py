@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+WIDE = 140  # columns of a table with --wide
 WIDTH = 100  # columns: the most that anything needs, and the width of what is not shown on a terminal
 NO_BREAK = "\u00a0"
 SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[numkMGTP]?(?:s|B|FLOP|GPUs?)\b)")

@@ -11,7 +11,7 @@ import argparse
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, progress, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import Advice, advise
 from ndparallel.search.tables import certainty, effort_words, ranking, with_words_last
 

@@ -30,7 +30,7 @@ from ndparallel.collective.runs import LOCKSTEP, Measured, measure
 from ndparallel.engines.launch import ENGINES
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import quantity, quiet_table
+from ndparallel.results.tables import quantity, quiet_table
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
 # algorithms of about as many steps as there are ranks, and for how many ranks that takes seconds

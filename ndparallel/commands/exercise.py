@@ -29,7 +29,7 @@ from ndparallel.exercises.grade import grade
 from ndparallel.exercises.template import solution, template
 from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, printed
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 SECONDS_BETWEEN_LOOKS = 0.3
 

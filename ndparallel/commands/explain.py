@@ -21,7 +21,7 @@ from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
 UNITS = ("dense", "experts", "embedding", "head")

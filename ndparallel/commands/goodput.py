@@ -20,7 +20,7 @@ from ndparallel.base.quantities import parse_quantity
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
 MOST_GPUS = 10**9

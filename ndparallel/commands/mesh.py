@@ -25,7 +25,7 @@ from ndparallel.drawing.timeline import letter_colour
 from ndparallel.lessons.options import hardware_from
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 NODES_DRAWN = 8
 MOST_GPUS = 100_000

@@ -16,7 +16,7 @@ from ndparallel.base.quoting import visible
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of, strays
 from ndparallel.engines.launch import ENGINES
 from ndparallel.results.printing import counted, plain_console, print_json, progress
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

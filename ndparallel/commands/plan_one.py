@@ -18,7 +18,7 @@ from ndparallel.planner.memory.total import KINDS
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, progress, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 
 def run_one(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from ndparallel.base.quoting import brief, visible
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
 from ndparallel.results.printing import plain_console, print_json, progress, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
 from ndparallel.search.scaling_svg import scaling_svg
 

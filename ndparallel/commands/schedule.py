@@ -25,7 +25,7 @@ from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.printing import counted, plain_console, progress
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 
 MOST_STEPS = 1_000_000
 

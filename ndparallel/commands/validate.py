@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu import si
 from ndparallel.planner.error_bar import ERRORS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.families import RunFamily, every_run, families_of
 from ndparallel.validation.result import Result

@@ -19,7 +19,7 @@ from ndparallel.drawing.timeline import Timelines
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.pipeline.timing import Timing
 from ndparallel.results.printing import prose
-from ndparallel.results.report import quantity, quiet_table
+from ndparallel.results.tables import quantity, quiet_table
 
 NOT_BEGUN, WRONG, PASSED, PAR, BETTER = MARKS = ("not begun", "wrong", "passed", "par", "better than par")
 UNITS = {"seconds": "s", "bytes": "B"}

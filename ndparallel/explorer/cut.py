@@ -128,7 +128,7 @@ def of_run(setup: Mapping[str, Any]) -> dict[str, Any]:
     (row,) = report.as_dict()["strategies"]
     head = {
         "row": row,
-        "cells": dict(zip(heads(), next(report.rows()))),
+        "cells": dict(zip(heads(wide=True), next(report.rows(wide=True)))),
         "remarks": report.remarks(),
         "gpus": places(what.job.mesh, hardware.gpus_per_node),
     }

@@ -3,7 +3,7 @@ capacities, and its options."""
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -146,25 +146,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 # --------------------------------------------------------------------------------------------- what to notice
 
 
-def notice(run: Run) -> str:
+def notice(run: Run) -> Sequence[str]:
     """Say what stops each dimension, and what the shape of the network costs."""
     sentences = []
     cube = next((name for name in run.results if name.startswith("TP2 x PP2 x")), "")
     rows = [run[name] for name in (cube, "DP only", "TP only", "PP only") if name in run]
     if len(rows) == 4:
-        best = min(rows, key=lambda row: row.step_seconds)
-        sentences.append(f"On this model and network {best.name} is fastest of the dense layouts.")
-        _, dp, tp, pp = rows
-        sentences.append(
-            f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step, PP "
-            "only idles for "
-            f"{pp.bubble_seconds / pp.step_seconds:.0%}, DP only holds "
-            f"{si(dp.peak_memory_bytes['total'], 'B')} on every GPU."
-        )
+        best, (_, _, tp, pp) = min(rows, key=lambda row: row.step_seconds), rows
+        sentences += [
+            f"On this model and network {best.name} is the fastest of the dense layouts: "
+            f"{si(best.step_seconds, 's')} a step.",
+            f"TP only waits for {tp.exposed_communication_seconds / tp.step_seconds:.0%} of its step.",
+            f"PP only idles for {pp.bubble_seconds / pp.step_seconds:.0%} of its step.",
+        ]
     if "TP outermost" in run and cube in run and run[cube].gpus > run.hardware.gpus_per_node > 1:
         slower = run["TP outermost"].step_seconds / run[cube].step_seconds - 1
         sentences.append(f"The very same {cube} with TP across nodes and DP inside is {slower:.0%} slower.")
-    return " ".join(sentences)
+    return sentences
 
 
 # ----------------------------------------------------------------------------------------------------- sweeps

@@ -98,11 +98,11 @@ def contrast(run: Run) -> tuple[str, ...]:
     return (names[0], names[-1]) if len(names) > 1 else ()
 
 
-def closing(run: Run) -> str:
-    """Say in a paragraph what is fastest on each number of GPUs, what bounds each strategy, and which needs
-    the least memory."""
+def closing(run: Run) -> Sequence[str]:
+    """Say what is fastest on each number of GPUs, who loses most to the two causes that cost most, and who
+    needs the least memory."""
     rows = parallel(run.report)
-    return " ".join([*fastest(rows), *bounds(rows), *least_memory(rows, run.report.baseline)])
+    return [*fastest(rows), *bounds(rows), *least_memory(rows, run.report.baseline)]
 
 
 def parallel(report: Report) -> list[Row]:
@@ -111,27 +111,30 @@ def parallel(report: Report) -> list[Row]:
 
 
 def fastest(rows: Sequence[Row]) -> Iterator[str]:
-    for gpus in sorted({row["gpus"] for row in rows}):
-        first = max((row for row in rows if row["gpus"] == gpus), key=lambda row: row["speedup"])
-        name, speedup = first["name"], first["speedup"]
-        if speedup <= 1:
-            yield f"Nothing on {gpus} GPUs beats one GPU alone: {name} comes nearest, with {speedup:.2f}x."
-        else:
-            yield (
-                f"On {gpus} GPUs {name} is fastest: {speedup:.2f}x, {first['efficiency']:.0%} of what they "
-                "could give."
-            )
+    """Name the fastest on each number of GPUs in one sentence."""
+    firsts = [
+        max((row for row in rows if row["gpus"] == gpus), key=lambda row: row["speedup"])
+        for gpus in sorted({row["gpus"] for row in rows})
+    ]
+    if firsts and max(row["speedup"] for row in firsts) <= 1:
+        best = max(firsts, key=lambda row: row["speedup"])
+        yield f"Nothing here beats one GPU alone: {best['name']} comes nearest, with {best['speedup']:.2f}x."
+    elif firsts:
+        each = listed([f"{row['name']} on {row['gpus']} GPUs ({row['speedup']:.2f}x)" for row in firsts])
+        yield f"Fastest {'is' if len(firsts) == 1 else 'are'} {each}."
 
 
 def bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """Name, cause by cause, the strategies whose largest loss it is, and its share of the step."""
-    bounded: dict[str, list[str]] = {COMMUNICATION: [], BUBBLE: [], EXTRA: [], WORK: []}
+    """Say of the two causes that cost most who loses most to each."""
+    bounded: dict[str, list[tuple[float, str]]] = {}
     for row in rows:
         cause, share = bound(row)
-        bounded[cause].append(row["name"] if cause == WORK else f"{row['name']} ({share:.0%})")
-    clauses = [f"{cause} for {listed(names)}" for cause, names in bounded.items() if names]
-    if clauses:
-        yield f"What bounds a step, and how much of it, is {'; '.join(clauses)}."
+        bounded.setdefault(cause, []).append((share, row["name"]))
+    bounded.pop(WORK, None)
+    worst = sorted(((max(found)[0], cause) for cause, found in bounded.items()), reverse=True)
+    for share, cause in worst[:2]:
+        names = [name for lost, name in bounded[cause] if f"{lost:.0%}" == f"{share:.0%}"]
+        yield f"{cause[0].upper()}{cause[1:]} costs most in {listed(names)}: {share:.0%} of the step."
 
 
 def bound(row: Row) -> tuple[str, float]:

@@ -1,7 +1,7 @@
 """1D: what to notice, its sweep over microbatches, and its options."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ndparallel.base.words import duration, listed
 from ndparallel.lessons.lesson import Lesson, Strategy
@@ -16,9 +16,9 @@ ACCUMULATED = ("DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch", "FSDP no r
 COLUMNS = ("sent_bytes", "step_seconds", "exposed_communication_seconds", "memory_bytes")
 
 
-def notice(run: Run) -> str:
+def notice(run: Run) -> Sequence[str]:
     """Say what the numbers show about hiding, about holding less, and about what crosses between nodes."""
-    return " ".join([*about_overlap(run), *about_sharding(run), *about_nodes(run)])
+    return [*about_overlap(run), *about_sharding(run), *about_nodes(run)]
 
 
 def about_overlap(run: Run) -> Iterator[str]:
@@ -47,7 +47,8 @@ def about_sharding(run: Run) -> Iterator[str]:
         memory = sharded.peak_memory_bytes["total"] / whole.peak_memory_bytes["total"]
         sent = sharded.bytes_sent_per_gpu / whole.bytes_sent_per_gpu
         time = duration(sharded.step_seconds, whole.step_seconds)
-        yield f"FSDP sends {sent:.1f}x the bytes of DDP, peaks at {memory:.0%} of its memory, and {time}."
+        yield f"FSDP with prefetch sends {sent:.1f}x the bytes of DDP, and {time}."
+        yield f"Its memory peaks at {memory:.0%} of DDP's."
 
 
 def about_nodes(run: Run) -> Iterator[str]:

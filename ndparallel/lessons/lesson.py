@@ -61,18 +61,18 @@ class Own:
 class Lesson:
     """A table of strategies, and what is shown with it.
 
-    notice: what to notice, from the numbers; contrast: the strategies whose timelines are shown; compare:
-    those that `ndparallel compare` shows of this lesson; hierarchy: the strategy whose communication is shown
-    axis by axis; defaults: fields of the job where no option sets them; chosen: the strategies that the
-    lesson's own options ask for; sweeps: further tables, by the name that --sweep takes; own: what --with
-    takes, where that is no rank program.
+    notice: what to notice, from the numbers, in at most four sentences; contrast: the strategies whose
+    timelines are shown; compare: those that `ndparallel compare` shows of this lesson; hierarchy: the
+    strategy whose communication is shown axis by axis; defaults: fields of the job where no option sets them;
+    chosen: the strategies that the lesson's own options ask for; sweeps: further tables, by the name that
+    --sweep takes; own: what --with takes, where that is no rank program.
     """
 
     name: str
     title: str
     strategies: Sequence[Strategy]
     contrast: tuple[str, ...]
-    notice: Callable[[Run], str]
+    notice: Callable[[Run], Sequence[str]]
     gpus: int = 4
     compare: tuple[str, ...] = ()
     hierarchy: str | None = None

@@ -148,6 +148,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)"
     )
     option("--memory", action="store_true", help="add the table of memory by kind")
+    option("--wide", action="store_true", help="add efficiency, compute, hidden and loss to the table")
     option("--svg", metavar="FILE", help="draw the timelines into an SVG")
     option(
         "--trace",

@@ -1,7 +1,7 @@
 """3D: what to notice, its sweeps over microbatches, chunks and the cost of a kernel, and its option."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -17,9 +17,9 @@ from ndparallel.training.job import Job
 COLUMNS = ("step_seconds", "speedup", "bubble share", "waiting share")
 
 
-def notice(run: Run) -> str:
+def notice(run: Run) -> Sequence[str]:
     """Compare bubble and memory of the schedules that ran."""
-    return " ".join([*about_memory(run), *about_the_bubble(run)])
+    return [*about_memory(run), *about_the_bubble(run)]
 
 
 def about_memory(run: Run) -> Iterator[str]:
@@ -27,13 +27,10 @@ def about_memory(run: Run) -> Iterator[str]:
         gpipe, one = run["GPipe"], run["1F1B"]
         kept = one.peak_memory_bytes["activations"] / gpipe.peak_memory_bytes["activations"]
         bubbles = list(dict.fromkeys(bubble_share(row) for row in (gpipe, one)))
-        have = "the same bubble" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)} of the step"
-        keep = (
-            "and keep as many activations"
-            if f"{kept:.0%}" == "100%"
-            else f"but 1F1B keeps {kept:.0%} of the activations"
-        )
-        yield f"GPipe and 1F1B have {have}, {keep}."
+        same = f"the same bubble: {bubbles[0]}" if len(bubbles) == 1 else f"bubbles of {listed(bubbles)}"
+        yield f"GPipe and 1F1B have {same} of the step."
+        less = "as many activations as" if f"{kept:.0%}" == "100%" else f"{kept:.0%} of the activations of"
+        yield f"1F1B keeps {less} GPipe."
 
 
 def about_the_bubble(run: Run) -> Iterator[str]:

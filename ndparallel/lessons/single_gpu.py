@@ -13,24 +13,23 @@ SAVINGS = {
     "selective recompute": "Computing attention's probabilities twice",
     "full recompute": "Computing every layer twice",
 }
-RECOMPUTED = ("selective recompute", "full recompute")
 
 
-def notice(run: Run) -> str:
+def notice(run: Run) -> Sequence[str]:
     """Say what is saved, what it costs, and what cannot be saved this way."""
     if "single GPU" not in run and "4 microbatches" in run:
-        return (
+        return [
             "This batch does not fit on one GPU whole, and does in 4 parts: their gradients add up to the "
             "same."
-        )
+        ]
     if all(row.error for row in run.report.strategies):
-        return (
+        return [
             "This model does not fit on one GPU: sharding it over several is what the other lessons are "
             "about."
-        )
+        ]
     if "single GPU" not in run:
-        return ""
-    return " ".join([*about_saving(run), *about_states(run)])
+        return []
+    return [*about_saving(run), *about_states(run)]
 
 
 def about_saving(run: Run) -> Iterator[str]:
@@ -39,14 +38,12 @@ def about_saving(run: Run) -> Iterator[str]:
         if name in run:
             kept = run[name].peak_memory_bytes["activations"] / whole.peak_memory_bytes["activations"]
             slower = run[name].step_seconds / whole.step_seconds - 1
-            more = f"{100 * slower:.2g}" if slower < 1 else f"{100 * slower:.0f}"
-            yield f"{how} keeps {kept:.0%} of the activations and costs {more}% more time."
+            more = f"{slower:.0%}"
+            time = "no more time" if more == "0%" else f"{more} more time"
+            yield f"{how} keeps {kept:.0%} of the activations and takes {time}."
 
 
 def about_states(run: Run) -> Iterator[str]:
-    recomputed = [name for name in RECOMPUTED if name in run]
-    if recomputed and all(run[name].max_gradient_difference == 0 for name in recomputed):
-        yield "What is computed again is the same to the bit, and so are the gradients."
     memory = run["single GPU"].peak_memory_bytes
     states = memory["weights"] + memory["gradients"] + memory["optimizer"]
     yield f"Weights, gradients and optimizer ({si(states, 'B')}) do not shrink."

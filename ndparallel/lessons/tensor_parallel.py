@@ -1,7 +1,7 @@
 """2D: what to notice, its sweep over the degree, and its option."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.runner import Runner, enter
@@ -14,9 +14,9 @@ SEQUENCE = ("TP + SP", "TP + SP regather")
 COLUMNS = ("step_seconds", "speedup", "compute_seconds", "exposed_communication_seconds")
 
 
-def notice(run: Run) -> str:
+def notice(run: Run) -> Sequence[str]:
     """Say what the cut costs: the right one and the wrong one, inside a node and across."""
-    return " ".join([*about_the_cut(run), *about_nodes(run), *about_sequence_parallelism(run)])
+    return [*about_the_cut(run), *about_nodes(run), *about_sequence_parallelism(run)]
 
 
 def about_the_cut(run: Run) -> Iterator[str]:
@@ -45,10 +45,8 @@ def about_sequence_parallelism(run: Run) -> Iterator[str]:
         )
         longer = run["TP + SP"].step_seconds / run["TP"].step_seconds - 1
         time = f"{longer:.1%} more" if longer > 0 else "no more"
-        yield (
-            f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time, and {again:.0%} if "
-            "it gathers again."
-        )
+        yield f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time."
+        yield f"Where it gathers again in the backward pass, it keeps {again:.0%}."
 
 
 def degree(lesson: Lesson, runner: Runner, job: Job) -> Sweep:

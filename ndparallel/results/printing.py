@@ -39,14 +39,14 @@ def counted(items: Sequence[T], announce: Announce, name: Callable[[T], str]) ->
         yield item
 
 
-def plain_console() -> tuple[Console, int]:
-    """Where to print, and how wide a table or a paragraph may be. Words are printed as they are: no markup,
-    no emoji codes."""
+def plain_console(most: int = WIDTH) -> tuple[Console, int]:
+    """Where to print, and how wide a table or a paragraph may be, at `most`. Words are printed as they are:
+    no markup, no emoji codes."""
     of_launcher = launched_size() > 1
-    width = None if sys.stdout.isatty() and not of_launcher else WIDTH
+    width = None if sys.stdout.isatty() and not of_launcher else most
     terminal = False if of_launcher else None  # None lets rich find out
     console = Console(width=width, force_terminal=terminal, highlight=False, emoji=False, markup=False)
-    return console, min(console.width, WIDTH)
+    return console, min(console.width, most)
 
 
 def print_json(value: Any) -> None:

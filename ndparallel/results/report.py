@@ -16,21 +16,20 @@ Glossary
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from gpu import MEMORY_KINDS, si
-from ndparallel.base.quoting import markup, visible
+from ndparallel.base.quoting import markup
 from ndparallel.base.words import WIDTH, listed
 from ndparallel.results.contention import sharing_words
 from ndparallel.results.measure import Contention, Measurement
+from ndparallel.results.tables import quantity, quiet_table
 
 # Measured on 4D for 50 steps of AdamW. In float32 the losses with experts are within 4e-7 of the single GPU's
 # until rounding tips a tie of the router, at step 26 to 30; from then on they part, by 7e-4 at step 35, 2e-3
@@ -41,8 +40,7 @@ GROWTH, PARTED = 1.2, 0.05  # of the tolerance with every step; of the loss, and
 # that moves it by 3e-3, as far as the step itself, and says nothing.
 WEIGHT_TOLERANCE = {("float32", "sgd"): 1e-6, ("float64", "sgd"): 1e-12, ("float64", "adamw"): 1e-9}
 FEW = 2  # so many strategies slower than one GPU have a sentence each
-FOLDED = 12  # the first column is folded to no less, where shorter heads help
-SHORT = {"peak memory": "peak", "activations": "activ."}  # heads of other tables where there is little room
+LEAST_SHARE = 0.0005  # of a step: what is shorter cannot change the step's three digits, and is shown as 0
 
 
 @dataclass(frozen=True)
@@ -137,10 +135,10 @@ class Report:
 
     # ---- for people
 
-    def rows(self) -> Iterator[tuple[str, ...]]:
+    def rows(self, wide: bool = False) -> Iterator[tuple[str, ...]]:
         """The table's cells, in the order of `heads`."""
         for row in self.strategies:
-            yield tuple(column.text(self, row) for column in COLUMNS if column.head)
+            yield tuple(column.text(self, row) for column in shown_columns(wide))
 
     def label(self, row: Measurement) -> str:
         return f"{self.lessons[row.name]} {row.name}" if row.name in self.lessons else row.name
@@ -151,9 +149,9 @@ class Report:
             return None
         return "NaN" if row.not_finite else "=" if difference <= self.tolerance else f"{difference:.0e}"
 
-    def table(self, width: int = WIDTH) -> Table:
-        """The quiet table: at most `width` columns, whatever the numbers."""
-        return quiet_table(heads(), list(self.rows()), width)
+    def table(self, width: int = WIDTH, wide: bool = False) -> Table:
+        """The quiet table: at most `width` characters wide, whatever the numbers."""
+        return quiet_table(heads(wide), list(self.rows(wide)), width)
 
     def memory_table(self, width: int = WIDTH) -> Table:
         """Peak memory by kind, on the fullest GPU when it was fullest."""
@@ -167,7 +165,7 @@ class Report:
     def remarks(self) -> list[str]:
         """What the numbers say that a reader of the table must not miss, each as one sentence."""
         each = (remark for row in self.strategies for remark in self._remarks(row))
-        return [*self.notes, *self._missing(), *self._slower(), *each]
+        return [*self.notes, *self._missing(), *self._slower(), *each, *self._overloaded()]
 
     def _missing(self) -> Iterator[str]:
         """Why there are no numbers; rows with the same reason together."""
@@ -222,8 +220,18 @@ class Report:
             yield f"{row.name} has NaN or infinity, {row.not_finite}: it does not count as equal to anything."
         elif difference is not None and not difference <= self.tolerance:
             yield f"{row.name} does not compute what one GPU computes: {self._how_far(row, difference)}."
-        if row.overload:
+        if row.overload and row.contention:
             yield f"{row.name}: {row.overload}; the clock lets each have the whole link{sharing_words(row)}"
+
+    def _overloaded(self) -> Iterator[str]:
+        """The strategies that ask more of a link than it has, where it is not known what that costs."""
+        names = [row.name for row in self.strategies if row.overload and not row.contention]
+        if names:
+            ask = "asks" if len(names) == 1 else "ask"
+            yield (
+                f"{listed(names)} {ask} more of a link than it has, and the clock gives every message the whole "
+                "link: --contention says what sharing it adds to the step."
+            )
 
     def _how_far(self, row: Measurement, difference: float) -> str:
         if self.numbers_difference(row) <= self.tolerance:
@@ -232,9 +240,10 @@ class Report:
         return f"it differs by {difference:.1e}, and {self.tolerance:.0e} is allowed"
 
     def _repr_html_(self) -> str:
-        row = "".join(f"<th>{markup(head)}</th>" for head in heads())
+        row = "".join(f"<th>{markup(head)}</th>" for head in heads(wide=True))
         body = "".join(
-            "<tr>" + "".join(f"<td>{markup(cell)}</td>" for cell in cells) + "</tr>" for cells in self.rows()
+            "<tr>" + "".join(f"<td>{markup(cell)}</td>" for cell in cells) + "</tr>"
+            for cells in self.rows(wide=True)
         )
         notes = "".join(f"<p>{markup(remark)}</p>" for remark in self.remarks())
         return f"<table><thead><tr>{row}</tr></thead><tbody>{body}</tbody></table>{notes}"
@@ -247,13 +256,15 @@ class Report:
 class Column:
     """One figure of a strategy: its `head` in the table and its key in `json`; one of the two may be missing.
     The value is the field of Measurement with that key, unless `value` computes it; `cell` writes it, and
-    None is "-"."""
+    None is "-". `wide` columns are shown with --wide alone; the seconds of a `part` of the step are 0 where
+    they are too few to change what is shown of the step."""
 
     head: str = ""
     json: str = ""
     cell: Callable[[Any], str] = str
     value: Callable[[Report, Measurement], Any] | None = None
-    short: str = ""  # the head where there is little room
+    wide: bool = False
+    part: bool = False
     has: Callable[[Report, Measurement], Any] = lambda report, row: True  # whether JSON has the key
 
     def of(self, report: Report, row: Measurement) -> Any:
@@ -261,6 +272,8 @@ class Column:
 
     def text(self, report: Report, row: Measurement) -> str:
         value = self.of(report, row)
+        if self.part and value is not None and value < LEAST_SHARE * (row.step_seconds or 0.0):
+            value = 0.0
         return "-" if value is None else self.cell(value)
 
 
@@ -279,15 +292,15 @@ COLUMNS = [  # the order is that of the table and of JSON's keys
     Column("GPUs", "gpus"),
     Column("step", "step_seconds", seconds),
     Column("speedup", "speedup", "{:.2f}x".format, Report.speedup),
-    Column("efficiency", "efficiency", "{:.0%}".format, Report.efficiency, short="eff."),
-    Column(json="compute_seconds"),
-    Column("exposed", "exposed_communication_seconds", seconds),
-    Column(json="hidden_communication_seconds"),
-    Column("bubble", "bubble_seconds", seconds),
+    Column("efficiency", "efficiency", "{:.0%}".format, Report.efficiency, wide=True),
+    Column("compute", "compute_seconds", seconds, wide=True),
+    Column("exposed", "exposed_communication_seconds", seconds, part=True),
+    Column("hidden", "hidden_communication_seconds", seconds, wide=True, part=True),
+    Column("bubble", "bubble_seconds", seconds, part=True),
     Column("sent", "bytes_sent_per_gpu", size),
     Column(json="bytes_sent_max"),
     Column("memory", "peak_memory_bytes", lambda peak: size(peak["total"])),
-    Column("loss", "loss", "{:.3f}".format),
+    Column("loss", "loss", "{:.3f}".format, wide=True),
     Column("=0D", value=Report.equality),
     Column(json="max_gradient_difference"),
     Column(json="max_loss_difference", value=Report.max_loss_difference),
@@ -300,8 +313,12 @@ COLUMNS = [  # the order is that of the table and of JSON's keys
 ]
 
 
-def heads() -> list[str]:
-    return [column.head for column in COLUMNS if column.head]
+def shown_columns(wide: bool = False) -> list[Column]:
+    return [column for column in COLUMNS if column.head and (wide or not column.wide)]
+
+
+def heads(wide: bool = False) -> list[str]:
+    return [column.head for column in shown_columns(wide)]
 
 
 def parts_of(row: Measurement) -> dict[str, float]:
@@ -315,59 +332,6 @@ def where_time_goes(row: Measurement) -> str:
         ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items())
         + f" of {quantity(row.step_seconds, 's')}"
     )
-
-
-def quantity(value: float | None, unit: str) -> str:
-    return "-" if value is None else si(value, unit)
-
-
-def cell_style(column: str, cell: str) -> str:
-    """Make stand out what is slower than one GPU, and what is not equal to it."""
-    slower = column == "speedup" and cell != "-" and float(cell[:-1]) < 1
-    wrong = column == "=0D" and cell not in ("=", "-")
-    return "bold red" if wrong else "yellow" if slower else ""
-
-
-def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
-    """A rich table with one rule under its head: the first column to the left and folded where it must be,
-    the numbers to the right."""
-    heads, gap = layout(columns, rows, width)
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
-    )
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
-    table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
-    for cells in (map(visible, row) for row in rows):
-        table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
-    return table
-
-
-def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
-    """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little
-    as need be."""
-    short = [shortened(column) for column in columns]
-    longest = max(len(cells[0]) for cells in (columns, *rows))
-    for heads, gap, need in (
-        (columns, 2, longest),
-        (columns, 1, longest),
-        (short, 1, longest),
-        (columns, 1, FOLDED),
-    ):
-        if room(heads, gap, rows, width) >= need:
-            return heads, gap
-    return short, 1
-
-
-def shortened(head: str) -> str:
-    """The head where there is little room."""
-    own = (column.short for column in COLUMNS if column.short and column.head == head)
-    return next(own, SHORT.get(head, head))
-
-
-def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
-    """What is left of the width for the first column."""
-    return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])
 
 
 def json_text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A run on the terminal: a quiet table, the timelines that teach most, and a sentence on what to notice."""
+"""A run on the terminal: a quiet table, the timelines that teach most, and a few points on what to notice."""
 
 import argparse
 import sys
@@ -7,17 +7,18 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from ndparallel.base.quoting import visible
-from ndparallel.base.words import NO_BREAK, count
+from ndparallel.base.words import NO_BREAK, WIDE, WIDTH, count, paragraph
 from ndparallel.drawing.history import timeline
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.contention import contention_rows, most_lengthened
 from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.report import quantity, quiet_table
 from ndparallel.results.run import Run, Sweep
+from ndparallel.results.tables import quantity, quiet_table
 
 
 def show(
@@ -25,7 +26,7 @@ def show(
     run: Run,
     arguments: argparse.Namespace,
     contrast: Sequence[str],
-    notice: Callable[[Run], str],
+    notice: Callable[[Run], Sequence[str]],
     talker: str | None = None,
 ) -> None:
     """Write and print a run as the options ask: files, tables, the traffic of each axis in the strategy
@@ -36,8 +37,9 @@ def show(
         print_json(run.report.as_dict())
         print("".join(f"{visible(line)}\n" for line in written), end="", file=sys.stderr)
         return
-    console, width = plain_console()
-    console.print(prose(f"{title}  {headline(run)}", width, bold=title))
+    console, width = plain_console(WIDE if arguments.wide else WIDTH)
+    console.print(prose(title, width, bold=title))
+    console.print(prose(headline(run), width))
     for part in parts(run, arguments, contrast, notice, talker, width):
         console.print()
         console.print(part)
@@ -50,7 +52,8 @@ def parts(
     run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int
 ) -> Iterator[RenderableType]:
     """What is printed under the headline, each after an empty line."""
-    yield run.report.table(width)
+    yield run.report.table(width, arguments.wide)
+    width = min(width, WIDTH)
     if arguments.memory:
         yield run.report.memory_table(width)
     yield from (prose(remark, width) for remark in run.report.remarks())
@@ -63,8 +66,8 @@ def parts(
     shown = drawn_strategies(run, contrast, arguments)
     if shown and arguments.timeline != "none":
         yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
-    if words := notice(run):
-        yield prose(f"Notice: {words}", width, bold="Notice:")
+    if noticed := notice(run):
+        yield bullets("What to notice", noticed, width)
     if run.report.contention:
         yield from contended(run, width)
     if run.hardware.disturbances:
@@ -102,6 +105,12 @@ def damage(run: Run, width: int) -> Iterator[RenderableType]:
         yield table_of(rows, width)
     if words := " ".join(sentences(rows, disturbances, run.results)):
         yield prose(words, width)
+
+
+def bullets(title: str, sentences: Sequence[str], width: int) -> Text:
+    """A title in bold, and a point for each sentence under it."""
+    lines = (f"- {paragraph(visible(words), width - 2)}".replace("\n", "\n  ") for words in sentences)
+    return Text.assemble((title, "bold"), *(f"\n{line}" for line in lines))
 
 
 def headline(run: Run) -> str:

@@ -13,7 +13,7 @@ from ndparallel.base.words import WIDTH, count
 from ndparallel.planner.describe import bound, plan_words
 from ndparallel.planner.prediction import DEGREES, Prediction
 from ndparallel.results.printing import plain_console, prose
-from ndparallel.results.report import quiet_table
+from ndparallel.results.tables import quiet_table
 from ndparallel.search.promises import EFFORT
 from ndparallel.search.search import Found
 

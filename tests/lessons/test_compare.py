@@ -9,7 +9,9 @@ import pytest
 
 from ndparallel.commands.command_line import main
 from ndparallel.lessons import registry
+from ndparallel.lessons.comparison import bound
 from ndparallel.lessons.registry import load
+from ndparallel.results.report import heads
 
 KEYS = {
     "name",
@@ -45,12 +47,9 @@ def compare_json(capsys, *options: str) -> dict:
     return json.loads(out)
 
 
-def cause(out: str, name: str) -> str:
-    """What bounds the strategy, as the notice says it."""
-    notice = " ".join(out.partition("Notice: ")[2].split())
-    said = re.search(r"What bounds a step, and how much of it, is (.*?)\. ", notice)
-    assert said
-    return next(clause.partition(" for ")[0] for clause in said[1].split("; ") if name in clause)
+def cause(record: dict, name: str) -> str:
+    """What bounds the strategy, as what to notice has it."""
+    return bound(next(row for row in record["strategies"] if row["name"] == name))[0]
 
 
 def output_of(*argv: str) -> str:
@@ -101,34 +100,41 @@ def test_what_a_step_loses_to_waiting_idling_and_more_compute_is_what_efficiency
         assert share + lost == pytest.approx(row["step_seconds"], rel=1e-12)
 
 
-def test_across_nodes_communication_bounds_ddp_and_in_a_node_the_ring_alone(capsys, printed_by_default):
-    _, apart, _ = compare(
-        capsys, "--gpus-per-node", "1", "--timeline", "none", *only("DDP ring", "DDP overlapped")
-    )
-    assert cause(printed_by_default, "DDP ring") == "exposed communication"
-    assert cause(printed_by_default, "FSDP prefetch") == "the work itself"
+def test_across_nodes_communication_bounds_ddp_and_in_a_node_the_ring_alone(capsys, by_default):
+    apart = compare_json(capsys, "--gpus-per-node", "1", *only("DDP ring", "DDP overlapped"))
+    assert cause(by_default, "DDP ring") == "exposed communication"
+    assert cause(by_default, "FSDP prefetch") == "the work itself"
     assert cause(apart, "DDP ring") == cause(apart, "DDP overlapped") == "exposed communication"
 
 
 def test_a_small_model_on_an_h100_is_bounded_by_overheads_that_more_gpus_do_not_shorten(capsys):
     names = LESSONS[1].compare
-    _, out, _ = compare(capsys, "--hardware", "h100", "--timeline", "none", *only(*names))
-    assert {cause(out, name) for name in names} == {"compute that more GPUs do not shorten"}
+    record = compare_json(capsys, "--hardware", "h100", *only(*names))
+    assert {cause(record, name) for name in names} == {"compute that more GPUs do not shorten"}
 
 
-def test_the_closing_paragraph_names_the_fastest_and_its_speedup(by_default, printed_by_default):
-    rows = [row for row in by_default["strategies"] if row["gpus"] == 4]
-    best = max(rows, key=lambda row: row["speedup"])
-    assert best["name"] == "FSDP prefetch"
-    assert (
-        f"On 4 GPUs FSDP prefetch is fastest: {best['speedup']:.2f}x, {best['efficiency']:.0%} of what they "
-        "could give."
-    ) in " ".join(printed_by_default.split())
+def test_what_to_notice_names_the_fastest_the_largest_losses_and_the_least_memory(
+    by_default, printed_by_default
+):
+    rows = by_default["strategies"]
+    best, best_of_8 = (
+        max((row for row in rows if row["gpus"] == gpus), key=lambda row: row["speedup"]) for gpus in (4, 8)
+    )
+    assert (best["name"], best_of_8["name"]) == ("FSDP prefetch", "DP only")
+    across = next(row for row in rows if row["name"] == "TP across nodes")
+    share = across["exposed_communication_seconds"] / across["step_seconds"]
+    points = printed_by_default.partition("What to notice\n")[2].split("\n- ")
+    assert len(points) == 4
+    speedups = f"FSDP prefetch on 4 GPUs ({best['speedup']:.2f}x) and DP only on 8 GPUs"
+    assert speedups in points[0]
+    assert points[1] == f"Exposed communication costs most in TP across nodes: {share:.0%} of the step."
+    assert points[2].startswith("Bubble costs most in GPipe and 1F1B: ")
+    assert points[3].startswith("TP2 x PP2 x DP2 needs the least memory a GPU: 1.56 MB")
 
 
-def test_where_nothing_beats_one_gpu_the_closing_paragraph_says_so(capsys):
+def test_where_nothing_beats_one_gpu_what_to_notice_says_so(capsys):
     _, out, _ = compare(capsys, "--hardware", "h100", "--timeline", "none", *only("FSDP", "FSDP prefetch"))
-    assert "Nothing on 4 GPUs beats one GPU alone: FSDP prefetch comes nearest, with 0.91x." in " ".join(
+    assert "Nothing here beats one GPU alone: FSDP prefetch comes nearest, with 0.91x." in " ".join(
         out.split()
     )
 
@@ -141,27 +147,14 @@ def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus(by_de
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_picture_fits_its_terminal_and_loses_no_column(capsys, monkeypatch, width):
-    monkeypatch.setattr("ndparallel.results.printing.WIDTH", width)
+    monkeypatch.setattr("ndparallel.results.show.WIDTH", width)
     code, out, _ = compare(
         capsys, "--memory", "--gpus", "8", *only("single GPU", "DDP overlapped", "TP across nodes", "1F1B")
     )
     assert code == 0
     lines = out.splitlines()
     assert max(map(len, lines)) <= width
-    efficiency = "eff." if width == 80 else "efficiency"
-    assert lines[2].split() == [
-        "strategy",
-        "GPUs",
-        "step",
-        "speedup",
-        efficiency,
-        "exposed",
-        "bubble",
-        "sent",
-        "memory",
-        "loss",
-        "=0D",
-    ]
+    assert lines[3].split() == heads()
     assert any(line.startswith("0D single GPU") for line in lines)
 
 
@@ -209,7 +202,7 @@ def test_where_the_model_does_not_fit_the_row_says_so_and_what_shards_it_runs(ca
         "single GPU has no numbers" in out
         and "Speedups are against a single GPU that has all the memory it needs (126 MB)." in out
     )
-    assert "On 4 GPUs FSDP prefetch is fastest" in out
+    assert "Fastest is FSDP prefetch on 4 GPUs" in out
 
 
 def test_a_slower_network_changes_the_winner(capsys):

@@ -104,19 +104,19 @@ def test_the_lesson_says_what_it_measured():
     lesson = load(LESSON)
     ran = run_lesson(lesson, DEFAULT, POCKET, 1, [], "inline", lambda name: None)
     assert ran.report.equal() and [ran[name].max_gradient_difference for name in RECOMPUTED] == [0, 0]
-    words = lesson.notice(ran)
+    words = " ".join(lesson.notice(ran))
     kept = (
         ran["full recompute"].peak_memory_bytes["activations"] / reference(DEFAULT).peak_bytes["activations"]
     )
     assert f"Computing every layer twice keeps {kept:.0%} of the activations" in words
-    assert "the same to the bit" in words
+    assert "takes no more time" in words  # 0.06% longer in 4 parts, which is nothing
 
 
 def test_more_than_twice_the_time_is_told_in_plain_digits(capsys):
     """On an H100 the kernels of this model take their launch, whatever their size: four microbatches, nearly
     four times the time."""
     assert main(load("0d_single_gpu"), ["--hardware", "h100", "--timeline", "none"]) == 0
-    assert re.search(r"costs [23]\d\d% more time", " ".join(capsys.readouterr().out.split()))
+    assert re.search(r"takes [23]\d\d% more time", " ".join(capsys.readouterr().out.split()))
 
 
 def test_one_gpu_is_not_several(capsys):

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from gpu import si
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
-from ndparallel.results.report import Report, cell_style, heads, quantity
+from ndparallel.results.report import LEAST_SHARE, Report, heads
+from ndparallel.results.tables import cell_style, quantity
 from tests.support.synthetic import HARDWARE, data_parallel
 
 SECONDS = [
@@ -113,13 +114,36 @@ WIDE = row(
 
 
 @pytest.mark.parametrize("rows", [(), (row(),), (row(), WIDE), (failed("too large", 8, "does not fit"),)])
-def test_the_table_is_at_most_100_columns_wide_and_loses_nothing(rows):
-    made = report(*rows)
-    lines = printed(made.table())
-    assert max(map(len, lines)) <= 100
-    assert lines[0].split() == heads()
-    for cells in made.rows():
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_table_fits_its_terminal_and_loses_nothing(rows, width):
+    made, wide = report(*rows), width == 140
+    lines = printed(made.table(width, wide))
+    assert max(map(len, lines)) <= width
+    assert [head.replace("eff.", "efficiency") for head in lines[0].split()] == heads(wide)
+    for cells in made.rows(wide):
         assert any(all(cell in line for cell in cells[1:]) for line in lines)
+
+
+def test_nine_columns_are_shown_and_the_rest_with_wide():
+    nine = ["strategy", "GPUs", "step", "speedup", "exposed", "bubble", "sent", "memory", "=0D"]
+    assert heads() == nine and set(heads(wide=True)) - set(nine) == {
+        "efficiency",
+        "compute",
+        "hidden",
+        "loss",
+    }
+
+
+def test_what_cannot_change_the_steps_three_digits_is_shown_as_nothing_and_stays_in_json():
+    step = 2.11
+    rows = [
+        row(name, step_seconds=step, bubble_seconds=share * step)
+        for name, share in (("less", 0.99 * LEAST_SHARE), ("more", 1.01 * LEAST_SHARE))
+    ]
+    made = report(*rows)
+    bubbles = [cells[heads().index("bubble")] for cells in made.rows()][1:]
+    assert bubbles == ["0 s", "1.07 ms"]
+    assert made.as_dict()["strategies"][1]["bubble_seconds"] > 1e-3
 
 
 def test_a_name_is_folded_only_where_nothing_else_makes_room():
@@ -217,7 +241,7 @@ def test_a_loss_that_is_not_a_number_is_never_equal():
 
 def test_a_strategy_that_does_not_fit_is_a_row_of_dashes_and_a_reason():
     made = report(failed("DDP", 4, "GPU 0 has 1 MB of memory and needs 2 MB"))
-    assert list(made.rows())[1] == ("DDP", "4", *"-" * 9)
+    assert list(made.rows())[1] == ("DDP", "4", *"-" * 7)
     assert made.remarks() == ["DDP has no numbers: GPU 0 has 1 MB of memory and needs 2 MB."]
     assert made.as_dict()["strategies"][1]["error"].endswith("needs 2 MB")
 
@@ -225,9 +249,10 @@ def test_a_strategy_that_does_not_fit_is_a_row_of_dashes_and_a_reason():
 def test_an_overloaded_link_is_reported():
     demand = LinkDemand(rank=2, streams=3, seconds=1e-3, bandwidth_bytes_per_second=1e9)
     remarks = report(row(step_seconds=1e-3, overload=demand)).remarks()
-    asked = "GPU 2 asks 3.00 GB/s of a link of 1.00 GB/s (3 sends at once, first at 1.00 ms)"
-    beyond = f"ddp: {asked}; the clock lets each have the whole link"
-    assert remarks == [f"{beyond}; --contention says what sharing it adds to the step."]
+    assert remarks == [
+        "ddp asks more of a link than it has, and the clock gives every message the whole link: --contention "
+        "says what sharing it adds to the step."
+    ]
 
 
 @pytest.mark.parametrize(

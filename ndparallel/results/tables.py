@@ -1,0 +1,65 @@
+"""The quiet table that every command prints: one rule under its head, names left, numbers right.
+
+Idea   A table is at most as wide as it may be, whatever the numbers: gaps shrink first, then heads, and at
+       last the first column is folded.
+"""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from gpu import si
+from ndparallel.base.quoting import visible
+from ndparallel.base.words import WIDTH
+
+FOLDED = 12  # the first column is folded to no less, where shorter heads help
+SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # where there is little room
+
+
+def quantity(value: float | None, unit: str) -> str:
+    return "-" if value is None else si(value, unit)
+
+
+def cell_style(column: str, cell: str) -> str:
+    """Make stand out what is slower than one GPU, and what is not equal to it."""
+    slower = column == "speedup" and cell != "-" and float(cell[:-1]) < 1
+    wrong = column == "=0D" and cell not in ("=", "-")
+    return "bold red" if wrong else "yellow" if slower else ""
+
+
+def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
+    """A rich table with one rule under its head: the first column to the left and folded where it must be,
+    the numbers to the right."""
+    heads, gap = layout(columns, rows, width)
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
+    )
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
+    for cells in (map(visible, row) for row in rows):
+        table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))
+    return table
+
+
+def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[Sequence[str], int]:
+    """Heads and gaps: as roomy as lets the first column stand unfolded, else such that it is folded as little
+    as need be."""
+    short = [SHORT.get(column, column) for column in columns]
+    longest = max(len(cells[0]) for cells in (columns, *rows))
+    for heads, gap, need in (
+        (columns, 2, longest),
+        (columns, 1, longest),
+        (short, 1, longest),
+        (columns, 1, FOLDED),
+    ):
+        if room(heads, gap, rows, width) >= need:
+            return heads, gap
+    return short, 1
+
+
+def room(heads: Sequence[str], gap: int, rows: Sequence[Sequence[str]], width: int) -> int:
+    """What is left of the width for the first column."""
+    return width - sum(max(map(len, column)) + gap for column in list(zip(heads, *rows))[1:])
