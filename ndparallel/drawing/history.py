@@ -46,6 +46,7 @@ class Span(NamedTuple):
     events: int = 1
     # where it stands for short spans, put together: the time in which they lie
     window: tuple[float, float] | None = None
+    microbatch: int | None = None  # where a step has several
 
     @property
     def seconds(self) -> float:
@@ -122,8 +123,37 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
             events.setdefault(lane_name(event[1]), []).append(event)
     for name in names:
         spans = tuple(_spans(events.get(name, ())))
-        if spans or name == COMPUTE:
+        if name == COMPUTE:
+            yield Lane(run.rank, name, tuple(numbered(spans)))
+        elif spans:
             yield Lane(run.rank, name, spans)
+
+
+def numbered(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield the spans of one compute lane with their microbatches, where there are several: a unit meets them
+    one after another, and its first operation comes once for each."""
+    first: dict[tuple[str, str], str] = {}
+    met: dict[tuple[str, str], int] = {}
+    numbers: list[int | None] = []
+    for span in spans:
+        if span.activity == palette.OPTIMIZER:
+            met.clear()
+        key = phase_and_unit(span.what) if span.activity in palette.PER_MICROBATCH else None
+        if key:
+            if first.setdefault(key, span.what) == span.what:
+                met[key] = met.get(key, -1) + 1
+            numbers.append(met[key])
+        else:
+            numbers.append(None)
+    several = any(numbers)
+    yield from (span._replace(microbatch=number if several else None) for span, number in zip(spans, numbers))
+
+
+@lru_cache(maxsize=4096)
+def phase_and_unit(operation: str) -> tuple[str, str]:
+    """Return ("forward", "layers.3") of an operation of layer 3, of its experts too."""
+    phase, _, rest = operation.partition(" ")
+    return phase, ".".join(rest.partition(" ")[0].split(".")[:2])
 
 
 def _spans(events: Iterable[tuple]) -> Iterator[Span]:
@@ -194,11 +224,16 @@ def joined(spans: Iterable[Span], words: int) -> list[Span]:
         if span.activity in palette.PHASES:
             span = span._replace(what=" ".join(span.label.split()[:words]))
         last = result[-1] if result else None
-        if last and span.activity in palette.PHASES and (last.end, last.label) == (span.start, span.label):
+        if last and span.activity in palette.PHASES and follows(last, span):
             result[-1] = last._replace(end=span.end, events=last.events + span.events)
         else:
             result.append(span)
     return result
+
+
+def follows(last: Span, span: Span) -> bool:
+    """Whether a span goes on where the last one ended, with the same name and microbatch."""
+    return (last.end, last.label, last.microbatch) == (span.start, span.label, span.microbatch)
 
 
 def thinned(spans: Sequence[Span], seconds: float) -> list[Span]:

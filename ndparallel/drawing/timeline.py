@@ -1,18 +1,21 @@
 """Timelines on the terminal: one row of cells for every stream of every GPU, several strategies on one scale
 of time.
 
-Idea   A cell shows what fills it, as a colour and as a letter: a row reads the same on a screen and on paper.
-Limit  A cell is a hundredth of the picture or so. On the compute stream what is shorter than that is seen in
-       proportion, not where each piece of it is; a communication stream shows what is there however short it
-       is. The SVG and the trace have the exact times.
+Idea   A letter on a colour says what a GPU mostly does in a cell's time, and the height of a block how much
+       of the time it waits or communicates: a row reads the same on a screen and on paper. GPUs that did the
+       same have one row.
+Limit  A cell is a hundredth of the picture or so, and what never fills half of one has no letter. The SVG
+       and the trace have the exact times.
 
 Glossary
     cell   a character's share of the time axis
     lane   the spans of one GPU on streams whose names begin alike
 """
 
+import math
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -23,10 +26,13 @@ from rich.text import Text
 from gpu import COMPUTE, si
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, ranges
-from ndparallel.drawing.history import Lane, Timeline, ticks
-from ndparallel.drawing.palette import ACTIVITIES, IDLE
+from ndparallel.drawing.history import Lane, Timeline, alike, ticks
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, PER_MICROBATCH, WAITING
 
 BLANK = " "
+BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"  # eighths
+WAITS = "      waits"
+LEAST_WAITING = 0.005  # of a run: a GPU that waits less has no row for it
 
 
 @dataclass(frozen=True)
@@ -36,50 +42,51 @@ class Timelines:
     timelines: Sequence[Timeline]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from gantt(self.timelines, min(options.max_width, WIDTH))
+        yield from gantt([alike(timeline) for timeline in self.timelines], min(options.max_width, WIDTH))
 
     def _repr_svg_(self) -> str:
         from ndparallel.drawing.svg import draw_timelines  # only where a notebook asks for it
 
-        return draw_timelines(self.timelines)
+        return draw_timelines([alike(timeline) for timeline in self.timelines])
 
 
 def gantt(timelines: Sequence[Timeline], width: int = WIDTH) -> Iterator[Text]:
     """Draw timelines as lines of text, at most `width` characters each: title and rows of each, then the axis
     and the legend."""
-    margin = max((len(lane_name(lane)) for timeline in timelines for lane in timeline.lanes), default=0) + 1
+    margin = max((len(lane_name(lane)) for timeline in timelines for lane in timeline.lanes), default=0)
+    margin = max(margin, len(WAITS)) + 1
     end = max((timeline.seconds for timeline in timelines), default=0.0)
     columns = max(width - margin - 1, 10)
     cell_seconds = end / columns or 1.0
     for timeline in timelines:
         yield Text.assemble((visible(timeline.name), "bold"), f"  {si(timeline.seconds, 's')}")
         for lane in timeline.lanes:
-            row = Text.assemble(
-                f"{lane_name(lane):<{margin}}", painted(cells(lane, timeline.seconds, cell_seconds))
-            )
-            row.rstrip()
-            yield row
+            for name, cells in rows(lane, timeline.seconds, cell_seconds):
+                row = Text.assemble(f"{name:<{margin}}", *cells)
+                row.rstrip()
+                yield row
         yield Text()
     yield from axis(end, margin, columns)
-    yield legend(timelines)
+    yield from legend(timelines)
 
 
 def lane_name(lane: Lane) -> str:
     return f"GPU {ranges(lane.ranks)}" if lane.stream == COMPUTE else f"      {lane.stream}"
 
 
-def cells(lane: Lane, seconds: float, cell_seconds: float) -> list[str]:
-    """Return the content of each cell from 0 to `seconds`: an activity, or BLANK where a communication
-    stream is silent."""
+def rows(lane: Lane, seconds: float, cell_seconds: float) -> Iterator[tuple[str, Iterable[tuple[str, str]]]]:
+    """Yield names and painted cells: of a compute lane what it does, and how much of the time it waits; of
+    another lane how much of the time it communicates."""
     filled = shares(lane, seconds, cell_seconds)
-    if lane.stream != COMPUTE:  # it talks rarely and shortly, and none of it may be lost
-        return [
-            max((activity for activity in cell if cell[activity] > 0), key=cell.__getitem__, default=BLANK)
-            for cell in filled
-        ]
-    return in_proportion(
-        [cell | {IDLE: max(cell_seconds - sum(cell.values()), 0.0)} for cell in filled], cell_seconds
-    )
+    if lane.stream != COMPUTE:
+        yield (
+            lane_name(lane),
+            [(levels(filled, COMMUNICATION, cell_seconds), ACTIVITIES[COMMUNICATION].light)],
+        )
+        return
+    yield lane_name(lane), painted_letters(lane, filled, cell_seconds)
+    if sum(cell[WAITING] for cell in filled) >= LEAST_WAITING * seconds > 0:
+        yield WAITS, [(levels(filled, WAITING, cell_seconds), ACTIVITIES[WAITING].light)]
 
 
 def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, float]]:
@@ -97,30 +104,47 @@ def shares(lane: Lane, seconds: float, cell_seconds: float) -> list[dict[str, fl
     return filled
 
 
-def in_proportion(filled: Sequence[dict[str, float]], cell_seconds: float) -> list[str]:
-    """Choose one activity for each cell. The time that other activities have in it is kept for the next
-    cell that has them, so that short activities are seen in proportion to their time."""
-    kept: dict[str, float] = defaultdict(float)
-    seen = []
-    for cell in filled:
-        for activity, part in cell.items():
-            kept[activity] += part
-        seen.append(
-            max((activity for activity in cell if cell[activity] > 0), key=kept.__getitem__, default=IDLE)
-        )
-        kept[seen[-1]] -= cell_seconds
-    return seen
+def levels(filled: Sequence[Mapping[str, float]], activity: str, cell_seconds: float) -> str:
+    """Return a block for each cell, as high as the activity's share of its time; what is there at all is
+    seen, however short it is."""
+    eighths = (math.ceil(8 * cell.get(activity, 0.0) / cell_seconds * (1 - 1e-9)) for cell in filled)
+    return "".join(BLOCKS[min(part, 8)] for part in eighths)
 
 
-def painted(activities: Sequence[str]) -> Text:
-    text = Text()
-    for activity, run in groupby(activities):
-        count = len(list(run))
-        if activity == BLANK:
-            text.append(BLANK * count)
-        else:
-            text.append(ACTIVITIES[activity].letter * count, style(activity))
-    return text
+def main_activities(filled: Sequence[Mapping[str, float]], cell_seconds: float) -> list[str]:
+    """Return what fills most of each cell of a compute lane."""
+    whole = (cell | {IDLE: max(cell_seconds - sum(cell.values()), 0.0)} for cell in map(dict, filled))
+    return [max(cell, key=cell.__getitem__) for cell in whole]
+
+
+def painted_letters(
+    lane: Lane, filled: Sequence[Mapping[str, float]], cell_seconds: float
+) -> Iterator[tuple[str, str]]:
+    """Return a compute lane's cells: the letter of the activity, and behind the first of a run the number of
+    its microbatch, where most runs have room for both."""
+    activities = main_activities(filled, cell_seconds)
+    numbers = microbatches(lane, len(activities), cell_seconds)
+    runs = [(what, len(list(run))) for what, run in groupby(zip(activities, numbers))]
+    words = [(*numbered_letter(*what), length) for what, length in runs]
+    fit = sum(len(name) <= length for name, _, length in words if len(name) > 1)
+    there_is_room = fit > sum(len(name) > 1 for name, _, _ in words) / 2
+    for name, activity, length in words:
+        shown = name if len(name) <= length and there_is_room else name[0]
+        yield shown.ljust(length, name[0]), style(activity)
+
+
+def numbered_letter(activity: str, microbatch: int | None) -> tuple[str, str]:
+    """Return "F2" and the activity; the letter alone where it belongs to no microbatch."""
+    number = "" if microbatch is None or activity not in PER_MICROBATCH else str(microbatch)
+    return ACTIVITIES[activity].letter + number, activity
+
+
+def microbatches(lane: Lane, count: int, cell_seconds: float) -> list[int | None]:
+    """Return the microbatch that is computed in the middle of each cell, or the one before it."""
+    spans = [span for span in lane.spans if span.microbatch is not None]
+    starts = [span.start for span in spans]
+    places = (bisect(starts, (cell + 0.5) * cell_seconds) - 1 for cell in range(count))
+    return [spans[max(place, 0)].microbatch if spans else None for place in places]
 
 
 @cache
@@ -151,14 +175,15 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
     yield Text(BLANK * margin + times.rstrip(), "dim")
 
 
-def legend(timelines: Sequence[Timeline]) -> Text:
-    """Return the letters that occur, with their meaning."""
-    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans} | {
-        IDLE
-    }
+def legend(timelines: Sequence[Timeline]) -> Iterator[Text]:
+    """Yield the letters that occur, with their meaning, and what the height of a block says."""
+    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans}
     text = Text()
     for activity, paint in ACTIVITIES.items():
-        if activity in seen:
+        if activity in seen - {COMMUNICATION} | {IDLE}:
             text.append(f" {paint.letter} ", style(activity)).append(f" {activity}   ")
     text.rstrip()
-    return text
+    yield text
+    if seen & {COMMUNICATION, WAITING}:
+        words = "Letter: what fills most of a cell. Block: how much of it, \u2581 little to \u2588 all."
+        yield Text(words, "dim")

@@ -149,6 +149,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     option("--memory", action="store_true", help="add the table of memory by kind")
     option("--wide", action="store_true", help="add efficiency, compute, hidden and loss to the table")
+    option("--kernels", action="store_true", help="with --narrate, tell every operation and message")
     option("--svg", metavar="FILE", help="draw the timelines into an SVG")
     option(
         "--trace",
@@ -159,8 +160,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     printed.add_argument(
         "--narrate",
         type=int,
+        nargs="?",
+        const=0,
         metavar="RANK",
-        help="tell the same strategy as this GPU lived it, event by event",
+        help="tell the same strategy as one GPU lived it (default: GPU 0), unit by unit",
     )
     printed.add_argument("--json", action="store_true", help="print JSON and nothing else")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.words import count, listed
-from ndparallel.drawing.history import timeline
+from ndparallel.drawing.history import alike, timeline
 from ndparallel.engines.launch import RankResult
 from ndparallel.results.run import Run
 
@@ -58,7 +58,9 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
                 f"there is nothing to draw into {arguments.svg!r}, because no strategy ran and has kept its "
                 "events."
             )
-        write_atomically(arguments.svg, draw_timelines([timeline(name, run.results[name]) for name in names]))
+        write_atomically(
+            arguments.svg, draw_timelines([alike(timeline(name, run.results[name])) for name in names])
+        )
         yield f"{arguments.svg} shows {listed(names)}."
     if arguments.trace is not None:
         from ndparallel.drawing.trace import trace_json
@@ -72,19 +74,22 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
 
 
 def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
-    """The narration of the rank that --narrate names. Raises UserError where there is no such rank."""
+    """The narration of the rank that --narrate names, unit by unit, or with --kernels event by event. Raises
+    UserError where there is no such rank, or nothing to tell."""
     if arguments.narrate is None:
+        if arguments.kernels:
+            raise UserError("--kernels says how much --narrate tells: add --narrate, or leave --kernels out.")
         return []
     from ndparallel.drawing.narrate import narrate
+    from ndparallel.drawing.narrate_units import narrate_units
 
     name = narrated_strategy(run, contrast, arguments)
     results = run.results[name]
     if not 0 <= arguments.narrate < len(results):
         raise UserError(f"{name} ran on {gpus_of(results)}: there is no GPU {arguments.narrate} to tell of.")
-    return [
-        f"{name}, {count(len(results), 'GPU')}.",
-        *narrate(results[arguments.narrate], max(result.end_seconds for result in results)),
-    ]
+    tell = narrate if arguments.kernels else narrate_units
+    told = tell(results[arguments.narrate], max(result.end_seconds for result in results))
+    return [f"{name}, {count(len(results), 'GPU')}.", *told]
 
 
 def gpus_of(results: Sequence[RankResult]) -> str:

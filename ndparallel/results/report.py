@@ -229,8 +229,8 @@ class Report:
         if names:
             ask = "asks" if len(names) == 1 else "ask"
             yield (
-                f"{listed(names)} {ask} more of a link than it has, and the clock gives every message the whole "
-                "link: --contention says what sharing it adds to the step."
+                f"{listed(names)} {ask} more of a link than it has, and the clock gives every message the "
+                "whole link: --contention says what sharing it adds to the step."
             )
 
     def _how_far(self, row: Measurement, difference: float) -> str:

@@ -1,7 +1,8 @@
 """Lanes and the terminal's timeline: what filled each cell, readable without colours, one scale for all."""
 
 import io
-from itertools import groupby, pairwise
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -31,12 +32,13 @@ from ndparallel.drawing.palette import (
     OPTIMIZER,
     WAITING,
 )
-from ndparallel.drawing.timeline import BLANK, Timelines, axis, cells, gantt
+from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
 from tests.support.synthetic import HARDWARE, UNITS, Run, data_parallel, pipeline
 
 RUNS = data_parallel()
 BLOCKING = timeline("blocking", data_parallel(overlapped=False))
 OVERLAPPED = timeline("overlapped", RUNS)
+ONE_GPU = OVERLAPPED.lanes[:2]
 
 
 def seconds_by_activity(spans):
@@ -153,62 +155,91 @@ def test_joined_by_two_words_a_training_step_is_one_span_per_unit_and_phase():
 # ------------------------------------------------------------------------------------------------------ cells
 
 
+def letters(lane, end):
+    """The row of a compute lane in cells of one second, without numbers."""
+    return main_activities(shares(lane, end, 1.0), 1.0)
+
+
 def test_a_cell_shows_what_fills_most_of_it():
     lane = Lane(
         0, COMPUTE, (Span(0, 2.6, FORWARD, "f"), Span(2.6, 4, BACKWARD, "b"), Span(4.6, 5, WAITING, "w"))
     )
-    assert cells(lane, 6, 1) == [FORWARD, FORWARD, FORWARD, BACKWARD, IDLE, IDLE]
-
-
-def test_what_is_shorter_than_a_cell_is_seen_as_often_as_it_is_long():
-    ends = [0.3 * number for number in range(101)]
-    spans = [
-        span
-        for a, b in pairwise(ends)
-        for span in (Span(a, a + 0.1, FORWARD, ""), Span(a + 0.1, b, BACKWARD, ""))
-    ]
-    row = cells(Lane(0, COMPUTE, tuple(spans)), 30, 1)
-    assert (row.count(FORWARD), row.count(BACKWARD)) == (10, 20)
-    assert max(len(list(same)) for _, same in groupby(row)) == 2
-
-
-@given(rows_of_spans(), st.integers(2, 40))
-def test_a_row_has_of_every_activity_what_it_takes_of_the_time_to_within_two_cells(spans, cell):
-    end = -(-max((span.end for span in spans), default=1) // cell) * cell
-    row = cells(Lane(0, COMPUTE, tuple(spans)), end, cell)
-    took = seconds_by_activity(spans)
-    assert all(
-        abs(row.count(activity) * cell - took.get(activity, 0)) < 2 * cell
-        for activity in (FORWARD, BACKWARD, WAITING)
-    )
-
-
-def test_a_message_however_short_is_seen_on_its_stream():
-    assert cells(Lane(0, "dp", (Span(1.5, 1.500001, COMMUNICATION, "m"),)), 3, 1) == [
-        BLANK,
-        COMMUNICATION,
-        BLANK,
-    ]
+    assert letters(lane, 6) == [FORWARD, FORWARD, FORWARD, BACKWARD, IDLE, IDLE]
 
 
 @given(rows_of_spans())
-def test_a_row_differs_from_exact_shares_by_less_than_a_cell_at_every_border(spans):
+def test_spans_of_whole_cells_are_shown_exactly(spans):
     end = max((span.end for span in spans), default=1)
-    row = cells(Lane(0, COMPUTE, tuple(spans)), end, 1.0)
-    assert len(row) == end
     exact = [
         next((span.activity for span in spans if span.start <= cell < span.end), IDLE)
         for cell in range(int(end))
     ]
-    assert row == exact  # spans of whole cells are shown exactly
+    assert letters(Lane(0, COMPUTE, tuple(spans)), end) == exact
 
 
-def test_the_picture_has_at_most_100_columns_and_reads_without_colours():
-    lines = drawn(BLOCKING, OVERLAPPED)
+@given(rows_of_spans(), st.integers(2, 40))
+def test_a_block_is_as_high_as_the_share_of_its_cells_time(spans, cell):
+    end = -(-max((span.end for span in spans), default=1) // cell) * cell
+    drawn_blocks = levels(shares(Lane(0, "dp", tuple(spans)), end, cell), FORWARD, cell)
+    for number, block in enumerate(drawn_blocks):
+        exact = sum(
+            max(min(span.end, (number + 1) * cell) - max(span.start, number * cell), 0)
+            for span in spans
+            if span.activity == FORWARD
+        )
+        assert 0 <= BLOCKS.index(block) - 8 * exact / cell < 1
+
+
+def test_five_percent_of_a_step_do_not_fill_a_row_and_a_message_however_short_is_seen():
+    often = tuple(Span(cell + 0.5, cell + 0.55, COMMUNICATION, "m") for cell in range(10))
+    assert levels(shares(Lane(0, "tp", often), 10, 1.0), COMMUNICATION, 1.0) == 10 * BLOCKS[1]
+    once = shares(Lane(0, "dp", (Span(1.5, 1.500001, COMMUNICATION, "m"),)), 3, 1.0)
+    assert levels(once, COMMUNICATION, 1.0) == f" {BLOCKS[1]} "
+
+
+def test_a_gpu_that_waits_has_a_row_that_says_how_much():
+    spans = (Span(0, 2, FORWARD, "f"), Span(2, 3.3, WAITING, "w"), Span(3.3, 6, BACKWARD, "b"))
+    lines = drawn(Timeline("x", 6.0, (Lane(0, COMPUTE, spans),)), width=25)
+    assert lines[1:3] == ["GPU 0       FFFFxxxBBBBB", f"      waits     {2 * BLOCKS[8]}{BLOCKS[5]}"]
+    hardly = (Span(0, 5.98, FORWARD, "f"), Span(5.98, 6, WAITING, "w"))
+    assert not any("waits" in line for line in drawn(Timeline("x", 6.0, (Lane(0, COMPUTE, hardly),))))
+
+
+def compute(*operations):
+    """A run of these operations, of three seconds each."""
+    return Run(
+        0,
+        tuple(
+            (0, COMPUTE, COMPUTE, name, 3.0 * place, 3.0 * place + 3, 0, 0, None)
+            for place, name in enumerate(operations)
+        ),
+        3.0 * len(operations),
+        {},
+    )
+
+
+def test_microbatches_are_numbered_where_there_is_room():
+    pass_of_two = ["forward layers.0 qkv", "forward layers.0 out", "forward layers.0 out"]
+    run = timeline("x", [compute(*pass_of_two, *pass_of_two, "backward layers.0 out", "optimizer adamw")])
+    assert [span.microbatch for span in run.lanes[0].spans] == [0, 0, 0, 1, 1, 1, 0, None]
+    assert drawn(run, width=37)[1] == "GPU 0       F0FFFFFFFF1FFFFFFFB0BOOO"
+    many = timeline("x", [compute(*12 * ["forward layers.0 qkv"])])
+    assert drawn(many, width=25)[1] == "GPU 0       " + 12 * "F"
+    one = timeline("x", [compute(*pass_of_two, "backward layers.0 out", "optimizer adamw")])
+    assert {span.microbatch for span in one.lanes[0].spans} == {None}
+
+
+def test_the_picture_has_at_most_100_columns_folds_equal_gpus_and_reads_without_colours():
+    out = io.StringIO()
+    alike_ones = replace(
+        OVERLAPPED, lanes=tuple(lane._replace(rank=rank) for rank in range(4) for lane in ONE_GPU)
+    )
+    Console(file=out, width=120, color_system=None).print(Timelines([BLOCKING, alike_ones]))
+    lines = out.getvalue().split("\n")
     assert max(map(len, lines)) <= 100
+    assert [line.split()[1] for line in lines if line.startswith("GPU")] == [*"0123", "0-3"]
     first = lines[1].split()[-1]
-    assert first.startswith("FFFF") and first.endswith("O") and "xBB" in first
-    assert "====" in lines[2]
+    assert first.startswith("FFFF") and first.endswith("O") and "xB" in first
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
@@ -221,7 +252,7 @@ def test_a_narrow_terminal_gets_a_narrow_picture(width):
 
 def test_all_timelines_share_one_scale():
     blocking, overlapped = (
-        sum(map(line.count, "FBxO.")) for line in (drawn(BLOCKING, OVERLAPPED)[at] for at in (1, 11))
+        sum(map(line.count, "FBxO.")) for line in drawn(BLOCKING, OVERLAPPED) if line.startswith("GPU 0")
     )
     assert overlapped / blocking == pytest.approx(OVERLAPPED.seconds / BLOCKING.seconds, abs=0.01)
 
@@ -229,20 +260,19 @@ def test_all_timelines_share_one_scale():
 def test_the_title_says_the_step_and_the_legend_only_what_occurs():
     lines = drawn(OVERLAPPED)
     assert lines[0] == f"overlapped  {si(OVERLAPPED.seconds, 's')}"
-    assert lines[-1].split() == [
+    assert lines[-2].split() == [
         "F",
         "forward",
         "B",
         "backward",
         "O",
         "optimizer",
-        "=",
-        "communication",
         "x",
         "waiting",
         ".",
         "idle",
     ]
+    assert lines[-1].startswith("Letter: what fills most of a cell. Block: how much of it")
 
 
 def test_an_empty_run_is_drawn_without_complaint():

@@ -141,7 +141,7 @@ def test_where_nothing_beats_one_gpu_what_to_notice_says_so(capsys):
 
 def test_the_timelines_are_those_of_the_worst_and_the_best_use_of_the_gpus(by_default, printed_by_default):
     rows = sorted(by_default["strategies"][1:], key=lambda row: row["efficiency"])
-    drawn = re.findall(r"^(\S.*?)  [\d.]+ m?s\nGPU 0 ", printed_by_default, re.MULTILINE)
+    drawn = re.findall(r"^(\S.*?)  [\d.]+ m?s\nGPU 0", printed_by_default, re.MULTILINE)
     assert drawn == [rows[0]["name"], rows[-1]["name"]] == ["TP across nodes", "FSDP prefetch"]
 
 

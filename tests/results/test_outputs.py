@@ -40,7 +40,7 @@ def test_the_svg_shows_what_the_terminal_shows_and_the_run_says_so(capsys, tmp_p
     path = tmp_path / "picture.svg"
     code, out, _ = lesson(capsys, *FEW, "--svg", str(path))
     assert code == 0 and f"{path} shows DDP ring and ZeRO-1." in out
-    assert {"DDP ring", "ZeRO-1", "GPU 3", "dp"} <= texts(path.read_text())
+    assert {"DDP ring", "ZeRO-1", "GPU 0-3", "dp"} <= texts(path.read_text())
     assert [file.name for file in tmp_path.iterdir()] == ["picture.svg"]
 
 
@@ -68,12 +68,36 @@ def test_the_trace_is_of_the_last_strategy_and_the_run_says_which(capsys, tmp_pa
 
 
 def test_the_story_is_of_one_gpu_of_the_last_strategy_and_comes_last(capsys):
-    code, out, _ = lesson(capsys, *FEW, "--narrate", "2", "--timeline", "none")
+    code, out, _ = lesson(capsys, *FEW, "--narrate", "2", "--kernels", "--timeline", "none")
     assert code == 0
     story = out[out.index("ZeRO-1, 4 GPUs.") :].splitlines()
     assert story[1].startswith("GPU 2, in the order of time")
     assert story[-1].endswith("the step ends.")
     assert any("on dp begins ring reduce-scatter 0: " in line for line in story)
+
+
+def test_a_story_is_unit_by_unit_of_gpu_0_in_at_most_60_lines_and_adds_up_to_the_step(capsys):
+    code, out, _ = lesson(capsys, *FEW, "--narrate", "--timeline", "none")
+    assert code == 0
+    story = out[out.index("ZeRO-1, 4 GPUs.") :].splitlines()
+    assert story[1].startswith("GPU 0, unit by unit") and len(story) <= 61
+    assert any(re.search(r"forward, layer 3: 39\.4 ms; holds ", line) for line in story)
+    waits = "optimizer: 17.0 ms; 13.4 ms of it waiting for dp; sends 315 kB on dp in 4 all-gathers; holds"
+    assert waits in " ".join(" ".join(story).split())
+
+
+@pytest.mark.parametrize("name", ["3d_pipeline_parallel", "4d_combined"])
+def test_a_story_of_a_pipeline_has_its_microbatches_and_its_bubble(name, capsys):
+    code, out, _ = lesson(capsys, "--timeline", "none", "--narrate", name=name)
+    story = out.rpartition(" GPUs.\n")[2].splitlines()
+    assert code == 0 and len(story) <= 60
+    assert any("forward of microbatch 2, embedding and layer" in line for line in story)
+    assert any("bubble" in line for line in story)
+
+
+def test_kernels_without_a_narration_is_one_sentence(capsys):
+    code, out, err = lesson(capsys, "--kernels")
+    assert (code, out) == (2, "") and "add --narrate" in err and err.count("\n") == 1
 
 
 def test_with_json_nothing_but_json_is_printed_and_files_are_named_beside_it(capsys, tmp_path):

@@ -1,0 +1,148 @@
+"""One rank's run in at most a screen of plain sentences: forward, backward and optimizer, unit by unit.
+
+Idea   A line stands for all kernels of one unit in one phase and microbatch, with what the GPU waits for in
+       it and what it sends beside it. Where these are too many lines, it stands for all units of a phase.
+Limit  What is sent is told where it begins. `ndparallel.drawing.narrate` tells every kernel and message.
+
+Glossary
+    unit       the embedding, one layer, or the head
+    section    what one line tells: operations of one phase and microbatch, of one unit or of several
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpu import COLLECTIVE, SEND, WAIT, Event, si
+from ndparallel.base.words import count, listed, ranges
+from ndparallel.drawing import palette
+from ndparallel.drawing.history import RankRun, Span, memory_points, phase_and_unit, timeline
+from ndparallel.drawing.narrate import line
+
+MOST_LINES = 60
+LEAST_SHARE = 0.0005  # of a step: a bubble that is shorter is not told
+
+
+@dataclass
+class Section:
+    """Neighbouring spans of the compute stream that one line tells."""
+
+    phase: str
+    microbatch: int | None
+    start: float
+    units: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    end: float = 0.0
+    waited: dict[str, float] = field(default_factory=dict)  # seconds by stream
+
+    def words(self) -> str:
+        """Write "forward of microbatch 2, layers 0-3: 68.0 ms"."""
+        if self.phase == palette.WAITING:
+            return f"waits {si(self.seconds, 's')} for {listed(list(self.waited))}"
+        microbatch = f" of microbatch {self.microbatch}" if self.microbatch is not None else ""
+        units = f", {listed(unit_words(self.units))}" if self.phase in palette.PER_MICROBATCH else ""
+        return f"{self.phase}{microbatch}{units}: {si(self.seconds, 's')}"
+
+
+def narrate_units(run: RankRun, step_seconds: float) -> list[str]:
+    """Narrate the run of one rank in at most MOST_LINES lines, in as much detail as they allow."""
+    head = f"GPU {run.rank}, unit by unit (--kernels tells every operation and message):"
+    for by_unit in (True, False):
+        told = [
+            text for telling in tellings(run, step_seconds, by_unit) for text in line(*telling).split("\n")
+        ]
+        if len(told) < MOST_LINES - 1:
+            break
+    else:
+        first, last = MOST_LINES * 2 // 3, MOST_LINES // 3 - 3
+        told = [*told[:first], f"{'...':>8}  {len(told) - first - last} lines like these", *told[-last:]]
+    return [head, *told, line(step_seconds, "the step ends.")]
+
+
+def tellings(run: RankRun, step_seconds: float, by_unit: bool) -> Iterator[tuple[float, str]]:
+    """Yield (seconds, words) of every section, and of every bubble before, between and after them."""
+    least = LEAST_SHARE * step_seconds
+    spans = timeline("", [run]).lanes[0].spans
+    found = [
+        section
+        for section in sections(spans, waits_of(run), by_unit, least)
+        if section.phase != palette.WAITING or section.seconds > least
+    ]
+    ends = [*(section.start for section in found[1:]), step_seconds]
+    now = 0.0
+    for section, end in zip(found, ends):
+        if section.start - now > least:
+            yield now, f"has nothing to do for {si(section.start - now, 's')}: bubble."
+        beside = [*waiting_words(section), *sent_words(run, section.start, end), *held_words(run, end)]
+        yield section.start, f"{'; '.join([section.words(), *beside])}."
+        now = section.end
+    if step_seconds - now > least:
+        yield now, f"has nothing to do for {si(step_seconds - now, 's')}: bubble."
+
+
+def waits_of(run: RankRun) -> dict[float, str]:
+    """Return the stream of every wait by the time at which it begins."""
+    events = (Event._make(event) for event in run.events if event[2] == WAIT)
+    return {event.start: str(event.peer).split()[0] for event in events}
+
+
+def sections(
+    spans: Sequence[Span], waits: dict[float, str], by_unit: bool, least: float
+) -> Iterator[Section]:
+    """Yield the sections of a compute lane. A wait belongs to the section before it; one after a gap of more
+    than `least` seconds is a section of its own."""
+    current: Section | None = None
+    for span in spans:
+        waiting = span.activity == palette.WAITING
+        phase, unit = (palette.WAITING, "") if waiting else phase_and_unit(span.what)
+        key = (phase, span.microbatch, unit if by_unit else "")
+        gap = current is None or span.start - current.end > least
+        if current is None or gap or (not waiting and key != key_of(current, by_unit)):
+            if current:
+                yield current
+            current = Section(phase, span.microbatch, span.start)
+        if waiting:
+            stream = waits.get(span.start, "a message")
+            current.waited[stream] = current.waited.get(stream, 0.0) + span.seconds
+        elif unit not in current.units:
+            current.units.append(unit)
+        current.seconds, current.end = current.seconds + span.seconds, span.end
+    if current:
+        yield current
+
+
+def key_of(section: Section, by_unit: bool) -> tuple[str, int | None, str]:
+    return section.phase, section.microbatch, section.units[0] if by_unit and section.units else ""
+
+
+def waiting_words(section: Section) -> Iterator[str]:
+    for stream, seconds in section.waited.items() if section.phase != palette.WAITING else ():
+        yield f"{si(seconds, 's')} of it waiting for {stream}"
+
+
+def sent_words(run: RankRun, start: float, end: float) -> Iterator[str]:
+    """Say what begins to be sent from `start` to `end`: bytes and collectives of every group."""
+    events = [Event._make(event) for event in run.events if event[2] in (SEND, COLLECTIVE)]
+    begun = [event for event in events if start <= event.start < end]
+    for stream in dict.fromkeys(event.stream.split()[0] for event in begun):
+        here = [event for event in begun if event.stream.split()[0] == stream]
+        calls = Counter(event.what[2].replace("_", "-") for event in here if event.kind == COLLECTIVE)
+        size = si(sum(event.bytes for event in here if event.kind == SEND), "B")
+        named = f" in {listed([count(number, name) for name, number in calls.items()])}" if calls else ""
+        yield f"sends {size} on {stream}{named}"
+
+
+def held_words(run: RankRun, end: float) -> Iterator[str]:
+    """Say how much memory is held at the end of a section."""
+    held = [sum(kinds.values()) for seconds, kinds in memory_points(run.events) if seconds <= end]
+    if held:
+        yield f"holds {si(held[-1], 'B')}"
+
+
+def unit_words(units: Sequence[str]) -> list[str]:
+    """Write ["embedding", "layers 0-3"]."""
+    layers = sorted(int(unit.partition(".")[2]) for unit in units if unit.startswith("layers."))
+    others = [unit for unit in units if not unit.startswith("layers.")]
+    named = [f"layer{'s' * (len(layers) > 1)} {ranges(layers)}"] if layers else []
+    first, last = ([unit for unit in others if (unit == "embedding") == begins] for begins in (True, False))
+    return [*first, *named, *last]
