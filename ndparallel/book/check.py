@@ -29,7 +29,6 @@ import argparse
 import contextlib
 import difflib
 import io
-import json
 import re
 import runpy
 import shlex
@@ -44,6 +43,7 @@ from ndparallel.base.errors import UserError, guarded
 from ndparallel.book.quotes import CODE, new_code
 from ndparallel.lessons.registry import LESSONS, ROOT
 from ndparallel.results.printing import counted, progress
+from ndparallel.results.record import record_in, value_of
 
 COMMAND = re.compile(
     r"(?P<program>python|ndparallel) (?P<name>\w+(?:\.py)?)(?P<arguments>[^|;&<>]*)(?:\| (?P<tool>head|tail) "
@@ -144,14 +144,6 @@ def new_numbers(block: re.Match, run: Run) -> Iterator[tuple[str, str]]:
         yield old, old if expression.startswith("source:") else written_like(old, value_of(expression, names))
 
 
-def value_of(expression: str, names: dict[str, Any]) -> float:
-    """Return the value of a Python expression. Raises UserError where it has none."""
-    try:
-        return float(eval(expression, dict(names)))
-    except Exception as error:
-        raise UserError(f"{expression!r} has no value: {type(error).__name__}: {error}.") from None
-
-
 def lines_of(block: re.Match) -> list[list[str]]:
     """Return [number, expression] for each line, or for each part of a line between semicolons."""
     parts = [part.strip() for part in re.split(r"[;\n]", block["lines"])]
@@ -180,24 +172,15 @@ def scale(unit: str) -> float:
     return PREFIXES[unit[0]] if len(unit) > 1 and unit[0] in PREFIXES else 1.0
 
 
-class Record(dict):
-    """A JSON object whose keys are attributes too."""
-
-    __getattr__ = dict.__getitem__
-
-
 def record_of(command: str, run: Run) -> dict[str, Any]:
     """Return a command's JSON, with strategies by their names; nothing for no command."""
     if not command:
         return {}
     printed = run(f"{command} --json")
     try:
-        record = json.loads(printed, object_hook=Record)
-    except json.JSONDecodeError:
+        return record_in(printed)
+    except ValueError:
         raise UserError(f"`{command} --json` prints no JSON: {printed.strip()}") from None
-    if "strategies" in record:
-        record["strategies"] = {row.name: row for row in record.strategies}
-    return record
 
 
 def unexplained(text: str) -> list[str]:

@@ -4,7 +4,8 @@ command the same numbers come.
     ndparallel explore                start a server on this machine, and open the page in the browser
     ndparallel explore --no-browser   only say where the page is; Ctrl-C ends it
 
-Limit  The server listens on 127.0.0.1 alone. It answers one question at a time.
+Limit  The server listens on 127.0.0.1 alone. It answers one question at a time; a search and the runs
+       of "Predict first" have processes of their own.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import webbrowser
 
 from ndparallel.base.errors import UserError
 from ndparallel.explorer.page import page
-from ndparallel.explorer.screens import SCREENS, known
+from ndparallel.explorer.screens import ASIDE, SCREENS, known
 from ndparallel.explorer.server import Explorer
 
 
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port < 2**16:
         raise UserError(f"there is no port {arguments.port}: take 1024 to 65535, or leave --port out.")
     html, policy = page(known())
-    with Explorer(html, policy, SCREENS, arguments.port) as server:
+    with Explorer(html, policy, SCREENS, arguments.port, ASIDE) as server:
         print(f"The explorer is at {server.address}  Ctrl-C ends it.", flush=True)
         if not arguments.no_browser:
             webbrowser.open(server.address)

@@ -129,7 +129,7 @@ KNOBS = (
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """What the page asks: the knobs as they may be set here, where they stand, and a model that was dropped
     in."""
 
@@ -177,7 +177,7 @@ def parser() -> Parser:
     return parser
 
 
-def question_of(given: Mapping[str, Any]) -> Question:
+def question_of(given: Mapping[str, Any]) -> PlanQuestion:
     """Check what the page sent. Raises UserError for a value that cannot be set, or a config.json that is
     none."""
     text = str(given.get("config", ""))
@@ -186,7 +186,7 @@ def question_of(given: Mapping[str, Any]) -> Question:
     if text:
         knobs[0] = replace(knobs[0], stops=(*knobs[0].stops, DROPPED))
     found = checked(knobs, setup)
-    return Question(knobs, found, model_in(text) if found["model"] == DROPPED else None)
+    return PlanQuestion(knobs, found, model_in(text) if found["model"] == DROPPED else None)
 
 
 def model_in(text: str) -> ModelShape:
@@ -266,7 +266,7 @@ def rank_memory(rank: int, held: StageMemory) -> dict[str, Any]:
     }
 
 
-def change_of(asked: Question, found: Prediction) -> dict[str, Any] | None:
+def change_of(asked: PlanQuestion, found: Prediction) -> dict[str, Any] | None:
     """Return the same plan after the change that was asked for, and by how much it is slower or faster."""
     change = asked.setup["what_if"]
     if change == CHANGES[0]:
@@ -281,7 +281,7 @@ def change_of(asked: Question, found: Prediction) -> dict[str, Any] | None:
     }
 
 
-def launch(name: str, asked: Question, found: Prediction) -> dict[str, str]:
+def launch(name: str, asked: PlanQuestion, found: Prediction) -> dict[str, str]:
     """Return a framework's launch script, and the command that prints it; or why it has none."""
     framework = FRAMEWORKS[name]
     job = found.job if asked.setup["software"] != "usual" else framework.priced(found.job)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.explorer.cluster import THE_JOB, Question, question_of, rows_of
+from ndparallel.explorer.cluster import THE_JOB, PlanQuestion, question_of, rows_of
 from ndparallel.planner.job import Plan
 from ndparallel.search.search import Found, search
 from ndparallel.search.tables import certainty
@@ -56,7 +56,7 @@ def find(given: Mapping[str, Any], answers: Connection) -> None:
         answers.close()
 
 
-def described(asked: Question, found: Found) -> dict[str, Any]:
+def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
     return {
         "command": asked.command(THE_JOB),
         "plans": list(rows_of(found.answers)),

@@ -20,6 +20,7 @@ SCRIPTS = (
     "schedule.js",
     "ring.js",
     "cluster.js",
+    "predict.js",
     "main.js",
 )
 STYLES = ("style.css",)

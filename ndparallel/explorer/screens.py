@@ -1,7 +1,7 @@
 """The screens of the page, by the name that it asks for."""
 
 from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY, OTHER, RECOMPUTE
-from ndparallel.explorer import cluster, cut, rings, schedules
+from ndparallel.explorer import cluster, cut, guesses, rings, schedules
 from ndparallel.explorer.finding import Finder
 
 SCREENS = {
@@ -10,7 +10,9 @@ SCREENS = {
     "ring": rings.answer,
     "cluster": cluster.answer,
     "find": Finder().answer,
+    "predict": guesses.answer,
 }
+ASIDE = ("find", "predict")  # which run in processes of their own
 
 
 def known() -> dict:

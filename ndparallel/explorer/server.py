@@ -13,7 +13,7 @@ Glossary
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -30,11 +30,13 @@ class Superseded(Exception):
 
 
 class Desk:
-    """Answers one question at a time. Of those that wait, the newest of each screen is answered, and the
-    others are dropped."""
+    """Answers one question at a time, and beside it one of each screen that is `aside`. Of those that wait,
+    the newest of each screen is answered, and the others are dropped."""
 
-    def __init__(self, screens: Mapping[str, Screen]) -> None:
-        self.screens, self.busy = screens, threading.Lock()
+    def __init__(self, screens: Mapping[str, Screen], aside: Sequence[str] = ()) -> None:
+        busy = threading.Lock()
+        self.screens = screens
+        self.busy = {name: threading.Lock() if name in aside else busy for name in screens}
         self.newest: dict[str, int] = defaultdict(int)
         self.counting = threading.Lock()
 
@@ -43,7 +45,7 @@ class Desk:
         with self.counting:
             self.newest[screen] += 1
             number = self.newest[screen]
-        with self.busy:
+        with self.busy[screen]:
             if number < self.newest[screen]:
                 raise Superseded
             try:
@@ -57,9 +59,16 @@ class Explorer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, page: str, policy: str, screens: Mapping[str, Screen], port: int = 0) -> None:
+    def __init__(
+        self,
+        page: str,
+        policy: str,
+        screens: Mapping[str, Screen],
+        port: int = 0,
+        aside: Sequence[str] = (),
+    ) -> None:
         super().__init__((HOST, port), Handler)
-        self.page, self.policy, self.desk = page.encode(), policy, Desk(screens)
+        self.page, self.policy, self.desk = page.encode(), policy, Desk(screens, aside)
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
     @property

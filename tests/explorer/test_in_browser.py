@@ -12,20 +12,20 @@ import pytest
 
 from ndparallel.explorer import cut
 from ndparallel.explorer.page import page
-from ndparallel.explorer.screens import SCREENS, known
+from ndparallel.explorer.screens import ASIDE, SCREENS, known
 from ndparallel.explorer.server import Explorer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra browser is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 DRAWN = "#screen:not(.busy) > *"
-PAGES = ["cut", "timeline", "ring", "schedule", "cluster"]
+PAGES = ["cut", "timeline", "ring", "schedule", "cluster", "predict"]
 SECONDS = 30_000  # ms, for a machine under load
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Explorer]:
-    with Explorer(*page(known()), SCREENS) as server:
+    with Explorer(*page(known()), SCREENS, aside=ASIDE) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
@@ -84,7 +84,17 @@ def test_every_screen_opens_and_shows_its_command(tab, screen):
         tab.page.locator("#command").inner_text()
         == SCREENS[{"timeline": "cut"}.get(screen, screen)]({})["command"]
     )
-    assert tab.page.locator("main svg").count() > 0
+    assert tab.page.locator("main svg").count() > 0 or screen == "predict"
+
+
+def test_a_guess_is_compared_with_the_run(tab):
+    tab.open("#predict")
+    tab.page.locator("#guess-ring-bytes").fill("200")
+    tab.page.locator("#show-ring-bytes").click()
+    card = tab.page.locator("#card-ring-bytes")
+    card.locator("div[role=status]").wait_for()
+    assert "188 MB. You said 200 MB: 12.5 MB too much." in card.inner_text()
+    assert "ring-bytes=200" in tab.page.url
 
 
 def test_the_numbers_on_the_page_are_the_commands(tab):

@@ -1,6 +1,6 @@
 // The screens, and what leads from one to the other.
 
-const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule], cluster: ["Cluster", showCluster] };
+const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule], cluster: ["Cluster", showCluster], predict: ["Predict first", showPredict] };
 
 const SAME = ["cut", "timeline"]; // screens of one set-up
 
@@ -26,6 +26,7 @@ function show() {
 
 function showCommand(words) {
   document.getElementById("command").textContent = words;
+  document.getElementById("computed").hidden = !words;
 }
 
 // What has the focus keeps it when its part of the page is drawn anew.

@@ -1,0 +1,68 @@
+// "Predict first": a guess on a slider, and then the run. Guesses are in the address.
+
+const revealed = {}; // by question and guess: the answer
+let revealing = Promise.resolve(); // one after another
+
+async function showPredict(screen, setup) {
+  const answer = await ask("predict", {});
+  if (!answer) return;
+  if (answer.error) return say(answer.error);
+  say("");
+  showCommand("");
+  const chapters = [...new Set(answer.cards.map((card) => card.chapter))];
+  keepFocus(() => screen.replaceChildren(
+    element("p", { class: "what" }, "Guess first. Then the command runs here and now, and says the answer."),
+    ...chapters.map((chapter) => element("section", {}, element("h2", {}, chapter),
+      element("div", { class: "cards" }, answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup)))))));
+}
+
+function cardOf(card, setup) {
+  const guessed = setup[card.name], answer = revealed[`${card.name} ${guessed}`];
+  const middle = card.low + Math.round((card.high - card.low) / 2 / card.step) * card.step;
+  const output = element("output", { for: `guess-${card.name}` });
+  const text = (value) => { output.textContent = `${value}${["%", "x"].includes(card.unit) ? "" : " "}${card.unit}`; };
+  const slider = element("input", { type: "range", id: `guess-${card.name}`, min: card.low, max: card.high, step: card.step, value: guessed ?? middle, "aria-labelledby": `words-${card.name}`, oninput: (event) => text(event.target.value) });
+  text(slider.value);
+  const guess = () => go("predict", { ...setup, [card.name]: slider.value });
+  if (guessed !== undefined && !answer) reveal(card, guessed);
+  return element("article", { class: "card", id: `card-${card.name}` },
+    element("p", { id: `words-${card.name}` }, card.words),
+    element("p", { class: "slide" }, slider, output),
+    guessed === undefined ? element("button", { type: "button", class: "plain", id: `show-${card.name}`, onclick: guess }, "see the run")
+      : answer ? run(card, answer, setup) : element("p", { class: "what" }, "running ", element("code", {}, card.command)));
+}
+
+function reveal(card, guess) {
+  const key = `${card.name} ${guess}`;
+  revealing = revealing.then(async () => {
+    if (revealed[key]) return;
+    const answer = await ask("predict", { question: card.name, guess: Number(guess) }, false);
+    if (!answer) return;
+    revealed[key] = answer;
+    const { screen, setup } = read();
+    const place = document.getElementById(`card-${card.name}`);
+    if (screen === "predict" && setup[card.name] === guess && place) keepFocus(() => place.replaceWith(cardOf(card, setup)));
+  });
+}
+
+function run(card, answer, setup) {
+  if (answer.error) return element("p", { class: "reason" }, answer.error);
+  return element("div", { role: "status" }, scale(card, answer),
+    element("p", {}, element("strong", {}, answer.text), `. ${answer.off} ${answer.why}`),
+    element("details", {}, element("summary", {}, element("code", {}, card.command)), element("pre", { tabindex: 0 }, answer.output)),
+    element("p", {}, element("button", { type: "button", class: "plain", id: `copy-${card.name}`, onclick: () => copy(card.command) }, "copy the command"), " ",
+      element("button", { type: "button", class: "plain", id: `again-${card.name}`, onclick: () => go("predict", without(setup, card.name)) }, "guess again"), " ",
+      card.shown ? element("a", { href: `#${card.shown}` }, "see it on the page") : null));
+}
+
+// The guess and the answer on one scale.
+function scale(card, answer) {
+  const width = 400, x = (value) => 10 + ((Math.min(Math.max(value, card.low), card.high) - card.low) / (card.high - card.low)) * (width - 20);
+  return svg("svg", { viewBox: `0 0 ${width} 58`, role: "img", "aria-label": `${answer.text}; guessed ${answer.guess}` },
+    svg("line", { x1: 10, x2: width - 10, y1: 30, y2: 30, stroke: "var(--faint)" }),
+    svg("text", { x: 10, y: 52, class: "faint" }, card.ends[0]), svg("text", { x: width - 10, y: 52, class: "faint", "text-anchor": "end" }, card.ends[1]),
+    svg("line", { x1: x(answer.guess), x2: x(answer.value), y1: 30, y2: 30, stroke: colour("waiting"), "stroke-width": 4 }),
+    svg("circle", { cx: x(answer.guess), cy: 30, r: 7, fill: "var(--ground)", stroke: "var(--ink)", "stroke-width": 2 }, title("your guess")),
+    svg("path", { d: `M${x(answer.value)},23l7,7l-7,7l-7,-7z`, fill: colour("backward") }, title("the run")),
+    svg("text", { x: x(answer.value), y: 15, "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }, `the run: ${answer.text}`));
+}

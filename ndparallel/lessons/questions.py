@@ -1,0 +1,58 @@
+"""The questions of the book, to be guessed before the run says it: each names the command that answers it.
+
+Idea   A question is a table of questions.toml. Its answer is never written down: the chapters and `ndparallel
+       explore` run the command, and find the number in its JSON. A test holds every answer inside its scale.
+Limit  A guess is one number on a scale.
+
+Glossary
+    value    an expression of the command's JSON, as ndparallel.results.record has it, in units without prefix
+    scale    of the slider, in the question's unit: its ends, and its steps
+    why      a sentence on what decides the answer
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ndparallel.hardware.accelerator import read_toml
+from ndparallel.results.record import record_in, value_of
+
+UNITS = {"%": 0.01, "x": 1.0, "ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9, "hops": 1.0, "days": 1.0}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question whose answer is one number in `unit`, on a scale from `low` to `high`."""
+
+    name: str
+    chapter: str
+    words: str
+    unit: str
+    low: float
+    high: float
+    step: float
+    command: str
+    value: str
+    why: str
+
+    def answer(self, printed: str) -> float:
+        """Return the answer in the question's unit, from what its command prints with --json."""
+        return value_of(self.value, record_in(printed)) / UNITS[self.unit]
+
+    def said(self, number: float) -> str:
+        """Write a number in the question's unit, with three digits."""
+        digits = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+        return f"{digits}{'' if self.unit in ('%', 'x') else ' '}{self.unit}"
+
+
+@cache
+def questions() -> tuple[Question, ...]:
+    """Return all questions, in the order of the book."""
+    text = Path(__file__).with_name("questions.toml").read_text("utf-8")
+    return tuple(question_of(name, table) for name, table in read_toml(text).items())
+
+
+def question_of(name: str, table: dict[str, Any]) -> Question:
+    low, high, step = table.pop("scale")
+    return Question(name, low=low, high=high, step=step, **table)
