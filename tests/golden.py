@@ -31,6 +31,7 @@ LESSONS = (
     "2d_tensor_parallel.py",
     "3d_pipeline_parallel.py",
     "4d_combined.py",
+    "cp_context_parallel.py",
 )
 JOB_MIXTRAL = "--model mixtral-8x7b --gpus 64 --global-batch 256 --sequence 4096"
 JOB_DEEPSEEK = "--model deepseek-v3 --gpus 2048 --global-batch 8192 --sequence 4096"
@@ -60,6 +61,7 @@ SWEEPS = {
     "2d_tensor_parallel.py": None,
     "3d_pipeline_parallel.py": None,
     "4d_combined.py": ("layouts", "orders", "zero", "capacity"),
+    "cp_context_parallel.py": ("sequence", "hiding"),
 }
 EXTRA = f"""
 python gpu.py

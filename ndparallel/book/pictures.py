@@ -84,7 +84,7 @@ def work(engine: str) -> str:
     arguments = parser.parse_args(["--engine", engine])
     run = one_run(arguments, [load(name) for name in LESSONS], lambda job: job, hardware_from(arguments))
     rows = run.report.as_dict()["strategies"]
-    return draw_work(rows, [f"{run.report.lessons[row['name']]} {row['name']}" for row in rows])
+    return draw_work(rows, [run.report.label(row) for row in run.report.strategies])
 
 
 def equal_work(names: Sequence[str], _engine: str, end: float | None = LONGEST) -> str:

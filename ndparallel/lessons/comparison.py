@@ -85,11 +85,20 @@ def choose_of(lesson: Lesson) -> list[Strategy]:
 
 
 def dimensions(lessons: Sequence[Lesson]) -> dict[str, str]:
-    return {strategy.name: lesson.dimension for lesson in lessons for strategy in lesson.strategies}
+    """Return the lesson of each strategy whose name does not say it."""
+    return {
+        strategy.name: lesson.dimension
+        for lesson in lessons
+        for strategy in lesson.strategies
+        if not strategy.name.startswith(lesson.dimension)
+    }
 
 
 def title(lessons: Sequence[Lesson]) -> str:
-    return f"{lessons[0].dimension} to {lessons[-1].dimension}"
+    """Name what is compared: "0D to 4D, CP"."""
+    names = [lesson.dimension for lesson in lessons]
+    numbered = [name for name in names if name[0].isdigit()]
+    return ", ".join([f"{numbered[0]} to {numbered[-1]}", *names[len(numbered) :]])
 
 
 def contrast(run: Run) -> tuple[str, ...]:

@@ -11,7 +11,14 @@ from ndparallel.base.functions import load_module
 from ndparallel.lessons.lesson import Lesson, Strategy
 
 ROOT = Path(__file__).resolve().parents[2]  # of a checkout; for an installed wheel, site-packages
-LESSONS = ("0d_single_gpu", "1d_data_parallel", "2d_tensor_parallel", "3d_pipeline_parallel", "4d_combined")
+LESSONS = (
+    "0d_single_gpu",
+    "1d_data_parallel",
+    "2d_tensor_parallel",
+    "3d_pipeline_parallel",
+    "4d_combined",
+    "cp_context_parallel",
+)
 
 
 def full_name(word: str) -> str:

@@ -21,6 +21,8 @@ RUN_AHEAD = {
     "ZB-V",
     "TP only",  # over two nodes the ring ends earlier for some than for others
 }
+# of which five steps are enough to learn something
+RATES = {"2d_tensor_parallel": 10.0, "3d_pipeline_parallel": 10.0, "cp_context_parallel": 1000.0}
 ROUTED = {"with experts, EP"}  # stepped routers send other rows elsewhere
 
 
@@ -43,14 +45,15 @@ def test_seconds_and_bytes_of_a_step_do_not_depend_on_how_many_there_are(lesson,
         assert three.compute_seconds == pytest.approx(one.compute_seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize(("lesson", "name"), [pair for pair in EVERY if pair[1].startswith("MLP")])
-def test_the_two_layers_learn_in_every_cut_what_one_gpu_learns(lesson, name):
-    cut, job = strategy(lesson, name), Job(model=SMALL, steps=5, dtype="float64", learning_rate=10.0)
+@pytest.mark.parametrize(("lesson", "name"), [pair for pair in EVERY if strategy(*pair).reference])
+def test_a_model_that_is_cut_by_hand_learns_in_every_cut_what_one_gpu_learns(lesson, name):
+    cut, job = strategy(lesson, name), Job(model=SMALL, steps=5, dtype="float64", learning_rate=RATES[lesson])
     assert cut.reference
     alone = run(replace(cut, program=cut.reference, mesh=lambda gpus: job.mesh), job, 1)[0].value.losses
-    cut_up = [result.value.losses for result in run(cut, job, 4) if result.value.losses]
+    found = [result.value.losses for result in run(cut, job, 4) if result.value.losses]
+    means = [sum(losses) / len(found) for losses in zip(*found)]
     assert len(alone) == 5 and alone == sorted(alone, reverse=True) and alone[-1] < 0.9 * alone[0]
-    assert all(losses == pytest.approx(alone, rel=1e-12) for losses in cut_up)
+    assert means == pytest.approx(alone, rel=1e-12)
 
 
 def test_the_loss_of_every_step_is_measured_and_is_one_gpus():

@@ -18,6 +18,7 @@ from ndparallel.pipeline.catalog import build
 from ndparallel.training.buckets import FullyShardedUnit
 from ndparallel.training.fully_sharded import gather_ahead
 from ndparallel.training.job import Job
+from ndparallel.training.overlapped import reduce_behind
 from ndparallel.training.replica import Outcome, Replica
 from tests.support.common import SMALL, run, strategy
 
@@ -111,6 +112,15 @@ def packaged_fsdp(gpu: GPU, job: Job) -> Outcome:
 def test_the_prefetch_of_1d_is_the_one_that_other_lessons_put_around_theirs(name):
     job, chosen = Job(model=SMALL, batch=16, microbatches=2, unit_mb=0), strategy("1d_data_parallel", name)
     assert_same_run(run(chosen, job, 4), run(replace(chosen, program=packaged_fsdp), job, 4))
+
+
+def packaged_ddp(gpu: GPU, job: Job) -> Outcome:
+    return reduce_behind(Replica(gpu, job, bucket_mb=job.bucket_mb))
+
+
+def test_the_overlap_of_1d_is_the_one_that_other_lessons_put_around_theirs():
+    job, chosen = Job(model=SMALL, batch=16, microbatches=2), strategy("1d_data_parallel", "DDP overlapped")
+    assert_same_run(run(chosen, job, 4), run(replace(chosen, program=packaged_ddp), job, 4))
 
 
 def test_1d_runs_the_gather_that_it_writes(monkeypatch):

@@ -1,0 +1,139 @@
+"""CP: what to notice, and its sweeps over the length of the sequence: against TP, and of the ring alone."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ndparallel.lessons.lesson import Lesson, Strategy
+from ndparallel.lessons.registry import full_name, load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.sweeps import NOTHING_FITS, Row, sweep_row
+from ndparallel.results.measure import breakdown
+from ndparallel.results.run import Run, Sweep
+from ndparallel.training.job import Job
+
+RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overlapped")
+AGAINST_TP = ("step_seconds", "waiting share", "memory_bytes")
+
+
+def notice(run: Run) -> Sequence[str]:
+    """Say what balances the ring, what hides it, and what gathering costs instead."""
+    return [*about_balance(run), *about_hiding(run), *about_gathering(run), *about_nodes(run)]
+
+
+def about_balance(run: Run) -> Iterator[str]:
+    if all(run.has_events(name) for name in RINGS[:2]) and run[RINGS[0]].gpus > 1:
+        ordered, zigzag = RINGS[:2]
+        computes = [breakdown(rank.events, rank.end_seconds).compute for rank in run.results[ordered]]
+        faster = run[ordered].step_seconds / run[zigzag].step_seconds
+        longer = f"the last GPU computes {computes[-1] / computes[0]:.1f}x as long as the first"
+        yield f"In order, {longer}; in zigzag all compute alike, and the step is {faster:.2f}x as fast."
+
+
+def about_hiding(run: Run) -> Iterator[str]:
+    waits = [run[name].exposed_communication_seconds for name in RINGS[1:] if name in run]
+    if len(waits) == 2 and waits[0]:
+        hidden = 1 - waits[1] / waits[0]
+        yield f"Sending the next block beside this one hides {hidden:.0%} of what the ring exposes."
+
+
+def about_gathering(run: Run) -> Iterator[str]:
+    if "attention, gathered" in run and RINGS[2] in run and run[RINGS[2]].bytes_sent_per_gpu:
+        at_once, ring = run["attention, gathered"], run[RINGS[2]]
+        sent = at_once.bytes_sent_per_gpu / ring.bytes_sent_per_gpu
+        memory = at_once.peak_memory_bytes["total"] / ring.peak_memory_bytes["total"]
+        yield (
+            f"Gathering all blocks sends {sent:.0%} of the ring's bytes, and keeps them for the backward "
+            f"pass: {memory:.1f}x the memory."
+        )
+
+
+def about_nodes(run: Run) -> Iterator[str]:
+    if "CP" in run and "CP across nodes" in run and 1 < run["CP"].gpus <= run.hardware.gpus_per_node:
+        inside, across = (
+            row.exposed_communication_seconds / row.step_seconds
+            for row in (run["CP"], run["CP across nodes"])
+        )
+        yield f"The whole model waits for {inside:.0%} of its step inside a node, {across:.0%} across nodes."
+
+
+# ----------------------------------------------------------------------------------------------------- sweeps
+
+
+def against_tp(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Share one sequence of more and more tokens among 4 GPUs, by CP and by TP, inside a node and across."""
+    strategies = {"CP": lesson.strategy("CP"), "TP": load(full_name("2d")).strategy("TP")}
+    with runner.with_hardware(gpus_per_node=1) as across:
+        rows = [
+            side_by_side(linked, strategies, of_length(job, sequence), links=links, sequence=sequence)
+            for links, linked in {"inside": runner, "across": across}.items()
+            for sequence in (16, 32, 64, 128, 256, 512)
+        ]
+    return Sweep("CP and TP on 4 GPUs, one sequence", rows, where_cp_wins(rows))
+
+
+def of_length(job: Job, tokens: int) -> Job:
+    """Return the job with one sequence of so many tokens."""
+    return job.replace(batch=1, microbatches=1, model=job.model.replace(sequence=tokens))
+
+
+def side_by_side(runner: Runner, strategies: dict[str, Strategy], job: Job, **point: Any) -> Row:
+    """Run several strategies for one row, in which their columns have their names."""
+    row: Row = dict(point)
+    for name, strategy in strategies.items():
+        figures = sweep_row(runner, enter(strategy, job, 4), AGAINST_TP)
+        row |= {f"{name}_{column}": value for column, value in figures.items()}
+    return row
+
+
+def where_cp_wins(rows: list[Row]) -> str:
+    """Say from which length on CP is faster, on each kind of link."""
+    wins = {
+        links: [row["sequence"] for row in rows if row["links"] == links and is_cp_faster(row)]
+        for links in ("inside", "across")
+    }
+    if not any(row["CP_step_seconds"] and row["TP_step_seconds"] for row in rows):
+        return NOTHING_FITS
+    from_length = {
+        links: f"from {min(lengths)} tokens on" if lengths else "at none of these lengths"
+        for links, lengths in wins.items()
+    }
+    return (
+        f"CP is faster inside a node {from_length['inside']}, across nodes {from_length['across']}: what it "
+        "averages, the gradients of all weights, does not grow with the sequence, what TP sums does."
+    )
+
+
+def is_cp_faster(row: Row) -> bool:
+    cp, tp = row["CP_step_seconds"], row["TP_step_seconds"]
+    return bool(cp and tp and cp < tp)
+
+
+def hiding(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Give attention alone more and more tokens, on 4 GPUs in 4 nodes: from where on do blocks hide?"""
+    names = (RINGS[1], "attention, gathered", RINGS[2])
+    columns = ("step_seconds", "waiting share")
+    with runner.with_hardware(gpus_per_node=1) as across:
+        rows = [
+            sweep_row(
+                across,
+                enter(lesson.strategy(name), of_length(job, tokens), 4),
+                columns,
+                strategy=name,
+                sequence=tokens,
+            )
+            for name in names
+            for tokens in (64, 128, 256, 512, 1024)
+        ]
+    hidden = [
+        row["sequence"] for row in rows if row["strategy"] == RINGS[2] and (row["waiting share"] or 1) < 0.1
+    ]
+    sentence = (
+        f"From {hidden[0]} tokens on the overlapped ring waits for less than a tenth of its step: blocks "
+        "grow with the sequence, the work on them with its square."
+        if hidden
+        else "At none of these lengths do the blocks hide."
+    )
+    return Sweep("Attention alone on 4 GPUs, each in a node of its own", rows, sentence)
+
+
+SWEEPS = {"sequence": against_tp, "hiding": hiding}

@@ -1,0 +1,120 @@
+"""Claims about CP: who computes how much, what travels, what hides, and when it beats tensor parallelism."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.parallel.context import zigzag
+from ndparallel.results.measure import breakdown, bytes_sent
+from ndparallel.training.job import Job
+from tests.support.common import measured, run, strategy
+
+LESSON = "cp_context_parallel"
+JOB = Job()
+TOKENS, WIDTH = JOB.batch * JOB.model.sequence, JOB.model.hidden
+BLOCK = 2 * TOKENS * WIDTH * 4  # bytes of all keys and values
+FEW_KERNELS = replace(POCKET, kernel_overhead_seconds=0)
+
+
+def computes(name: str, gpus: int) -> list[float]:
+    results = run(strategy(LESSON, f"attention, {name}"), JOB, gpus, FEW_KERNELS)
+    return [breakdown(result.events, result.end_seconds).compute for result in results]
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_in_order_gpu_r_has_2r_plus_1_parts_of_the_pairs_and_zigzag_shares_them_alike(gpus):
+    """Of p * p tiles of the mask the ones on the diagonal are half full."""
+    ordered, shared = computes("ring in order", gpus), computes("ring zigzag", gpus)
+    assert sum(ordered) == pytest.approx(sum(shared), rel=1e-3)
+    assert [each / sum(ordered) for each in ordered] == pytest.approx(
+        [(2 * rank + 1) / gpus**2 for rank in range(gpus)], rel=0.15
+    )
+    assert shared == pytest.approx([sum(shared) / gpus] * gpus, rel=1e-9)
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("ring zigzag", lambda p: 2 * (p - 1) + p),
+        ("overlapped", lambda p: 2 * (p - 1) + p),
+        ("gathered", lambda p: 2 * (p - 1)),
+    ],
+)
+def test_a_gpu_sends_its_block_in_each_hop_and_one_more_time_its_gradient(name, blocks, gpus):
+    results = run(strategy(LESSON, f"attention, {name}"), JOB, gpus)
+    assert [bytes_sent(result.events) for result in results] == [blocks(gpus) * BLOCK / gpus] * gpus
+
+
+def test_attention_met_block_by_block_is_attention_to_the_last_digits():
+    load(LESSON)
+    lesson, (q, k, v) = sys.modules[LESSON], np.random.default_rng(0).standard_normal((3, 12, 5))
+    everything, blocks = Met(q, range(12)), [Met(q, keys) for keys in (range(4), range(4, 12))]
+    mixed, logsum = lesson.attend(q, np.stack([k, v]), everything)
+    parts = [lesson.attend(q, np.stack([k, v])[:, met.keys], met) for met in blocks]
+    merged = lesson.merge(*parts[0], *parts[1])
+    scores = np.where(np.tri(12, dtype=bool), q @ k.T / 5**0.5, -np.inf)
+    weights = np.exp(scores)
+    expected = weights @ v / weights.sum(axis=1, keepdims=True)
+    assert mixed == pytest.approx(expected, rel=1e-13) and merged[0] == pytest.approx(expected, rel=1e-13)
+    assert merged[1] == pytest.approx(logsum, rel=1e-13)
+
+
+class Met:
+    """A tile of 12 queries and some keys, free of charge."""
+
+    def __init__(self, q, keys) -> None:
+        self.keys = list(keys)
+        self.mask = np.where(np.arange(len(q))[:, None] >= np.array(self.keys), 0, -1e30)
+
+    def charge(self, name: str, products: int) -> None:
+        pass
+
+
+def test_a_merge_that_does_not_weigh_is_another_gradient(monkeypatch):
+    load(LESSON)
+    monkeypatch.setattr(
+        sys.modules[LESSON], "merge", lambda mixed, logsum, block, other: (mixed + block, logsum)
+    )
+    with Runner(POCKET, "inline") as runner:
+        row, _ = runner.measured(enter(strategy(LESSON, "attention, overlapped"), JOB, 4))
+    assert row.max_gradient_difference and row.max_gradient_difference > 0.1
+
+
+def test_the_overlapped_ring_waits_for_its_last_hop_alone():
+    exposed = measured(LESSON, "attention, overlapped", JOB, 4).exposed_communication_seconds
+    link = POCKET.inside
+    assert exposed == pytest.approx(
+        link.latency_seconds + BLOCK / 4 / link.bandwidth_bytes_per_second, rel=1e-6
+    )
+
+
+def test_zigzag_parts_are_two_runs_and_the_whole_sequence_is_one():
+    from ndparallel.training.long_attention import runs
+
+    assert runs(zigzag(16, 4, 1)) == [slice(2, 4), slice(12, 14)]
+    assert runs(zigzag(16, 1, 0)) == [slice(0, 16)] and runs(zigzag(16, 4, 3)) == [slice(6, 10)]
+
+
+@pytest.fixture(scope="module")
+def against_tp() -> list[dict]:
+    lesson = load(LESSON)
+    with Runner(POCKET, "inline") as runner:
+        return lesson.sweep("sequence", runner, JOB).rows
+
+
+@pytest.mark.parametrize(("links", "first"), [("inside", 64), ("across", 128)])
+def test_cp_beats_tp_from_some_length_on_and_needs_more_memory_only_for_short_sequences(
+    against_tp, links, first
+):
+    rows = [row for row in against_tp if row["links"] == links]
+    assert [row["sequence"] for row in rows if row["CP_step_seconds"] < row["TP_step_seconds"]] == [
+        row["sequence"] for row in rows if row["sequence"] >= first
+    ]
+    heavier = [row["CP_memory_bytes"] > row["TP_memory_bytes"] for row in rows]
+    assert heavier == sorted(heavier, reverse=True) and heavier[0] and not heavier[-1]
