@@ -115,12 +115,13 @@ def serve(here: World) -> None:
         source, frame, content = here.arrived.popleft()
         if frame[0] == "order":
             here.run = frame[1]
+            here.take_early()
             channel = perform(here, frame, None)
+            here.take_early()
         elif frame[0] == "end":
             return
         elif frame[1] > here.run:  # a message of a run whose order has not come yet
-            here.arrived.append((source, frame, content))
-            here.look()
+            here.early.append((source, frame, content))
         elif channel and frame[1] == here.run and frame[0] != "abandon":
             channel.sort(source, frame, content)
 
@@ -197,7 +198,7 @@ class MPIChannel:
         """Put a message into its inbox, answer a question, at rank 0 enter into the table what is for it."""
         kind, run = frame[:2]
         if run > self.run:
-            self.world.arrived.append((source, frame, content))
+            self.world.early.append((source, frame, content))
         elif run < self.run:
             return
         elif kind in ("data", "content"):

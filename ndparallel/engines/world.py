@@ -82,6 +82,7 @@ class World:
         # (request, what it sends, which must not be altered before it is done)
         self.leaving: list[tuple] = []
         self.arrived: deque[tuple] = deque()  # (source, frame, content)
+        self.early: deque[tuple] = deque()  # of runs that this rank has not begun
         self.looks, self.run = 0, 0
         self.absent: set[int] = set()  # ranks that have not come back from the last run
         if self.rank == 0:
@@ -109,6 +110,12 @@ class World:
         if not came:
             self._rest()
         return came
+
+    def take_early(self) -> None:
+        """Look at the frames of later runs again, in their order and before all that came since: two messages
+        of one name may be among them."""
+        self.arrived.extendleft(reversed(self.early))
+        self.early.clear()
 
     def _take_in(self, message: Any, status: Any) -> tuple:
         data = np.empty(status.Get_count(self.MPI.BYTE), np.uint8)

@@ -14,12 +14,16 @@ import subprocess
 import sys
 import termios
 import threading
+from collections import deque
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gpu import CLASSROOM, GPU
 from ndparallel.commands.command_line import main as command_line
-from ndparallel.engines import launch, system, world
+from ndparallel.engines import launch, mpi, system, world
+from ndparallel.engines.task import Task, pickled, reference_to, unpickled_result
 from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
 from tests.support import mpi_script
@@ -215,3 +219,48 @@ def test_without_mpi4py_the_engine_is_one_sentence(launched, monkeypatch, capsys
     assert main(load("1d_data_parallel"), ["--strategy", "DDP ring"]) == 2
     told = capsys.readouterr().err
     assert "pip install 'ndparallel[mpi]'" in told and told.count("\n") == 1
+
+
+class Post(world.World):
+    """A rank whose messages come as a test says: at each look one more."""
+
+    def __init__(self, rank, *coming):
+        self.rank, self.run, self.coming, self.sent = rank, 0, deque(coming), []
+        self.arrived, self.early = deque(), deque()
+
+    def send(self, target, frame, content=None):
+        self.sent.append((self.rank, frame, content))
+
+    def look(self):
+        self.arrived.extend([self.coming.popleft()] if self.coming else [])
+        return True
+
+
+def take_two(gpu):
+    return [int(gpu.receive(1, "same")) for _ in range(2)]
+
+
+def numbers_sent(run, *numbers):
+    """Rank 1's messages of one name in that run."""
+    here = Post(1)
+    gpu = GPU(1, CLASSROOM, mpi.MPIChannel(here, run, 2, None))
+    for number in numbers:
+        gpu.send(0, np.array(number), "same")
+    return here.sent
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_messages_that_come_before_their_runs_order_stay_in_theirs(monkeypatch, begun):
+    """Under load they do: ranks begin a run when rank 0's order reaches them. `begun`: the rank is still in
+    the run before, and then is told to leave it."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    first, second = numbers_sent(2, 1, 2)
+    run = ("order", 2, 2, reference_to(take_two), pickled(Task(CLASSROOM, (), True)))
+    before = ("order", 1, *run[2:])
+    here = Post(2, (0, run, None), (0, ("end", 3), None))
+    here.arrived += (
+        [(0, before, None), first, (0, ("abandon", 1), None), second] if begun else [first, second]
+    )
+    mpi.serve(here)
+    ended = [frame for _, frame, _ in here.sent if frame[0] == "ended"]
+    assert [unpickled_result(2, frame[-1]).value for frame in ended] == [[1, 2]]
