@@ -22,6 +22,7 @@ MismatchError where the ranks of the group do not call the same collective with 
 ValueError for what cannot be meant.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -396,7 +397,8 @@ def _call(
 
 
 def _find(collective: str, name: str) -> Callable[..., None]:
-    known = ALGORITHMS[collective]
+    known, room = ALGORITHMS[collective], "ndparallel.collective.algorithms"
     if name not in known:
-        raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(known)}.")
+        more = "" if room in sys.modules else f", and more once {room} is imported"
+        raise ValueError(f"{collective} has no algorithm {name!r}; it has {', '.join(known)}{more}.")
     return known[name].run

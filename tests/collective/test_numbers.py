@@ -1,6 +1,8 @@
 """Claims about collectives: their numbers, what they send, and what they say when called wrongly."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -356,6 +358,20 @@ def test_a_mismatch_names_both_ranks_and_both_calls(one, other, words_of_one, wo
 
 
 # --------------------------------------------------------------------------------------------- called wrongly
+
+
+def test_a_program_that_has_not_imported_the_other_algorithms_is_told_where_they_are():
+    program = """
+from collectives import Group, all_reduce
+from gpu import CLASSROOM, GPU, Mailboxes
+from numpy import zeros
+all_reduce(GPU(0, CLASSROOM, Mailboxes().of(0)), zeros(1), Group("one", (0,)), algorithm="tree")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stderr.endswith(
+        "it has ring, naive, and more once ndparallel.collective.algorithms is imported.\n"
+    )
+
 
 ALONE = Group("test", (0,))
 PAIR_OF_RANKS = Group("test", (0, 1))
