@@ -36,7 +36,8 @@ FLOORS_OF_ROOM = {
         {"memory", "legality", "state_options"},
         {"lesson_runs"},
         {"prediction", "options"},
-        {"imbalance", "picture"},
+        {"imbalance", "picture", "changes"},
+        {"difference"},
         {"describe"},
     ],
     "search": [

@@ -37,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)"
     )
+    output.add_argument(
+        "--measured", metavar="TIME", help="of a step, as 12.3s: what would explain the difference?"
+    )
+    output.add_argument("--measured-memory", metavar="SIZE", help="of the fullest GPU, as 71GB: the same")
     add_launch_options(parser)
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
     output.add_argument(
@@ -72,12 +76,22 @@ def run(arguments: argparse.Namespace) -> int:
     given = plan_options_given(arguments)
     arguments = with_defaults(arguments)
     if searches(arguments, given):
+        refuse_measured(arguments)
         from ndparallel.commands.plan_search import run_search
 
         return run_search(arguments, given)
     from ndparallel.commands.plan_one import run_one
 
     return run_one(arguments)
+
+
+def refuse_measured(arguments: argparse.Namespace) -> None:
+    """Raise UserError for a measurement without its plan."""
+    for name in ("measured", "measured_memory"):
+        if getattr(arguments, name) is not None:
+            raise UserError(
+                f"--{name.replace('_', '-')} is of one plan: give that too, as --tp 8 --pp 4 --zero 1."
+            )
 
 
 def searches(arguments: argparse.Namespace, given: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from rich.table import Table
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH
+from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import described, launch, script_given
 from ndparallel.planner.describe import headline, parts, sentences
@@ -28,17 +29,21 @@ def run_one(arguments: argparse.Namespace) -> int:
         found = predict(asked.job, asked.plan)
         changed = dict(same_plan(arguments, found)) if arguments.what_if else {}
     better, sentences = compared(arguments, found)
+    measured = differences_from(arguments, found)
     if arguments.json:
         training = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}
         what_if = [{"change": change} | now.as_dict() for change, now in changed.items()]
         changes = {"what_if": what_if} if changed else {}
-        print_json(found.as_dict() | training | better | changes | launch(arguments.emit, found))
+        beside = {"measured": {each.quantity: each.as_dict() for each in measured}} if measured else {}
+        print_json(found.as_dict() | training | better | changes | beside | launch(arguments.emit, found))
         return 0
     if arguments.emit:
         print(launch(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
     show(console, found, arguments, [*asked.notes, *sentences])
+    if measured:
+        show_differences(console, found, measured)
     if changed:
         from ndparallel.search.tables import show_changes
 

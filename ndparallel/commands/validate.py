@@ -41,12 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     with progress() as announce:
         results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))
     if arguments.write_errors:
-        predicted = [
-            (express(run), result.step_error)
+        entries = [
+            entry(case.name, case.job, case.plan, error, case.source, result.memory_error)
             for run, result in zip(runs, results)
-            if result.step_error is not None
+            if (error := result.step_error) is not None
+            for case in [express(run)]
         ]
-        entries = [entry(case.name, case.job, case.plan, error, case.source) for case, error in predicted]
         lines = ",\n".join(json.dumps(one) for one in entries)
         Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
     elif arguments.json:

@@ -22,6 +22,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 FEWEST = 4  # runs that make a bar
 WIDER = 1.5
 LARGE = 1024  # GPUs
+# what comparable runs share, where not both: software says what is kept, GPUs how quick they are
+FIRST = {"step_error": ("GPU", "software"), "memory_error": ("software", "GPU")}
 ERRORS = resources.files("ndparallel.planner") / "known_errors.json"
 
 
@@ -56,13 +58,14 @@ def family(gpu: str) -> str:
     return next((chip.upper() for chip in chips if chip in gpu.lower()), gpu)
 
 
-def error_bar(job: TrainingJob, plan: Plan, without: str = "") -> ErrorBar:
-    """The relative error to expect, and a sentence on it; `without` leaves the runs of one source out."""
+def error_bar(job: TrainingJob, plan: Plan, without: str = "", of: str = "step_error") -> ErrorBar:
+    """The relative error to expect, of the step or `of` the memory, and a sentence on it; `without` leaves
+    the runs of one source out."""
     if job.stack.executed:
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
-    mine, runs = traits(job, plan), [run for run in known_errors() if run["source"] != without]
-    comparable, what = alike(mine, runs)
-    fraction = sqrt(sum(run["step_error"] ** 2 for run in comparable) / len(comparable))
+    mine, runs = traits(job, plan), [run for run in known_errors() if run["source"] != without and of in run]
+    comparable, what = alike(mine, runs, FIRST[of])
+    fraction = sqrt(sum(run[of] ** 2 for run in comparable) / len(comparable))
     strange = [trait for trait in mine.values() if all(trait not in run["traits"] for run in runs)]
     fraction *= WIDER ** len(strange)
     sentence = f"+- {fraction:.0%}, from {count(len(comparable), 'measured run')} {what}"
@@ -72,11 +75,14 @@ def error_bar(job: TrainingJob, plan: Plan, without: str = "") -> ErrorBar:
     )
 
 
-def alike(mine: dict[str, str], runs: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], str]:
-    """The runs with the same GPU and software; where there are too few, with one of them; else all."""
-    wanted = (({mine["GPU"], mine["software"]}, "on this GPU and software"), ({mine["GPU"]}, "on this GPU"))
-    for need, what in (*wanted, ({mine["software"]}, "on this software")):
-        found = [run for run in runs if need <= set(run["traits"])]
+def alike(
+    mine: dict[str, str], runs: Sequence[dict[str, Any]], first: tuple[str, str] = ("GPU", "software")
+) -> tuple[Sequence[dict[str, Any]], str]:
+    """The runs with the same GPU and software; where there are too few, with one of them, in that order; else
+    all."""
+    wanted = [(set(first), "on this GPU and software"), *(({kind}, f"on this {kind}") for kind in first)]
+    for kinds, what in wanted:
+        found = [run for run in runs if {mine[kind] for kind in kinds} <= set(run["traits"])]
         if len(found) >= FEWEST:
             return found, what
     return runs, "of all kinds"
@@ -87,16 +93,35 @@ def known_errors() -> list[dict[str, Any]]:
     return json.loads(ERRORS.read_text("utf-8"))
 
 
+def usual_errors(job: TrainingJob, plan: Plan) -> dict[str, tuple[float, int]]:
+    """By trait of this run: the mean error of the measured runs that have it, above 0 where they were
+    predicted too slow, and how many they are; of traits with enough of them."""
+    found = {}
+    for trait in traits(job, plan).values():
+        errors = [run["step_error"] for run in known_errors() if trait in run["traits"]]
+        if len(errors) >= FEWEST:
+            found[trait] = sum(errors) / len(errors), len(errors)
+    return found
+
+
 def source_of(words: str) -> str:
     """Who published a run: the first word of where it stands, a paper or a repository."""
     return words.split(" ")[0].rstrip(",;")
 
 
-def entry(name: str, job: TrainingJob, plan: Plan, step_error: float, source: str) -> dict[str, Any]:
+def entry(
+    name: str,
+    job: TrainingJob,
+    plan: Plan,
+    step_error: float,
+    source: str,
+    memory_error: float | None = None,
+) -> dict[str, Any]:
     """One run in known_errors.json; errors are rounded to what matters."""
-    return {
+    run = {
         "id": name,
         "source": source_of(source),
         "traits": list(traits(job, plan).values()),
         "step_error": round(step_error, 3),
     }
+    return run if memory_error is None else run | {"memory_error": round(memory_error, 3)}

@@ -105,7 +105,7 @@ def ideal_seconds(name: str) -> float:
 def test_the_errors_that_error_bars_are_made_of_are_those_of_today(results):
     cases = zip(CASES.values(), results, strict=True)
     expected = [
-        entry(case.name, case.job, case.plan, result.step_error, case.source)
+        entry(case.name, case.job, case.plan, result.step_error, case.source, result.memory_error)
         for case, result in cases
         if result.step_error is not None
     ]

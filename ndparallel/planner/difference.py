@@ -1,0 +1,199 @@
+"""A step or a memory that was measured, beside what was predicted: whether the error bar holds it, and what
+one thing would explain the difference.
+
+Idea   Each of CAUSES is predicted really, alone; what comes nearest to the measurement stands first. That
+       several are true at once is not tried.
+Limit  A cause that comes near is a candidate, not a proof: `look` says what would show it.
+
+Glossary
+    explained   share of the difference that a cause makes: 1 all of it, 2 twice as much
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.planner.changes import Change, Tried, of_hardware, of_job, of_plan, of_stack, tried
+from ndparallel.planner.error_bar import ErrorBar, error_bar
+from ndparallel.planner.prediction import Prediction
+
+SLOW = (
+    0.9  # of the others' speed: Sinha et al., "Not All GPUs Are Created Equal" (2208.11035), 8 % on average
+)
+LEAST = 0.05  # of the difference: what explains less is no cause
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A change, its prediction of what was measured, and the share of the difference that it explains."""
+
+    change: Change
+    predicted: float
+    explained: float
+
+
+def slow(gpu: Accelerator) -> Accelerator:
+    return replace(
+        gpu,
+        matmul_fraction=gpu.matmul_fraction * SLOW,
+        flops_per_second=gpu.flops_per_second * SLOW,
+        memory_bandwidth_bytes_per_second=gpu.memory_bandwidth_bytes_per_second * SLOW,
+    )
+
+
+def halved(which: str) -> Change:
+    """The links inside or across nodes at half their rate."""
+
+    def change(gpu: Accelerator) -> Accelerator:
+        link = getattr(gpu, which)
+        half = replace(link, bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / 2)
+        return replace(gpu, inside=half) if which == "inside" else replace(gpu, across=half)
+
+    test = "nccl-tests' all_reduce_perf on one node" if which == "inside" else "all_reduce_perf on two nodes"
+    where = "inside a node" if which == "inside" else "between nodes"
+    return of_hardware(f"links {where} at half their rate", change, f"--what-if bandwidth_{which}/2", test)
+
+
+CAUSES: tuple[Change, ...] = (
+    of_stack(
+        "gradients that travel only behind the last backward pass",
+        look="--overlap-grad-reduce; in a trace, NCCL beside the backward kernels",
+        dp_overlap=False,
+    ),
+    of_stack(
+        "weights gathered when they are needed, not before",
+        look="--overlap-param-gather, FSDP's prefetch",
+        prefetch=False,
+        gathers_first=False,
+    ),
+    of_stack("tensor parallelism that hides nothing", look="--tp-comm-overlap", tp_overlap="none"),
+    of_stack(
+        "messages between stages that hide nothing", look="--overlap-p2p-communication", pp_overlap=False
+    ),
+    of_stack("keys and values that hide nothing", look="the ring's sends in a trace", cp_overlap=False),
+    of_stack(
+        "no flash attention",
+        "--no-flash-attention",
+        "the name of the attention kernel in a profile",
+        attention="unfused",
+    ),
+    of_stack("FlashAttention 2", look="the name of the attention kernel in a profile", attention="flash2"),
+    of_stack("cuDNN's attention, or FlashAttention 3", look="the attention kernel's name", attention="cudnn"),
+    of_stack("small kernels that are not fused", look="norms and activations in a profile", fusion="eager"),
+    of_stack("small kernels that are compiled", look="torch.compile", fusion="compiled"),
+    Change(
+        "launches that take the CPU twice as long",
+        lambda job, plan: (
+            replace(job, stack=replace(job.stack, host_seconds=2 * (job.stack.host_seconds or 33e-6))),
+            plan,
+        ),
+        look="gaps between kernels in a trace; other processes on the CPU",
+    ),
+    of_stack("launches that take no time", look="CUDA graphs", host_seconds=0.0),
+    of_stack("experts that are multiplied one by one", look="--moe-grouped-gemm", grouped_experts=False),
+    of_stack("experts that are multiplied together", look="--moe-grouped-gemm", grouped_experts=True),
+    of_stack(
+        "every copy of a token sent between nodes",
+        look="DeepEP: --moe-token-dispatcher-type flex",
+        deduplicates=False,
+    ),
+    of_job(
+        "the busiest experts with 1.5 times the mean's rows",
+        "--routing-imbalance 1.5",
+        "the router's counts of tokens",
+        routing_imbalance=1.5,
+    ),
+    of_stack("gradients in 32 bits", look="--grad-reduce-in-bf16 is not given", gradient_bytes=4),
+    of_stack("gradients in 16 bits", look="--grad-reduce-in-bf16 is given", gradient_bytes=2),
+    of_stack("a loss on whole logits", look="the loss's logits: gathered over tp?", parallel_loss=False),
+    of_stack(
+        "logits kept in 16 and twice in 32 bits", look="a profile of memory at the loss", logits_kept=10
+    ),
+    of_plan("nothing computed again", "--recompute none", "the flags of recomputation", recompute="none"),
+    of_plan(
+        "selective recomputation",
+        "--recompute selective",
+        "the flags of recomputation",
+        recompute="selective",
+    ),
+    of_plan(
+        "all layers computed again",
+        "--recompute full",
+        "the flags of recomputation",
+        recompute="full",
+        recompute_layers=0,
+    ),
+    of_plan(
+        "no sequence parallelism", "--no-sequence-parallel", "--sequence-parallel", sequence_parallel=False
+    ),
+    of_plan("an optimizer that is not sharded", "--zero 0", "--use-distributed-optimizer", zero=0),
+    of_plan("an optimizer that is sharded", "--zero 1", "--use-distributed-optimizer", zero=1),
+    of_plan("weights that are sharded too", "--zero 3", "FSDP", zero=3),
+    of_job("matmuls in 16 bits", "--dtype bf16", "--fp8-format", dtype="bf16"),
+    of_hardware(
+        f"a GPU at {SLOW:.0%} of the others' speed",
+        slow,
+        look="each rank's time for the same matmul, clocks and temperature (nvidia-smi -q -d CLOCK)",
+    ),
+    halved("across"),
+    halved("inside"),
+    of_hardware(
+        "pageable memory on the host",
+        lambda gpu: replace(gpu, host_bytes_per_second=gpu.host_bytes_per_second / 2),
+        look="pin_memory of what is offloaded",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A measured number beside the predicted one, of a step ("seconds") or of the fullest GPU ("bytes"); what
+    would explain it, nearest first. Inside the error bar nothing is asked for."""
+
+    quantity: str
+    measured: float
+    predicted: float
+    bar: ErrorBar
+    causes: Sequence[Cause] = ()
+
+    @property
+    def error(self) -> float:
+        """The prediction's error, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def inside(self) -> bool:
+        return abs(self.error) <= self.bar.fraction
+
+    def as_dict(self) -> dict[str, Any]:
+        causes = [
+            {"cause": each.change.words, "predicted": each.predicted, "explained_ratio": each.explained}
+            for each in self.causes
+        ]
+        numbers = {"measured": self.measured, "predicted": self.predicted, "error": self.error}
+        return {**numbers, "error_bar": self.bar.fraction, "inside": self.inside, "causes": causes}
+
+
+def differences(found: Prediction, measured: dict[str, float]) -> list[Difference]:
+    """Each quantity that was measured beside its prediction; `measured` is by quantity, "seconds" and
+    "bytes"."""
+    bars = {"seconds": found.error_bar, "bytes": error_bar(found.job, found.plan, of="memory_error")}
+    plain = [Difference(name, number, value_of(found, name), bars[name]) for name, number in measured.items()]
+    if all(each.inside for each in plain):
+        return plain
+    alternatives = tried(found.job, found.plan, CAUSES)
+    return [each if each.inside else replace(each, causes=causes_of(each, alternatives)) for each in plain]
+
+
+def value_of(found: Prediction, quantity: str) -> float:
+    return found.seconds if quantity == "seconds" else float(found.fullest.total)
+
+
+def causes_of(difference: Difference, alternatives: Sequence[Tried]) -> list[Cause]:
+    """What explains a difference, nearest first."""
+    whole = difference.measured - difference.predicted
+    values = [(one.change, value_of(one.found, difference.quantity)) for one in alternatives]
+    causes = [Cause(change, value, (value - difference.predicted) / whole) for change, value in values]
+    some = [cause for cause in causes if cause.explained > LEAST]
+    return sorted(some, key=lambda cause: abs(cause.explained - 1))
