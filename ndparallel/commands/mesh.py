@@ -20,8 +20,8 @@ from rich.text import Text
 from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, listed
-from ndparallel.drawing.palette import ACTIVITIES
-from ndparallel.drawing.timeline import letter_colour
+from ndparallel.drawing.palette import PARTS
+from ndparallel.drawing.timeline import on
 from ndparallel.lessons.options import hardware_from
 from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER, SPANS, Mesh
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -30,7 +30,7 @@ from ndparallel.results.tables import quiet_table
 NODES_DRAWN = 8
 MOST_GPUS = 100_000
 GROUPS_WIDTH = 60
-GROUNDS = [paint.light for paint in ACTIVITIES.values()]
+GROUNDS = [paint.light for paint in PARTS]
 WHAT = {
     "tp": "matrices",
     "cp": "sequences",
@@ -200,8 +200,7 @@ def drawn_nodes(mesh: Mesh, hardware: Hardware) -> Iterator[Text]:
 
 
 def shade(place: int) -> str:
-    ground = GROUNDS[place % len(GROUNDS)]
-    return f"{letter_colour(ground)} on {ground}"
+    return on(GROUNDS[place % len(GROUNDS)])
 
 
 def group_table(mesh: Mesh, hardware: Hardware, width: int) -> Table:

@@ -1,19 +1,22 @@
-"""The colours and letters of every picture, said once: blues and green for compute, sand for communication,
-red for waiting.
+"""The colours and letters of every picture, said once: terminal, SVG, trace and the explorer's page.
 
-Idea   What a GPU does has one colour and one letter, the same on the terminal and in a file, so that a
-       picture reads without colours too.
-Limit  Few colours, because few can be told apart by everybody: hues in the manner of Paul Tol's qualitative
-       schemes (personal.sron.nl/~pault), moved until those with any kind of colour blindness can tell them
-       apart too: a test measures it.
+Idea   A colour has one meaning in the whole book: activities, kinds of memory, and the parts that GPUs hold
+       have colours of their own. Colours that usually touch differ in lightness, as forward and backward do;
+       all others have a line of the ground between them.
+Cost   A contrast of 3:1 needs a factor of three in luminance, so that a page has room for two steps above its
+       ground: "bright" and "dark" colours.
+Limit  Hues were chosen by search, such that those with any kind of colour blindness can tell a set apart;
+       tests measure that, and the contrast. Pictures have letters, numbers, names or hatching beside them.
 
 Glossary
     light, dark   the colour on a light and on a dark ground
+    trace         the nearest of the names that Chrome's trace viewer has for colours
     phase         the first word of an operation's name: forward, backward, weight, recompute, optimizer
     weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it
-                  off
-    waiting       communication that the compute stream waits for (exposed)
-    idle          nothing to do and nothing to wait for: bubble
+                  off; the other half (I) has backward's colour
+    waiting       communication that the compute stream waits for (exposed); hatched
+    idle          nothing to do and nothing to wait for: bubble; the ground itself, with an outline
+    part          what one of several GPUs holds or is: a slice of a matrix, a piece of a ring, a group
 """
 
 from typing import NamedTuple
@@ -23,6 +26,7 @@ class Paint(NamedTuple):
     letter: str
     light: str
     dark: str
+    trace: str = ""
 
 
 FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = (
@@ -35,37 +39,61 @@ FORWARD, BACKWARD, WEIGHT, RECOMPUTE, OPTIMIZER, OTHER = (
 )
 COMMUNICATION, WAITING, IDLE = "communication", "waiting", "idle"
 
-ACTIVITIES = {
-    FORWARD: Paint("F", "#8fc3ea", "#8cc2ec"),
-    BACKWARD: Paint("B", "#3a6a9e", "#3f74b0"),
-    WEIGHT: Paint("W", "#1f3047", "#24476b"),
-    RECOMPUTE: Paint("R", "#a876d6", "#6d46b2"),
-    OPTIMIZER: Paint("O", "#53bb96", "#4fc39b"),
-    OTHER: Paint("C", "#858f9c", "#868e98"),
-    COMMUNICATION: Paint("=", "#dcc25a", "#d4ba52"),
-    WAITING: Paint("x", "#bd4a56", "#c0495a"),
-    IDLE: Paint(".", "#eceff3", "#262c36"),
-}
-PER_MICROBATCH = (FORWARD, BACKWARD, WEIGHT, RECOMPUTE)
-PHASES = (*PER_MICROBATCH, OPTIMIZER)
-
-MEMORY = {
-    "weights": ACTIVITIES[BACKWARD],
-    "gradients": ACTIVITIES[FORWARD],
-    "optimizer": ACTIVITIES[OPTIMIZER],
-    "activations": ACTIVITIES[COMMUNICATION],
-    "buffers": ACTIVITIES[WAITING],
-}
-
-# GPUs that share one matrix; the same on light and dark pages, for what is written on them is dark
-RANKS = tuple(
-    Paint(str(rank), colour, colour)
-    for rank, colour in enumerate(("#4994df", "#95e495", "#dbb5e3", "#cf818e"))
-)
-
 GROUND, INK, FAINT_INK, GRID = (
     ("#ffffff", "#0d1117"),
     ("#1f2328", "#e6edf3"),
     ("#59636e", "#9198a1"),
     ("#d1d9e0", "#3d444d"),
 )
+ACCENT = ("#0550ae", "#4493f8")  # what is chosen or has the focus, on a page
+
+ACTIVITIES = {
+    FORWARD: Paint("F", "#039dde", "#a9ddff", "thread_state_runnable"),
+    BACKWARD: Paint("B", "#542b05", "#94500d", "thread_state_iowait"),
+    WEIGHT: Paint("W", "#01a658", "#78dc98", "good"),
+    RECOMPUTE: Paint("R", "#ac70fe", "#ccb0ff", "detailed_memory_dump"),
+    OPTIMIZER: Paint("O", "#07484c", "#006f75", "rail_load"),
+    OTHER: Paint("C", "#86929d", "#c6d1db", "grey"),
+    COMMUNICATION: Paint("=", "#b18b15", "#ffd04d", "yellow"),
+    WAITING: Paint("x", "#770429", "#bd224a", "terrible"),
+    IDLE: Paint(".", *GROUND, "white"),
+}
+PER_MICROBATCH = (FORWARD, BACKWARD, WEIGHT, RECOMPUTE)
+PHASES = (*PER_MICROBATCH, OPTIMIZER)
+
+MEMORY = {
+    "weights": Paint("w", "#2814a1", "#4c56d3"),
+    "gradients": Paint("g", "#e77409", "#feaf7c"),
+    "optimizer": Paint("o", "#014029", "#00754d"),
+    "activations": Paint("a", "#dc58d2", "#fec4f7"),
+    "buffers": Paint("b", "#4a4000", "#6f631b"),
+}
+
+LOGITS = Paint("l", "#86947b", "#cad8be")  # a sixth kind, which only the planner tells from activations
+
+PARTS = tuple(
+    Paint(str(number), light, dark)
+    for number, (light, dark) in enumerate(
+        (("#0f9daa", "#6cd6e2"), ("#05407c", "#2967ae"), ("#fb5a79", "#fea8b1"), ("#600650", "#974583"))
+    )
+)
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of "#rrggbb", from 0 to 1 (WCAG 2.2)."""
+    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21 (WCAG 2.2)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever reads better on a colour."""
+    return max((GROUND[1], GROUND[0]), key=lambda ink: contrast(ink, colour))

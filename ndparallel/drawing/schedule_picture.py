@@ -7,8 +7,8 @@ Limit  A long step is drawn small: an action narrower than its number shows the 
        column perhaps nothing.
 
 Glossary
-    colour  blue F, orange B, green I, purple W; of several chunks the first is the darkest. Underlined: a
-            fused pair, half each
+    colour  that of the palette: I has B's, because it is its half; of several chunks later ones are lighter.
+            Underlined: a fused pair, half each
     plain   no colours: a letter says the op, in lower case for every second chunk of the rank, and & joins a
             fused pair
 """
@@ -23,17 +23,13 @@ from rich.style import Style
 from rich.text import Text
 
 from ndparallel.drawing.history import ticks
+from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, WEIGHT, ink_on
 from ndparallel.pipeline.actions import Action, Layout
 from ndparallel.pipeline.timing import Timing
 
-# of the rank's first chunk and of its last; chosen so that the colour-blind can tell all of them apart
-COLOURS = {
-    "F": (ColorTriplet(28, 68, 208), ColorTriplet(137, 159, 245)),
-    "B": (ColorTriplet(182, 93, 18), ColorTriplet(242, 198, 142)),
-    "I": (ColorTriplet(23, 118, 78), ColorTriplet(198, 246, 237)),
-    "W": (ColorTriplet(148, 52, 154), ColorTriplet(225, 130, 186)),
-}
-WHITE, BLACK = ColorTriplet(255, 255, 255), ColorTriplet(0, 0, 0)
+ACTIVITY = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
+PALEST = 0.45  # how far the last of a rank's chunks is from its colour to white
+WHITE = ColorTriplet(255, 255, 255)
 IDLE = "·"
 NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 WIDEST = 4  # columns for the shortest action: a short step need not fill the screen
@@ -124,20 +120,16 @@ def shade_of(layout: Layout, chunk: int) -> float:
     return chunk / max(layout.chunks - 1, 1)
 
 
-def shade(op: str, lightness: float) -> ColorTriplet:
-    return blend_rgb(*COLOURS[op], lightness)
-
-
-def dark_enough(lightness: float) -> bool:
-    """Return whether white text is readable on a shade."""
-    return lightness < 0.5
+def shade(op: str, lightness: float) -> str:
+    """Return the colour of an op, from its own (0) to its palest (1)."""
+    own = Color.parse(ACTIVITIES[ACTIVITY[op]].light).get_truecolor()
+    return blend_rgb(own, WHITE, PALEST * lightness).hex
 
 
 def coloured(cell: Cell) -> tuple[str, Style]:
-    background = Color.from_triplet(shade(cell.action.op, cell.shade))
-    ink = Color.from_triplet(WHITE if dark_enough(cell.shade) else BLACK)
+    ground = shade(cell.action.op, cell.shade)
     return number(cell)[0].center(cell.columns), Style(
-        color=ink, bgcolor=background, underline=bool(cell.fused), bold=bool(cell.fused)
+        color=ink_on(ground), bgcolor=ground, underline=bool(cell.fused), bold=bool(cell.fused)
     )
 
 
@@ -174,9 +166,7 @@ def legend(timings: Sequence[Timing], plain: bool = False, drawn: str = "&") -> 
     for op in (op for op in NAMES if op in ops):
         text.append(
             f" {op} ",
-            "bold"
-            if plain
-            else Style(color=Color.from_triplet(WHITE), bgcolor=Color.from_triplet(COLOURS[op][0])),
+            "bold" if plain else Style(color=ink_on(shade(op, 0)), bgcolor=shade(op, 0)),
         )
         text.append(f" {NAMES[op]}   ")
     notes = []

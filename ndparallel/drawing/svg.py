@@ -19,7 +19,7 @@ Glossary
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha1
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from gpu import COMPUTE, si
@@ -42,6 +42,7 @@ from ndparallel.drawing.svg_parts import (
 
 COMPUTE_HEIGHT, LANE_HEIGHT, GPU_GAP, LANE_GAP, PANEL_GAP = 16, 8, 6, 2, 12
 SEAM_PIXELS = 5
+DIGIT_WIDTH = 6.2
 LIMIT_BYTES = 30_000
 
 
@@ -159,6 +160,22 @@ def lane_content(lane: Lane, seconds: float, per_second: float, pointed_seconds:
     ]
     if seams:
         yield f'<path class="nd-seam" d="{"".join(seams)}"/>'
+    yield from microbatch_numbers(lane.spans, per_second)
+
+
+def microbatch_numbers(spans: Sequence[Span], per_second: float) -> Iterator[str]:
+    """Draw the last digit of its microbatch in the middle of every pass that has room for it."""
+    busy = [span for span in spans if span.microbatch is not None]
+    places: dict[str, list[tuple[str, str]]] = {}
+    for (activity, microbatch), run in groupby(busy, key=lambda span: (span.activity, span.microbatch)):
+        first, *_, last = [*run] * 2
+        if (last.end - first.start) * per_second >= DIGIT_WIDTH + 1:
+            middle = (first.start + last.end) / 2 * per_second
+            places.setdefault(activity, []).append((f"{middle:.1f}", str(microbatch)[-1]))
+    for activity, found in places.items():
+        xs, digits = map(" ".join, zip(*found)), "".join(digit for _, digit in found)
+        y = COMPUTE_HEIGHT / 2 + 3.5
+        yield f'<text class="nd-digit nd-on-{activity}" y="{y}" x="{next(xs)}">{digits}</text>'
 
 
 def bar(span: Span, height: float, per_second: float) -> str:

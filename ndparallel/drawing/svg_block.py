@@ -19,11 +19,22 @@ from typing import NamedTuple
 from gpu import si
 from ndparallel.base.words import count, listed
 from ndparallel.drawing.block import BlockRun
-from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, RANKS
-from ndparallel.drawing.svg_parts import LEFT, LEGEND_HEIGHT, RIGHT, WIDTH, document, legend, number, text
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, OTHER, PARTS
+from ndparallel.drawing.svg_parts import (
+    HOLLOW,
+    LEFT,
+    LEGEND_HEIGHT,
+    RIGHT,
+    WIDTH,
+    document,
+    legend,
+    number,
+    text,
+)
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.slices import Parameter, part
 
+SAME = f"{OTHER}{HOLLOW}"
 SCALE, WEIGHTS_HEIGHT, LABEL_HEIGHT, HEADER_HEIGHT, GAP = 1.25, 148, 14, 40, 5
 LANE_HEIGHT, LANE_GAP, TITLE_HEIGHT, ROW_HEIGHT, BAND_GAP = 17, 2, 24, 16, 8
 
@@ -73,13 +84,13 @@ def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
             TITLE_HEIGHT + 2 * ROW_HEIGHT + BAND_GAP + (LANE_HEIGHT + LANE_GAP) * run.ranks * (lanes != above)
         )
         above = lanes
-    shared = {COMMUNICATION: ACTIVITIES[COMMUNICATION], IDLE: ACTIVITIES[IDLE]}
-    ranks = {f"rank{rank}": paint for rank, paint in enumerate(RANKS[: runs[0].ranks])}
+    shared = {name: ACTIVITIES[name] for name in (COMMUNICATION, OTHER)}
+    ranks = {f"rank{rank}": paint for rank, paint in enumerate(PARTS[: runs[0].ranks])}
     words = {f"rank{rank}": f"GPU {rank}" for rank in range(len(ranks))} | {
         COMMUNICATION: "they talk",
-        IDLE: "all do the same",
+        SAME: "all do the same",
     }
-    body = [*parts, *legend(ranks | shared, top - BAND_GAP, words)]
+    body = [*parts, *legend([*ranks, COMMUNICATION, SAME], top - BAND_GAP, words)]
     label = "A transformer block under " + listed([run.name for run in runs])
     return document(label, top - BAND_GAP + LEGEND_HEIGHT, ranks | shared, body)
 
@@ -144,7 +155,8 @@ def header(lefts: Sequence[float]) -> Iterator[str]:
     """Draw the names of the stops, and the residual connections around them."""
     y = WEIGHTS_HEIGHT + HEADER_HEIGHT - 6
     for stop, left in zip(STOPS, lefts):
-        yield text(left + stop.width / 2, y - 4, stop.name, "middle" + " name" * bool(stop.place))
+        if not stop.place:
+            yield text(left + stop.width / 2, y - 4, stop.name, "middle")
     starts = [left for stop, left in zip(STOPS, lefts) if stop.name == "norm"]
     ends = [left + stop.width / 2 for stop, left in zip(STOPS, lefts) if stop.name == "+"]
     for start, end in zip(starts, ends):
@@ -174,7 +186,8 @@ def band(run: BlockRun, lanes: Sequence[Sequence[str]], lefts: Sequence[float], 
             yield rectangle(
                 COMMUNICATION, left + 5, y - height - LANE_GAP, stop.width - 10, height, ' rx="6"'
             )
-            yield text(left + stop.width / 2, y - height / 2 + 2, stop.name, "middle name on-light")
+            name = operator_name(stop, run)
+            yield text(left + stop.width / 2, y - height / 2 + 2, name, f"middle name nd-on-{COMMUNICATION}")
     yield from directions(run, "backward", lefts, y)
 
 
@@ -182,6 +195,17 @@ def cost(run: BlockRun) -> str:
     operations = listed([count(number, operation) for operation, number in run.counts().items()])
     sent, seconds = sum(talk.bytes_sent for talk in run.talks), sum(talk.seconds for talk in run.talks)
     return f"a layer: {operations}; a GPU sends {si(sent, 'B')} in {si(seconds, 's')}"
+
+
+def operator_name(stop: Stop, run: BlockRun) -> str:
+    """Return f or g, or the names that Korthikanti et al. have for them with sequence parallelism: g and its
+    conjugate."""
+    return {"f": "g", "g": "g\u0304"}[stop.name] if gathers(run) else stop.name
+
+
+def gathers(run: BlockRun) -> bool:
+    """Whether the run is sequence parallel: tokens are gathered before matmuls cut by columns."""
+    return "all-gather" in run.operations("forward", "f1")
 
 
 def directions(run: BlockRun, direction: str, lefts: Sequence[float], top: float) -> Iterator[str]:
@@ -201,11 +225,10 @@ def directions(run: BlockRun, direction: str, lefts: Sequence[float], top: float
 
 def cell(stop: Stop, words: str, rank: int, left: float, y: float) -> Iterator[str]:
     same = words.startswith("all")
-    yield rectangle(IDLE if same else f"rank{rank}", left + 1, y, stop.width - 2, LANE_HEIGHT)
+    paint = SAME if same else f"rank{rank}"
+    yield rectangle(paint, left + 1, y, stop.width - 2, LANE_HEIGHT)
     if stop.name != "+":
-        yield text(
-            left + stop.width / 2, y + LANE_HEIGHT / 2 + 3.5, words, "middle digit" + " on-light" * (not same)
-        )
+        yield text(left + stop.width / 2, y + LANE_HEIGHT / 2 + 3.5, words, f"middle digit nd-on-{paint}")
 
 
 def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str:
@@ -232,8 +255,7 @@ def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str
 
 def tokens(run: BlockRun, config: ModelConfig, rank: int) -> str:
     """Return the rank's tokens: all of them, or its part of the sequence where they are gathered at f."""
-    gathers = "all-gather" in run.operations("forward", "f1")
-    return f"tokens {span(part(config.sequence, run.ranks, rank))}" if gathers else "all tokens"
+    return f"tokens {span(part(config.sequence, run.ranks, rank))}" if gathers(run) else "all tokens"
 
 
 def span(piece: slice, each: int = 1) -> str:

@@ -32,6 +32,7 @@ from ndparallel.drawing.svg_parts import (
 )
 
 HIGHEST, HIGHEST_SUM, HEADROOM, PANEL_GAP = 180, 330, 1.08, 6  # pixels, of one panel and of all
+LETTER_HEIGHT = 9  # pixels that a letter needs
 NEAR = 2  # times the peak: a limit further away is told in the title, and not drawn
 
 Column = tuple[float, dict[str, float]]
@@ -76,6 +77,8 @@ def panel(
     yield from reversed(
         [area(kind, kinds[: place + 1], columns, base, end, per_byte) for place, kind in enumerate(kinds)]
     )
+    for place, kind in enumerate(kinds):
+        yield letter(kind, kinds[: place + 1], columns, base, per_byte)
     for name, size in {"peak": peak, "limit": limit}.items():
         if size <= top_of(history):
             yield level(name, size, base, end, per_byte)
@@ -103,9 +106,20 @@ def area(
             path.append(f"H{number(min(LEFT + x, end))}V{number(base - level)}")
             height = level
     path.append(f"H{number(end)}V{number(base)}z")
-    return (
-        f'<path class="nd-{kind}" d="{"".join(path)}"><title>{kind}: at most {si(most, "B")}</title></path>'
-    )
+    told = f"{kind}: at most {si(most, 'B')}"
+    return f'<path class="nd-{kind} nd-box" d="{"".join(path)}"><title>{told}</title></path>'
+
+
+def letter(kind: str, below: Sequence[str], columns: Sequence[Column], base: float, per_byte: float) -> str:
+    """Return the kind's letter, where it is held most, if it is high enough there."""
+    most = max(held[kind] for _, held in columns)
+    fullest = [column for column in columns if column[1][kind] >= 0.99 * most]
+    x, held = fullest[len(fullest) // 2]
+    if most * per_byte < LETTER_HEIGHT:
+        return ""
+    middle = base - (sum(held[name] for name in below) - held[kind] / 2) * per_byte
+    x = min(max(x, 8), PLOT_WIDTH - 8)
+    return text(LEFT + x, middle + 3.5, MEMORY[kind].letter, f"middle digit nd-on-{kind}")
 
 
 def level(name: str, size: float, base: float, end: float, per_byte: float) -> str:

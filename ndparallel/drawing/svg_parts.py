@@ -16,23 +16,40 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpu import si
 from ndparallel.base.quoting import markup
 from ndparallel.drawing.history import ticks
-from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FAINT_INK, GRID, GROUND, INK, WAITING, Paint
+from ndparallel.drawing.palette import (
+    ACTIVITIES,
+    COMMUNICATION,
+    FAINT_INK,
+    GRID,
+    GROUND,
+    IDLE,
+    INK,
+    MEMORY,
+    WAITING,
+    Paint,
+    ink_on,
+)
 
 WIDTH, LEFT, RIGHT = 880, 76, 24
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
+HOLLOW = "-hollow"  # what the name of a colour ends with where it is a frame
+HATCH = (
+    '<defs><pattern id="nd-hatch" width="4" height="4" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect class="nd-hatch" width="4" height="4"/>'
+    '<path class="nd-stripe" d="M0 0v4" stroke-width="1.2"/></pattern></defs>'
+)
 FRAME = (
     "text{font:12px system-ui,sans-serif}.name{font-weight:600}.small,.digit{font-size:10px}"
     # grid lines keep their distance
     ".end{text-anchor:end}.middle{text-anchor:middle}.name,.end{stroke-width:3px;paint-order:stroke}"
     ".mark,.grid,.limit,.peak,.frame{fill:none}.peak{stroke-dasharray:2 3}.limit,.frame{stroke-width:1.5}"
-    # on a colour that both modes share
-    f".on-light,.on-dark{{stroke-width:0}}.on-light{{fill:{INK[0]}}}.on-dark{{fill:{GROUND[0]}}}"
 )
 SEAM = (
     ".nd-seam{fill:none;stroke-opacity:.5;pointer-events:none}"
     ".nd-line{stroke-width:.8}.nd-box{stroke-width:.8}"
+    ".nd-digit{font:10px system-ui,sans-serif;text-anchor:middle;pointer-events:none}"
 )
 
 
@@ -48,6 +65,7 @@ def document(label: str, height: float, paints: Mapping[str, Paint], body: Itera
             head,
             style(paints),
             f'<rect class="ground" width="{WIDTH}" height="{number(height)}"/>',
+            *([HATCH] if WAITING in paints else []),
             *body,
             "</svg>\n",
         ]
@@ -77,7 +95,22 @@ def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
     lines = (
         f".nd-seam,.nd-box{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
     )
-    return lines + "".join(f".nd-{name}{{fill:{paint[1 + mode]}}}" for name, paint in paints.items())
+    return lines + "".join(rule for name, paint in paints.items() for rule in paint_rules(mode, name, paint))
+
+
+def paint_rules(mode: int, name: str, paint: Paint) -> Iterator[str]:
+    """Yield the rules of one colour: filled, hollow, and written on. Idle time is the ground with an outline,
+    and waiting is hatched."""
+    colour = (paint.light, paint.dark)[mode]
+    if name == IDLE:
+        yield f".nd-{name}{{fill:{colour};stroke:{GRID[mode]}}}"
+        return
+    if name == WAITING:
+        yield f".nd-hatch{{fill:{colour}}}.nd-stripe{{stroke:{GROUND[mode]}}}"
+    yield f".nd-{name}{{fill:{'url(#nd-hatch)' if name == WAITING else colour}}}"
+    yield f".nd-{name}{HOLLOW}{{fill:{GROUND[mode]};stroke:{colour};stroke-width:2.5}}"
+    # once for texts, once for those that <use> repeats
+    yield f".ndparallel .nd-on-{name},.nd-on-{name}{{fill:{ink_on(colour)};stroke-width:0}}"
 
 
 def scoped(rules: str) -> str:
@@ -112,7 +145,10 @@ def legend(
     x = left
     for paint in paints:
         name = (words or {}).get(paint, paint)
+        letter = MEMORY[paint].letter if paint in MEMORY else ""
         yield f'<rect class="nd-{paint}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+        if letter:
+            yield text(x + 6, top + 14.5, letter, f"middle digit nd-on-{paint}")
         yield text(x + 17, top + 15, name)
         x += 36 + 7 * len(name)
 

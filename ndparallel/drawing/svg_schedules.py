@@ -8,7 +8,7 @@ Limit  An action that is narrower than its number has none.
 
 Glossary
     box     an action where it stands in time, or its half of a fused pair, which is framed
-    paint   the name of a colour: the op and the chunk, F0
+    paint   the name of a colour: the activity, and "hollow" for later chunks of a rank
 """
 
 from collections import defaultdict
@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, Paint
-from ndparallel.drawing.schedule_picture import NAMES, dark_enough, peaks, shade, shade_of
+from ndparallel.drawing.schedule_picture import ACTIVITY, NAMES, peaks, shade_of
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
+    HOLLOW,
     LEFT,
     LEGEND_HEIGHT,
     PLOT_WIDTH,
@@ -33,7 +34,7 @@ from ndparallel.drawing.svg_parts import (
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
 
-ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH = 17, 3, 10, 6.2
+ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH, HOLLOW_INSET = 17, 3, 10, 6.2, 1.25
 
 
 class Box(NamedTuple):
@@ -64,13 +65,9 @@ def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
 
 
 def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
-    """Return every colour that occurs, in the order of the operations, and the colour of idle time."""
-    paints = {IDLE: ACTIVITIES[IDLE]}
-    for op, chunks in chunks_by_op(timings).items():
-        for chunk, lightness in chunks.items():
-            colour = shade(op, lightness).hex
-            paints[f"{op}{chunk}"] = Paint(op, colour, colour)
-    return paints
+    """Return the colour of every activity that occurs, and that of idle time."""
+    activities = {ACTIVITY[op] for op in chunks_by_op(timings)} | {IDLE}
+    return {name: paint for name, paint in ACTIVITIES.items() if name in activities}
 
 
 def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
@@ -89,15 +86,17 @@ def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
 
 
 def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
-    """Draw a patch for every chunk of an operation, with its meaning."""
+    """Draw a patch for every activity, with the names of its operations."""
     x, by_op = LEFT, chunks_by_op(timings)
-    for op, chunks in by_op.items():
-        for chunk in chunks:
-            yield f'<rect class="nd-{op}{chunk}" x="{x}" y="{number(top + 5)}" width="12" height="12"/>'
-            x += 12
-        yield text(x + 5, top + 15, NAMES[op])
-        x += 22 + 7 * len(NAMES[op])
-    notes = ["lighter: a later chunk"] * any(len(chunks) > 1 for chunks in by_op.values())
+    names: dict[str, list[str]] = {}
+    for op in by_op:
+        names.setdefault(ACTIVITY[op], []).append(f"{NAMES[op]} ({op})")
+    for activity, named in names.items():
+        words = " or ".join(named)
+        yield f'<rect class="nd-{activity}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+        yield text(x + 17, top + 15, words)
+        x += 36 + 7 * len(words)
+    notes = ["hollow: a later chunk"] * any(len(chunks) > 1 for chunks in by_op.values())
     notes += ["framed: two run as one"] * any(any(timing.schedule.fused) for timing in timings)
     yield text(x + 8, top + 15, ", ".join(notes), "small")
 
@@ -105,8 +104,7 @@ def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
     """Draw the name, the figures and the rows of one schedule."""
     figures = (
-        f"makespan {timing.makespan:g} s, bubble {100 * timing.bubble_ratio:.1f} %, most held "
-        f"{peaks(timing.peak_held, most=8)}"
+        f"makespan {timing.makespan:g} s, bubble {timing.bubble_ratio:.0%}, most held {held_words(timing)}"
     )
     yield text(LEFT, top + 17, timing.schedule.name, "name")
     yield text(WIDTH - RIGHT, top + 17, figures, "end")
@@ -116,31 +114,39 @@ def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:
         yield f'<g transform="translate({LEFT} {number(y)})">{"".join(row(timing, rank, per_second))}</g>'
 
 
+def held_words(timing: Timing) -> str:
+    """Write the most that every rank holds, in microbatches: a chunk's activations are part of one's."""
+    chunks = timing.schedule.chunks
+    words = peaks(timing.peak_held, most=8)
+    return words if chunks == 1 else f"{words} (1/{chunks} microbatch)"
+
+
 def row(timing: Timing, rank: int, per_second: float) -> Iterator[str]:
     """Draw one rank: idle time as the ground, boxes by colour, frames round fused pairs, numbers by ink."""
     yield f'<path class="nd-{IDLE}" d="M0 0h{number(timing.makespan * per_second)}v{ROW_HEIGHT}H0z"/>'
     shapes, numbers = defaultdict(list), defaultdict(list)
     for start, end, action, paint in boxes(timing, rank):
         x, width, words = start * per_second, (end - start) * per_second, str(action.microbatch)
-        shapes[paint].append(outline(x, width))
+        shapes[paint].append(outline(x, width, HOLLOW_INSET if paint.endswith(HOLLOW) else 0))
         if width >= DIGIT_WIDTH * len(words):
-            lightness = shade_of(timing.schedule.layout, int(paint[1:]))
-            numbers["on-dark" if dark_enough(lightness) else "on-light"].append(
-                f'<tspan x="{number(x + width / 2)}">{words}</tspan>'
-            )
+            numbers[paint].append(f'<tspan x="{number(x + width / 2)}">{words}</tspan>')
     for paint, outlines in shapes.items():
-        yield f'<path class="nd-{paint} nd-box" d="{"".join(outlines)}"/>'
+        kind = "" if paint.endswith(HOLLOW) else " nd-box"
+        yield f'<path class="nd-{paint}{kind}" d="{"".join(outlines)}"/>'
     pairs = [
         outline(start * per_second, (end - start) * per_second) for start, end in fused_pairs(timing, rank)
     ]
     if pairs:
         yield f'<path class="frame" d="{"".join(pairs)}"/>'
-    for ink, spans in numbers.items():
-        yield f'<text class="middle digit {ink}" y="{ROW_HEIGHT / 2 + 3.5}">{"".join(spans)}</text>'
+    for paint, spans in numbers.items():
+        ink = "" if paint.endswith(HOLLOW) else f" nd-on-{paint}"
+        yield f'<text class="middle digit{ink}" y="{ROW_HEIGHT / 2 + 3.5}">{"".join(spans)}</text>'
 
 
-def outline(x: float, width: float) -> str:
-    return f"M{number(x)} 0h{number(width)}v{ROW_HEIGHT}h-{number(width)}z"
+def outline(x: float, width: float, inset: float = 0) -> str:
+    """Return the path of a box, drawn so far inside that its own line does not reach its neighbours."""
+    width, height = max(width - 2 * inset, 0), ROW_HEIGHT - 2 * inset
+    return f"M{number(x + inset)} {number(inset)}h{number(width)}v{number(height)}h-{number(width)}z"
 
 
 def boxes(timing: Timing, rank: int) -> Iterator[Box]:
@@ -150,7 +156,8 @@ def boxes(timing: Timing, rank: int) -> Iterator[Box]:
         start, end = timing.start[rank][position], timing.end[rank][position]
         each = (end - start) / len(step)
         for place, action in enumerate(step):
-            paint = f"{action.op}{schedule.layout.chunk(action.stage)}"
+            later = bool(schedule.layout.chunk(action.stage))
+            paint = f"{ACTIVITY[action.op]}{HOLLOW * later}"
             yield Box(start + place * each, start + (place + 1) * each, action, paint)
         position += len(step)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu import si
-from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, IDLE, WAITING
+from ndparallel.drawing.palette import ACTIVITIES, IDLE, OTHER, WAITING
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
     LEGEND_HEIGHT,
@@ -30,8 +30,8 @@ from ndparallel.drawing.svg_parts import (
 
 BARS_LEFT, BARS_WIDTH, BAR_HEIGHT, BAR_GAP = 150, 535, 14, 6
 SPEEDUP_RIGHT = WIDTH - RIGHT - 80
-PARTS = {BACKWARD: "compute_seconds", WAITING: "exposed_communication_seconds", IDLE: "bubble_seconds"}
-WORDS = {BACKWARD: "compute", IDLE: "bubble"}
+PARTS = {OTHER: "compute_seconds", WAITING: "exposed_communication_seconds", IDLE: "bubble_seconds"}
+WORDS = {OTHER: "compute", WAITING: "exposed communication", IDLE: "bubble"}
 
 
 def draw_work(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:

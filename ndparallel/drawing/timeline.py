@@ -27,7 +27,7 @@ from gpu import COMPUTE, si
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, ranges
 from ndparallel.drawing.history import Lane, Timeline, alike, ticks
-from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, PER_MICROBATCH, WAITING
+from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, IDLE, PER_MICROBATCH, WAITING, ink_on
 
 BLANK = " "
 BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"  # eighths
@@ -149,17 +149,13 @@ def microbatches(lane: Lane, count: int, cell_seconds: float) -> list[int | None
 
 @cache
 def style(activity: str) -> str:
-    """Return the style of a quiet letter on its colour; idle is no more than a faint dot."""
-    ground = ACTIVITIES[activity].light
-    return "dim" if activity == IDLE else f"{letter_colour(ground)} on {ground}"
+    """Return the style of a letter on its colour; idle is no more than a faint dot."""
+    return "dim" if activity == IDLE else on(ACTIVITIES[activity].light)
 
 
-def letter_colour(ground: str) -> str:
-    """Return the background colour moved half way towards black where it is light and towards white where
-    it is dark."""
-    parts = [int(ground[place : place + 2], 16) for place in (1, 3, 5)]
-    towards = 0 if sum(parts) > 3 * 128 else 255
-    return "#" + "".join(f"{(part + towards) // 2:02x}" for part in parts)
+def on(ground: str) -> str:
+    """Return the style of what is written on a colour."""
+    return f"{ink_on(ground)} on {ground}"
 
 
 def axis(end: float, margin: int, columns: int) -> Iterator[Text]:

@@ -22,6 +22,7 @@ from typing import Any
 
 from gpu import MEMORY, RECEIVE, SEND, Event
 from ndparallel.drawing.history import RankRun, activity, label, memory_points, stream_names
+from ndparallel.drawing.palette import ACTIVITIES
 
 
 def trace(runs: Iterable[RankRun]) -> dict[str, Any]:
@@ -65,7 +66,8 @@ def slices(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
                     "ts": start,
                     "dur": round(end - start, 3),
                 }
-                yield place | {"name": label(event.what), "cat": activity(event), "args": arguments(event)}
+                paint = {"cat": activity(event), "cname": ACTIVITIES[activity(event)].trace}
+                yield place | {"name": label(event.what), "args": arguments(event)} | paint
 
 
 def arguments(event: Event) -> dict[str, Any]:

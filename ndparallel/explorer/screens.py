@@ -1,6 +1,18 @@
 """The screens of the page, by the name that it asks for."""
 
-from ndparallel.drawing.palette import ACTIVITIES, FAINT_INK, GRID, GROUND, INK, MEMORY, OTHER, RECOMPUTE
+from ndparallel.drawing.palette import (
+    ACCENT,
+    ACTIVITIES,
+    FAINT_INK,
+    GRID,
+    GROUND,
+    INK,
+    LOGITS,
+    MEMORY,
+    OTHER,
+    PARTS,
+    ink_on,
+)
 from ndparallel.explorer import cluster, cut, guesses, rings, schedules
 from ndparallel.explorer.finding import Finder
 
@@ -21,12 +33,15 @@ def known() -> dict:
         **ACTIVITIES,
         "other": ACTIVITIES[OTHER],
         **{f"memory {kind}": paint for kind, paint in MEMORY.items()},
-        "memory logits": ACTIVITIES[RECOMPUTE],
+        "memory logits": LOGITS,
+        **{f"part {paint.letter}": paint for paint in PARTS},
     }
     return {
         "paints": {name: [paint.light, paint.dark, paint.letter] for name, paint in paints.items()},
+        "inks": {name: [ink_on(paint.light), ink_on(paint.dark)] for name, paint in paints.items()},
         "ground": GROUND,
         "ink": INK,
         "faint": FAINT_INK,
         "grid": GRID,
+        "accent": ACCENT,
     }

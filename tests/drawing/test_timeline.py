@@ -2,7 +2,7 @@
 
 import io
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -28,9 +28,14 @@ from ndparallel.drawing.palette import (
     FORWARD,
     GROUND,
     IDLE,
+    LOGITS,
     MEMORY,
     OPTIMIZER,
+    PARTS,
+    RECOMPUTE,
     WAITING,
+    WEIGHT,
+    ink_on,
 )
 from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
 from tests.support.synthetic import HARDWARE, UNITS, Run, data_parallel, pipeline
@@ -344,21 +349,59 @@ def distance(one, other, matrix):
     return sum((a - b) ** 2 for a, b in zip(*seen)) ** 0.5
 
 
+SETS: dict[str, dict] = {
+    "activities": ACTIVITIES,
+    "memory": MEMORY | {"logits": LOGITS},
+    "parts": {paint.letter: paint for paint in PARTS},
+}
+
+
+def colours(paints, mode):
+    """The colours of a set, without idle time, which is the ground."""
+    return [paint[mode] for paint in paints.values() if paint.letter != "."]
+
+
+def seen_contrast(one, other):
+    """WCAG 2.2, from the colours' luminance."""
+    low, high = sorted(
+        sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear(colour)))
+        for colour in (one, other)
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
 @pytest.mark.parametrize("sight", SIGHT)
-@pytest.mark.parametrize("mode", ["light", "dark"])
-@pytest.mark.parametrize("paints", [ACTIVITIES, MEMORY], ids=["activities", "memory"])
+@pytest.mark.parametrize("mode", [1, 2], ids=["light", "dark"])
+@pytest.mark.parametrize("paints", SETS.values(), ids=SETS)
 def test_any_two_colours_can_be_told_apart_however_one_sees(paints, mode, sight):
-    colours = [getattr(paint, mode) for paint in paints.values()] + [GROUND[mode == "dark"]] * (
-        paints is MEMORY
-    )
-    nearest = min(
-        distance(one, other, SIGHT[sight]) for number, one in enumerate(colours) for other in colours[:number]
-    )
-    assert nearest > 12  # a just noticeable difference is about 2.3
+    shown = [*colours(paints, mode), GROUND[mode - 1]]
+    assert min(distance(one, other, SIGHT[sight]) for one, other in combinations(shown, 2)) > 12
+
+
+@pytest.mark.parametrize("mode", [1, 2], ids=["light", "dark"])
+def test_every_colour_has_a_contrast_of_3_to_the_ground_that_lies_between_it_and_its_neighbours(mode):
+    for colour in (colour for paints in SETS.values() for colour in colours(paints, mode)):
+        assert seen_contrast(colour, GROUND[mode - 1]) >= 3
+        assert seen_contrast(colour, ink_on(colour)) >= 4.5
+
+
+@pytest.mark.parametrize("mode", [1, 2], ids=["light", "dark"])
+def test_what_usually_touches_has_a_contrast_of_3_without_a_line_between(mode):
+    kinds, parts = colours(MEMORY, mode), [paint[mode] for paint in PARTS]
+    touching = [*pairwise(kinds), *pairwise(parts)]
+    passes = (FORWARD, WAITING), (FORWARD, BACKWARD), (BACKWARD, WEIGHT), (BACKWARD, RECOMPUTE)
+    touching += [(ACTIVITIES[one][mode], ACTIVITIES[other][mode]) for one, other in passes]
+    assert all(seen_contrast(one, other) >= 3 for one, other in touching)
+
+
+def test_a_colour_has_one_meaning():
+    for mode in (1, 2):
+        every = [colour for paints in SETS.values() for colour in colours(paints, mode)]
+        assert min(distance(one, other, SIGHT["everybody"]) for one, other in combinations(every, 2)) > 8
 
 
 def test_every_activity_has_a_letter_of_its_own():
-    letters = [paint.letter for paint in ACTIVITIES.values()]
+    letters = [paint.letter for paints in SETS.values() for paint in paints.values()]
     assert len(set(letters)) == len(letters) and BLANK not in letters
 
 

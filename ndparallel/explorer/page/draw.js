@@ -28,7 +28,8 @@ function paint() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches ? 1 : 0;
   const set = (name, value) => document.documentElement.style.setProperty(`--${name.replaceAll(" ", "-")}`, value);
   for (const [name, paints] of Object.entries(KNOWN.paints)) set(name, paints[dark]);
-  for (const name of ["ground", "ink", "faint", "grid"]) set(name, KNOWN[name][dark]);
+  for (const [name, inks] of Object.entries(KNOWN.inks)) set(`on-${name}`, inks[dark]);
+  for (const name of ["ground", "ink", "faint", "grid", "accent"]) set(name, KNOWN[name][dark]);
 }
 
 function legend(names) {
@@ -43,10 +44,7 @@ function legend(names) {
 
 // Black or white, whichever can be read on an activity's colour.
 function inkOn(name) {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches ? 1 : 0;
-  const hex = KNOWN.paints[name][dark];
-  const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#111" : "#fff";
+  return colour(`on-${name}`);
 }
 
 // "0-3, 6" for 0, 1, 2, 3, 6.

@@ -59,7 +59,7 @@ function stepBars(screen, answer) {
   if (ghost(screen, answer)) rows.push(["pinned", ghost(screen, answer)]);
   const longest = Math.max(...rows.map(([, each]) => each.row.step_seconds));
   const width = 560, left = 62, scale = (width - left) / longest;
-  const colourOf = (name) => ({ compute: "forward", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" })[name] || "waiting";
+  const colourOf = (name) => ({ compute: "other", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" })[name] || "waiting";
   const bar = ([name, each], at) => {
     let x = left;
     const segments = each.parts.map((part) => {

@@ -68,7 +68,7 @@ function algorithms(answer) {
 // Seconds by size, both in powers of ten: where lines cross, another algorithm is fastest.
 function crossover(answer) {
   const { bytes, seconds } = answer.curves, names = Object.keys(seconds);
-  const colours = ["backward", "waiting", "optimizer", "recompute", "communication", "other", "weight"], dashes = ["", "7 3", "2 3", "9 3 2 3", "4 4", "12 4", "1 2"];
+  const colours = ["part 1", "part 2", "part 3", "part 0", "part 1", "part 2", "part 3"], dashes = ["", "7 3", "2 3", "9 3 2 3", "4 4", "12 4", "1 2"];
   const all = names.flatMap((name) => seconds[name]).filter((value) => value > 0);
   const [low, high] = [Math.log10(Math.min(...all)), Math.log10(Math.max(...all))];
   const left = 60, width = 520, height = 300, x = (value) => left + ((Math.log10(value) - 2) / 8) * (width - left), y = (value) => 12 + (1 - (Math.log10(value) - low) / (high - low || 1)) * (height - 40);

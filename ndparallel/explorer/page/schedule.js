@@ -23,7 +23,7 @@ function lists(name, rows, seconds) {
   const drawn = rows.flatMap((actions, rank) => {
     const y = rank * (height + 3);
     const end = actions.length ? actions.at(-1)[1] : 0;
-    return [svg("text", { x: 0, y: y + 16 }, `GPU ${rank}`), svg("rect", { x: left, y, width: Math.max(x(end) - left, 0), height, fill: colour("idle") }),
+    return [svg("text", { x: 0, y: y + 16 }, `GPU ${rank}`), svg("rect", { x: left, y, width: Math.max(x(end) - left, 0), height, fill: colour("idle"), stroke: "var(--grid)" }),
       ...actions.map(([start, stop, op, microbatch, chunk, what]) => svg("g", {},
         svg("rect", { x: x(start), y, width: x(stop) - x(start), height, fill: colour(ACTIVITY[op]), stroke: "var(--ground)", "stroke-width": 0.7 }, title(`GPU ${rank}: ${what}, from ${start} to ${stop} s`)),
         x(stop) - x(start) > 9 ? svg("text", { x: (x(start) + x(stop)) / 2, y: y + 16, "text-anchor": "middle", fill: inkOn(ACTIVITY[op]), class: "mark", "text-decoration": chunk ? "underline" : null, "pointer-events": "none" }, String(microbatch)) : null))];

@@ -56,7 +56,7 @@ function timelinePicture(answer, { height, memory, window: shown }) {
     const name = lane.stream === "compute" ? `${who} ${ranges(lane.ranks)}` : lane.stream;
     const thick = lane.stream === "compute" ? height : height * 0.55;
     drawn.push(svg("text", { x: lane.stream === "compute" ? 0 : 18, y: y + thick * 0.75, class: lane.stream === "compute" ? null : "faint" }, name));
-    if (lane.stream === "compute") drawn.push(svg("rect", { x: left, y, width: width - left, height: thick, fill: colour("idle") }));
+    if (lane.stream === "compute") drawn.push(svg("rect", { x: left, y, width: width - left, height: thick, fill: colour("idle"), stroke: "var(--grid)" }));
     for (const [start, end, activity, what, events, text] of lane.spans) {
       if (end < from || start > to) continue;
       const [a, b] = [x(Math.max(start, from)), x(Math.min(end, to))];
