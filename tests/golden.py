@@ -32,6 +32,7 @@ LESSONS = (
     "3d_pipeline_parallel.py",
     "4d_combined.py",
     "cp_context_parallel.py",
+    "ep_expert_parallel.py",
 )
 JOB_MIXTRAL = "--model mixtral-8x7b --gpus 64 --global-batch 256 --sequence 4096"
 JOB_DEEPSEEK = "--model deepseek-v3 --gpus 2048 --global-batch 8192 --sequence 4096"
@@ -62,6 +63,7 @@ SWEEPS = {
     "3d_pipeline_parallel.py": None,
     "4d_combined.py": ("layouts", "orders", "zero", "capacity"),
     "cp_context_parallel.py": ("sequence", "hiding"),
+    "ep_expert_parallel.py": ("experts", "capacity"),
 }
 EXTRA = f"""
 python gpu.py

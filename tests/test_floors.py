@@ -154,7 +154,7 @@ def test_the_registry_knows_the_lessons_file_names_and_pictures_asks_it_for_them
         for name in names
         if f'"{name}"' in path.read_text("utf-8")
     }
-    assert len(names) == 6 and knowing == {"registry.py", "pictures.py"}
+    assert len(names) == 7 and knowing == {"registry.py", "pictures.py"}
 
 
 def test_the_product_needs_numpy_and_rich_and_nothing_else():

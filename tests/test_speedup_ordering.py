@@ -47,6 +47,11 @@ EXECUTED: dict[str, Chain] = {
         *("attention, ring in order", 1.6, "attention, ring zigzag", 1.02, "attention, gathered"),
         *(1.03, "attention, overlapped"),
     ),
+    "EP": ("single GPU", 2.4, "EP across nodes", 1.15, "EP", 1.1, "DP with experts"),
+    "EP, experts alone": (
+        *("experts, skewed", 1.5, "experts, ep divides dp", 1.02, "experts, divided"),
+        *(1.03, "experts, overlapped"),
+    ),
     "4 GPUs and 8": ("FSDP prefetch", 1.4, "TP2 x PP2 x DP2", 1.05, "TP x FSDP", 1.1, "DP8"),
 }
 

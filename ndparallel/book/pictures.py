@@ -78,13 +78,15 @@ def block(names: Sequence[str], engine: str) -> str:
 
 
 def work(engine: str) -> str:
-    """Draw the strategies of `ndparallel compare`, run as it runs them."""
+    """Draw the strategies of `ndparallel compare` that do the same work, run as it runs them."""
     parser = argparse.ArgumentParser()
     add_common_options(parser, gpus=None)
     arguments = parser.parse_args(["--engine", engine])
     run = one_run(arguments, [load(name) for name in LESSONS], lambda job: job, hardware_from(arguments))
-    rows = run.report.as_dict()["strategies"]
-    return draw_work(rows, [run.report.label(row) for row in run.report.strategies])
+    report = run.report
+    pairs = zip(report.strategies, report.as_dict()["strategies"], strict=True)
+    same = [(row, report.label(each)) for each, row in pairs if each.baseline in (None, report.baseline)]
+    return draw_work([row for row, _ in same], [label for _, label in same])
 
 
 def equal_work(names: Sequence[str], _engine: str, end: float | None = LONGEST) -> str:

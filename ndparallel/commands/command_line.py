@@ -9,7 +9,7 @@ from ndparallel.base.options import Parser
 from ndparallel.engines.launch import join
 
 COMMANDS = {
-    "lesson": "one of the lessons, 0d to 4d and cp: run it, list them, or write them as files",
+    "lesson": "one of the lessons, 0d to 4d, cp and ep: run it, list them, or write them as files",
     "exercise": "exercises: you write the parallelism, the simulator grades it",
     "explore": "a page on which every knob can be turned: time, memory and bytes change at once",
     "schedule": "pipeline schedules: their lists, times, bubbles, memory and pictures",

@@ -2,7 +2,6 @@
 capacities, and its options."""
 
 import argparse
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count, duration
-from ndparallel.engines.launch import RankResult
 from ndparallel.lessons.lesson import Lesson, Own, Program, Strategy
 from ndparallel.lessons.runner import Entry, Runner, enter
 from ndparallel.lessons.sweeps import (
     Row,
     fastest_first,
+    routing_figures,
     row_and_results,
     sentence_of_first_and_last,
     sweep_row,
@@ -257,21 +256,6 @@ def at_capacity(lesson: Lesson, runner: Runner, job: Job, factor: float | None) 
     row, results = row_and_results(runner, entry, COLUMNS, capacity_factor=factor)
     del row["speedup"]  # one GPU alone drops other choices: it is no measure here
     return row | routing_figures(results)
-
-
-def routing_figures(results: list[RankResult]) -> Row:
-    """Return the share of the tokens' choices that were dropped, and the rows of the busiest rank, which all
-    wait for, over those of the mean rank: the mean over layers and microbatches."""
-    if not results:
-        return {"dropped share": None, "busiest to mean": None}
-    sent = dropped = 0
-    rows: dict[tuple, list[int]] = defaultdict(list)
-    for result in results:
-        for place, routed in result.value.routed[0].items():
-            sent, dropped = sent + sum(routed.sent_rows), dropped + routed.dropped
-            rows[place].append(sum(routed.expert_rows))
-    ratios = [max(ranks) * len(ranks) / sum(ranks) for ranks in rows.values()]
-    return {"dropped share": dropped / (sent + dropped), "busiest to mean": sum(ratios) / len(ratios)}
 
 
 SWEEPS = {"layouts": layouts, "orders": orders, "zero": zero_stages, "capacity": capacities}

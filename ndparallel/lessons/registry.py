@@ -18,6 +18,7 @@ LESSONS = (
     "3d_pipeline_parallel",
     "4d_combined",
     "cp_context_parallel",
+    "ep_expert_parallel",
 )
 
 

@@ -1,5 +1,6 @@
 """What the sweeps of all lessons share: the figures of a row, and the sentence under the table."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,3 +56,18 @@ def sentence_of_first_and_last(rows: list[Row], sentence: Callable[[Row, Row], s
     """Compare the first and the last row that fit into memory."""
     fit = fitting(rows)
     return sentence(fit[0], fit[-1]) if fit else NOTHING_FITS
+
+
+def routing_figures(results: list[RankResult]) -> Row:
+    """Return the share of the tokens' choices that were dropped, and the rows of the busiest rank, which all
+    wait for, over those of the mean rank: the mean over layers and microbatches."""
+    if not results:
+        return {"dropped share": None, "busiest to mean": None}
+    sent = dropped = 0
+    rows: dict[tuple, list[int]] = defaultdict(list)
+    for result in results:
+        for place, routed in result.value.routed[0].items():
+            sent, dropped = sent + sum(routed.sent_rows), dropped + routed.dropped
+            rows[place].append(sum(routed.expert_rows))
+    ratios = [max(ranks) * len(ranks) / sum(ranks) for ranks in rows.values()]
+    return {"dropped share": dropped / (sent + dropped), "busiest to mean": sum(ratios) / len(ratios)}

@@ -20,7 +20,7 @@ from tests.support.common import SMALL, names, run, strategy
 ROOMY = replace(POCKET, memory_bytes=1e9)
 MODEL = SMALL.replace(layers=8, hidden=32, heads=8, kv_heads=8, ffn=32)
 EVERY = [(lesson, name) for lesson in LESSONS for name in names(lesson)]
-ROUTED = {"with experts, EP"}
+ROUTED = {"with experts, EP", *names("ep_expert_parallel")}
 # every token goes to every expert, or every expert is full: a router with numbers is in balance too
 IN_BALANCE = {
     "every row": SMALL.replace(experts=4, top_k=4, shared_experts=1),

@@ -22,8 +22,13 @@ RUN_AHEAD = {
     "TP only",  # over two nodes the ring ends earlier for some than for others
 }
 # of which five steps are enough to learn something
-RATES = {"2d_tensor_parallel": 10.0, "3d_pipeline_parallel": 10.0, "cp_context_parallel": 1000.0}
-ROUTED = {"with experts, EP"}  # stepped routers send other rows elsewhere
+RATES = {
+    "2d_tensor_parallel": 10.0,
+    "3d_pipeline_parallel": 10.0,
+    "cp_context_parallel": 1e3,
+    "ep_expert_parallel": 10.0,
+}
+ROUTED = {"with experts, EP", *names("ep_expert_parallel")}  # stepped routers send other rows elsewhere
 
 
 def rows(lesson: str, name: str) -> list:
@@ -54,6 +59,17 @@ def test_a_model_that_is_cut_by_hand_learns_in_every_cut_what_one_gpu_learns(les
     means = [sum(losses) / len(found) for losses in zip(*found)]
     assert len(alone) == 5 and alone == sorted(alone, reverse=True) and alone[-1] < 0.9 * alone[0]
     assert means == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize(("lesson", "name"), [pair for pair in EVERY if strategy(*pair).reference])
+def test_the_loss_falls_by_what_gradients_written_by_hand_promise(lesson, name):
+    """One small step lowers the loss by the rate times the gradients' squares."""
+    cut, rate = strategy(lesson, name), 1e-4
+    assert cut.reference
+    job = cut.job(Job(model=SMALL, steps=2, dtype="float64", learning_rate=rate), 4).work
+    (alone,) = run(replace(cut, program=cut.reference, mesh=lambda gpus: job.mesh, changes={}), job, 1)
+    promised = rate * sum(float((held.array**2).sum()) for held in alone.value.gradients)
+    assert alone.value.losses[0] - alone.value.losses[1] == pytest.approx(promised, rel=1e-4)
 
 
 def test_the_loss_of_every_step_is_measured_and_is_one_gpus():
