@@ -46,7 +46,7 @@ FLOORS_OF_ROOM = {
         {"candidates"},
         {"promises"},
         {"search"},
-        {"advice", "scaling", "tables"},
+        {"advice", "scaling", "tables", "remedies"},
         {"scaling_svg"},
     ],
 }

@@ -29,12 +29,15 @@ def run_one(arguments: argparse.Namespace) -> int:
         found = predict(asked.job, asked.plan)
         changed = dict(same_plan(arguments, found)) if arguments.what_if else {}
     better, sentences = compared(arguments, found)
-    measured = differences_from(arguments, found)
+    measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
     if arguments.json:
         training = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}
         what_if = [{"change": change} | now.as_dict() for change, now in changed.items()]
         changes = {"what_if": what_if} if changed else {}
-        beside = {"measured": {each.quantity: each.as_dict() for each in measured}} if measured else {}
+        beside: dict[str, Any] = (
+            {"measured": {each.quantity: each.as_dict() for each in measured}} if measured else {}
+        )
+        beside |= {"remedies": [each.as_dict() for each in remedies]} if found.missing_bytes > 0 else {}
         print_json(found.as_dict() | training | better | changes | beside | launch(arguments.emit, found))
         return 0
     if arguments.emit:
@@ -42,6 +45,11 @@ def run_one(arguments: argparse.Namespace) -> int:
         return 0
     console, _ = plain_console()
     show(console, found, arguments, [*asked.notes, *sentences])
+    if found.missing_bytes > 0:
+        from ndparallel.commands.plan_remedies import show_remedies
+
+        console.print()
+        show_remedies(console, remedies)
     if measured:
         show_differences(console, found, measured)
     if changed:
@@ -49,6 +57,17 @@ def run_one(arguments: argparse.Namespace) -> int:
 
         show_changes(console, found, changed)
     return 0
+
+
+def remedies_for(arguments: argparse.Namespace, found: Prediction) -> list[Any]:
+    """What would make the plan fit, where it does not; nothing beside an emitted script."""
+    if found.missing_bytes <= 0 or arguments.emit or found.job.stack.executed:
+        return []
+    from ndparallel.search.remedies import remedies_of_plan
+
+    with progress() as announce:
+        announce("what would make it fit")
+        return remedies_of_plan(found.job, found.plan)
 
 
 def compared(arguments: argparse.Namespace, found: Prediction) -> tuple[dict[str, Any], list[str]]:

@@ -43,12 +43,18 @@ class Tried:
     found: Prediction
 
 
-def tried(job: TrainingJob, plan: Plan, changes: Iterable[Change]) -> list[Tried]:
-    """Predict the same with each change alone; those that change nothing, or cannot be, are left out."""
+def tried(
+    job: TrainingJob,
+    plan: Plan,
+    changes: Iterable[Change],
+    wanted: Callable[[TrainingJob, Plan], bool] = lambda job, plan: True,
+) -> list[Tried]:
+    """Predict the same with each change alone; those that change nothing, cannot be, or are not `wanted`,
+    are left out."""
     results = []
     for change in changes:
         other = change.apply(job, plan)
-        if other != (job, plan):
+        if other != (job, plan) and wanted(*other):
             try:
                 results.append(Tried(change, predict(*other)))
             except UserError:

@@ -26,6 +26,14 @@ from ndparallel.search.space import Fixed, checked, nothing_left
 MOST_GPUS, MOST = 2**20, 2**30
 
 
+class NoPlanFits(UserError):
+    """Plans are legal, and none fits: for `remedies.py`, what was searched."""
+
+    def __init__(self, reason: str, job: TrainingJob, gpus: int, fixed: Fixed, memory_bytes: float) -> None:
+        super().__init__(f"{reason} Take more GPUs.")
+        self.reason, self.searched = reason, (job, gpus, fixed, memory_bytes)
+
+
 @dataclass(frozen=True)
 class Found:
     """The best plans of a job on so many GPUs, best first; how many were legal, fit and were timed; why
@@ -73,7 +81,7 @@ def search(
     if not found.legal:
         raise nothing_left(job, gpus, fixed, found.rejected)
     if not len(found.seconds):
-        raise UserError(none_fits(job, gpus, found))
+        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, fixed, memory_bytes)
     given = [
         plan
         for plan in also
@@ -113,5 +121,5 @@ def none_fits(job: TrainingJob, gpus: int, found: Candidates) -> str:
     words = "; ".join(f"{count:,} lack{'s' * (count == 1)} {much}" for count, much in lacks)
     return (
         f"none of {found.legal:,} legal plans of {job.shape.name} fits on {gpus} GPUs ({job.hardware.name}): "
-        f"{words}. Take more GPUs."
+        f"{words}."
     )

@@ -1,0 +1,48 @@
+"""What would make it fit, where a plan does not, or none does."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from gpu import si
+from ndparallel.base.words import WIDTH
+from ndparallel.commands.plan_search import run_search
+from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.results.tables import quiet_table
+from ndparallel.search.remedies import Remedy, remedies_of_search
+from ndparallel.search.search import NoPlanFits
+from ndparallel.search.tables import with_words_last
+
+COLUMNS = ("what would make it fit", "step", "memory", "it changes")
+NONE = "Nothing that is known here would make it fit, nor would 64 times as many GPUs."
+
+
+def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any]) -> int:
+    """Print the best plans; where none fits, what would make one fit, and exit with 2 all the same."""
+    try:
+        return run_search(arguments, given)
+    except NoPlanFits as none:
+        with progress() as announce:
+            announce("what would make a plan fit")
+            found = remedies_of_search(*none.searched)
+        print(none.reason if found else none, file=sys.stderr)
+        if arguments.json:
+            print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
+        elif found:
+            show_remedies(plain_console()[0], found)
+        return 2
+
+
+def show_remedies(console: Console, remedies: list[Remedy]) -> None:
+    width = min(console.width, WIDTH)
+    if not remedies:
+        console.print(prose(NONE, width))
+        return
+    rows = [
+        (one.option, si(one.found.seconds, "s"), si(float(one.found.fullest.total), "B"), one.kind)
+        for one in remedies
+    ]
+    console.print(with_words_last(quiet_table(COLUMNS, rows, width)))

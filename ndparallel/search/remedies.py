@@ -1,0 +1,164 @@
+"""What would make it fit: of a plan that does not, or of a job no plan of which does.
+
+Idea   Each remedy is tried by predicting it: alone, and where that is not enough, with full recomputation and
+       microbatches of one sequence. Where plans are searched, the search is asked again with each.
+Cost   memory first, and the step only of what fits.
+Limit  Memory of the host is not counted, nor what fewer bits and adapters do to the loss.
+
+Glossary
+    kind   what a remedy changes besides time, cheapest first: nothing, the precision of the optimizer, what
+           is trained (adapters instead of the model), the number of GPUs
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from ndparallel.base.errors import UserError
+from ndparallel.planner.adapters import NF4_BITS, Adapters
+from ndparallel.planner.changes import Change, of_job, of_plan, tried
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.legality import violations
+from ndparallel.planner.models.sizes import divisors
+from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.prediction import Prediction, peak_memory
+from ndparallel.search.promises import EFFORT
+from ndparallel.search.search import search
+from ndparallel.search.space import Fixed
+
+KINDS = ("time alone", "precision", "what is trained", "GPUs")
+TIME, PRECISION, TRAINED, GPUS = KINDS
+RANK = 16  # of adapters
+TIMES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # so many times as many GPUs
+STATE_BYTES = 16  # of a parameter, sharded as far as can be: weight, gradient, two moments in float32
+MOST_GPUS = 4096
+
+OPTIMIZER = of_job("optimizer on the host", "--offload optimizer", offload=("optimizer",))
+ACTIVATIONS = of_job("activations on the host", "--offload activations", offload=("activations",))
+BOTH = of_job("both on the host", "--offload optimizer,activations", offload=("optimizer", "activations"))
+EIGHT_BITS = of_job("moments in 8 bits", "--moments 8bit", moments="8bit")
+HALF = of_job("all states in 16 bits", "--half", half=True)
+JOBS: tuple[tuple[str, Change], ...] = (
+    (TIME, ACTIVATIONS),
+    (TIME, OPTIMIZER),
+    (TIME, BOTH),
+    (PRECISION, of_job("moments in 16 bits", "--moments bf16", moments="bf16")),
+    (PRECISION, EIGHT_BITS),
+    (PRECISION, HALF),
+    (PRECISION, HALF + EIGHT_BITS),
+    (PRECISION, HALF + OPTIMIZER),
+    (TRAINED, of_job(f"LoRA of rank {RANK}", f"--lora {RANK}", adapters=Adapters(RANK))),
+    (
+        TRAINED,
+        of_job(f"QLoRA of rank {RANK}", f"--qlora {RANK}", adapters=Adapters(RANK, base_bits=NF4_BITS)),
+    ),
+)
+FULL = of_plan("full recomputation", "--recompute full", recompute="full", recompute_layers=0)
+ONE = of_plan("microbatches of 1", "--micro-batch 1", micro_batch=1)
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that makes it fit, of one of KINDS, and what is predicted then."""
+
+    kind: str
+    words: str
+    option: str
+    found: Prediction
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "change": self.words,
+            "option": self.option,
+            "step_seconds": self.found.seconds,
+            "memory_bytes": float(self.found.fullest.total),
+            "gpus": int(self.found.plan.gpus),
+            "plan": name_of(self.found.plan),
+        }
+
+
+def in_order(remedies: list[Remedy]) -> list[Remedy]:
+    """By kind, the quickest first; of more GPUs all their time counts."""
+    return sorted(remedies, key=lambda one: (KINDS.index(one.kind), one.found.seconds * one.found.plan.gpus))
+
+
+# ------------------------------------------------------------------------------------------------ of one plan
+
+
+def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
+    """What makes a plan fit, its degrees as they are or nearly so, and the fewest GPUs on which some plan
+    does."""
+    found = [remedy for kind, change in changes_of(plan) for remedy in remedied(job, plan, kind, change)]
+    shortest = min((one.found.plan.pp for one in found if one.found.plan.pp > plan.pp), default=0)
+    some = [one for one in found if one.found.plan.pp in (plan.pp, shortest)]
+    larger = [
+        replace(one, option=f"{one.option} --plan {name_of(one.found.plan)}")
+        for one in more_gpus(job, int(plan.gpus), job.hardware.memory_bytes)
+    ]
+    return in_order([*some, *larger])
+
+
+def remedied(job: TrainingJob, plan: Plan, kind: str, change: Change) -> Iterator[Remedy]:
+    """The change alone; where that is not enough, with as much else as is not enough by itself."""
+    for beside in ((), (FULL,), (FULL, ONE)):
+        whole = sum(beside, change)
+        if beside and fitting(*sum(beside[1:], beside[0]).apply(job, plan)):
+            return
+        if found := tried(job, plan, [whole], fitting):
+            yield Remedy(kind, whole.words, whole.option, found[0].found)
+            return
+
+
+def fitting(job: TrainingJob, plan: Plan) -> bool:
+    legal = not any(violations(job, plan))
+    return legal and bool(peak_memory(job, plan).total <= job.hardware.memory_bytes)
+
+
+def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
+    """What can be changed about this plan."""
+    if plan.recompute == "none":
+        yield TIME, of_plan("selective recomputation", "--recompute selective", recompute="selective")
+    yield TIME, FULL
+    if plan.micro_batch > 1:
+        yield TIME, ONE
+    for stage in range(plan.zero + 1, 4 if plan.dp * plan.cp > 1 else 0):
+        yield TIME, of_plan(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
+    for times in divisors(plan.dp)[1:]:
+        pp, dp = plan.pp * times, plan.dp // times
+        yield TIME, of_plan(f"a pipeline of {pp}", f"--pp {pp}", pp=pp, dp=dp, ep=min(plan.ep, dp))
+    yield from JOBS
+
+
+# ------------------------------------------------------------------------------------------------ of a search
+
+
+def remedies_of_search(
+    job: TrainingJob, gpus: int, fixed: Fixed | None = None, max_memory: float | None = None
+) -> list[Remedy]:
+    """What makes some plan of a job fit, and the fewest GPUs on which one does; each with its fastest
+    plan."""
+    found = []
+    for kind, change in JOBS:
+        changed, _ = change.apply(job, Plan())
+        if changed != job and (best := best_of(changed, gpus, fixed, max_memory)):
+            found.append(Remedy(kind, change.words, change.option, best))
+    memory = job.hardware.memory_bytes if max_memory is None else max_memory
+    return in_order([*found, *more_gpus(job, gpus, memory)])
+
+
+def best_of(job: TrainingJob, gpus: int, fixed: Fixed | None, max_memory: float | None) -> Prediction | None:
+    try:
+        return search(job, gpus, fixed, max_memory=max_memory, top=1, effort=EFFORT // 10).best
+    except UserError:
+        return None
+
+
+def more_gpus(job: TrainingJob, gpus: int, memory_bytes: float) -> list[Remedy]:
+    """The fewest of some multiples of the GPUs on which a plan fits; none where that is out of reach."""
+    least = ceil(job.shape.parameters().total * STATE_BYTES / memory_bytes)
+    for number in (gpus * times for times in TIMES):
+        if least <= number <= MOST_GPUS and (best := best_of(job, number, None, memory_bytes)):
+            return [Remedy(GPUS, f"{number} GPUs", f"--gpus {number}", best)]
+    return []

@@ -1,0 +1,69 @@
+"""What would make it fit: every remedy is an option, which predicts the same when it is typed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.commands.command_line import main
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import find_stack
+from ndparallel.search.remedies import KINDS
+from ndparallel.search.search import search
+
+LARGE = "plan --model llama-3-70b --gpus 16 --global-batch 64 --sequence 8192"
+GIVEN = "--tp 8 --zero 1"
+HOBBY = "plan --model llama-3-8b --hardware rtx-4090 --gpus 1 --global-batch 16"
+
+
+def answer(capsys, words: str, code: int = 0) -> dict[str, Any]:
+    assert main([*words.split(), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
+    found = answer(capsys, f"{LARGE} {GIVEN}")
+    remedies = found["remedies"]
+    assert not found["fits"] and {each["kind"] for each in remedies} == set(KINDS)
+    for each in remedies:
+        kept = "--tp 8" if "--zero" in each["option"] else "" if "--plan" in each["option"] else GIVEN
+        typed = answer(capsys, f"{LARGE} {kept} {each['option']}")
+        assert typed["fits"] and "remedies" not in typed
+        assert typed["step_seconds"] == pytest.approx(each["step_seconds"], rel=1e-12), each
+        assert typed["memory_bytes_per_stage"][0]["total"] <= each["memory_bytes"] <= 80 * 2**30
+
+
+def test_what_costs_time_alone_comes_first_and_the_quickest_of_a_kind(capsys):
+    remedies = answer(capsys, f"{LARGE} {GIVEN}")["remedies"]
+    keys = [(KINDS.index(each["kind"]), each["step_seconds"] * each["gpus"]) for each in remedies]
+    assert keys == sorted(keys)
+
+
+def test_an_8_billion_model_on_one_gpu_of_24_gb_is_tuned_with_adapters(capsys):
+    """As is done in practice; whole, on that GPU, no optimizer and no offloading makes it fit: weights and
+    gradients alone take 32 GB."""
+    remedies = answer(capsys, HOBBY, code=2)["remedies"]
+    assert [each["option"] for each in remedies[:2]] == ["--lora 16", "--qlora 16"]
+    assert [each["kind"] for each in remedies] == ["what is trained", "what is trained", "GPUs"]
+    typed = answer(capsys, f"{HOBBY} --qlora 16")["plans"][0]
+    assert typed["step_seconds"] == pytest.approx(remedies[1]["step_seconds"], rel=1e-12)
+
+
+def test_on_fewer_gpus_than_the_fewest_no_plan_fits(capsys):
+    (most,) = [each["gpus"] for each in answer(capsys, HOBBY, code=2)["remedies"] if each["kind"] == "GPUs"]
+    job = TrainingJob(
+        find_model("llama-3-8b"), find_hardware("rtx-4090"), find_stack("megatron-core"), 4096, 16
+    )
+    for fewer in range(1, most):
+        with pytest.raises(UserError):
+            search(job, fewer)
+
+
+def test_a_sentence_says_that_nothing_fits_and_a_table_what_would(capsys):
+    assert main(HOBBY.split()) == 2
+    out = capsys.readouterr()
+    assert out.err.count("\n") == 1 and "Take more GPUs" not in out.err
+    assert "what would make it fit" in out.out and "--qlora 16" in out.out
