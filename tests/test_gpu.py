@@ -17,6 +17,7 @@ from gpu import (
     Hardware,
     Link,
     Mailboxes,
+    MismatchError,
     Operation,
     OutOfMemoryError,
     demonstration,
@@ -47,6 +48,12 @@ def test_an_operation_takes_the_longer_of_computing_and_moving_and_its_launches(
     assert gpu.now == seconds + 2 * 0.25
     arrays: dict[str, Any] = {"flops": np.array([flops]), "bytes": np.array([moved])}
     assert SLOW.seconds(Operation("work", kernels=2, **arrays)) == [seconds + 2 * 0.25]
+
+
+def test_an_operation_of_which_nothing_is_said_is_one_launch():
+    (gpu,) = gpus(1)
+    gpu.compute(Operation("work"))
+    assert gpu.now == 0.25
 
 
 def test_ranks_of_a_node_have_the_link_inside_and_others_the_one_across():
@@ -89,6 +96,14 @@ def test_a_receive_begins_when_its_message_leaves_or_when_it_is_asked_for():
     second.compute(work(0.25))
     second.receive(0, "later")
     assert times(second, RECEIVE) == [(3.0, 4.5), (4.75, 5.5)]
+
+
+@pytest.mark.parametrize("into", [np.zeros(2, np.uint8), np.zeros(1, np.int8)])
+def test_a_message_of_another_shape_or_type_than_is_wanted_is_a_mismatch(into):
+    first, second = gpus()
+    first.send(1, BYTE, "one")
+    with pytest.raises(MismatchError):
+        second.receive(0, "one", into)
 
 
 def test_another_stream_begins_where_the_caller_is_and_the_caller_goes_on():

@@ -49,7 +49,7 @@ def mpirun(processes, *words, stdout=subprocess.PIPE):
     environment = os.environ | LOCAL | {"PYTHONPATH": f"{ROOT}"}
     command = [MPIRUN, "-n", str(processes), sys.executable, *words]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120
+        command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=280
     )
 
 

@@ -34,7 +34,7 @@ def server() -> Iterator[Explorer]:
 def request(
     server: Explorer, method: str, path: str, body: str | None = None, **headers: str
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=200)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, (JSON if body is not None else {}) | named)
     reply = connection.getresponse()
@@ -102,7 +102,7 @@ def test_of_the_questions_that_wait_the_newest_is_answered():
 
     def slow(question):
         started.set()
-        go_on.wait(10)
+        go_on.wait(200)
         return {"number": question["number"]}
 
     desk = Desk({"slow": slow})
@@ -115,7 +115,7 @@ def test_of_the_questions_that_wait_the_newest_is_answered():
 
     threads = [threading.Thread(target=ask, args=(0,))]
     threads[0].start()
-    started.wait(10)
+    started.wait(200)
     for number in (1, 2, 3):
         threads.append(threading.Thread(target=ask, args=(number,)))
         threads[-1].start()

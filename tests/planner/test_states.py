@@ -118,6 +118,15 @@ def test_adapters_are_cut_by_tp_where_their_matrix_is():
     assert each == rank * (columns + h / 2 + h + ffn / 2 + h)
 
 
+def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapters():
+    """Of 7 linear layers, 16 numbers of 2 bytes for each token."""
+    tuned, plain = (
+        LayerLists(LLAMA_8B, Plan().share(one), find_stack("megatron-core"))
+        for one in (job(adapters=Adapters(16)), job())
+    )
+    assert kept_bytes(tuned, "none") - kept_bytes(plain, "none") == 4096 * 7 * 16 * 2
+
+
 def test_fsdp_gathers_a_frozen_base_and_reduces_the_adapters_alone():
     tuned = job(adapters=Adapters(16))
     memory = peak_memory(tuned, Plan(dp=8, zero=3))
