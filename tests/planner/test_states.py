@@ -17,7 +17,7 @@ from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.stages import trained_of
+from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.search.bounds.lower_bound import lower_bound
 
 LLAMA_8B, P = find_model("llama-3-8b"), 8_030_261_248
@@ -116,6 +116,14 @@ def test_adapters_are_cut_by_tp_where_their_matrix_is():
     each, _ = trained_of(job(adapters=Adapters(rank)), Plan(tp=2), "dense")
     columns = sum(h + outputs / 2 for outputs in (h, kv, kv, ffn, ffn))
     assert each == rank * (columns + h / 2 + h + ffn / 2 + h)
+
+
+def test_fsdp_makes_the_largest_matrix_of_a_quantized_layer_whole_besides_what_it_gathers():
+    tuned, plan = job(adapters=Adapters(16, base_bits=4)), Plan(dp=8, zero=3)
+    layer, embedding, head = (sum(elements_of(tuned, plan, kind)) for kind in ("dense", "embedding", "head"))
+    waiting, gate_and_up = sum(trained_of(tuned, plan, "dense")), 4096 * 2 * 14336
+    gathered = 2 * (2 * layer + embedding + head) + 4 * waiting
+    assert peak_memory(tuned, plan).buffers == pytest.approx(gathered + 2 * gate_and_up + 0.5e9)
 
 
 def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapters():
