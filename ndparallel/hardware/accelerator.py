@@ -6,7 +6,8 @@ Idea   A data sheet gives peaks. A matmul reaches a fraction of the peak, the sh
        power sustains; all else is bound by the bytes that it reads and writes. Links and memory deliver a
        fraction of their nominal bandwidth too. `presets.toml` holds the data sheets' numbers, with their
        sources.
-Cost   matmul: flops / (peak * min(matmul_fraction, power / (joules_per_flop * peak)) * tile fill).
+Cost   matmul: flops / (peak * min(matmul_fraction, power / (joules_per_flop * peak)) * tile fill), the peak
+       of bf16; of a shorter type as many times faster as its kernels were measured to be (`gains`).
        others: bytes / (nominal bandwidth * MEMORY_FRACTION).
 Limit  One tile for all matmuls, unless a file gives a measured curve; caches are not modelled.
 
@@ -23,6 +24,7 @@ Glossary
     TF32        float32 arrays, multiplied with 10 bits of mantissa
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,6 +36,7 @@ from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.files import read_json, read_text
 from ndparallel.base.quantities import LEAST, MOST, parse_quantity
 from ndparallel.base.quoting import brief
+from ndparallel.hardware.attention_rates import attention_rates, fraction_at
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.hardware.pocket import POCKET
 
@@ -62,7 +65,11 @@ DTYPES = {
     "fp16": "bf16",
     "float8": "fp8",
     "fp8": "fp8",
+    "fp8-block": "fp8-block",
+    "mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
 }
+WIDE_HEAD = 128  # from which on heads are as good as published kernels' best
 MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
 IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no data sheets
 
@@ -75,8 +82,12 @@ class Accelerator(Hardware):
     peak_flops_per_second: Mapping[str, float] = field(hash=False)
     matmul_fraction: float
     multiprocessors: int
-    # by kind of operation: "flash2 forward"
-    attention_fractions: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # how many times bf16's sustained rate another dtype reaches; of others it is the peaks' ratio
+    gains: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # of the bf16 peak, by kind of operation ("flash2 forward") and length of the sequence
+    attention_fractions: Mapping[str, Curve] = field(default_factory=dict, hash=False)
+    # what heads of 64 reach of it, by kind
+    narrow_heads: Mapping[str, float] = field(default_factory=dict, hash=False)
     # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
     efficiency: Curve = ()
     description: str = ""
@@ -86,9 +97,9 @@ class Accelerator(Hardware):
     def rate(self, operation: Operation):
         """Return the FLOP/s that an operation achieves: its dtype's peak, times the matmul fraction, times
         the share of the SMs that its tiles use."""
-        achieved = self.peak(operation.dtype) * self.matmul_fraction
+        achieved = self.sustained(operation.dtype)
         if operation.kind in self.attention_fractions:
-            return min(self.peak("bfloat16") * self.attention_fractions[operation.kind], achieved)
+            return min(self.attention_rate(operation), achieved)
         if operation.kind != "matmul":
             return achieved
         if self.efficiency:
@@ -97,6 +108,19 @@ class Accelerator(Hardware):
         return achieved * tile_fill(
             operation.shape, self.multiprocessors, operation.flops / (2.0 * m * n * k)
         )
+
+    def attention_rate(self, operation: Operation) -> float:
+        """Return the FLOP/s of a fused kernel; its shape is (pairs, length of the sequence, head width)."""
+        _, length, width = operation.shape
+        full = fraction_at(self.attention_fractions[operation.kind], length)
+        narrow = self.narrow_heads.get(operation.kind, 1.0)
+        share = min(1.0, max(0.0, math.log2(WIDE_HEAD / width)))
+        return self.peak("bfloat16") * full * narrow**share
+
+    def sustained(self, dtype: str) -> float:
+        """Return the FLOP/s that large matmuls of a dtype sustain."""
+        peak, gain = self.peak(dtype), self.gains.get(DTYPES[dtype])
+        return (peak if gain is None else gain * self.peak("bfloat16")) * self.matmul_fraction
 
     def peak(self, dtype: str) -> float:
         """Return the data sheet's FLOP/s for a dtype. Raises UserError for a dtype that this GPU cannot
@@ -209,7 +233,7 @@ QUANTITIES = {
     "power_limit": "watts",
 }
 MAY_BE_ZERO = ("latency_inside", "latency_across", "kernel_overhead")
-MOST_COUNT = 2**24
+MOST_COUNT, MOST_GAIN = 2**24, 100
 COUNTS, FRACTIONS = ("gpus_per_node", "gpus_per_host", "multiprocessors"), ("matmul_fraction",)
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
@@ -219,6 +243,7 @@ OPTIONAL: dict[str, Any] = {
     "bandwidth_host": None,
     "gpus_per_host": None,
     "joules_per_flop": None,
+    "gains": {},
     "attention": {},
     "efficiency": (),
     "description": "",
@@ -246,7 +271,9 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         peak_flops_per_second=value["peak"],
         matmul_fraction=limited,
         multiprocessors=value["multiprocessors"],
-        attention_fractions=value["attention"],
+        gains=value["gains"],
+        attention_fractions=value["attention"].curves,
+        narrow_heads=value["attention"].narrow,
         efficiency=tuple((flops, share / limited) for flops, share in value["efficiency"]),
         memory_bandwidth_bytes_per_second=value["memory_bandwidth"] * MEMORY_FRACTION,
         memory_bytes=value["memory"],
@@ -311,13 +338,10 @@ def _value(name: str, key: str, given: Any):
         return None if given is None else _number(subject, given, MOST)
     if key == "efficiency":
         return checked_curve(subject, given)
+    if key == "gains":
+        return _gains(subject, given)
     if key == "attention":
-        if not isinstance(given, Mapping):
-            raise UserError(
-                f'{subject} must be a table of fractions, as in {{ "flash2 forward" = 0.55 }}, '
-                f"not {brief(given)}."
-            )
-        return {kind: _number(f"{subject}.{kind}", value, 1) for kind, value in given.items()}
+        return attention_rates(subject, given)
     return _peaks(subject, given) if key == "peak" else str(given)
 
 
@@ -332,6 +356,18 @@ def _peaks(subject: str, given: Any) -> dict[str, float]:
         for dtype, rate in given.items()
     }
     return {"tf32": peaks["bf16"] / 2, **peaks}
+
+
+def _gains(subject: str, given: Any) -> dict[str, float]:
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"{subject} must be a table of dtypes, as in {{ fp8 = 1.9 }}, times bf16's rate, "
+            f"not {brief(given)}."
+        )
+    for dtype in given:
+        if dtype not in DTYPES.values():
+            raise unknown(f"dtype of {subject}:", dtype, dict.fromkeys(DTYPES.values()))
+    return {dtype: _number(f"{subject}.{dtype}", gain, MOST_GAIN) for dtype, gain in given.items()}
 
 
 def _positive(subject: str, value: float, zero: bool = False) -> float:

@@ -65,7 +65,14 @@ BIASES = {
     ("qkv",): "--disable-bias-linear --add-qkv-bias",
     ("qkv", "output", "mlp"): "",
 }
-DTYPES = {"bf16": "--bf16", "fp8": "--bf16 --fp8-format hybrid"}
+DTYPES = {
+    "bf16": "--bf16",
+    "fp8": "--bf16 --fp8-format hybrid",
+    "fp8-current": "--bf16 --fp8-format hybrid --fp8-recipe tensorwise",
+    "fp8-block": "--bf16 --fp8-format e4m3 --fp8-recipe blockwise",
+    "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+    "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
+}
 ATTENTION = {
     "cudnn": "--attention-backend fused",
     "flash2": "--attention-backend flash",

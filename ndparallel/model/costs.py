@@ -8,17 +8,18 @@ Limit  Bytes are what a kernel must read and write once; what it reads again bec
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from gpu import Operation
 
 RECOMPUTE = ("none", "selective", "full")  # what a layer computes again in its backward pass
-BEYOND_NUMPY = {"bfloat16": 2, "float8": 1}
+BEYOND_NUMPY = {"bfloat16": 2, "float8": 1, "fp8-block": 1, "mxfp8": 1, "nvfp4": 0.5}
 
 
 @lru_cache
-def itemsize(dtype: str) -> int:
+def itemsize(dtype: str) -> Any:
     """Bytes of a number, of the types that numpy lacks too."""
     return BEYOND_NUMPY.get(dtype) or np.dtype(dtype).itemsize
 
@@ -37,7 +38,7 @@ def chunk(operation: Operation, chunks: int) -> Operation:
     return matmul(operation.name, m // chunks, n, k, operation.dtype)
 
 
-def elementwise(name: str, elements, passes: float, dtype: str = "float32", kernels: int = 1) -> Operation:
+def elementwise(name: str, elements, passes: float, dtype: str = "float32", kernels: float = 1) -> Operation:
     """Price kernels that move `passes` arrays of `elements` through memory, with few FLOPs for each."""
     return Operation(name, "elementwise", (elements,), dtype, 0, passes * elements * itemsize(dtype), kernels)
 

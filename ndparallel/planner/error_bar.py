@@ -39,7 +39,7 @@ def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
     """What a run is like, by kind of trait."""
     present = {
         "experts": job.shape.experts is not None,
-        "fp8": job.dtype == "fp8",
+        job.dtype: job.dtype != "bf16",
         "FSDP": plan.zero == 3,
         "context parallelism": plan.cp > 1,
         "a pipeline": plan.pp > 1,

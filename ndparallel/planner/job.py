@@ -25,6 +25,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.adapters import Adapters
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.number_types import NUMBER_TYPES, NumberType
 from ndparallel.planner.numbers import smaller
 from ndparallel.planner.software import Stack
 from ndparallel.planner.token_counts import TokenCounts
@@ -46,7 +47,7 @@ class TrainingJob:
     sequence: int
     global_batch: int
     half: bool = False
-    dtype: str = "bf16"  # of the layers' matmuls: bf16 or fp8
+    dtype: str = "bf16"  # of the layers' matmuls: one of NUMBER_TYPES
     routing_imbalance: float = 1.0  # rows of the busiest rank's experts, in those of the mean rank
     # an expert takes so many times its even share, and drops the rest; None: it takes all
     capacity_factor: float | None = None
@@ -68,6 +69,11 @@ class TrainingJob:
     @property
     def moment_bytes(self) -> float:
         return MOMENTS["bf16" if self.half and self.moments == "fp32" else self.moments]
+
+    @property
+    def hopper(self) -> bool:
+        """Whether products of 8 bits need their inner dimension contiguous: before Blackwell."""
+        return "mxfp8" not in getattr(self.hardware, "peak_flops_per_second", ())
 
     @property
     def busiest(self) -> float:
@@ -92,8 +98,15 @@ class Share:
     sent: Any = 1.0  # rows that go to experts, in those that the router chose
     # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
     received: Any = 1.0
-    linear_dtype: str = "bfloat16"  # of the matmuls with weights, but for router and logits
     dtype: str = "bfloat16"
+    # of the matmuls with weights, but for router and logits
+    number_type: NumberType = NUMBER_TYPES["bf16"]
+    transposes: bool = True  # a cast tensor is kept transposed, too
+
+    @property
+    def linear_dtype(self) -> str:
+        return self.number_type.dtype if self.number_type.kernels else self.dtype
+
     adapters: Adapters | None = None
 
     @cached_property
@@ -159,7 +172,8 @@ class Plan:
             self.sequence_parallel,
             sent,
             received,
-            linear_dtype="float8" if job.dtype == "fp8" else dtype,
             dtype=dtype,
+            number_type=NUMBER_TYPES[job.dtype],
+            transposes=job.hopper,
             adapters=job.adapters,
         )

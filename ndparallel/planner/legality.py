@@ -26,8 +26,9 @@ from ndparallel.parallel.divisibility import (
 from ndparallel.pipeline.catalog import RECIPES, check_sizes, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.sizes import near_divisors
+from ndparallel.planner.number_types import NUMBER_TYPES
 
-DTYPES = ("bf16", "fp8")
+DTYPES = tuple(NUMBER_TYPES)
 FOLDED = "dp not divisible by ep"
 
 
@@ -92,13 +93,11 @@ def word_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:
             "FSDP)."
         )
         yield Violation("unknown words", why)
-    if (
-        isinstance(job.hardware, Accelerator)
-        and job.dtype == "fp8"
-        and "fp8" not in job.hardware.peak_flops_per_second
-    ):
+    needed = NUMBER_TYPES[job.dtype].needs
+    if isinstance(job.hardware, Accelerator) and needed and needed not in job.hardware.peak_flops_per_second:
         has = ", ".join(job.hardware.peak_flops_per_second)
-        yield Violation("hardware without fp8", f"{job.hardware.name} does not multiply fp8: it has {has}.")
+        why = f"{job.hardware.name} does not multiply {needed}: it has {has}."
+        yield Violation("hardware without the dtype", why)
 
 
 def model_violations(job: TrainingJob, plan: Plan) -> Iterator[Violation]:

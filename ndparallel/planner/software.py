@@ -18,7 +18,8 @@ Glossary
                 backward pass is one kernel: the lessons' prices)
     attention   the kernel: "unfused" (all pairs are multiplied, scores go through memory), "masked" (scores,
                 softmax and values of the pairs that the mask keeps, through memory; round a ring block by
-                block), "flash1" (and Triton's of its time), "flash2", "cudnn" (and flash 3)
+                block), "flash1", "triton" (its kernel of that time), "flash2", "cudnn" (and flash 3; of 2024
+                and 2025), "cudnn-2026"
     early stop  torch's recomputation ends when it has all that the backward pass needs: not with the block's
                 last matrix
 """
@@ -146,7 +147,7 @@ DEEPSPEED_2021 = replace(
 FSDP_2023 = Stack(
     "fsdp-2023",
     "fused",
-    "flash1",
+    "triton",
     accumulates=False,
     tp_overlap="none",
     logits_kept=10,

@@ -26,9 +26,10 @@ The rules for what is not stated
                           offloading is free
     schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
                           ranks, looped breadth-first
-    precision             16 bits. fp8 where it is named, and for shorter types. TF32 and fp32: the same bytes
-                          as 16 bits on a machine whose memory and links are half as large and fast, at that
-                          type's peak
+    precision             16 bits. fp8 where it is named, with delayed scaling where nobody says otherwise
+                          (of Megatron-Bridge and torchtitan scaled by the tensor itself). TF32, fp32: the
+                          same bytes as 16 bits on a machine whose memory and links are half as large and
+                          fast, at that type's peak
     weights in 16 bits    where the precision says "pure", or on PyTorch without FSDP (one data-parallel rank)
     head width            hidden / heads; 128 in a mixture of experts
     model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
@@ -60,6 +61,7 @@ from ndparallel.validation.words import (
     attention_kernel,
     modules_of,
     number_of_bits,
+    number_type_of,
     recompute_of,
     schedule_named,
     shards_of,
@@ -121,7 +123,8 @@ def express(run: Mapping[str, Any]) -> Case:
     shape = shape_of(run, degrees["tp"], stack.name.startswith(("megatron", "nemo")))
     plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
     batch = global_batch(run["batch"], plan)
-    half, dtype = half_of(run.get("precision"), stack, plan), "fp8" if bits == 8 else "bf16"
+    half = half_of(run.get("precision"), stack, plan)
+    dtype = number_type_of(run.get("precision"), str(run["software"].get("framework")).lower())
     job = TrainingJob(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
     plan = in_groups(job, plan)
     refuse_impossible(job, plan)

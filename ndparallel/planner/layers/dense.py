@@ -47,7 +47,7 @@ class LayerLists(AttentionLists, ExpertLists):
         again, weights = self.again(first, last, recompute), self.layer_weights(experts)
         lists = Layer(first + last, again, backward, weights)
         lists = self.frozen.layer(lists) if self.frozen else lists
-        return Layer(*map(self.with_casts, lists)) if self.share.linear_dtype == "float8" else lists
+        return Layer(*map(self.with_casts, lists)) if self.share.number_type.kernels else lists
 
     def layer_weights(self, experts: bool) -> list:
         first = self.weights(self.attention())
@@ -204,14 +204,22 @@ class LayerLists(AttentionLists, ExpertLists):
         return [CollectiveOp("tp all_reduce", "all_reduce", "tp", size)] * (3 * self.stack.vocabulary_sums)
 
     def with_casts(self, items: list) -> list:
-        """Before a matmul in fp8 its activations, or their gradients, are cast: read in 16 bits, written in
-        8, as they are and transposed."""
-        result = []
+        """Before a matmul in fewer than 16 bits its activations, or their gradients, are cast; its weights
+        too, where nobody keeps them cast. The gradient of the weights takes what the two others made."""
+        kind, result = self.share.number_type, []
         for item in items:
-            if isinstance(item, Operation) and item.dtype == "float8" and not item.name.endswith("wgrad"):
-                result.append(self.elementwise("cast to fp8", item.flops / (2 * item.shape[1]), 2))
+            if isinstance(item, Operation) and item.dtype == kind.dtype and not item.name.endswith("wgrad"):
+                result += self.casts_before(item)
             result.append(item)
         return result
+
+    def casts_before(self, product: Operation) -> list[Operation]:
+        """The casts of a product's inputs; of many products in one operation each has its own."""
+        kind, (rows, columns, _) = self.share.number_type, product.shape
+        passes = kind.cast_bytes(self.share.transposes) / self.itemsize
+        widths = (columns, rows) if kind.casts_weights else (columns,)
+        elements = sum(product.flops / (2 * width) for width in widths)
+        return [self.elementwise(f"cast to {kind.name}", elements, passes, kind.kernels * product.kernels)]
 
 
 def _last_matmul(items: list) -> int:

@@ -42,7 +42,7 @@ class LayerParts:
         float32."""
         return costs.matmul(name, m, n, k, dtype, batch, 2 * SINGLE if accumulate else self.itemsize)
 
-    def elementwise(self, name: str, elements, passes: float, kernels: int = 1) -> Operation:
+    def elementwise(self, name: str, elements, passes: float, kernels: float = 1) -> Operation:
         """Price kernels that move `passes` arrays of `elements` through memory."""
         return costs.elementwise(name, elements, passes, self.share.dtype, kernels)
 

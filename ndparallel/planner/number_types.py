@@ -1,0 +1,60 @@
+"""Types of number that the layers' matmuls take, and what making them costs.
+
+Idea   Tensors of fewer than 16 bits are made from those of 16 before each product: cast, once as they are and
+       once as their transpose has them, with the scales of tensors, rows or blocks. A type is a record: which
+       rate of the hardware it has, and how many bytes and kernels a cast of one tensor takes.
+Limit  Weights that software keeps cast for a whole step are not counted: once a step is little.
+
+Where the numbers come from: the kernels of Transformer Engine and torchao, which read 2 bytes of a bf16
+number and write each copy; a maximum that is not known before is one more read.
+
+Glossary
+    amax    the largest absolute value, of which a scale is made
+    copy    the tensor in the short type: one along rows, one along columns where the product for the
+            weights' gradient cannot read the first
+"""
+
+from dataclasses import dataclass
+
+HOPPER_COPIES = (
+    2  # its tensor cores take fp8 with the inner dimension contiguous alone; Blackwell's either way
+)
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """One choice of --dtype: `dtype` is what the hardware prices; bytes are of one number that is cast."""
+
+    name: str
+    dtype: str
+    reads: float = 0.0  # bytes
+    copy: float = 0.0  # bytes of one copy, scales included
+    copies: int = 0  # 0: as many as the hardware needs
+    kernels: int = 0
+    needs: str = ""  # the type that the hardware must multiply
+    casts_weights: bool = False  # for every microbatch, too
+
+    def cast_bytes(self, transposes: bool) -> float:
+        """Bytes read and written for one number; `transposes` where products need a transposed copy."""
+        return self.reads + self.copy * (self.copies or (HOPPER_COPIES if transposes else 1))
+
+
+_TYPES = (
+    NumberType("bf16", "bfloat16"),
+    # delayed scaling: the amax is a former step's (transformer_engine/common/recipe, DelayedScaling)
+    NumberType("fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8"),
+    # Float8CurrentScaling; torchao's tensor-wise scaling (torchao/float8/float8_linear.py)
+    NumberType("fp8-current", "float8", reads=2 + 2, copy=1, kernels=3, needs="fp8"),
+    # torchao's row-wise scaling: an amax for each row, and again for each column
+    NumberType(
+        "fp8-row", "float8", reads=4 + 4, copy=1, copies=2, kernels=4, needs="fp8", casts_weights=True
+    ),
+    # Float8BlockScaling: 1 x 128, both ways in one kernel, a float32 scale for each
+    NumberType("fp8-block", "fp8-block", reads=2, copy=1 + 4 / 128, copies=2, kernels=1, needs="fp8-block"),
+    # MXFP8BlockScaling: 32 numbers share a scale of one byte, both ways in one kernel; each copy's scales are
+    # put in the tensor cores' order (transformer_engine/common/swizzle)
+    NumberType("mxfp8", "mxfp8", reads=2, copy=1 + 1 / 32, copies=2, kernels=3, needs="mxfp8"),
+    # NVFP4BlockScaling: an amax of the tensor, 16 numbers share a byte; a Hadamard transform in the cast
+    NumberType("nvfp4", "nvfp4", reads=2 + 2, copy=0.5 + 1 / 16, copies=2, kernels=4, needs="nvfp4"),
+)
+NUMBER_TYPES = {one.name: one for one in _TYPES}
