@@ -17,21 +17,37 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from collectives import Group
+from gpu import RECEIVE, Hardware
+from ndparallel.base.errors import UserError
+from ndparallel.collective import hops
 from ndparallel.drawing.block import block_run
 from ndparallel.drawing.history import alike, memory_history, timeline
 from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.svg_block import draw_block
+from ndparallel.drawing.svg_crossover import draw_crossover
+from ndparallel.drawing.svg_experts import draw_experts
+from ndparallel.drawing.svg_filling import draw_filling, draw_with_memory
+from ndparallel.drawing.svg_grid import GridRun, draw_grids
+from ndparallel.drawing.svg_holders import KeptByGPU, draw_holders
 from ndparallel.drawing.svg_memory import draw_memory
+from ndparallel.drawing.svg_ring import draw_moving_ring, draw_ring
 from ndparallel.drawing.svg_schedules import draw_schedules
 from ndparallel.drawing.svg_work import draw_work
+from ndparallel.drawing.svg_zigzag import draw_zigzag
+from ndparallel.engines.task import RankResult
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.lessons.combined import grid, with_experts
 from ndparallel.lessons.comparison import one_run
 from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.options import add_common_options, hardware_from
 from ndparallel.lessons.registry import LESSONS, ROOT, load
+from ndparallel.lessons.runner import Runner, enter
+from ndparallel.parallel.context import zigzag
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
+from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.run import Run
 from ndparallel.training.job import Job
 
@@ -100,6 +116,103 @@ def time_one(name: str, ranks: int = 4, microbatches: int = 8) -> Timing:
     return time_schedule(schedule, Work.of_whole_stages(schedule.chunks))
 
 
+def ring(draw: Callable[[hops.Show], str], engine: str) -> str:
+    """Draw the ring all-reduce of 1 MB in a pocket node."""
+    group = Group("dp", (0, 1, 2, 3))
+    return draw(hops.watch("all_reduce", "ring", group, find_hardware("pocket"), 1e6, engine))
+
+
+def holders(names: Sequence[str], engine: str) -> str:
+    """Draw what the GPUs of every strategy keep from step to step."""
+    run = lesson_run("1d_data_parallel", names, engine)
+    return draw_holders(
+        [KeptByGPU(name, [ranks.peak_bytes for ranks in run.results[name]]) for name in names]
+    )
+
+
+def grids(names: Sequence[str], engine: str) -> str:
+    """Draw layouts of 4D with the bytes that each axis carried in their runs."""
+    run, strategies = lesson_run("4d_combined", names, engine), load("4d_combined")
+    layouts = []
+    for name in names:
+        rows = hierarchy(run.results[name], run.hardware)
+        sent = {row["axis"]: row["sent_bytes"] for row in rows}
+        mesh = strategies.strategy(name).mesh(strategies.gpus)
+        layouts.append(GridRun(name, mesh, run[name].step_seconds, sent))
+    return draw_grids(layouts)
+
+
+def held_over_time(names: Sequence[str], _engine: str) -> str:
+    """Draw the schedules of `equal_work` with what they hold."""
+    return draw_with_memory([time_one(name) for name in names])
+
+
+def filling(_engine: str) -> str:
+    return draw_filling(time_one("1f1b"))
+
+
+def zigzag_mask(engine: str) -> str:
+    """Draw eight groups of tokens of 4 GPUs, and the blocks that the messages of a run carry round."""
+    run, groups = lesson_run("cp_context_parallel", CP, engine), 8
+    owner = {position: rank for rank in range(4) for position in zigzag(groups, 4, rank)}
+    in_order = [group * 4 // groups for group in range(groups)]
+    return draw_zigzag(in_order, [owner[group] for group in range(groups)], blocks_met(run.results[CP[0]]))
+
+
+def blocks_met(results: Sequence[RankResult]) -> list[list[int]]:
+    """Return, for every GPU, whose keys and values it has at each hop: first its own, then what its source
+    had the hop before."""
+    senders = [
+        [event[8] for event in result.events if event[2] == RECEIVE and event[3][0] == "keys and values"]
+        for result in results
+    ]
+    met = [[rank] for rank in range(len(results))]
+    for sources in zip(*senders):
+        before = [blocks[-1] for blocks in met]
+        for blocks, source in zip(met, sources):
+            blocks.append(before[source])
+    return met
+
+
+def experts(engine: str) -> str:
+    """Draw the first layer of 4 GPUs that share 8 experts."""
+    lesson = load("4d_combined")
+    strategy = grid(lesson.strategies[0].program, "EP", {"model": with_experts}, dp=4, ep=4)
+    with Runner(find_hardware("pocket"), engine, lambda name: None) as runner:
+        _, results = runner.measured(enter(strategy, Job(**lesson.defaults), 4))
+    return draw_experts([result.value.routed[0]["layers.0", 0].sent_rows for result in results])
+
+
+def crossover(engine: str) -> str:
+    """Run every cut on every network and batch, with sizes alone, where the batch allows the cut."""
+    steps: dict[tuple[int, str], dict[str, float]] = {}
+    for words, factor in LINKS.items():
+        with Runner(with_links(factor), engine, lambda name: None) as runner:
+            for batch in BATCHES:
+                found = {name: step_of(*where, batch, runner) for name, where in CUTS.items()}
+                steps[batch, words] = {name: seconds for name, seconds in found.items() if seconds}
+    return draw_crossover(steps, BATCHES, [*LINKS], [*CUTS])
+
+
+def with_links(factor: float) -> Hardware:
+    """Return pocket with links as fast as those of its node, times the factor, and its latencies."""
+    pocket = find_hardware("pocket")
+    inside = pocket.inside
+    link = replace(inside, bandwidth_bytes_per_second=inside.bandwidth_bytes_per_second * factor)
+    return replace(pocket, inside=link, across=link)
+
+
+def step_of(lesson: str, strategy: str, batch: int, runner: Runner) -> float | None:
+    """Return the seconds of a step; a pipeline takes microbatches of one sequence."""
+    parts = batch if "pipeline" in lesson else 1
+    try:
+        job = Job(batch=batch, microbatches=parts, sizes_only=True)
+        entry = enter(load(lesson).strategy(strategy), job, 4)
+    except UserError:
+        return None
+    return runner.measured(entry)[0].step_seconds
+
+
 ZERO_D, ONE_D = (
     ("single GPU", "4 microbatches", "full recompute"),
     ("DDP ring", "DDP overlapped", "FSDP", "FSDP prefetch"),
@@ -108,9 +221,25 @@ STAGES_OF_ZERO, TWO_D = (
     ("DDP ring", "ZeRO-1", "ZeRO-2", "FSDP prefetch"),
     ("TP", "TP + SP", "TP + SP regather"),
 )
+BATCHES, LINKS = (1, 2, 4, 8, 16), {"1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1": 1.0, "4": 4.0}
+CUTS = {
+    "DP": ("1d_data_parallel", "DDP overlapped"),
+    "TP": ("2d_tensor_parallel", "TP + SP"),
+    "PP": ("3d_pipeline_parallel", "ZB-V"),
+}
+CP = ("attention, ring zigzag",)
 THREE_D, FOUR_D = ("1F1B", "ZB-V"), ("TP2 x PP2 x DP2", "TP outermost")
 
 PICTURES = {
+    "ring": Picture("a ring all-reduce, hop by hop", partial(ring, draw_ring)),
+    "ring-moving": Picture("a ring all-reduce that moves", partial(ring, draw_moving_ring)),
+    "holders": Picture("who holds what with ZeRO-0 to 3", partial(holders, STAGES_OF_ZERO)),
+    "crossover": Picture("which cut wins, by link speed and batch", crossover),
+    "zigzag": Picture("the causal mask in zigzag, and the blocks that go round", zigzag_mask),
+    "experts": Picture("tokens on their way to the experts and back", experts),
+    "1f1b-memory": Picture("1F1B and GPipe with what they hold", partial(held_over_time, ("gpipe", "1f1b"))),
+    "1f1b-filling": Picture("1F1B as it fills", filling),
+    "grid": Picture("who talks to whom, how much, over which link", partial(grids, FOUR_D)),
     "work": Picture("what the strategies spend on the same work", work),
     "0d-memory": Picture(
         "what accumulation and recomputation leave of memory", partial(memory, "0d_single_gpu", ZERO_D)

@@ -35,6 +35,7 @@ PLOT_WIDTH = WIDTH - LEFT - RIGHT
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
 HOLLOW = "-hollow"  # what the name of a colour ends with where it is a frame
+STROKE = "-stroke"  # where it is a line
 HATCH = (
     '<defs><pattern id="nd-hatch" width="4" height="4" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><rect class="nd-hatch" width="4" height="4"/>'
@@ -53,9 +54,18 @@ SEAM = (
 )
 
 
-def document(label: str, height: float, paints: Mapping[str, Paint], body: Iterable[str]) -> str:
-    """Return a whole SVG: its size, its colours in light and dark mode, its background, its body."""
-    size = f'viewBox="0 0 {WIDTH} {number(height)}" width="{WIDTH}" height="{number(height)}"'
+def document(
+    label: str,
+    height: float,
+    paints: Mapping[str, Paint],
+    body: Iterable[str],
+    width: float = WIDTH,
+    more: str = "",
+) -> str:
+    """Return a whole SVG: its size, its colours in light and dark mode, its background, its body; `more` are
+    rules of its own."""
+    drawn = "\n".join(body)
+    size = f'viewBox="0 0 {number(width)} {number(height)}" width="{number(width)}" height="{number(height)}"'
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ndparallel" role="img" aria-label="{markup(label)}" '
         f"{size}>"
@@ -63,18 +73,18 @@ def document(label: str, height: float, paints: Mapping[str, Paint], body: Itera
     return "\n".join(
         [
             head,
-            style(paints),
-            f'<rect class="ground" width="{WIDTH}" height="{number(height)}"/>',
+            style(paints, drawn, more),
+            f'<rect class="ground" width="{number(width)}" height="{number(height)}"/>',
             *([HATCH] if WAITING in paints else []),
-            *body,
+            drawn,
             "</svg>\n",
         ]
     )
 
 
-def style(paints: Mapping[str, Paint]) -> str:
-    light, dark = (scoped(frame_colours(mode)) + shape_colours(mode, paints) for mode in (0, 1))
-    return f"<style>{scoped(FRAME)}{SEAM}{light}@media(prefers-color-scheme:dark){{{dark}}}</style>"
+def style(paints: Mapping[str, Paint], drawn: str, more: str = "") -> str:
+    light, dark = (scoped(frame_colours(mode)) + shape_colours(mode, paints, drawn) for mode in (0, 1))
+    return f"<style>{scoped(FRAME)}{SEAM}{light}@media(prefers-color-scheme:dark){{{dark}}}{more}</style>"
 
 
 def frame_colours(mode: int) -> str:
@@ -89,28 +99,31 @@ def frame_colours(mode: int) -> str:
     )
 
 
-def shape_colours(mode: int, paints: Mapping[str, Paint]) -> str:
-    """Return colour rules for shapes that <use> repeats. Rules for their surroundings would not reach
-    them, so they have names of their own."""
+def shape_colours(mode: int, paints: Mapping[str, Paint], drawn: str) -> str:
+    """Return colour rules for the shapes that are drawn; <use> repeats some. Rules for their surroundings
+    would not reach those, so they have names of their own."""
     lines = (
         f".nd-seam,.nd-box{{stroke:{GROUND[mode]}}}.nd-line{{stroke:{ACTIVITIES[COMMUNICATION][1 + mode]}}}"
     )
-    return lines + "".join(rule for name, paint in paints.items() for rule in paint_rules(mode, name, paint))
+    rules = (rule for name, paint in paints.items() for rule in paint_rules(mode, name, paint))
+    return lines + "".join(rule for kind, rule in rules if kind in drawn)
 
 
-def paint_rules(mode: int, name: str, paint: Paint) -> Iterator[str]:
-    """Yield the rules of one colour: filled, hollow, and written on. Idle time is the ground with an outline,
-    and waiting is hatched."""
-    colour = (paint.light, paint.dark)[mode]
+def paint_rules(mode: int, name: str, paint: Paint) -> Iterator[tuple[str, str]]:
+    """Yield class and rule of one colour: filled, hollow, as a line, and written on. Idle time is the ground
+    with an outline, and waiting is hatched."""
+    colour, kind = (paint.light, paint.dark)[mode], f"nd-{name}"
     if name == IDLE:
-        yield f".nd-{name}{{fill:{colour};stroke:{GRID[mode]}}}"
+        yield kind, f".{kind}{{fill:{colour};stroke:{GRID[mode]}}}"
         return
     if name == WAITING:
-        yield f".nd-hatch{{fill:{colour}}}.nd-stripe{{stroke:{GROUND[mode]}}}"
-    yield f".nd-{name}{{fill:{'url(#nd-hatch)' if name == WAITING else colour}}}"
-    yield f".nd-{name}{HOLLOW}{{fill:{GROUND[mode]};stroke:{colour};stroke-width:2.5}}"
+        yield kind, f".nd-hatch{{fill:{colour}}}.nd-stripe{{stroke:{GROUND[mode]}}}"
+    yield kind, f".{kind}{{fill:{'url(#nd-hatch)' if name == WAITING else colour}}}"
+    hollow, line, ink = f"{kind}{HOLLOW}", f"{kind}{STROKE}", f"nd-on-{name}"
+    yield hollow, f".{hollow}{{fill:{GROUND[mode]};stroke:{colour};stroke-width:2.5}}"
+    yield line, f".{line}{{fill:none;stroke:{colour}}}"
     # once for texts, once for those that <use> repeats
-    yield f".ndparallel .nd-on-{name},.nd-on-{name}{{fill:{ink_on(colour)};stroke-width:0}}"
+    yield ink, f".ndparallel .{ink},.{ink}{{fill:{ink_on(colour)};stroke-width:0}}"
 
 
 def scoped(rules: str) -> str:

@@ -14,7 +14,17 @@ import pytest
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY_KINDS
 from ndparallel.book.check import documents
-from ndparallel.book.pictures import FOLDER, PICTURES, TWO_D, Picture, is_stale, lesson_run, strays, time_one
+from ndparallel.book.pictures import (
+    FOLDER,
+    PICTURES,
+    STAGES_OF_ZERO,
+    TWO_D,
+    Picture,
+    is_stale,
+    lesson_run,
+    strays,
+    time_one,
+)
 from ndparallel.commands import pictures as command
 from ndparallel.commands.command_line import main
 from ndparallel.drawing import notebook  # noqa: F401  registers what notebooks show
@@ -29,6 +39,7 @@ from ndparallel.drawing.svg_schedules import HOLLOW_INSET, draw_schedules
 from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.lessons.registry import ROOT
 from ndparallel.model.units import ModelConfig
+from ndparallel.training.job import Job
 from tests.drawing.test_timeline import SIGHT, distance
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -47,9 +58,7 @@ def texts(svg):
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_picture_is_stale(name):
-    assert not is_stale(name, PICTURES[name].draw("inline"), FOLDER), (
-        "look at it, after `ndparallel pictures --write`"
-    )
+    assert not is_stale(name, picture(name), FOLDER), "look at it, after `ndparallel pictures --write`"
 
 
 def test_nothing_else_lies_among_them():
@@ -271,6 +280,99 @@ def test_gpus_have_colours_that_can_be_told_apart_however_one_sees(sight):
         assert (
             min(distance(one, other, SIGHT[sight]) for one, other in itertools.combinations(colours, 2)) > 12
         )
+
+
+# ---------------------------------------------------------------------- drawings without an axis of time
+
+
+@cache
+def picture(name):
+    return PICTURES[name].draw("inline")
+
+
+def classes(name, kind="rect"):
+    """How many shapes of every class a picture has."""
+    return Counter((shape.get("class") or "").split()[0] for shape in elements(picture(name), kind))
+
+
+def test_in_a_ring_every_gpu_gets_one_piece_a_hop_and_all_sums_after_six():
+    words = Counter(texts(picture("ring")))
+    arrows = [path for path in elements(picture("ring"), "path") if path.get("marker-end")]
+    arrived = [rect for rect in elements(picture("ring"), "rect") if "arrived" in rect.get("class")]
+    assert len(arrows) == len(arrived) == 6 * 4
+    # complete sums: of hops 3 to 6 one GPU's more with each, as every piece has gone round
+    assert words["abcd"] == 4 * (1 + 2 + 3 + 4)
+    assert sum(words[letter] for letter in "abcd") == 4 * (4 + 3 + 2 + 1)
+
+
+def test_a_stage_of_zero_shares_out_one_kind_more():
+    svg = ElementTree.fromstring(picture("holders"))
+    names = ["w", "g", "o"]
+    per_stage = [Counter[str]() for _ in range(4)]
+    tops = [float(t.get("y", "")) for t in svg.iter(NAMESPACE + "text") if t.text in STAGES_OF_ZERO]
+    for shape in svg.iter(NAMESPACE + "text"):
+        if shape.text in names and float(shape.get("y", "")) < tops[-1] + 70:
+            per_stage[sum(float(shape.get("y", "")) > top for top in tops) - 1][shape.text] += 1
+    assert [[stage[name] for name in names] for stage in per_stage] == [
+        [16, 16, 16],
+        [16, 16, 4],
+        [16, 4, 4],
+        [4, 4, 4],
+    ]
+
+
+def test_lines_between_gpus_are_as_thick_as_their_bytes_and_tp_outermost_crosses_nodes():
+    lines = elements(picture("grid"), "path")
+    widths = {path.get("stroke-dasharray"): float(path.get("stroke-width")) for path in lines}
+    tp, dp, pp = (widths[dashes] for dashes in (None, "9 4", "3 4"))
+    assert tp == 16 and dp == pytest.approx(16 * 106 / 559, rel=0.01) and pp == 1
+    bows = Counter(path.get("stroke-dasharray") for path in lines if is_bow(path.get("d")))
+    assert bows == {"3 4": 4, None: 4}  # between nodes: pp in the one layout, tp in the other
+
+
+def is_bow(d):
+    ys = [float(pair.split()[1]) for pair in re.split("[MQ]", d)[1:] if "Q" in d]
+    return bool(ys) and len(set(re.findall(r"-?[\d.]+ (-?[\d.]+)", d))) == 2
+
+
+def test_zigzag_is_equal_work_and_every_gpu_meets_every_block_once():
+    words = texts(picture("zigzag"))
+    assert [word for word in words if word.endswith("squares")] == [
+        *(f"GPU {gpu}: {2 + 4 * gpu} squares" for gpu in range(4)),
+        *(f"GPU {gpu}: 8 squares" for gpu in range(4)),
+    ]
+    met = [int(word[-1]) for word in words if word.startswith("block of GPU")]
+    rows = [met[4 * gpu : 4 * gpu + 4] for gpu in range(4)]
+    assert rows == [[(gpu - hop) % 4 for hop in range(4)] for gpu in range(4)]
+
+
+def test_all_choices_of_all_tokens_arrive_at_an_expert():
+    words = texts(picture("experts"))
+    rows = [int(word.split()[-1]) for word in words if word.startswith("expert ")]
+    assert len(rows) == 8 and sum(rows) == Job().batch * ModelConfig().sequence * 2
+    by_gpu = [int(word.split()[2]) for word in words if word.endswith(" rows")]
+    assert by_gpu == [a + b for a, b in zip(rows[::2], rows[1::2])]
+
+
+def test_strips_are_as_high_as_what_is_held_and_on_one_scale():
+    strips = [path.get("d") for path in elements(picture("1f1b-memory"), "path")]
+    heights = []
+    for d in (d for d, path in zip(strips, elements(picture("1f1b-memory"), "path")) if is_strip(path)):
+        base = float(d[1:].split("H")[0].split()[1])
+        heights.append(base - min(map(float, re.findall(r"V([\d.]+)", d))))
+    assert heights == pytest.approx([8 * 2.5] * 4 + [4 * 2.5, 3 * 2.5, 2 * 2.5, 1 * 2.5], abs=0.01)
+
+
+def is_strip(path):
+    return path.get("class") == "nd-activations"
+
+
+@pytest.mark.parametrize("name", ["ring-moving", "1f1b-filling"])
+def test_what_moves_is_whole_where_nothing_may_move_and_has_no_script(name):
+    svg = picture(name)
+    assert "<script" not in svg and "<animate" not in svg
+    still, _, moving = svg.partition("@media(prefers-reduced-motion:no-preference)")
+    assert "animation:" not in still.partition("<style>")[2] and "animation:" in moving
 
 
 # ----------------------------------------------------------------------------------- schedules, memory, lanes
