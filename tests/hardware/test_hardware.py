@@ -211,6 +211,17 @@ def test_a_wrong_file_is_refused_in_a_sentence_that_names_the_key(tmp_path, text
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(("size", "refused"), [(256_000, False), (256_001, True)])
+def test_a_file_is_read_up_to_256_kilobytes(tmp_path, size, refused):
+    path, based, line = tmp_path / "own.toml", 'based_on = "h100"\n', "#" * 99 + "\n"
+    path.write_text((based + line * 3000)[: size - 1] + "\n")
+    if refused:
+        with pytest.raises(UserError, match="at most 256 kB are read"):
+            find_hardware(str(path))
+    else:
+        assert find_hardware(str(path)).memory_bytes == find_hardware("h100").memory_bytes
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'a100-80'"):
         find_hardware("a100-8O")

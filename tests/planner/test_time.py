@@ -184,6 +184,8 @@ def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():
     groups = Groups(Plan(tp=2, cp=3, dp=4, pp=2, zero=3, shards=6), job())
     assert (groups.pp.stride, groups.pp.ranks) == (2 * 3 * 4, 2)
     assert (groups.replicas.stride, groups.replicas.ranks) == (2 * 6, 2)
+    whole = Groups(Plan(tp=2, cp=3, dp=4), job())
+    assert (whole.shards.ranks, whole.dp.ranks, whole.replicas.ranks) == (3 * 4, 3 * 4, 1)
 
 
 # ---------------------------------------------------------------------------------------------------- pricing
