@@ -1,0 +1,80 @@
+"""0D in torch: one GPU, the gradients of a batch in parts, and activations that are computed twice.
+
+Run    torchrun in_pytorch/0d_single_gpu.py
+"""
+
+from functools import partial
+from itertools import islice
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from data import loader
+from model import Transformer, loss_fn
+from running import Job, Outcome, main
+from weights import draw
+
+MATMULS = {torch.ops.aten.mm.default}
+
+
+def train(job: Job, model: Transformer, microbatches: int = 1) -> Outcome:
+    """Forward and backward for each microbatch, and one step for all."""
+    optimizer, losses = job.make_optimizer(model.parameters()), []
+    batches = loader(job.text, job.config.sequence, job.batch)
+    for epoch in range(job.epochs):
+        batches.sampler.set_epoch(epoch)
+        for tokens, targets in islice(batches, job.steps):
+            losses.append(torch.zeros((), device=job.device))
+            parts = zip(tokens.to(job.device).chunk(microbatches), targets.to(job.device).chunk(microbatches))
+            for tokens_part, targets_part in parts:
+                loss = loss_fn(model(tokens_part), targets_part) / microbatches
+                loss.backward()
+                losses[-1] += loss.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+    return Outcome(losses, model)
+
+
+def new_model(job: Job) -> Transformer:
+    return draw(Transformer(job.config), job.config).to(job.device)
+
+
+def single_gpu(job: Job) -> Outcome:
+    return train(job, new_model(job))
+
+
+def accumulation(job: Job) -> Outcome:
+    """The batch in microbatches: backward() adds to the gradients that are there."""
+    return train(job, new_model(job), job.microbatches)
+
+
+def full_recompute(job: Job) -> Outcome:
+    """Keep the input of each block, and compute the rest twice."""
+    model = new_model(job)
+    for layer in model.layers.values():
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    return train(job, model)
+
+
+def selective_recompute(job: Job) -> Outcome:
+    """Keep what matmuls return, and compute the rest twice, attention too."""
+    model = new_model(job)
+    contexts = partial(create_selective_checkpoint_contexts, keep_matmuls)
+    for layer in model.layers.values():
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
+    return train(job, model)
+
+
+def keep_matmuls(context, operation, *arguments, **options) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in MATMULS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+STRATEGIES = {
+    "single GPU": single_gpu,
+    "4 microbatches": accumulation,
+    "selective recompute": selective_recompute,
+    "full recompute": full_recompute,
+}
+
+if __name__ == "__main__":
+    main(__doc__, STRATEGIES)

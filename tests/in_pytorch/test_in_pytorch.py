@@ -1,0 +1,123 @@
+"""The scripts in in_pytorch/ and the lessons compute the same, and send what is said of them."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason='torch is not installed: pip install "ndparallel[torch]"')
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "in_pytorch").glob("*_*.py"))
+DTYPES = {2: "float32", 4: "float64"}  # by ranks: both dtypes on both would take twice as long
+MOST = {"float32": 1e-5, "float64": 1e-11}
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@cache
+def compared(ranks: int) -> dict[str, dict]:
+    """All strategies on so many ranks, in one launch, by script and name."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    compare = [str(ROOT / "in_pytorch" / "compare.py"), "--json", "--dtype", DTYPES[ranks]]
+    run = subprocess.run([*launch, *compare], env=alone(), capture_output=True, text=True)
+    assert run.stdout, run.stderr
+    return {f"{row['script']} {row['strategy']}": row for row in json.loads(run.stdout)}
+
+
+def alone() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def traffic(name: str) -> tuple[dict, dict]:
+    row = compared(4)[name]
+    return row["torch_traffic"], row["lesson_traffic"]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("what", ["loss", "gradient", "weight"])
+def test_every_strategy_of_torch_computes_what_the_lesson_computes(ranks, what):
+    most = MOST[DTYPES[ranks]]
+    found = {name: row[f"{what}_difference"][DTYPES[ranks]] for name, row in compared(ranks).items()}
+    assert {name: value for name, value in found.items() if not value <= most} == {}
+    assert len(found) == {2: 25, 4: 30}[ranks]
+
+
+def test_every_strategy_of_every_script_is_compared():
+    names = [path.stem for path in SCRIPTS if "STRATEGIES = {" in path.read_text("utf-8")]
+    every = strategies_of(names)
+    assert len(names) == 7 and every == set(compared(4))
+
+
+def strategies_of(scripts: list[str]) -> set[str]:
+    code = (
+        "import json, sys; from importlib import import_module; sys.path.insert(0, sys.argv[1])\n"
+        "print(json.dumps([f'{script} {name}' for script in sys.argv[2:]"
+        " for name in import_module(script).STRATEGIES]))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "in_pytorch"), *scripts]
+    return set(json.loads(subprocess.run(command, env=alone(), capture_output=True, check=True).stdout))
+
+
+def test_what_torch_and_the_lesson_send_is_equal_or_the_table_says_why():
+    rows = [*compared(2).values(), *compared(4).values()]
+    unexplained = [
+        row["strategy"] for row in rows if row["torch_traffic"] != row["lesson_traffic"] and not row["why"]
+    ]
+    assert unexplained == []
+
+
+def test_fsdp_gathers_every_unit_twice_and_reduces_it_once_as_the_lesson_does():
+    units, weights = 10, 104_992 * 8  # embedding, 8 blocks, head; bytes in float64
+    expected = {"all_gather": [2 * units, 2 * weights], "reduce_scatter": [units, weights]}
+    assert traffic("1d_data_parallel FSDP") == (expected, expected)
+
+
+def test_hsdp_reduces_across_nodes_what_each_node_has_scattered():
+    torch, lesson = traffic("1d_data_parallel HSDP")
+    assert torch == lesson and torch["all_reduce"] == [10, 104_992 * 8 / 2]
+
+
+def test_a_plan_with_prepared_inputs_has_four_collectives_a_layer():
+    torch, lesson = traffic("2d_tensor_parallel TP")
+    ends = 5  # the embedding's sum, three of the loss, and the head's input backward
+    assert torch == lesson and torch["all_reduce"][0] == 4 * 8 + ends
+
+
+def test_with_sequence_parallelism_gathers_and_scatters_are_the_lessons_to_the_byte():
+    torch, lesson = traffic("2d_tensor_parallel TP + SP")
+    for name in ("all_gather", "reduce_scatter"):
+        assert torch[name] == lesson[name] and torch[name][0] == 4 * 8 + 2
+
+
+@pytest.mark.parametrize(
+    "name", ["GPipe, by hand", "1F1B, by hand", "1F1B", "interleaved", "ZB-V", "DualPipeV"]
+)
+def test_a_schedule_sends_the_lessons_messages(name):
+    torch, lesson = traffic(f"3d_pipeline_parallel {name}")
+    assert torch == lesson and list(torch) == ["send"]
+
+
+def test_the_model_is_short():
+    assert len((ROOT / "in_pytorch" / "model.py").read_text().splitlines()) < 120
+
+
+def test_the_ranks_of_a_sampler_share_every_epoch_out(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "in_pytorch"))
+    from data import TEXT, SameOrder, Windows  # type: ignore[import-not-found]
+
+    windows = Windows(TEXT, 64)
+
+    def epoch(number: int) -> list[int]:
+        samplers = [SameOrder(windows, num_replicas=4, rank=rank, drop_last=True) for rank in range(4)]
+        for sampler in samplers:
+            sampler.set_epoch(number)
+        return [index for sampler in samplers for index in sampler]
+
+    for number in (0, 1):
+        assert len(set(epoch(number))) == len(epoch(number)) == len(windows) // 4 * 4
+    assert epoch(0) != epoch(1)
