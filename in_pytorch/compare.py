@@ -223,7 +223,7 @@ def compare(twin: Twin, dtypes: Sequence[str], device: torch.device) -> Row:
     return row
 
 
-# ------------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------------------------------------------ the command
 
 
 def table(rows: list[Row]) -> Iterator[str]:
