@@ -196,8 +196,8 @@ def memory(results: Sequence[RankResult], limit_bytes: float) -> dict[str, Any]:
 
 
 def points(result: RankResult) -> Iterator[list[float]]:
-    """Yield the highest point of every thousandth of the step."""
-    width, cell, highest = result.end_seconds / 1000, -1, [0.0]
+    """Yield the highest point of every 400th of the step."""
+    width, cell, highest = result.end_seconds / 400, -1, [0.0]
     for seconds, held in memory_points(result.events):
         if int(seconds / width) > cell and cell >= 0:
             yield highest

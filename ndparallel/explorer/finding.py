@@ -65,6 +65,12 @@ def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
     }
 
 
+def found_for(setup: Mapping[str, Any]) -> dict[str, Any]:
+    """Search here and now, and return what the page shows of it."""
+    asked = question_of(setup)
+    return described(asked, search(asked.job, asked.setup["gpus"], top=TOP))
+
+
 class Finder:
     """Holds the one search that may run."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 SCRIPTS = (
     "draw.js",
+    "saved.js",
     "state.js",
     "knobs.js",
     "cut.js",
@@ -24,6 +25,7 @@ SCRIPTS = (
     "main.js",
 )
 STYLES = ("style.css",)
+FRAMES = ["frame-ancestors 'none'"]  # a rule that only a server can set
 
 
 @cache
@@ -31,30 +33,45 @@ def part(name: str) -> str:
     return (files("ndparallel.explorer") / "page" / name).read_text("utf-8")
 
 
-def page(known: dict[str, Any]) -> tuple[str, str]:
-    """Return the page, and the policy it is served with. `known` is what its scripts find as KNOWN."""
+def page(known: dict[str, Any], saved: str = "") -> tuple[str, str]:
+    """Return the page, and the policy it is served with. `known` is what its scripts find as KNOWN; a page
+    with `saved` answers inside asks nobody, and has its policy in itself."""
     style = "".join(map(part, STYLES))
     # "</" would end the script that it stands in
     data = json.dumps(known, allow_nan=False).replace("</", "<\\/")
     script = f'"use strict";\nconst KNOWN = {data};\n' + "".join(map(part, SCRIPTS))
-    html = part("page.html").replace("/*style*/", style).replace("/*script*/", script)
-    return html, policy(style, script)
+    rules = policy(style, script)
+    parts = {
+        "/*style*/": style,
+        "/*script*/": script,
+        "<!--saved-->": data_block(rules, saved) if saved else "",
+    }
+    html = part("page.html")
+    for mark, text in parts.items():
+        html = html.replace(mark, text)
+    return html, "; ".join(rules + FRAMES)
 
 
-def policy(style: str, script: str) -> str:
-    """Return a content security policy that allows this style, this script, and this server."""
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"style-src '{sha256(style)}'",
-            f"script-src '{sha256(script)}'",
-            "connect-src 'self'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        ]
+def data_block(rules: list[str], saved: str) -> str:
+    """Return the policy of a page that nobody serves, and its answers."""
+    alone = "; ".join(rule for rule in rules if not rule.startswith("connect-src"))
+    return (
+        f'<meta http-equiv="Content-Security-Policy" content="{alone}">\n'
+        f'<script type="application/octet-stream" id="saved">{saved}</script>'
     )
+
+
+def policy(style: str, script: str) -> list[str]:
+    """Return a content security policy that allows this style, this script, and this server."""
+    return [
+        "default-src 'none'",
+        f"style-src '{sha256(style)}'",
+        f"script-src '{sha256(script)}'",
+        "connect-src 'self'",
+        "img-src data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
 
 
 def sha256(text: str) -> str:

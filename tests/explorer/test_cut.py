@@ -10,6 +10,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.explorer import cut
 from ndparallel.explorer.setup import checked
+from ndparallel.pipeline.catalog import build
 
 SETUPS = [
     {},
@@ -36,6 +37,17 @@ def test_the_parts_of_the_step_are_the_step(setup):
     answer = cut.answer(setup)
     seconds = sum(part["seconds"] for part in answer["parts"])
     assert seconds == pytest.approx(answer["row"]["step_seconds"], rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+def test_the_microbatches_in_the_picture_are_the_schedules(schedule):
+    answer = cut.answer({"schedule": schedule, "tp": 1, "pp": 4})
+    written = build(schedule, 4, 4)
+    for lane in answer["timeline"]["lanes"]:
+        if lane["stream"] == "compute":
+            rank = answer["gpus"][lane["ranks"][0]]["place"]["pp"]
+            letters = [f"{each.op.replace('I', 'B')}{each.microbatch}" for each in written.actions[rank]]
+            assert [action[3] for action in lane["actions"]] == letters
 
 
 def test_the_timeline_loses_no_time():

@@ -1,5 +1,6 @@
 """Claims about the page in a real browser: Debian's Chromium, driven by Playwright (the extra `browser`)."""
 
+import os
 import random
 import shutil
 import threading
@@ -175,6 +176,30 @@ def test_a_picture_can_be_kept(tab, kind):
         assert ElementTree.fromstring(content).tag.endswith("svg") and b"var(" not in content
 
 
+def test_a_timeline_is_zoomed_by_the_mouse_as_by_the_buttons(tab):
+    tab.open("#timeline")
+    picture = tab.page.locator("svg.zoomed").bounding_box()
+    middle = picture["y"] + 20
+    tab.page.mouse.move(picture["x"] + 0.4 * picture["width"], middle)
+    tab.page.mouse.down()
+    tab.page.mouse.move(picture["x"] + 0.6 * picture["width"], middle)
+    tab.page.mouse.up()
+    seconds = cut.answer({})["timeline"]["seconds"]
+    setup = tab.drawn().page.evaluate("read().setup")
+    assert 0.15 * seconds < float(setup["to"]) - float(setup["from"]) < 0.35 * seconds
+    tab.page.locator("#zoom-whole-step").click()
+    assert "from" not in tab.drawn().page.evaluate("read().setup")
+
+
+def test_a_moment_of_the_timeline_says_what_everybody_does(tab):
+    tab.open("#timeline?pp=4&tp=1")
+    tab.page.locator("#moment").fill("400")
+    said = tab.page.locator("#hovered").inner_text()
+    assert "GPU 0-1: idle" in said and "backward layers.3" in said
+    texts = tab.page.locator("svg.zoomed text.mark").all_text_contents()
+    assert {"F0", "B0", "B3"} <= set(texts)
+
+
 def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):
     tab.open("#schedule?stages=2&microbatches=2")
     for rank, letters in ((0, "FFBB"), (1, "FBFB")):
@@ -185,13 +210,45 @@ def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):
     assert "As fast as 1F1B" in tab.page.locator(".mine [role=status]").inner_text()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_random_walk_over_the_knobs_finds_no_error_and_no_stale_number(tab, seed):
+CONTROLS = (
+    ".stops label:not(.illegal) input:not(:checked)",
+    "main select:not([disabled])",
+    "main input[type=number]",
+    "main input[type=range]",
+    "main button:not([disabled]):not(.save):not([id^=show-]):not([id^=copy-])",
+    "#tabs button",
+)
+
+
+def turn(page: Any, control: Any, walk: random.Random) -> None:
+    """Move one control to any place that it has."""
+    kind = control.evaluate("each => each.type || each.tagName")
+    if kind == "select-one":
+        values = control.locator("option:not([disabled])").evaluate_all(
+            "all => all.map((each) => each.value)"
+        )
+        control.select_option(walk.choice(values))
+    elif kind == "number":
+        control.fill(str(2 ** walk.randrange(13)))
+        control.press("Enter")
+    elif kind == "range":
+        for _ in range(walk.randrange(1, 4)):
+            control.press(walk.choice(["ArrowLeft", "ArrowRight", "Home", "End"]))
+    else:
+        control.click(force=True)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("WALKS", 3))))
+def test_a_random_walk_over_all_controls_finds_no_error_and_no_stale_number(tab, seed):
     walk = random.Random(seed)
-    tab.open(walk.choice(["#cut", "#ring", "#schedule", "#cluster"]))
-    for _ in range(8):
-        stops = tab.page.locator(".stops label:not(.illegal) input:not(:checked)")
-        stops.nth(walk.randrange(stops.count())).click(force=True)
+    tab.open(f"#{walk.choice(PAGES)}")
+    for _ in range(12):
+        if walk.random() < 0.1 and tab.page.evaluate("history.length") > 3:
+            tab.page.evaluate(walk.choice(["history.back()", "history.forward()"]))
+        else:
+            kinds = [tab.page.locator(kind) for kind in CONTROLS]
+            found = walk.choice([kind for kind in kinds if kind.count()])
+            turn(tab.page, found.nth(walk.randrange(found.count())), walk)
         tab.drawn()
     numbers, command = tab.numbers(), tab.page.locator("#command").inner_text()
     tab.page.reload()

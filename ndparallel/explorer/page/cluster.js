@@ -8,13 +8,14 @@ async function showCluster(screen, setup) {
   const { config, ...knobs } = setup;
   const answer = await ask("cluster", { ...typed(knobs), ...(config ? { config } : {}) });
   if (!answer) return;
-  if (answer.error) return say(answer.error);
+  if (answer.error) return fail(screen, answer.error);
   say(answer.reason || "");
   showCommand(answer.command);
+  if (answer.found) found[answer.found.command] = answer.found;
   if (search && search.command !== answer.search) endSearch();
   const right = answer.row ? element("section", { "aria-label": "one training step" }, prediction(answer)) : element("p", { class: "reason" }, answer.reason);
   keepFocus(() => screen.replaceChildren(element("div", { class: "columns" },
-    controls("cluster", answer.knobs, setup, answer, drop(setup)),
+    controls("cluster", answer.knobs, setup, answer, SAVED ? null : drop(setup)),
     element("section", {}, right, element("section", { id: "plans", "aria-label": "the search" }), answer.row ? launchScripts(answer) : null))));
   showPlans(answer.search, setup);
 }
@@ -108,7 +109,7 @@ function plans(command, setup) {
     const bar = element("progress", { "aria-label": "the search", ...(search.share == null ? {} : { value: search.share, max: 1 }) });
     return [element("p", {}, bar, " ", search.running), element("button", { type: "button", class: "plain", id: "end-search", onclick: () => { endSearch(); showPlans(command, setup); } }, "end the search")];
   }
-  const begin = element("button", { type: "button", class: "plain", id: "search", onclick: () => beginSearch(command, read().setup) }, "search all legal plans");
+  const begin = SAVED ? element("p", { class: "what" }, NOT_SAVED) : element("button", { type: "button", class: "plain", id: "search", onclick: () => beginSearch(command, read().setup) }, "search all legal plans");
   const answer = found[command];
   if (!answer) return [begin];
   if (!answer.plans) return [element("p", { class: "reason" }, answer.reason || answer.error), begin];

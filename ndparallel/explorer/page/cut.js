@@ -6,7 +6,7 @@ const CELLS = [["step", "step"], ["speedup", "speedup"], ["waits", "exposed"], [
 async function showCut(screen, setup) {
   const answer = await ask("cut", typed(setup));
   if (!answer) return;
-  if (answer.error) return say(answer.error);
+  if (answer.error) return fail(screen, answer.error);
   say(answer.reason || "");
   showCommand(answer.command);
   const right = answer.row

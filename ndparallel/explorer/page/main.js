@@ -15,6 +15,12 @@ function go(screen, setup) {
   show();
 }
 
+// The same without a step back to what was before.
+function replaced(screen, setup) {
+  history.replaceState(null, "", address(screen, setup));
+  show();
+}
+
 function show() {
   const { screen, setup } = read();
   const name = SCREENS[screen] ? screen : "cut";

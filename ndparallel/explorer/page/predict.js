@@ -6,12 +6,12 @@ let revealing = Promise.resolve(); // one after another
 async function showPredict(screen, setup) {
   const answer = await ask("predict", {});
   if (!answer) return;
-  if (answer.error) return say(answer.error);
+  if (answer.error) return fail(screen, answer.error);
   say("");
   showCommand("");
   const chapters = [...new Set(answer.cards.map((card) => card.chapter))];
   keepFocus(() => screen.replaceChildren(
-    element("p", { class: "what" }, "Guess first. Then the command runs here and now, and says the answer."),
+    element("p", { class: "what" }, SAVED ? "Guess first. Then see what the command says." : "Guess first. Then the command runs here and now, and says the answer."),
     ...chapters.map((chapter) => element("section", {}, element("h2", {}, chapter),
       element("div", { class: "cards" }, answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup)))))));
 }

@@ -6,7 +6,7 @@ async function showRing(screen, setup) {
   const { hop, ...sizes } = setup;
   const answer = await ask("ring", words(sizes, ["collective", "algorithm", "bytes", "hardware"]));
   if (!answer) return;
-  if (answer.error) return say(answer.error);
+  if (answer.error) return fail(screen, answer.error);
   say(answer.reason || "");
   showCommand(answer.command);
   const shown = Math.min(Number(hop ?? answer.frames?.length - 1), (answer.frames?.length || 1) - 1);

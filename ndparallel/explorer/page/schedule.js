@@ -7,7 +7,7 @@ async function showSchedule(screen, setup) {
   const { mine, ...sizes } = setup;
   const answer = await ask("schedule", { ...typed(sizes), mine: mine || "" });
   if (!answer) return;
-  if (answer.error) return say(answer.error);
+  if (answer.error) return fail(screen, answer.error);
   say("");
   showCommand(answer.command);
   const scale = answer.seconds;

@@ -1,7 +1,7 @@
 // The state of the page is its address: a link or a bookmark restores it. Questions go to Python, and only the answer
 // to the newest question of a screen is ever shown.
 
-const asked = {};
+const asked = {}, answered = {}; // by screen: how many questions, and the newest with its answer
 
 function read() {
   const [screen, words] = location.hash.slice(1).split("?");
@@ -26,13 +26,10 @@ async function ask(screen, question, shown = true) {
   const busy = (is) => shown && document.getElementById("screen").classList.toggle("busy", is);
   busy(true);
   try {
-    const reply = await fetch(`/${screen}`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(question),
-    });
-    const answer = await reply.json();
+    const words = JSON.stringify(question);
+    const answer = answered[screen]?.words === words ? answered[screen].answer : await (SAVED ? askInside : askServer)(screen, question);
     if (number !== asked[screen] || answer.superseded) return null;
+    if (shown && !answer.error) answered[screen] = { words, answer };
     return answer;
   } catch {
     if (number !== asked[screen]) return null;
@@ -40,6 +37,18 @@ async function ask(screen, question, shown = true) {
   } finally {
     if (number === asked[screen]) busy(false);
   }
+}
+
+async function askServer(screen, question) {
+  const reply = await fetch(`/${screen}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) });
+  return reply.json();
+}
+
+// Where there is no answer, no older one stays on the page.
+function fail(screen, words) {
+  say(words);
+  showCommand("");
+  screen.replaceChildren(element("p", { class: "reason" }, words), element("a", { href: `#${read().screen}` }, "begin again"));
 }
 
 function say(words) {
