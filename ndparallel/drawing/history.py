@@ -258,7 +258,9 @@ def _gathered(cluster: list[Span]) -> list[Span]:
     ):
         spans = list(group)
         end = start + sum(span.seconds for span in spans)
-        result.append(Span(start, end, name, name, sum(span.events for span in spans), window))
+        microbatches = {span.microbatch for span in spans}
+        shared = microbatches.pop() if len(microbatches) == 1 else None
+        result.append(Span(start, end, name, name, sum(span.events for span in spans), window, shared))
         start = end
     return result
 

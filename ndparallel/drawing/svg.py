@@ -169,7 +169,7 @@ def microbatch_numbers(spans: Sequence[Span], per_second: float) -> Iterator[str
     places: dict[str, list[tuple[str, str]]] = {}
     for (activity, microbatch), run in groupby(busy, key=lambda span: (span.activity, span.microbatch)):
         first, *_, last = [*run] * 2
-        if (last.end - first.start) * per_second >= DIGIT_WIDTH + 1:
+        if (last.end - first.start) * per_second >= DIGIT_WIDTH:
             middle = (first.start + last.end) / 2 * per_second
             places.setdefault(activity, []).append((f"{middle:.1f}", str(microbatch)[-1]))
     for activity, found in places.items():

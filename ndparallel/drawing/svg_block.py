@@ -21,11 +21,11 @@ from ndparallel.base.words import count, listed
 from ndparallel.drawing.block import BlockRun
 from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, OTHER, PARTS
 from ndparallel.drawing.svg_parts import (
+    BROAD,
     HOLLOW,
     LEFT,
     LEGEND_HEIGHT,
     RIGHT,
-    WIDTH,
     document,
     legend,
     number,
@@ -92,7 +92,7 @@ def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
     }
     body = [*parts, *legend([*ranks, COMMUNICATION, SAME], top - BAND_GAP, words)]
     label = "A transformer block under " + listed([run.name for run in runs])
-    return document(label, top - BAND_GAP + LEGEND_HEIGHT, ranks | shared, body)
+    return document(label, top - BAND_GAP + LEGEND_HEIGHT, ranks | shared, body, BROAD)
 
 
 # ------------------------------------------------------------------------------------------------ the weights
@@ -170,7 +170,7 @@ def band(run: BlockRun, lanes: Sequence[Sequence[str]], lefts: Sequence[float], 
     """Draw one run: a title with what the block costs, the collectives of both directions, and between
     them the lanes."""
     yield text(LEFT, top + 17, run.name, "name")
-    yield text(WIDTH - RIGHT, top + 17, cost(run), "end")
+    yield text(BROAD - RIGHT, top + 17, cost(run), "end")
     y = top + TITLE_HEIGHT
     yield from directions(run, "forward", lefts, y)
     y += ROW_HEIGHT

@@ -36,8 +36,10 @@ def draw_holders(holdings: Sequence[KeptByGPU]) -> str:
         body += strategy(holding, whole, top)
         top += panel
     paints = {kind: MEMORY[kind] for kind in KINDS}
+    letters = {kind: paint.letter for kind, paint in paints.items()}
     label = f"Who holds what with {listed([holding.name for holding in holdings])}"
-    return document(label, top + LEGEND_HEIGHT, paints, [*body, *legend(paints, top, left=LEFT)], NARROW)
+    body += legend(paints, top, left=LEFT, letters=letters)
+    return document(label, top + LEGEND_HEIGHT, paints, body, NARROW)
 
 
 def strategy(holding: KeptByGPU, whole: Mapping[str, float], top: float) -> Iterator[str]:

@@ -54,8 +54,9 @@ def draw_memory(histories: Sequence[MemoryHistory]) -> str:
         top += height + PANEL_GAP
     axis = time_axis(max(history.end_seconds for history in histories), top - PANEL_GAP, per_second)
     paints = {kind: MEMORY[kind] for kind in kinds}
+    letters = {kind: paint.letter for kind, paint in paints.items()}
     names = ", ".join(f"{history.name} {si(history.peak_bytes, 'B')}" for history in histories)
-    body = [*axis, *parts, *legend(paints, top + AXIS_HEIGHT)]
+    body = [*axis, *parts, *legend(paints, top + AXIS_HEIGHT, letters=letters)]
     return document(f"Memory over time of {names}", top + AXIS_HEIGHT + LEGEND_HEIGHT, paints, body)
 
 

@@ -24,13 +24,13 @@ from ndparallel.drawing.palette import (
     GROUND,
     IDLE,
     INK,
-    MEMORY,
     WAITING,
     Paint,
     ink_on,
 )
 
-WIDTH, LEFT, RIGHT = 880, 76, 24
+WIDTH, LEFT, RIGHT = 660, 76, 24  # narrow enough for a phone, wide enough for the numbers of microbatches
+BROAD = 880  # of pictures with many columns
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 
@@ -120,10 +120,11 @@ def paint_rules(mode: int, name: str, paint: Paint) -> Iterator[tuple[str, str]]
         yield kind, f".nd-hatch{{fill:{colour}}}.nd-stripe{{stroke:{GROUND[mode]}}}"
     yield kind, f".{kind}{{fill:{'url(#nd-hatch)' if name == WAITING else colour}}}"
     hollow, line, ink = f"{kind}{HOLLOW}", f"{kind}{STROKE}", f"nd-on-{name}"
-    yield hollow, f".{hollow}{{fill:{GROUND[mode]};stroke:{colour};stroke-width:2.5}}"
+    yield hollow, f".{hollow}{{fill:{GROUND[mode]};stroke:{colour};stroke-width:1.8}}"
     yield line, f".{line}{{fill:none;stroke:{colour}}}"
     # once for texts, once for those that <use> repeats
     yield ink, f".ndparallel .{ink},.{ink}{{fill:{ink_on(colour)};stroke-width:0}}"
+    yield f"nd-digit {ink}", f".nd-digit.{ink}{{stroke:{colour};stroke-width:3px;paint-order:stroke}}"
 
 
 def scoped(rules: str) -> str:
@@ -152,18 +153,27 @@ def time_axis(end: float, bottom: float, per_second: float, left: float = LEFT) 
 
 
 def legend(
-    paints: Iterable[str], top: float, words: Mapping[str, str] | None = None, left: int = LEFT
+    paints: Iterable[str],
+    top: float,
+    words: Mapping[str, str] | None = None,
+    left: int = LEFT,
+    letters: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Draw a patch of every paint with its name, or with its word in `words`."""
-    x = left
+    """Draw a patch of every paint with its name, or with its word in `words`, and its letter in `letters`."""
+    x = float(left)
     for paint in paints:
         name = (words or {}).get(paint, paint)
-        letter = MEMORY[paint].letter if paint in MEMORY else ""
-        yield f'<rect class="nd-{paint}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+        letter = (letters or {}).get(paint)
+        yield patch(paint, x, top)
         if letter:
             yield text(x + 6, top + 14.5, letter, f"middle digit nd-on-{paint}")
         yield text(x + 17, top + 15, name)
-        x += 36 + 7 * len(name)
+        x += 28 + 6.8 * len(name)
+
+
+def patch(paint: str, x: float, top: float) -> str:
+    """Draw the colour of a legend's entry."""
+    return f'<rect class="nd-{paint}" x="{number(x)}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
 
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:

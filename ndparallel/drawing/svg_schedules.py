@@ -28,13 +28,14 @@ from ndparallel.drawing.svg_parts import (
     WIDTH,
     document,
     number,
+    patch,
     text,
     time_axis,
 )
 from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import Timing
 
-ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH, HOLLOW_INSET = 17, 3, 10, 6.2, 1.25
+ROW_HEIGHT, ROW_GAP, PANEL_GAP, DIGIT_WIDTH, HOLLOW_INSET = 17, 3, 10, 6.2, 0.9
 
 
 class Box(NamedTuple):
@@ -59,9 +60,8 @@ def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
         *legend(timings, top - PANEL_GAP + AXIS_HEIGHT),
     ]
     names = ", ".join(f"{timing.schedule.name} {timing.makespan:g} s" for timing in timings)
-    return document(
-        f"Schedules: {names}", top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT, paints_of(timings), body
-    )
+    height = top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT + 14 * bool(notes_on(timings))
+    return document(f"Schedules: {names}", height, paints_of(timings), body)
 
 
 def paints_of(timings: Sequence[Timing]) -> dict[str, Paint]:
@@ -87,18 +87,24 @@ def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
 
 def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
     """Draw a patch for every activity, with the names of its operations."""
-    x, by_op = LEFT, chunks_by_op(timings)
+    x, by_op = float(LEFT), chunks_by_op(timings)
     names: dict[str, list[str]] = {}
     for op in by_op:
         names.setdefault(ACTIVITY[op], []).append(f"{NAMES[op]} ({op})")
     for activity, named in names.items():
         words = " or ".join(named)
-        yield f'<rect class="nd-{activity}" x="{x}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+        yield patch(activity, x, top)
         yield text(x + 17, top + 15, words)
-        x += 36 + 7 * len(words)
-    notes = ["hollow: a later chunk"] * any(len(chunks) > 1 for chunks in by_op.values())
+        x += 28 + 6.8 * len(words)
+    if notes := notes_on(timings):
+        yield text(LEFT, top + 32, notes, "small")
+
+
+def notes_on(timings: Sequence[Timing]) -> str:
+    """Say what frames mean, where there are any."""
+    notes = ["hollow: a later chunk"] * any(timing.schedule.chunks > 1 for timing in timings)
     notes += ["framed: two run as one"] * any(any(timing.schedule.fused) for timing in timings)
-    yield text(x + 8, top + 15, ", ".join(notes), "small")
+    return ", ".join(notes)
 
 
 def panel(timing: Timing, top: float, per_second: float) -> Iterator[str]:

@@ -25,7 +25,7 @@ def box(
     paint: str, x: float, y: float, width: float, height: float, words: str = "", hollow: bool = False
 ) -> str:
     """Draw a box of a colour, filled or as a frame, with words in its middle."""
-    kind, inset = (f"nd-{paint}{HOLLOW}", 1.25) if hollow else (f"nd-{paint} nd-box", 0)
+    kind, inset = (f"nd-{paint}{HOLLOW}", 0.9) if hollow else (f"nd-{paint} nd-box", 0)
     place = f'x="{number(x + inset)}" y="{number(y + inset)}"'
     size = f'width="{number(width - 2 * inset)}" height="{number(height - 2 * inset)}"'
     drawn = f'<rect class="{kind}" {place} {size} rx="2"/>'

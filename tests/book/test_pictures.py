@@ -34,7 +34,7 @@ from ndparallel.drawing.palette import ACTIVITIES, COMMUNICATION, FORWARD, PARTS
 from ndparallel.drawing.svg import draw_timelines
 from ndparallel.drawing.svg_block import SCALE, draw_block
 from ndparallel.drawing.svg_memory import HEADROOM, HIGHEST_SUM, draw_memory
-from ndparallel.drawing.svg_parts import PLOT_WIDTH, WIDTH
+from ndparallel.drawing.svg_parts import PLOT_WIDTH
 from ndparallel.drawing.svg_schedules import HOLLOW_INSET, draw_schedules
 from ndparallel.drawing.svg_work import BARS_LEFT, BARS_WIDTH, draw_work
 from ndparallel.lessons.registry import ROOT
@@ -71,9 +71,9 @@ def test_a_picture_is_small_whole_in_itself_and_has_both_modes(name):
     assert len(svg.encode()) < 30_000
     assert svg.count("http") == 1 and not re.search(r"script|@import|url\((?!#)|font-face|href=\"[^#]", svg)
     assert svg.count("@media(prefers-color-scheme:dark)") == 1
-    height = float(ElementTree.fromstring(svg).get("height", ""))
+    width, height = (float(ElementTree.fromstring(svg).get(side, "")) for side in ("width", "height"))
     assert all(
-        0 <= float((text.get("x") or "0").split()[-1]) <= WIDTH and 0 < float(text.get("y", "")) < height
+        0 <= float((text.get("x") or "0").split()[-1]) <= width and 0 < float(text.get("y", "")) < height
         for text in elements(svg, "text")
     )
 

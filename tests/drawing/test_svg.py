@@ -91,8 +91,8 @@ def test_what_is_too_thin_to_be_pointed_at_has_no_times_and_on_a_communication_l
     )
     assert "<title>wide" in svg and "<title>thin" not in svg and "<title>short" not in svg
     paths = {path.get("class"): path.get("d") for path in elements(svg, "path")}
-    assert paths[f"nd-{FORWARD}"] == f"M{PLOT_WIDTH / 4:g} 0v16h0.02V0z"
-    assert paths[f"nd-{COMMUNICATION} nd-line"] == f"M{PLOT_WIDTH / 2:g} 0v8h0.02V0z"
+    assert paths[f"nd-{FORWARD}"] == f"M{PLOT_WIDTH / 4:g} 0v16h0.01V0z"
+    assert paths[f"nd-{COMMUNICATION} nd-line"] == f"M{PLOT_WIDTH / 2:g} 0v8h0.01V0z"
     for paint in ACTIVITIES[COMMUNICATION][1:3]:
         assert f".nd-line{{stroke:{paint}}}" in svg
 
