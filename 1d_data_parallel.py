@@ -3,7 +3,9 @@
 Idea    The gradient of a batch is the mean of its parts' gradients. So N GPUs compute N parts at once,
         average what they found, and all take the same step. What differs is how they average, when, and who
         keeps what:
-            DDP         everybody keeps everything; gradients are all-reduced
+            DDP         everybody keeps everything; gradients are all-reduced, round a ring or in two levels
+                        (hierarchical: inside the nodes, then across), at the end of the backward pass or
+                        behind it
             ZeRO-1      the optimizer's state is cut in N: gradients are reduce-scattered, stepped weights are
                         gathered
             ZeRO-2      gradients are cut in N as well
@@ -23,12 +25,13 @@ Glossary
                 pass)
 
 Run     python 1d_data_parallel.py    and with --gpus 8, --gpus-per-node 1, --model-size large, --sweep
+        (microbatches, causes)
 """
 
 import sys
 from itertools import pairwise
 
-from collectives import all_gather
+from collectives import Array, all_gather
 from gpu import GPU
 from ndparallel.lessons.data_parallel import SWEEPS, add_options, chosen, notice
 from ndparallel.lessons.lesson import Lesson, Strategy
@@ -51,7 +54,13 @@ def ddp_ring(gpu: GPU, job: Job) -> Outcome:
     return ddp(Replica(gpu, job), "ring")
 
 
-def ddp(replica: Replica, algorithm: str) -> Outcome:
+def ddp_hierarchical(gpu: GPU, job: Job) -> Outcome:
+    """The same mean in two levels: inside the nodes, then across them, on all their links at once. On one
+    node it is the ring."""
+    return ddp(Replica(gpu, job), None)
+
+
+def ddp(replica: Replica, algorithm: str | None) -> Outcome:
     for microbatches in replica.steps():
         for microbatch in microbatches:
             replica.forward(microbatch)
@@ -62,8 +71,9 @@ def ddp(replica: Replica, algorithm: str) -> Outcome:
     return replica.outcome
 
 
-def ddp_overlapped(gpu: GPU, job: Job) -> Outcome:
-    """Send each bucket as soon as the backward pass has filled it, behind the rest of the backward pass."""
+def ddp_overlapped(gpu: GPU, job: Job, algorithm: str | None = None) -> Outcome:
+    """Send each bucket as soon as the backward pass has filled it, behind the rest of the backward pass: in
+    two levels where there are nodes, else round a ring."""
     replica = Replica(gpu, job, bucket_mb=job.bucket_mb)
     for microbatches in replica.steps():
         handles = []
@@ -73,11 +83,17 @@ def ddp_overlapped(gpu: GPU, job: Job) -> Outcome:
             for unit in reversed(replica.units):
                 gradient = unit.backward(gradient, microbatch)
                 if microbatch == microbatches[-1]:
-                    handles += [bucket.all_reduce(async_op=True) for bucket in replica.filled_by(unit)]
+                    filled = replica.filled_by(unit)
+                    handles += [bucket.all_reduce(algorithm, async_op=True) for bucket in filled]
         for handle in handles:
             handle.wait()
         replica.optimizer_step()
     return replica.outcome
+
+
+def ddp_ring_overlapped(gpu: GPU, job: Job) -> Outcome:
+    """The same round a ring, also where there are nodes."""
+    return ddp_overlapped(gpu, job, "ring")
 
 
 def zero1(gpu: GPU, job: Job) -> Outcome:
@@ -98,6 +114,41 @@ def zero1(gpu: GPU, job: Job) -> Outcome:
         replica.optimizer_step()
         for bucket in replica.buckets:
             bucket.all_gather()
+    return replica.outcome
+
+
+class SteppedShards(ShardedOptimizer):
+    """A ZeRO-1 bucket whose weights are whole from the next forward pass on: after a step, only its shard."""
+
+    @property
+    def held(self) -> slice:
+        return self.owned
+
+    @property
+    def held_weights(self) -> Array:
+        return self.owned_weights
+
+
+def zero1_overlapped(gpu: GPU, job: Job) -> Outcome:
+    """Gather the stepped weights beside the next forward pass, which waits for a bucket only when it comes
+    to it."""
+    replica = Replica(gpu, job, SteppedShards, job.bucket_mb)
+    for microbatches in replica.steps():
+        arriving = [bucket.all_gather(async_op=True) for bucket in reversed(replica.buckets)]
+        handles = []
+        for microbatch in microbatches:
+            x = replica.tokens[microbatch]
+            for bucket, weights in zip(reversed(replica.buckets), arriving):
+                weights.wait()
+                x = bucket.forward(x, microbatch)
+            gradient = None
+            for bucket in replica.buckets:
+                gradient = bucket.backward(gradient, microbatch)
+                if microbatch == microbatches[-1]:
+                    handles.append(bucket.reduce_scatter(async_op=True))
+        for handle in handles:
+            handle.wait()
+        replica.optimizer_step()
     return replica.outcome
 
 
@@ -205,8 +256,11 @@ def mesh(gpus: int) -> Mesh:
 STRATEGIES = [
     Strategy("DDP naive", ddp_naive, mesh),
     Strategy("DDP ring", ddp_ring, mesh),
+    Strategy("DDP hierarchical", ddp_hierarchical, mesh),
+    Strategy("DDP ring overlapped", ddp_ring_overlapped, mesh),
     Strategy("DDP overlapped", ddp_overlapped, mesh),
     Strategy("ZeRO-1", zero1, mesh),
+    Strategy("ZeRO-1 overlapped", zero1_overlapped, mesh),
     Strategy("ZeRO-2", zero2, mesh),
     Strategy("FSDP", fsdp, mesh),
     Strategy("FSDP prefetch", fsdp_prefetch, mesh),

@@ -58,7 +58,7 @@ LESSON_OPTIONS = (
 )
 SWEEPS = {
     "0d_single_gpu.py": (),
-    "1d_data_parallel.py": ("microbatches",),
+    "1d_data_parallel.py": ("microbatches", "causes"),
     "2d_tensor_parallel.py": None,
     "3d_pipeline_parallel.py": None,
     "4d_combined.py": ("layouts", "orders", "zero", "capacity"),

@@ -28,6 +28,8 @@ Chain = tuple[str | float, ...]  # name, ratio, name, ratio, name ...
 
 EXECUTED: dict[str, Chain] = {
     "1D": ("single GPU", 3.5, "DDP naive", 1.07, "DDP ring", 1.01, "DDP overlapped", 1.01, "FSDP prefetch"),
+    "1D, the optimizer's shard": ("DDP overlapped", 1.009, "ZeRO-1 overlapped", 1.003, "FSDP prefetch"),
+    "1D, a gather that hides": ("ZeRO-1", 1.007, "ZeRO-1 overlapped"),
     "1D, FSDP": ("FSDP", 1.03, "FSDP prefetch", 1.0005, "FSDP no reshard"),
     "2D": ("single GPU", 1.6, "TP across nodes", 1.8, "TP", 1.03, "TP + SP", 1.01, "TP in chunks"),
     "2D, two layers": ("MLP, columns twice", 1.15, "MLP, columns then rows"),

@@ -1,18 +1,25 @@
 """1D: what to notice, its sweep over microbatches, and its options."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import fsum
 
+from gpu import COMPUTE, Event, si
 from ndparallel.base.words import duration, listed
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.options import hardware_from
 from ndparallel.lessons.runner import Runner, enter
-from ndparallel.lessons.sweeps import Row, fitting, sweep_row
+from ndparallel.lessons.sweeps import Row, fitting, row_and_results, sweep_row
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
+OVER_NODES = ("DDP hierarchical", "DDP ring overlapped", "HSDP")
+TWO_BY_TWO = ("DDP ring", "DDP hierarchical", "DDP ring overlapped", "DDP overlapped")
+# from DDP to FSDP: who steps what is the one difference to the second, what hides where the other ones
+CAUSES = ("DDP overlapped", "ZeRO-1 overlapped", "ZeRO-1", "FSDP prefetch", "FSDP")
 PARTS = (1, 2, 4, 8)
 ACCUMULATED = ("DDP overlapped", "ZeRO-1", "ZeRO-2", "FSDP prefetch", "FSDP no reshard")
+SPENT = ("step_seconds", "compute_seconds", "exposed_communication_seconds")
 COLUMNS = ("sent_bytes", "step_seconds", "exposed_communication_seconds", "memory_bytes")
 
 
@@ -22,16 +29,20 @@ def notice(run: Run) -> Sequence[str]:
 
 
 def about_overlap(run: Run) -> Iterator[str]:
-    if "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].exposed_communication_seconds:
+    if all(name in run for name in TWO_BY_TWO) and run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
+        waits = [run[name].exposed_communication_seconds for name in TWO_BY_TWO]
+        levels, overlap, both = (f"{wait / waits[0]:.0%}" for wait in waits[1:])
+        yield (
+            f"Of what a ring at the end of the step waits for, two levels leave {levels}, a ring behind the "
+            f"backward pass {overlap}, two levels behind it {both}."
+        )
+    elif "DDP ring" in run and "DDP overlapped" in run and run["DDP ring"].exposed_communication_seconds:
         ratio = (
             run["DDP overlapped"].exposed_communication_seconds
             / run["DDP ring"].exposed_communication_seconds
         )
         if run["DDP ring"].gpus > run.hardware.gpus_per_node > 1:
-            yield (
-                "Buckets sent during the backward pass, in the nodes and across on all rails, expose "
-                f"{ratio:.0%} of what one ring does."
-            )
+            yield f"In two levels and behind the backward pass, {ratio:.0%} of a ring's waiting is left."
         elif ratio < 1:
             yield f"Sending buckets during the backward pass hides {1 - ratio:.0%} of what the ring exposes."
         else:
@@ -109,13 +120,48 @@ def cost_of_parts(rows: list[Row]) -> str:
     )
 
 
-SWEEPS = {"microbatches": microbatches}
+def causes(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
+    """Put the seconds that FSDP gains over DDP on 4 GPUs where they come from: the optimizer, which steps a
+    shard, and what is waited for."""
+    rows = [spent(runner, lesson.strategy(name), job) for name in CAUSES]
+    return Sweep("From DDP to FSDP on 4 GPUs: what a step is spent on", rows, where_the_gain_is(rows))
+
+
+def spent(runner: Runner, strategy: Strategy, job: Job) -> Row:
+    row, results = row_and_results(runner, enter(strategy, job, 4), SPENT, strategy=strategy.name)
+    steps = [optimizer_seconds(rank.events) / job.steps for rank in results]
+    return row | {"optimizer_seconds": sum(steps) / len(steps) if steps else None}
+
+
+def optimizer_seconds(events: Iterable[tuple]) -> float:
+    """What one GPU spends on stepping its weights."""
+    computed = (event for event in map(Event._make, events) if event.kind == COMPUTE)
+    return fsum(event.end - event.start for event in computed if event.what.startswith("optimizer"))
+
+
+def where_the_gain_is(rows: list[Row]) -> str:
+    fit = {row["strategy"]: row for row in fitting(rows)}
+    if not all(name in fit for name in ("DDP overlapped", "ZeRO-1 overlapped", "FSDP prefetch")):
+        return "Not all of them fit into the memory of a GPU."
+    ddp, zero1, fsdp = (fit[name] for name in ("DDP overlapped", "ZeRO-1 overlapped", "FSDP prefetch"))
+    gain, optimizer, waiting = (
+        si(ddp[column] - fsdp[column], "s")
+        for column in ("step_seconds", "optimizer_seconds", "exposed_communication_seconds")
+    )
+    alone = si(ddp["step_seconds"] - zero1["step_seconds"], "s")
+    return (
+        f"Of the {gain} that FSDP with prefetch gains over DDP, {optimizer} are the optimizer's, which steps "
+        f"a shard, and {waiting} are waiting. The shard alone gains {alone}: ZeRO-1, whose gather is hidden."
+    )
+
+
+SWEEPS = {"microbatches": microbatches, "causes": causes}
 
 
 def chosen(lesson: Lesson, arguments: argparse.Namespace) -> list[Strategy]:
-    """Leave HSDP out on a single node, where it is FSDP, unless --strategy asks for it."""
+    """Leave out what a single node makes equal to another row, unless --strategy asks for it."""
     show_all = arguments.strategy or arguments.gpus > hardware_from(arguments).gpus_per_node
-    return [strategy for strategy in lesson.strategies if show_all or strategy.name != "HSDP"]
+    return [strategy for strategy in lesson.strategies if show_all or strategy.name not in OVER_NODES]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -94,7 +94,9 @@ DDP: dict[str, Any] = {"dp_overlap": False, "bucket_bytes": float("inf")}
 ONE_D: dict[str, dict[str, Any]] = {
     "DDP ring": DDP,
     "DDP overlapped": {},
+    "DDP hierarchical": DDP,
     "ZeRO-1": {"zero": 1},
+    "ZeRO-1 overlapped": {"zero": 1, "gathers_first": True},
     "ZeRO-2": {"zero": 2},
     "FSDP": {"zero": 3, "prefetch": False, "dp_overlap": False},
     "FSDP prefetch": {"zero": 3},
@@ -110,7 +112,7 @@ def test_data_parallelism_in_every_form(name, microbatches):
     assert_equal("1d_data_parallel", name, changes={"microbatches": microbatches}, **ONE_D[name])
 
 
-@pytest.mark.parametrize("name", ["DDP overlapped", "FSDP prefetch"])
+@pytest.mark.parametrize("name", ["DDP hierarchical", "DDP overlapped", "ZeRO-1 overlapped", "FSDP prefetch"])
 def test_data_parallelism_over_links_of_both_kinds(name):
     assert_equal("1d_data_parallel", name, gpus=8, **ONE_D[name])
 

@@ -9,6 +9,8 @@ from gpu import COMPUTE, GPU, MEMORY, Event
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
+from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import breakdown
 from ndparallel.training.job import Job
@@ -156,3 +158,53 @@ def test_a_batch_that_cannot_be_cut_names_the_nearest_that_can_and_the_nearest_m
         UserError, match="into 5 data-parallel parts of 1 microbatch; the nearest batch that can is 10"
     ):
         Job(batch=8, mesh=Mesh(dp=5))
+
+
+# ------------------------------------------------------------------------------------ one cause after another
+
+
+def test_over_nodes_two_levels_are_worth_more_than_hiding_and_both_together_most():
+    """Each of the four changes one thing alone: the algorithm, or when it runs."""
+    names = ("DDP ring", "DDP ring overlapped", "DDP hierarchical", "DDP overlapped")
+    waits = [measured(LESSON, name, Job(), 8).exposed_communication_seconds for name in names]
+    assert waits == sorted(waits, reverse=True)
+    shares = [wait / waits[0] for wait in waits]
+    assert shares == pytest.approx([1, 0.41, 0.25, 0.10], abs=0.005)
+
+
+def test_on_one_node_two_levels_are_the_ring():
+    one, other = (run(strategy(LESSON, name), Job(), 4) for name in ("DDP ring", "DDP hierarchical"))
+    assert [rank.events for rank in one] == [rank.events for rank in other]
+
+
+def test_zero1_that_gathers_beside_the_forward_pass_waits_for_its_first_two_buckets_alone():
+    """The embedding's weights come before anything is computed, the first layer's beside a short lookup; all
+    other layers' hide."""
+    at_the_end, beside = (
+        measured(LESSON, name, Job(bucket_mb=0), 4) for name in ("ZeRO-1", "ZeRO-1 overlapped")
+    )
+    sizes = [
+        held.array.nbytes
+        for held in run(strategy(LESSON, "DDP overlapped"), Job(bucket_mb=0), 4)[0].value.weights
+    ]
+    gathers = [
+        3 * (POCKET.inside.latency_seconds + size / 4 / POCKET.inside.bandwidth_bytes_per_second)
+        for size in sizes
+    ]
+    model, tokens = Job().model, Job().batch * Job().model.sequence / 4
+    lookup = 2 * tokens * model.hidden * 4 / POCKET.memory_bandwidth_bytes_per_second
+    saved = at_the_end.exposed_communication_seconds - beside.exposed_communication_seconds
+    assert saved == pytest.approx(sum(gathers[:-2]) + lookup, rel=1e-2)
+    assert beside.bytes_sent_per_gpu == at_the_end.bytes_sent_per_gpu
+
+
+def test_what_fsdp_gains_over_ddp_is_mostly_the_optimizers_shard_which_zero1_has_too():
+    lesson = load(LESSON)
+    with Runner(POCKET, "inline") as runner:
+        rows = {row["strategy"]: row for row in lesson.sweep("causes", runner, Job()).rows}
+    ddp, zero1, fsdp = (rows[name] for name in ("DDP overlapped", "ZeRO-1 overlapped", "FSDP prefetch"))
+    gain, optimizer = (ddp[key] - fsdp[key] for key in ("step_seconds", "optimizer_seconds"))
+    assert optimizer > 0.65 * gain
+    assert ddp["optimizer_seconds"] == pytest.approx(4 * zero1["optimizer_seconds"], rel=1e-2)
+    parts = [row["compute_seconds"] + row["exposed_communication_seconds"] for row in rows.values()]
+    assert parts == pytest.approx([row["step_seconds"] for row in rows.values()], rel=1e-9)
