@@ -1,7 +1,8 @@
-"""The rules of thumb for parallelism, walked for this job, and how much they leave on the table.
+"""What the guides of the frameworks say about parallelism, walked for this job, and how much that leaves on
+the table.
 
-Idea   The decision tree that circulates is followed step by step, with this job's numbers at every branch;
-       beside its advice stands the best plan that search finds among all legal ones.
+Idea   Their rules are followed step by step, with this job's numbers at every branch; beside their advice
+       stands the best plan that search finds among all legal ones.
 
   ndparallel advise --model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192
 """
@@ -12,7 +13,7 @@ from ndparallel.planner.options import add_job_options, job_from, with_defaults
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.advice import Advice, advise
+from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.tables import certainty, effort_words, ranking, with_words_last
 
 
@@ -37,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(advice: Advice) -> None:
     console, width = plain_console()
-    questions = [(each.question, each.follows) for each in advice.branches]
-    console.print(with_words_last(quiet_table(("what the rules ask", "and say"), questions, width)))
+    questions = [(each.question, each.guide.name, each.follows) for each in advice.branches]
+    console.print(with_words_last(quiet_table(("what is asked", "by", "and said"), questions, width)))
     console.print()
     if advice.advised:
         console.print(ranking(advice.ways, width, "their plan"))
@@ -47,11 +48,15 @@ def show(advice: Advice) -> None:
     console.print()
     console.print(prose(conclusion(advice), width))
     console.print(prose(certainty(advice.found), width))
+    console.print()
+    for guide in GUIDES:
+        if guide in [branch.guide for branch in advice.branches]:
+            console.print(prose(f"{guide.name}: {guide.source}.", width))
 
 
 def conclusion(advice: Advice) -> str:
     if advice.left_on_the_table is None:
-        return "The rules end in no plan that is legal and fits; the search does."
+        return "The guides end in no plan that is legal and fits; the search does."
     if advice.left_on_the_table < 0.0005:
-        return "The rules find a plan that no other beats."
-    return f"The rules leave {advice.left_on_the_table:.1%} of their step on the table."
+        return "The guides find a plan that no other beats."
+    return f"The guides leave {advice.left_on_the_table:.1%} of their step on the table."

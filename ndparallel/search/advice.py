@@ -1,21 +1,21 @@
-"""The rules of thumb that circulate, walked for one job with the numbers at every branch, beside the best
+"""What the guides of the frameworks say, walked for one job with the numbers at every branch, beside the best
 plan that search finds.
 
-Idea   "Fits on one GPU: DP. Under 10 billion parameters: DP or FSDP. 10 to 100: FSDP, or TP and PP. Above:
-       all three, TP within the node, then PP, then DP; EP for experts, sequence or context parallelism for
-       long sequences, 4 to 8 microbatches for every pipeline rank, virtual stages from PP 4 on; TP where a
-       layer does not fit." Followed to the letter, they make a plan, and it has a price.
+Idea   A dense model: on one GPU, DP; under 10 billion parameters, FSDP; above, FSDP, with TP inside the
+       node from 512 GPUs on, or TP and PP. A mixture of experts: EP first, inside the node, as little TP as
+       can be, then PP. Pipelines are interleaved; long sequences take CP. Every branch names its guide.
 Cost   that of a search.
-Limit  Folklore has many tellings; this one is stated here, and where it leaves two ways open, both are walked
-       and the faster one is taken.
+Limit  Guides leave much open; where two ways are open, both are walked and the faster one is taken.
 """
 
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
 from gpu import si
+from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
@@ -25,20 +25,45 @@ from ndparallel.planner.stages import elements_of
 from ndparallel.search.search import Found, search
 
 SMALL, LARGE = 10e9, 100e9  # parameters
+MANY_GPUS = 512  # from where on FSDP alone has too much to gather
 STATE_BYTES = 18  # of a parameter in mixed precision: weight and gradient, master weight and two moments
-# tokens: from where on context parallelism, and how many each rank should have
-LONG_SEQUENCE, SHARE_OF_SEQUENCE = 32_768, 8_192
-MICROBATCHES = (4, 8)  # for every pipeline rank
-VIRTUAL_FROM = 4  # pipeline ranks
+SHARE_OF_SEQUENCE = 8_192  # tokens of a sequence that a rank should have at the most
+LEAST_MICROBATCHES = 4  # for every pipeline rank
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Who gives a rule, and where."""
+
+    name: str
+    source: str
+
+
+MEGATRON = Guide(
+    "Megatron-Core",
+    "NVIDIA/Megatron-LM, megatron/core/transformer/moe/README.md, Tuning Guide of Parallel Mappings",
+)
+PLAYBOOK = Guide(
+    "Ultra-Scale Playbook",
+    "huggingface.co/spaces/nanotron/ultrascale-playbook, Finding the Best Training Configuration",
+)
+TORCHTITAN = Guide(
+    "torchtitan", "Liang et al. 2410.06511, section 3, and its recipes of Llama 3.1 8B, 70B and 405B"
+)
+GUIDES = (MEGATRON, PLAYBOOK, TORCHTITAN)
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One question, the numbers that answer it, and what follows."""
+    """One question, the numbers that answer it, what follows, and which guide says so."""
 
     question: str
     numbers: dict[str, float]
     follows: str
+    guide: Guide
+
+    def as_dict(self) -> dict[str, Any]:
+        return vars(self) | {"guide": self.guide.name, "source": self.guide.source}
 
 
 @dataclass(frozen=True)
@@ -61,7 +86,7 @@ class Advice:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "branches": [vars(branch) for branch in self.branches],
+            "branches": [branch.as_dict() for branch in self.branches],
             "advised": self.advised.as_dict() if self.advised else None,
             "ways": [way.as_dict() for way in self.ways],
             "best": self.found.best.as_dict(),
@@ -79,43 +104,40 @@ def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Adv
 
 
 class Walk:
-    """One job on its way through the rules. `branches` grows as questions are asked."""
+    """One job on its way through the rules. `branches` grows as questions are asked, each of them once."""
 
     def __init__(self, job: TrainingJob, gpus: int):
         self.job, self.gpus, self.branches = job, gpus, list[Branch]()
         self.parameters = job.shape.parameters().total
         self.node = job.hardware.gpus_per_node
 
-    def ask(self, question: str, follows: str, **numbers: float) -> None:
-        self.branches.append(Branch(question, numbers, follows))
+    def ask(self, guide: Guide, question: str, follows: str, **numbers: float) -> None:
+        if question not in [branch.question for branch in self.branches]:
+            self.branches.append(Branch(question, numbers, follows, guide))
 
     def plans(self) -> list[Plan]:
-        """What the rules end in: one plan, or two where they leave two ways open."""
+        """What the rules end in: a plan for each of the ways that they leave open."""
         if self.fits_on_one():
             return [self.data_parallel(zero=0)]
-        cut = not self.largest_layer_fits()
-        billions = self.parameters / 1e9
-        if cut:
+        if self.job.shape.experts:
+            return [self.mixture(), *self.sharded()]
+        if not self.largest_layer_fits():
             return [self.three_dimensions()]
+        billions = f"{self.parameters / 1e9:.4g}"
         if self.parameters < SMALL:
             self.ask(
+                PLAYBOOK,
                 "under 10 billion parameters?",
                 "yes: FSDP, sharded data parallelism",
                 parameters=self.parameters,
             )
             return [self.data_parallel(zero=3)]
         if self.parameters < LARGE:
-            self.ask(
-                f"10 to 100 billion parameters? {billions:.4g}",
-                "yes: FSDP, or TP and PP",
-                parameters=self.parameters,
-            )
-            return [self.data_parallel(zero=3), self.three_dimensions()]
-        self.ask(
-            f"over 100 billion parameters? {billions:.4g}",
-            "yes: 3D, TP and PP and DP",
-            parameters=self.parameters,
-        )
+            question, follows = f"10 to 100 billion parameters? {billions}", "yes: FSDP, or TP and PP"
+            self.ask(PLAYBOOK, question, follows, parameters=self.parameters)
+            return [*self.sharded(), self.three_dimensions()]
+        question, follows = f"over 100 billion parameters? {billions}", "yes: 3D, TP and PP and DP"
+        self.ask(PLAYBOOK, question, follows, parameters=self.parameters)
         return [self.three_dimensions()]
 
     # ---- questions
@@ -124,167 +146,165 @@ class Walk:
         need, has = float(peak_memory(self.job, Plan(dp=self.gpus)).total), self.job.hardware.memory_bytes
         yes = need <= has
         follows = "yes: DP" if yes else "no: states have to be cut"
-        self.ask(
-            f"fits on one GPU? {si(need, 'B')} of {si(has, 'B')}",
-            follows,
-            needed_bytes=need,
-            memory_bytes=has,
-        )
+        question = f"fits on one GPU? {si(need, 'B')} of {si(has, 'B')}"
+        self.ask(PLAYBOOK, question, follows, needed_bytes=need, memory_bytes=has)
         return yes
 
     def largest_layer_fits(self) -> bool:
-        kinds = ["dense", "experts"] if self.job.shape.experts else ["dense"]
-        elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in [*kinds, "embedding"])
+        elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in ("dense", "embedding"))
         need, has = elements * STATE_BYTES, self.job.hardware.memory_bytes
         follows = "yes: TP is not forced" if need <= has else "no: TP has to cut it"
-        self.ask(
-            f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}",
-            follows,
-            needed_bytes=need,
-            memory_bytes=has,
-        )
+        question = f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}"
+        self.ask(PLAYBOOK, question, follows, needed_bytes=need, memory_bytes=has)
         return need <= has
 
-    # ---- the ways
+    # ---- the ways of data parallelism
 
-    def data_parallel(self, zero: int) -> Plan:
+    def sharded(self) -> list[Plan]:
+        """FSDP alone; on many GPUs with TP inside the node too."""
+        if self.gpus < MANY_GPUS:
+            return [self.data_parallel(zero=3)]
+        tp = self.within_node()
+        question = f"FSDP over {MANY_GPUS} GPUs and more?"
+        self.ask(TORCHTITAN, question, f"with TP{tp} inside the node", gpus=self.gpus, tp=tp)
+        return [self.data_parallel(zero=3), self.data_parallel(zero=3, tp=tp)]
+
+    def data_parallel(self, zero: int, tp: int = 1) -> Plan:
         """DP or FSDP over all GPUs; where there are more of them than sequences, TP takes the rest."""
-        tp = next(
-            (tp for tp in divisors(self.gpus) if self.job.global_batch % (self.gpus // tp) == 0), self.gpus
-        )
-        if tp > 1:
-            self.ask(
-                "a sequence for every GPU?",
-                f"no: TP{tp}, so that {self.gpus // tp} share the batch",
-                sequences=self.job.global_batch,
-            )
-        plan = Plan(tp=tp, dp=self.gpus // tp, zero=zero, sequence_parallel=self.cuts_sequences(tp))
-        return self.with_experts(self.filled(plan))
+        batch, wanted = self.job.global_batch, divisors(self.gpus)
+        enough = next((each for each in wanted if each >= tp and batch % (self.gpus // each) == 0), self.gpus)
+        if enough > tp:
+            follows = f"no: TP{enough}, so that {self.gpus // enough} share the batch"
+            self.ask(PLAYBOOK, "a sequence for every GPU?", follows, sequences=batch)
+        cut = self.cuts_sequences(enough)
+        plan = Plan(tp=enough, dp=self.gpus // enough, zero=zero, sequence_parallel=cut)
+        return self.filled(replace(plan, ep=self.experts_in_node(plan)))
+
+    def filled(self, plan: Plan) -> Plan:
+        """The largest microbatch that fits; where none does, recomputation."""
+        share, way = max(1, self.job.global_batch // plan.dp), ("DP", "DP and ZeRO-1", "", "FSDP")[plan.zero]
+        question = f"largest microbatch for {f'TP{plan.tp} and ' * (plan.tp > 1)}{way}?"
+        for recompute in RECOMPUTE:
+            some = [replace(plan, micro_batch=size, recompute=recompute) for size in divisors(share)]
+            if able := [one for one in some if self.holds(one)]:
+                size = able[-1].micro_batch
+                self.ask(TORCHTITAN, question, f"{size}{again(recompute)}", micro_batch=size)
+                return able[-1]
+        self.ask(TORCHTITAN, question, "none fits", micro_batch=0)
+        return plan
+
+    # ---- the ways with a pipeline
 
     def three_dimensions(self) -> Plan:
+        """TP as far as the node goes, then PP."""
         tp = self.within_node()
-        cp = self.context(tp)
-        plan = Plan(tp=tp, cp=cp, zero=1, sequence_parallel=self.cuts_sequences(tp))
-        plan = self.with_experts(self.deep_enough(plan))
-        return self.virtual(self.microbatched(plan))
+        plan = Plan(tp=tp, cp=self.context(tp), zero=1, sequence_parallel=self.cuts_sequences(tp))
+        return self.first_that_fits(replace(plan, recompute=recompute) for recompute in RECOMPUTE)
+
+    def mixture(self) -> Plan:
+        """EP inside the node first, then PP until it fits, and TP only where no pipeline is long enough."""
+        if not self.job.shape.experts:
+            raise ValueError(f"{self.job.shape.name} has no experts.")
+        plan, experts = Plan(cp=self.context(1), zero=1), self.job.shape.experts.experts
+        ep = self.experts_in_node(replace(plan, dp=self.gpus // plan.cp))
+        self.ask(MEGATRON, f"{experts} experts?", f"EP{ep} inside the node before TP", experts=experts, ep=ep)
+        wider = divisors(gcd(self.node, self.gpus // plan.cp))
+        found = self.first_that_fits(
+            replace(plan, tp=tp, recompute=recompute, sequence_parallel=self.cuts_sequences(tp))
+            for tp in wider
+            for recompute in (RECOMPUTE if tp == wider[-1] else RECOMPUTE[:2])
+        )
+        self.ask(MEGATRON, "TP beside it?", f"TP{found.tp}" if found.tp > 1 else "no", tp=found.tp)
+        return found
+
+    def first_that_fits(self, plans: Iterable[Plan]) -> Plan:
+        """The first of these that fits in some pipeline, interleaved if that can be."""
+        every = list(plans)
+        for able in (self.interleaved, lambda deep: [deep]):
+            for plan in every:
+                if found := self.shortest(plan, able):
+                    return self.told(found)
+        self.ask(MEGATRON, "how much PP until it fits?", "no pipeline is long enough", pp=self.gpus)
+        return replace(every[-1], pp=self.gpus // (every[-1].tp * every[-1].cp))
+
+    def shortest(self, plan: Plan, able: Callable[[Plan], list[Plan]]) -> Plan | None:
+        """The plan with the shortest pipeline that fits, in one of the ways that it is able to run."""
+        rest = self.gpus // (plan.tp * plan.cp)
+        for pp in divisors(rest):
+            deep = replace(plan, pp=pp, dp=rest // pp)
+            ways = able(replace(deep, ep=self.experts_in_node(deep)))
+            if found := next((way for way in ways if self.holds(way)), None):
+                return found
+        return None
+
+    def interleaved(self, plan: Plan) -> list[Plan]:
+        """The plan with several chunks, those in the middle first: "empirically a value in the middle often
+        gives the best trade-off"."""
+        layers = self.job.shape.layers
+        each = layers // plan.pp if layers % plan.pp == 0 else (layers + 2) // plan.pp
+        legal = divisors(max(each, 1))[1:]
+        middle = sorted(legal, key=lambda chunks: abs(legal.index(chunks) - (len(legal) - 1) // 2))
+        some = [replace(plan, chunks=chunks, schedule=default_schedule(chunks)) for chunks in middle]
+        return some if plan.pp > 1 else [plan]
+
+    def told(self, plan: Plan) -> Plan:
+        """Ask what led to a plan; without a pipeline its microbatch may be larger than one sequence."""
+        left = f"PP{plan.pp}, and DP{plan.dp} is what is left{again(plan.recompute)}"
+        self.ask(MEGATRON, "how much PP until it fits?", left, pp=plan.pp, dp=plan.dp)
+        if plan.pp == 1:
+            return self.filled(plan)
+        follows = f"{plan.chunks} chunks" if plan.chunks > 1 else "no number of chunks fits"
+        self.ask(MEGATRON, f"interleave PP{plan.pp}?", follows, pp=plan.pp, chunks=plan.chunks)
+        number, low = int(plan.microbatches(self.job)), LEAST_MICROBATCHES * plan.pp
+        follows = f"{number}{', too few for a small bubble' * (number < low)}"
+        self.ask(PLAYBOOK, f"{low} microbatches or more?", follows, microbatches=number)
+        return plan
+
+    def within_node(self) -> int:
+        """As much TP as a node has GPUs, and the model heads for."""
+        wanted = divisors(gcd(self.node, self.gpus))
+        tp = [each for each in wanted if not any(violations(self.job, Plan(tp=each)))][-1]
+        self.ask(
+            PLAYBOOK,
+            f"TP within the node? {self.node} GPUs a node",
+            f"TP{tp}",
+            gpus_per_node=self.node,
+            tp=tp,
+        )
+        return tp
 
     def cuts_sequences(self, tp: int) -> bool:
         return tp > 1 and self.job.stack.sequence_parallel
 
-    def within_node(self) -> int:
-        """As much TP as a node has GPUs, and the model heads for."""
-        legal = [
-            tp for tp in divisors(gcd(self.node, self.gpus)) if not any(violations(self.job, Plan(tp=tp)))
-        ]
-        self.ask(
-            f"TP within the node? {self.node} GPUs a node",
-            f"TP{legal[-1]}",
-            gpus_per_node=self.node,
-            tp=legal[-1],
-        )
-        return legal[-1]
-
     def context(self, tp: int) -> int:
-        long = self.job.sequence >= LONG_SEQUENCE
-        wanted = self.job.sequence // SHARE_OF_SEQUENCE if long else 1
+        """CP until no rank has more than SHARE_OF_SEQUENCE tokens."""
+        wanted = self.job.sequence // SHARE_OF_SEQUENCE
         legal = [
             cp
             for cp in divisors(self.gpus // tp)
-            if cp <= wanted and not any(violations(self.job, Plan(tp=tp, cp=cp)))
+            if cp <= max(wanted, 1) and not any(violations(self.job, Plan(tp=tp, cp=cp)))
         ]
-        follows = (
-            f"yes: CP{legal[-1]}"
-            if long
-            else "no: sequence parallelism with TP will do"
-            if self.cuts_sequences(tp)
-            else "no"
-        )
+        cp = legal[-1]
+        follows = f"yes: CP{cp}" if cp > 1 else "no"
         self.ask(
-            f"long sequences? {self.job.sequence} tokens", follows, sequence=self.job.sequence, cp=legal[-1]
-        )
-        return legal[-1]
-
-    def deep_enough(self, plan: Plan) -> Plan:
-        """The shortest pipeline that fits; recomputation only where no pipeline does without."""
-        rest = self.gpus // (plan.tp * plan.cp)
-        for recompute in ("none", "selective", "full"):
-            for pp in divisors(rest):
-                deep = replace(plan, pp=pp, dp=rest // pp, recompute=recompute)
-                if not any(violations(self.job, deep)) and fits(self.job, deep):
-                    again = "" if recompute == "none" else f", with {recompute} recomputation"
-                    self.ask(
-                        "how much PP until it fits?",
-                        f"PP{pp}, and DP{deep.dp} is what is left{again}",
-                        pp=pp,
-                        dp=deep.dp,
-                    )
-                    return deep
-        self.ask("how much PP until it fits?", "no pipeline is long enough", pp=rest)
-        return replace(plan, pp=rest)
-
-    def with_experts(self, plan: Plan) -> Plan:
-        if not self.job.shape.experts:
-            return plan
-        experts = self.job.shape.experts.experts
-        common = gcd(experts, plan.dp)
-        ep = max(ep for ep in divisors(common) if ep * plan.tp <= self.node or ep == 1)
-        ranks = f"DP{plan.dp}, beside TP{plan.tp}" if plan.tp > 1 else f"DP{plan.dp}"
-        no = "it would leave the node" if common > 1 else "no number divides both"
-        follows = f"EP{ep} within the node" if ep > 1 else f"no EP: {no}"
-        self.ask(f"{experts} experts over {ranks}?", follows, experts=experts, dp=plan.dp, tp=plan.tp, ep=ep)
-        return replace(plan, ep=ep)
-
-    def microbatched(self, plan: Plan) -> Plan:
-        """Large microbatches, but 4 to 8 of them for every pipeline rank."""
-        low, high = (times * plan.pp for times in MICROBATCHES)
-        share = max(1, self.job.global_batch // plan.dp)
-        sizes = [size for size in divisors(share) if self.holds(replace(plan, micro_batch=size))] or [1]
-        size = min(sizes, key=lambda size: (distance(share // size, low, high), -size))
-        number = share // size
-        follows = f"{number} microbatches of {size}" + (
-            "" if low <= number <= high else ", as near as batch and memory allow"
-        )
-        self.ask(
-            f"4 to 8 microbatches for each of PP{plan.pp}?", follows, microbatches=number, micro_batch=size
-        )
-        return replace(plan, micro_batch=size)
-
-    def virtual(self, plan: Plan) -> Plan:
-        if plan.pp < VIRTUAL_FROM:
-            return plan
-        chunks = next((chunks for chunks in divisors(self.job.shape.layers // plan.pp) if chunks > 1), 2)
-        folded = replace(plan, chunks=chunks, schedule=default_schedule(chunks))
-        able = self.holds(folded)
-        follows = (
-            f"{chunks} chunks, interleaved" if able else "not with these microbatches, layers or memory: 1F1B"
-        )
-        self.ask(
-            f"virtual stages from PP{VIRTUAL_FROM} on? PP{plan.pp}",
+            MEGATRON,
+            f"long sequences? {self.job.sequence} tokens",
             follows,
-            pp=plan.pp,
-            chunks=chunks if able else 1,
+            sequence=self.job.sequence,
+            cp=cp,
         )
-        return folded if able else plan
+        return cp
 
-    def filled(self, plan: Plan) -> Plan:
-        """The largest microbatch that fits; where none does, recomputation."""
-        share = max(1, self.job.global_batch // plan.dp)
-        for recompute in ("none", "selective", "full"):
-            some = [replace(plan, micro_batch=size, recompute=recompute) for size in divisors(share)]
-            if able := [one for one in some if self.holds(one)]:
-                again = "" if recompute == "none" else f", with {recompute} recomputation"
-                self.ask(
-                    "largest microbatch that fits?",
-                    f"{able[-1].micro_batch}{again}",
-                    micro_batch=able[-1].micro_batch,
-                )
-                return able[-1]
-        self.ask("largest microbatch that fits?", "none", micro_batch=0)
-        return plan
+    def experts_in_node(self, plan: Plan) -> int:
+        """As much EP as the node has room for beside TP, and as divides experts and DP."""
+        if not self.job.shape.experts:
+            return 1
+        common = gcd(self.job.shape.experts.experts, plan.dp)
+        return max(ep for ep in divisors(common) if ep * plan.tp <= self.node or ep == 1)
 
     def holds(self, plan: Plan) -> bool:
         return not any(violations(self.job, plan)) and fits(self.job, plan)
 
 
-def distance(number: int, low: int, high: int) -> int:
-    return max(low - number, number - high, 0)
+def again(recompute: str) -> str:
+    return "" if recompute == "none" else f", with {recompute} recomputation"
