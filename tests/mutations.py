@@ -117,6 +117,7 @@ ROOMS = {
         [
             "tests/planner/test_overlap.py",
             "tests/planner/test_step.py",
+            "tests/ladder/test_rung3_framework.py",
             "tests/ladder/test_rung3_scale.py",
         ],
     ),

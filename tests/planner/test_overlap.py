@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, slowest
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
-from ndparallel.planner.step.streams import MemoryLedger, StreamClock
+from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
 from ndparallel.planner.step.tail import reduce_in_slack
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -233,12 +234,31 @@ def test_memory_that_holds_a_byte_has_a_peak():
     assert (memory.peak, memory.total) == ({"buffers": 1}, 0)
 
 
-def test_of_equal_peaks_the_first_is_kept():
-    memory = MemoryLedger()
+@pytest.mark.parametrize(("ledger", "one"), [(MemoryLedger, 1), (MemoryLedgers, np.ones(2))])
+def test_of_equal_peaks_the_first_is_kept(ledger, one):
+    memory = ledger()
     for kind in ("activations", "buffers"):
-        memory.hold(kind, 1)
-        memory.hold(kind, -1)
-    assert memory.fullest == {"activations": 1}
+        memory.hold(kind, one)
+        memory.hold(kind, -one)
+    assert memory.fullest.get("buffers", 0) == 0 and memory.fullest["activations"] == 1
+
+
+def test_in_a_pipeline_weights_beside_the_next_forward_pass_cost_less_than_at_the_end():
+    stack, plan = find_stack("megatron-core"), Plan(pp=4, dp=16, zero=1)
+    beside, behind = (
+        time_step(
+            TrainingJob(
+                find_model("llama-3-8b"),
+                find_hardware("h100"),
+                replace(stack, gathers_first=first),
+                4096,
+                256,
+            ),
+            plan,
+        ).seconds
+        for first in (True, False)
+    )
+    assert beside < behind
 
 
 def test_of_two_collectives_that_end_together_the_first_is_what_compute_lost_to():

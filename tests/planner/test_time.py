@@ -162,6 +162,16 @@ def test_a_group_of_one_costs_nothing():
     )
 
 
+def test_nothing_to_send_costs_nothing():
+    assert collective_seconds("all_gather", 0, group(8)) == 0
+
+
+def test_across_nodes_an_all_to_all_sends_to_all_but_its_own_nodes_ranks_over_one_rail():
+    assert collective_seconds("all_to_all", 32e9, group(32)) == pytest.approx(
+        START_SECONDS + 10e-6 + 24e9 / 40e9
+    )
+
+
 def test_a_token_with_many_choices_meets_all_nodes_and_with_one_a_share_of_them():
     assert distinct_nodes(4, 1) == pytest.approx(3 / 4)
     assert distinct_nodes(4, 1000) == pytest.approx(3)
@@ -184,6 +194,7 @@ def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():
     groups = Groups(Plan(tp=2, cp=3, dp=4, pp=2, zero=3, shards=6), job())
     assert (groups.pp.stride, groups.pp.ranks) == (2 * 3 * 4, 2)
     assert (groups.replicas.stride, groups.replicas.ranks) == (2 * 6, 2)
+    assert Groups(Plan(tp=2, cp=3, dp=4, ep=2), job()).experts_dp.ranks == 2 * 3 * 4 / 2
     whole = Groups(Plan(tp=2, cp=3, dp=4), job())
     assert (whole.shards.ranks, whole.dp.ranks, whole.replicas.ranks) == (3 * 4, 3 * 4, 1)
 
