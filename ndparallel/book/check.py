@@ -18,7 +18,7 @@ Idea   A ```console block shows a command after "$ " and what it prints. A comme
        number with a unit that no line explains is a mistake. Code is quoted as quotes.py says.
 Run    python -m ndparallel.book           says what is stale, and exits with 1
        python -m ndparallel.book --write   makes it new
-       [FILE ...]                          checks these, and not README.md and docs/*.md
+       [FILE ...]                          checks these, and not README.md, docs/*.md and the pictures
 Limit  Commands are gpu.py, the lessons and `ndparallel ...`, each run once, in this process, on the engine
        inline where it is installed (which prints what processes print); of the shell only `| head -N` and `|
        tail -N` are understood. Losses may differ in the third digit between machines; a number of the form
@@ -40,6 +40,9 @@ from pathlib import Path
 from typing import Any
 
 from ndparallel.base.errors import UserError, guarded
+from ndparallel.base.files import write_atomically
+from ndparallel.base.words import count
+from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of
 from ndparallel.book.quotes import CODE, new_code
 from ndparallel.lessons.registry import LESSONS, ROOT
 from ndparallel.results.printing import counted, progress
@@ -211,23 +214,38 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args(argv)
-    return guarded(lambda: check(arguments.files or documents(), arguments.write))
+    pictures = [] if arguments.files else [*PICTURES]
+    return guarded(lambda: check(arguments.files or documents(), pictures, arguments.write))
 
 
-def check(paths: list[Path], write: bool) -> int:
-    """Check every document, and return 1 if anything is wrong."""
+def check(paths: list[Path], pictures: list[str], write: bool) -> int:
+    """Check every document and these pictures, and return 1 if anything is wrong."""
     with progress() as announce:
         wrong = sum([mistakes(path, write) for path in counted(paths, announce, attrgetter("name"))])
+        wrong += sum([is_wrong(name, write) for name in counted(pictures, announce, str)])
     if not wrong:
-        print(summary("".join(path.read_text("utf-8") for path in paths)))
+        print(summary("".join(path.read_text("utf-8") for path in paths), len(pictures)))
     return int(wrong > 0)
 
 
-def summary(text: str) -> str:
+def is_wrong(name: str, write: bool) -> bool:
+    """Say whether a picture is not what its runs would draw now; with `write`, draw it anew."""
+    svg, path = PICTURES[name].draw(ENGINE), path_of(name, FOLDER)
+    if not is_stale(name, svg, FOLDER):
+        return False
+    print(f"{path} is {'drawn anew: look at it' if write else 'stale'}")
+    if write:
+        write_atomically(path, svg)
+    return not write
+
+
+def summary(text: str, pictures: int = 0) -> str:
     """Say how much was compared."""
     outputs, quoted = len(CONSOLE.findall(text)), len(CODE.findall(text))
     numbers = sum(len(lines_of(block)) for block in NUMBERS.finditer(text))
-    return f"{outputs} outputs, {numbers} numbers and {quoted} quotations of code compared: all equal."
+    counts = [count(outputs, "output"), count(numbers, "number"), f"{count(quoted, 'quotation')} of code"]
+    counts += [count(pictures, "picture")] if pictures else []
+    return f"{', '.join(counts)} compared: all equal."
 
 
 def mistakes(path: Path, write: bool) -> int:

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.book.check import documents, main, renewed, run, unexplained, written_like
+from ndparallel.book.check import check, documents, main, renewed, run, unexplained, written_like
+from ndparallel.book.pictures import Picture
 from ndparallel.book.quotes import quote
 
 PARAGRAPH = """
@@ -170,7 +171,7 @@ def test_write_renews_a_file_and_a_second_run_finds_nothing(tmp_path, capsys):
     assert main([str(path), "--write"]) == 0 and "32.0 s" in path.read_text()
     capsys.readouterr()
     assert main([str(path)]) == 0
-    assert capsys.readouterr().out.startswith("1 outputs, 0 numbers and 0 quotations of code compared")
+    assert capsys.readouterr().out.startswith("1 output, 0 numbers, 0 quotations of code compared")
 
 
 def test_a_command_that_prints_no_json_is_told_with_what_it_prints():
@@ -203,3 +204,18 @@ def test_code_that_has_changed_is_renewed():
 def test_code_that_is_not_there_is_one_sentence():
     with pytest.raises(UserError, match="gpu.py defines no 'GPU.nope' that could be quoted"):
         quote("gpu.py", "GPU.nope")
+
+
+def test_the_book_compares_its_pictures_and_with_write_draws_those_that_are_stale(
+    monkeypatch, tmp_path, capsys
+):
+    def drawn(engine: str) -> str:
+        return "<svg>a ring</svg>"
+
+    monkeypatch.setattr("ndparallel.book.check.PICTURES", {"ring": Picture("a ring", drawn)})
+    monkeypatch.setattr("ndparallel.book.check.FOLDER", tmp_path)
+    assert check([], ["ring"], write=False) == 1
+    assert "ring.svg is stale" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    assert check([], ["ring"], write=True) == 0 and (tmp_path / "ring.svg").read_text() == drawn("")
+    assert check([], ["ring"], write=False) == 0
+    assert "1 picture compared: all equal." in capsys.readouterr().out
