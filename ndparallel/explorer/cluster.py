@@ -16,7 +16,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, stops, words
+from ndparallel.explorer.setup import Knob, checked, command, remedies, stops, words
 from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.launch_flags.frameworks import FRAMEWORKS
 from ndparallel.model.costs import RECOMPUTE
@@ -213,7 +213,7 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
         "knobs": list(stops(asked.knobs, asked.setup, asked.refusal)),
     }
     if reason := asked.refusal(asked.setup):
-        return head | {"reason": reason}
+        return head | {"reason": reason, "remedies": list(remedies(KNOBS, asked.setup, asked.refusal))}
     job, plan = asked.job_and_plan(asked.setup)
     found = predict(job, plan)
     return head | {

@@ -16,7 +16,7 @@ from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
 from ndparallel.engines.task import RankResult
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, stops, words
+from ndparallel.explorer.setup import Knob, checked, command, remedies, stops, words
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import parser_of, run_entries
 from ndparallel.lessons.options import disturbed_hardware_from, job_from
@@ -110,7 +110,9 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
         "knobs": list(stops(KNOBS, setup, refusal)),
     }
     reason = refusal(setup)
-    return head | ({"reason": reason} if reason else of_run(setup))
+    if reason:
+        return head | {"reason": reason, "remedies": list(remedies(KNOBS, setup, refusal))}
+    return head | of_run(setup)
 
 
 # ---------------------------------------------------------------------------------------------- what is shown

@@ -97,6 +97,18 @@ def stops(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Any) -> Iter
         yield {**knob.as_dict(), "value": setup[knob.name], "stops": found}
 
 
+def remedies(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Any) -> Iterator[dict[str, Any]]:
+    """Yield what else could be moved, one knob alone, so that a set-up can be: to the nearest stop."""
+    for knob in knobs:
+        if knob.kind != "stops":
+            continue
+        here = knob.stops.index(setup[knob.name]) if setup[knob.name] in knob.stops else 0
+        nearest = sorted(knob.stops, key=lambda stop: abs(knob.stops.index(stop) - here))
+        legal = (stop for stop in nearest if not refusal({**setup, knob.name: stop}))
+        if (stop := next(legal, None)) is not None:
+            yield {"name": knob.name, "value": stop}
+
+
 def with_value(knob: Knob, value: Any) -> list[Any]:
     """Return a knob's stops, and in its place among them a number that was set beside them."""
     if not knob.stops or value in knob.stops:

@@ -13,7 +13,7 @@ async function showCluster(screen, setup) {
   showCommand(answer.command);
   if (answer.found) found[answer.found.command] = answer.found;
   if (search && search.command !== answer.search) endSearch();
-  const right = answer.row ? element("section", { "aria-label": "one training step" }, prediction(answer)) : element("p", { class: "reason" }, answer.reason);
+  const right = answer.row ? element("section", { "aria-label": "one training step" }, prediction(answer)) : reasonWhy("cluster", setup, answer);
   keepFocus(() => screen.replaceChildren(element("div", { class: "columns" },
     controls("cluster", answer.knobs, setup, answer, SAVED ? null : drop(setup)),
     element("section", {}, right, element("section", { id: "plans", "aria-label": "the search" }), answer.row ? launchScripts(answer) : null))));

@@ -11,7 +11,7 @@ async function showCut(screen, setup) {
   showCommand(answer.command);
   const right = answer.row
     ? element("section", { "aria-label": "one training step" }, numbers("cut", answer, CELLS), boards(answer), answer.remarks.map((words) => element("p", {}, words)), traffic(answer))
-    : element("section", {}, element("p", { class: "reason" }, answer.reason));
+    : element("section", {}, reasonWhy("cut", setup, answer));
   keepFocus(() => screen.replaceChildren(element("div", { class: "columns" }, controls("cut", answer.knobs, setup, answer), right)));
 }
 

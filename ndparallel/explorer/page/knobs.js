@@ -16,7 +16,7 @@ function control(screen, knob, setup, answer) {
   const free = Boolean(answer.reason); // where nothing is shown anyway, one may pass through what cannot be
   const set = (value) => {
     const { reason } = knob.stops.find((each) => String(each.value) === String(value));
-    return reason && !free ? say(`${knob.name} ${value}: ${reason}`) : go_to(value);
+    return reason && !free ? offer(screen, knob, setup, value, reason) : go_to(value);
   };
   const id = `knob-${knob.name}`;
   const what = element("span", { class: "what", id: `${id}-what` }, `${knob.name.replaceAll("_", " ")}: ${knob.what}`);
@@ -32,6 +32,25 @@ function control(screen, knob, setup, answer) {
       onfocus: () => stop.reason && say(`${knob.name} ${stop.value}: ${stop.reason}`), onchange: (event) => set(event.target.value) }),
     element("span", {}, String(stop.value))));
   return element("div", { class: "knob", role: "radiogroup", "aria-labelledby": `${id}-what` }, what, element("div", { class: "stops" }, stops));
+}
+
+// Say why a stop cannot be, and what else would have to be moved for it.
+async function offer(screen, knob, setup, value, reason) {
+  const wanted = { ...setup, [knob.name]: value }, words = `${knob.name} ${value}: ${reason}`;
+  await show(); // where it stands is what is set
+  say(words);
+  const { config, ...knobs } = wanted;
+  const answer = await ask(screen, { ...typed(knobs), ...(config ? { config } : {}) }, false);
+  if (answer?.remedies) sayMore(words, remedyButtons(screen, wanted, answer.remedies.filter(({ name }) => name !== knob.name)));
+}
+
+function remedyButtons(screen, setup, remedies) {
+  return remedies.slice(0, 4).map(({ name, value }) => element("button", { type: "button", class: "save", id: `remedy-${name}`, onclick: () => go(screen, { ...setup, [name]: value }) }, `with ${name.replaceAll("_", " ")} ${value}`));
+}
+
+// Why nothing is shown, and the ways out.
+function reasonWhy(screen, setup, answer) {
+  return element("div", { class: "reason" }, element("p", {}, answer.reason), element("p", {}, remedyButtons(screen, setup, answer.remedies || [])));
 }
 
 // Keep this set-up beside the next ones.
@@ -65,7 +84,7 @@ function stepBars(screen, answer) {
     const segments = each.parts.map((part) => {
       const w = part.seconds * scale, here = x;
       x += w;
-      return svg("g", {}, svg("rect", { x: here, y: at * 46 + 4, width: w, height: 26, fill: colour(colourOf(part.name)), stroke: "var(--ground)" }, title(`${part.name}: ${part.text}`)),
+      return svg("g", {}, svg("rect", { x: here, y: at * 46 + 4, width: w, height: 26, fill: colour(colourOf(part.name)), stroke: colourOf(part.name) === "idle" ? "var(--grid)" : "var(--ground)" }, title(`${part.name}: ${part.text}`)),
         w > 9 * part.name.length ? svg("text", { x: here + 5, y: at * 46 + 21, style: null, fill: inkOn(colourOf(part.name)) }, part.name) : null);
     });
     return svg("g", {}, svg("text", { x: 0, y: at * 46 + 21 }, name), segments);

@@ -51,6 +51,11 @@ function fail(screen, words) {
   screen.replaceChildren(element("p", { class: "reason" }, words), element("a", { href: `#${read().screen}` }, "begin again"));
 }
 
+// What is said, with what can be done about it.
+function sayMore(words, buttons) {
+  if (document.getElementById("said").textContent === words) document.getElementById("said").append(...buttons.flatMap((each) => [" ", each]));
+}
+
 function say(words) {
   document.getElementById("said").textContent = words || "";
 }
