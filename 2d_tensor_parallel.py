@@ -9,11 +9,13 @@ Idea    Cut the first matrix of a pair by columns and the second by rows. Each G
                         reduce-scatter and an all-gather
             regather    keeps only the shard of what was gathered, and gathers it again in the backward pass
                         (Megatron's way)
+            overlapped  sum the gradient of an input while the weight's gradient is multiplied (what
+                        CUDA_DEVICE_MAX_CONNECTIONS=1 is set for in Megatron's scripts)
             chunks      sum one part of a result while the next is still multiplied
 Cost    4 all-reduces of batch * sequence * hidden for every layer, two forward, two backward: 2 (t-1)/t of
         their bytes each.
-Limit   The sums stand between one matmul and the next, layer after layer: the link must be as fast as those
-        inside a node.
+Limit   A forward sum stands between one matmul and the next, a backward one beside one matmul: the link must
+        be as fast as those inside a node.
 
 Glossary
     t, tp           GPUs that share every matrix: the tensor-parallel group
@@ -27,6 +29,7 @@ Run     python 2d_tensor_parallel.py          and with --sweep, --chunks 4, --gp
 """
 
 import sys
+from collections.abc import Callable
 
 from collectives import Array, Group, all_reduce
 from gpu import GPU
@@ -46,8 +49,8 @@ def f(gpu: GPU, x: Array, tp: Group) -> Array:
     return x
 
 
-def f_backward(gpu: GPU, dx: Array, tp: Group) -> Array:
-    return all_reduce(gpu, dx, tp)
+def f_backward(gpu: GPU, dx: Array, tp: Group, async_op: bool = False):
+    return all_reduce(gpu, dx, tp, async_op=async_op)
 
 
 def g(gpu: GPU, y: Array, tp: Group) -> Array:
@@ -68,6 +71,13 @@ def column_parallel_backward(mlp: TwoLayers, dz: Array, tp: Group) -> Array:
     return f_backward(mlp.gpu, mlp.matmul("backward first", dz, mlp.a.weight.T), tp)
 
 
+def column_parallel_backward_overlapped(mlp: TwoLayers, dz: Array, tp: Group) -> Array:
+    """The layer below waits for the sum of dx; the gradient of A does not, so the sum travels beside it."""
+    dx = f_backward(mlp.gpu, mlp.matmul("backward first", dz, mlp.a.weight.T), tp, async_op=True)
+    mlp.a.gradient += mlp.matmul("backward first weight", mlp.x.T, dz)
+    return dx.wait()
+
+
 def row_parallel(mlp: TwoLayers, h: Array, tp: Group) -> Array:
     """y = g(h B): from this rank's columns of h, a part of every number of y; g sums the parts."""
     return g(mlp.gpu, mlp.matmul("forward second", h, mlp.b.weight), tp)
@@ -82,6 +92,15 @@ def row_parallel_backward(mlp: TwoLayers, dy: Array, h: Array, tp: Group) -> Arr
 def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
     """y = relu(x A) B with A column parallel and B row parallel: relu needs no neighbour, and one sum ends
     each pass."""
+    return pair(gpu, job, column_parallel_backward)
+
+
+def sum_beside_weights(gpu: GPU, job: Job) -> Outcome:
+    """The same; the backward sum travels while the gradient of A is multiplied. The forward one cannot."""
+    return pair(gpu, job, column_parallel_backward_overlapped)
+
+
+def pair(gpu: GPU, job: Job, backward: Callable[[TwoLayers, Array, Group], Array]) -> Outcome:
     tp = job.mesh.group("tp", gpu.rank)
     mine = part(job.model.ffn, tp.size, tp.index(gpu.rank))
     mlp = TwoLayers(gpu, job).hold_a(columns=mine).hold_b(rows=mine)
@@ -92,7 +111,7 @@ def columns_then_rows(gpu: GPU, job: Job) -> Outcome:
         dy = mlp.loss_gradient(y)
         dh = row_parallel_backward(mlp, dy, h, tp)
         dz = mlp.relu_backward(dh, z)
-        column_parallel_backward(mlp, dz, tp)  # for the layer below
+        backward(mlp, dz, tp)  # for the layer below
     return mlp.outcome
 
 
@@ -143,10 +162,18 @@ def mesh_over_nodes(gpus: int) -> Mesh:
 
 STRATEGIES = [
     Strategy("MLP, columns then rows", columns_then_rows, mesh, reference=columns_then_rows),
+    Strategy("MLP, sum beside weights", sum_beside_weights, mesh, reference=columns_then_rows),
     Strategy("MLP, columns twice", columns_then_columns, mesh, reference=columns_then_rows),
     Strategy("TP", tensor_parallel, mesh, {"chunks": 1}),
     Strategy("TP + SP", tensor_parallel, mesh, {"chunks": 1, "sequence_parallel": "sp"}),
     Strategy("TP + SP regather", tensor_parallel, mesh, {"chunks": 1, "sequence_parallel": "sp-regather"}),
+    Strategy("TP overlapped", tensor_parallel, mesh, {"chunks": 1, "tp_overlap": "backward"}),
+    Strategy(
+        "TP + SP overlapped",
+        tensor_parallel,
+        mesh,
+        {"chunks": 1, "tp_overlap": "backward", "sequence_parallel": "sp-regather"},
+    ),
     Strategy("TP in chunks", tensor_parallel, mesh),
     Strategy("TP across nodes", tensor_parallel, mesh, {"chunks": 1}, {"gpus_per_node": 1}),
     Strategy("TP x FSDP", tensor_parallel_fsdp, mesh_over_nodes, {"chunks": 1}),

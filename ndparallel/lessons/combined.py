@@ -26,7 +26,15 @@ from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
 COLUMNS = ("step_seconds", "speedup", "waiting share", "bubble share", "sent_bytes", "memory_bytes")
-OF_THE_JOB = ("zero", "schedule", "microbatches", "stage_chunks", "recompute", "sequence_parallel")
+OF_THE_JOB = (
+    "zero",
+    "schedule",
+    "microbatches",
+    "stage_chunks",
+    "recompute",
+    "sequence_parallel",
+    "tp_overlap",
+)
 SHARED_BY = {"tp": "matrices", "pp": "layers", "dp": "the batch", "ep": "experts", "cp": "sequences"}
 
 # --------------------------------------------------------------------------------------- strategies on a grid

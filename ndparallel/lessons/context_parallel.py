@@ -61,7 +61,7 @@ def about_nodes(run: Run) -> Iterator[str]:
 
 def against_tp(lesson: Lesson, runner: Runner, job: Job) -> Sweep:
     """Share one sequence of more and more tokens among 4 GPUs, by CP and by TP, inside a node and across."""
-    strategies = {"CP": lesson.strategy("CP"), "TP": load(full_name("2d")).strategy("TP")}
+    strategies = {"CP": lesson.strategy("CP"), "TP": load(full_name("2d")).strategy("TP overlapped")}
     with runner.with_hardware(gpus_per_node=1) as across:
         rows = [
             side_by_side(linked, strategies, of_length(job, sequence), links=links, sequence=sequence)

@@ -10,19 +10,32 @@ from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
 TWO_LAYERS = ("MLP, columns then rows", "MLP, columns twice")
+OVERLAP = ("TP", "TP overlapped")
 SEQUENCE = ("TP + SP", "TP + SP regather")
 COLUMNS = ("step_seconds", "speedup", "compute_seconds", "exposed_communication_seconds")
 
 
 def notice(run: Run) -> Sequence[str]:
     """Say what the cut costs: the right one and the wrong one, inside a node and across."""
-    return [*about_the_cut(run), *about_nodes(run), *about_sequence_parallelism(run)]
+    return [
+        *about_the_cut(run),
+        *about_overlap(run),
+        *about_nodes(run),
+        *about_sequence_parallelism(run),
+    ]
 
 
 def about_the_cut(run: Run) -> Iterator[str]:
     right, wrong = (run[name].exposed_communication_seconds if name in run else None for name in TWO_LAYERS)
     if right and wrong:
         yield f"Cut the wrong way, the two-layer MLP waits {wrong / right:.1f}x as long for its neighbours."
+
+
+def about_overlap(run: Run) -> Iterator[str]:
+    waits = [run[name].exposed_communication_seconds for name in OVERLAP if name in run]
+    if len(waits) == 2 and waits[0]:
+        hidden = 1 - waits[1] / waits[0]
+        yield f"Backward sums that travel beside weight gradients hide {hidden:.0%} of what TP waits for."
 
 
 def about_nodes(run: Run) -> Iterator[str]:
@@ -45,8 +58,10 @@ def about_sequence_parallelism(run: Run) -> Iterator[str]:
         )
         longer = run["TP + SP"].step_seconds / run["TP"].step_seconds - 1
         time = f"{longer:.1%} more" if longer > 0 else "no more"
-        yield f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time."
-        yield f"Where it gathers again in the backward pass, it keeps {again:.0%}."
+        yield (
+            f"Sequence parallelism keeps {kept:.0%} of TP's activations in {time} time, and {again:.0%} if "
+            "it gathers again."
+        )
 
 
 def degree(lesson: Lesson, runner: Runner, job: Job) -> Sweep:

@@ -21,6 +21,7 @@ from weakref import proxy
 
 import numpy as np
 
+from gpu import Handle
 from ndparallel.model import functional
 from ndparallel.model.attention import attention_core
 from ndparallel.model.units import Context, Saved, Unit, rows
@@ -97,6 +98,8 @@ class SubLayer:
     ) -> np.ndarray:
         """Return the input's gradient; add up the weight's now, or keep what that takes until somebody asks
         for it."""
+        if collective and self.tp.overlaps and not self.block.defers:
+            return self.overlapped_backward(name, dy, saved)
         w = self.block.w[name]
         dx = self.linear_over_tp(name, dy, w.T, collective) if collective else self.linear(name, dy, w.T)
         if self.block.defers:
@@ -105,10 +108,26 @@ class SubLayer:
             self.linear_weight(name, dy, saved)
         return dx
 
-    def linear_weight(self, name: str, dy: np.ndarray, saved: Saved) -> None:
+    def overlapped_backward(self, name: str, dy: np.ndarray, saved: Saved) -> np.ndarray:
+        """The same for a column-parallel matmul: the sum of the input's gradient travels beside the weight's
+        gradient; an input that is gathered again travels beside the input's gradient."""
+        gathering = self.gather_input(name, saved)
+        dx = self.linear(name, dy, self.block.w[name].T)
+        summing = self.tp.start_column_input_backward(dx)
+        self.add_weight(name, dy, gathering.wait())
+        return summing.wait()
+
+    def gather_input(self, name: str, saved: Saved) -> Handle:
+        """Start to make a matmul's saved input whole, where only a shard was kept."""
         x = saved.take(self.linears[name])
         if self.tp.regathers and self.linears[name] == "normed":
-            x = self.tp.gather(x)
+            return self.tp.gather(x, async_op=True)
+        return Handle(self.gpu, name, 0, 0, lambda: x)  # which is here
+
+    def linear_weight(self, name: str, dy: np.ndarray, saved: Saved) -> None:
+        self.add_weight(name, dy, self.gather_input(name, saved).wait())
+
+    def add_weight(self, name: str, dy: np.ndarray, x: np.ndarray) -> None:
         self.block.g[name] += self.block.matmul(f"{name} weight", rows(dy).T, rows(x))
 
     def backward_weight(self, microbatch: int) -> None:

@@ -11,6 +11,7 @@ Limit  Under sequence parallelism tp must divide the sequence.
 Glossary
     column_input   before a column-parallel matmul: f of the paper (g with sequence parallelism)
     row_output     after a row-parallel matmul: f's conjugate
+    overlap    "backward": the sum of an input's gradient travels beside the weight's gradient
     chunks     parts of an activation; one is all-reduced while the next is still multiplied
     shared     a parameter that several tp ranks hold, each with a part of its gradient: norms under sequence
                parallelism, KV heads where there are fewer of them than ranks
@@ -23,10 +24,11 @@ from functools import cached_property
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
-from gpu import GPU
+from gpu import GPU, Handle
 from ndparallel.parallel.slices import Parameter, part
 
 SEQUENCE_PARALLEL = ("none", "sp", "sp-regather")
+TP_OVERLAP = ("none", "backward")
 
 
 @dataclass
@@ -38,6 +40,7 @@ class TensorParallel:
     group: Group
     sequence_parallel: str = "none"
     chunks: int = 1
+    overlap: str = "none"
 
     @cached_property
     def size(self) -> int:
@@ -55,11 +58,18 @@ class TensorParallel:
     def regathers(self) -> bool:
         return self.sequence_parallel == "sp-regather" and self.size > 1
 
+    @cached_property
+    def overlaps(self) -> bool:
+        return self.overlap == "backward" and self.size > 1
+
     def column_input(self, x: np.ndarray) -> np.ndarray:
         return self.gather(x) if self.shards else x
 
     def column_input_backward(self, dx: np.ndarray) -> np.ndarray:
         return self.scatter(dx) if self.shards else self.reduce(dx)
+
+    def start_column_input_backward(self, dx: np.ndarray) -> Handle:
+        return self.scatter(dx, async_op=True) if self.shards else self.reduce(dx, async_op=True)
 
     def row_output(self, y: np.ndarray) -> np.ndarray:
         return self.scatter(y) if self.shards else self.reduce(y)
@@ -70,15 +80,15 @@ class TensorParallel:
     def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False):
         return all_reduce(self.gpu, contiguous(x), self.group, op, async_op=async_op) if self.size > 1 else x
 
-    def gather(self, x: np.ndarray) -> np.ndarray:
+    def gather(self, x: np.ndarray, async_op: bool = False):
         """Put the shards of the sequence together."""
         whole = np.empty_like(x, order="C", shape=(x.shape[0] * self.size, *x.shape[1:]))
-        return all_gather(self.gpu, whole, x, self.group)
+        return all_gather(self.gpu, whole, x, self.group, async_op=async_op)
 
-    def scatter(self, x: np.ndarray) -> np.ndarray:
+    def scatter(self, x: np.ndarray, async_op: bool = False):
         """Sum over the ranks and keep this rank's shard of the sequence."""
         shard = np.empty_like(x, order="C", shape=(x.shape[0] // self.size, *x.shape[1:]))
-        return reduce_scatter(self.gpu, shard, x, self.group)
+        return reduce_scatter(self.gpu, shard, x, self.group, async_op=async_op)
 
     def share(self, x: np.ndarray) -> np.ndarray:
         """Return this rank's part of the sequence; under sequence parallelism an activation is that part

@@ -18,6 +18,7 @@ from ndparallel.parallel.divisibility import (
     tensor_rules,
 )
 from ndparallel.parallel.mesh import Mesh
+from ndparallel.parallel.tensor import TP_OVERLAP
 from ndparallel.training.pipeline_stages import schedule_of
 
 MODEL_SIZES = {
@@ -54,6 +55,7 @@ class Job:
     recompute: str = "none"
     sequence_parallel: str = "none"
     chunks: int = 1
+    tp_overlap: str = "none"  # or backward: sums of gradients travel beside the weights' gradients
     context_parallel: str = "ring"
     schedule: str = "1f1b"
     stage_chunks: int | None = None
@@ -150,6 +152,12 @@ def check_tensor_parallel(job: Job) -> None:
     if broken:
         legal = [degree for degree in range(1, model.heads + 1) if all(rule.holds(degree) for rule in rules)]
         raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
+    if job.tp_overlap not in TP_OVERLAP:
+        raise unknown("tp_overlap", job.tp_overlap, TP_OVERLAP)
+    if job.chunks > 1 and tp > 1 and job.tp_overlap != "none":
+        raise UserError(
+            "chunks hide the sums behind the very matmuls: choose chunks=1 with tp_overlap backward."
+        )
     if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
         raise UserError(
             "chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence "

@@ -41,7 +41,8 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
     }
     software["gradient_bytes"] = 2 if lesson.grad_reduce_in_bf16 else 4
     software["clips"] = lesson.clip_grad_norm is not None
-    told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype, "tp_chunks": lesson.chunks} | software
+    told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype} | software
+    told |= {"tp_chunks": lesson.chunks, "tp_overlap": lesson.tp_overlap}
     stack = replace(STACK, **told)
     some = (
         Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn)
@@ -123,10 +124,18 @@ def test_data_parallelism_that_recomputes(name, recompute):
     assert_equal("1d_data_parallel", name, changes={"recompute": recompute, "microbatches": 2}, **ONE_D[name])
 
 
-@pytest.mark.parametrize("name", ["TP", "TP + SP", "TP + SP regather"])
+TENSOR = ["TP", "TP + SP", "TP + SP regather", "TP overlapped", "TP + SP overlapped"]
+
+
+@pytest.mark.parametrize("name", TENSOR)
 @pytest.mark.parametrize(("gpus", "hardware"), [(2, ROOMY), (4, ROOMY), (8, ROOMY), (4, NO_NODES)])
 def test_tensor_parallelism_inside_nodes_and_across(name, gpus, hardware):
     assert_equal("2d_tensor_parallel", name, gpus, hardware, **WHOLE)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_sums_beside_weights_in_a_model_that_recomputes(recompute):
+    assert_equal("2d_tensor_parallel", "TP + SP overlapped", changes={"recompute": recompute}, **WHOLE)
 
 
 def test_tensor_parallelism_in_chunks():
@@ -226,6 +235,12 @@ def test_a_grid_with_every_schedule(schedule):
 
 def chunks_of(schedule: str) -> int | None:
     return None if RECIPES[schedule].chunks == 1 else 2
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_a_grid_whose_sums_travel_beside_weights(schedule):
+    """A backward pass whose halves are apart has no weights' gradients for them to travel beside."""
+    assert_grid(Mesh(tp=2, pp=2, dp=2), schedule=schedule, tp_overlap="backward")
 
 
 @pytest.mark.parametrize("context_parallel", ["ring", "all-gather"])
@@ -341,7 +356,7 @@ def test_bfloat16_weights_travel_in_two_bytes_and_gradients_in_four(name, microb
     assert_equal("1d_data_parallel", name, changes=BF16 | {"microbatches": microbatches}, **ONE_D[name])
 
 
-@pytest.mark.parametrize("name", ["TP", "TP + SP", "TP + SP regather"])
+@pytest.mark.parametrize("name", TENSOR)
 def test_bfloat16_activations_travel_in_two_bytes(name):
     assert_equal("2d_tensor_parallel", name, changes=BF16, **WHOLE)
 

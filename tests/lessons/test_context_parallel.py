@@ -108,7 +108,7 @@ def against_tp() -> list[dict]:
         return lesson.sweep("sequence", runner, JOB).rows
 
 
-@pytest.mark.parametrize(("links", "first"), [("inside", 64), ("across", 128)])
+@pytest.mark.parametrize(("links", "first"), [("inside", 128), ("across", 128)])
 def test_cp_beats_tp_from_some_length_on_and_needs_more_memory_only_for_short_sequences(
     against_tp, links, first
 ):

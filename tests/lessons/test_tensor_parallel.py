@@ -101,6 +101,23 @@ def test_tp_divides_the_weights_and_sequence_parallelism_the_activations_too():
     assert peaks["TP"]["weights"] < 0.27 * reference(Job()).peak_bytes["weights"]
 
 
+def test_backward_sums_beside_weights_leave_the_forward_ones_and_the_ends_to_wait_for():
+    """Of four all-reduces a layer two hide, where a weight's gradient takes longer than a sum; those of
+    embedding and head do not."""
+    waits = {
+        name: measured(LESSON, name, Job(), 4).exposed_communication_seconds
+        for name in ("TP", "TP overlapped", "TP + SP regather", "TP + SP overlapped")
+    }
+    job = Job()
+    activation = job.batch * job.model.sequence * job.model.hidden * 4
+    link = POCKET.inside
+    one = 2 * 3 * (link.latency_seconds + activation / 4 / link.bandwidth_bytes_per_second)
+    assert waits["TP"] - waits["TP overlapped"] == pytest.approx(2 * job.model.layers * one, rel=1e-9)
+    gather_and_scatter = one  # half an all-reduce each
+    hidden = waits["TP + SP regather"] - waits["TP + SP overlapped"]
+    assert hidden == pytest.approx(2 * job.model.layers * gather_and_scatter, rel=1e-9)
+
+
 def test_more_chunks_are_eaten_by_overhead():
     """With kernels that cost a thousandth of a second, 16 chunks are slower than 2."""
     slow = replace(POCKET, kernel_overhead_seconds=1e-3)
@@ -119,6 +136,8 @@ def test_more_chunks_are_eaten_by_overhead():
             "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8.",
         ),
         ({"mesh": Mesh(tp=2), "chunks": 2, "sequence_parallel": "sp"}, "chunks overlap the all-reduces"),
+        ({"mesh": Mesh(tp=2), "chunks": 2, "tp_overlap": "backward"}, "chunks hide the sums"),
+        ({"tp_overlap": "all"}, "tp_overlap"),
         ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
         ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
         ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),

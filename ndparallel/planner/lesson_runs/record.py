@@ -157,8 +157,8 @@ class RecordedTensorParallel(TensorParallel):
     """Tensor parallelism that numbers the chunks under way."""
 
     def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False) -> Any:
-        if not async_op:
-            return super().reduce(x, op)
+        if not async_op or self.overlaps:
+            return super().reduce(x, op, async_op)
         recorder = cast(Recorder, self.gpu)
         number = sum(each.name.startswith("tp chunk") for each in recorder.under_way.values())
         return recorder.start_now(CollectiveOp(f"tp chunk {number}", "all_reduce", "tp", x.nbytes), x)
@@ -260,6 +260,7 @@ class LessonRank:
     dtype: str = "float32"
     recompute: str = "none"
     chunks: int = 1
+    tp_overlap: str = "none"
     rows: float = 0.0
     tp_index: int = 0
 
@@ -319,7 +320,8 @@ def record(rank: LessonRank, kind: str, deferred: bool, rows: Rows) -> dict[str,
 def make_unit(rank: LessonRank, kind: str, rows: Rows) -> Unit:
     mesh = replace(rank.mesh, pp=1)
     gpu = Recorder(mesh.rank(tp=rank.tp_index))
-    tp = RecordedTensorParallel(gpu, mesh.group("tp", gpu.rank), rank.sequence_parallel, rank.chunks)
+    group, settings = mesh.group("tp", gpu.rank), (rank.sequence_parallel, rank.chunks, rank.tp_overlap)
+    tp = RecordedTensorParallel(gpu, group, *settings)
     cp = ContextParallel(gpu, mesh.group("cp", gpu.rank), rank.context_parallel)
     ep = RecordedExpertParallel(gpu, mesh.group("ep", gpu.rank), mesh.group("tp_cp", gpu.rank), tp, rows)
     targets: Any = {0: rank.symbols}

@@ -115,6 +115,7 @@ class ExecutedWorkload:
             stack.dtype,
             plan.recompute,
             stack.tp_chunks,
+            stack.tp_overlap,
         )
         return replace(rank, rows=self.rows_to_each_expert(rank)) if config.experts else rank
 
