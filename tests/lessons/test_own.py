@@ -84,7 +84,7 @@ def test_the_row_stands_below_the_lessons_and_is_drawn(capsys, file):
     options = ["--with", f"{file}:in_pairs", "--engine", "inline"]
     assert main(["lesson", "3d", *options]) == 0
     shown = capsys.readouterr().out
-    rows = [line.split()[0] for line in shown.splitlines() if "%  " in line]
+    rows = [line.split()[0] for line in shown.splitlines() if "x  " in line and line.endswith("=")]
     assert rows[-1] == "in_pairs"
     assert re.findall(r"^(\w+)  [\d.]+ s$", shown, re.MULTILINE) == ["1F1B", "in_pairs"]
 

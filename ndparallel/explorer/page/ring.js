@@ -52,8 +52,8 @@ function circle(frame) {
     const [x, y] = point(rank), left = x - (board.length * full) / 2;
     return svg("g", {}, svg("text", { x, y: y - 24, "text-anchor": "middle", "font-weight": 600 }, `GPU ${rank}`),
       board.map((held, at) => svg("g", {},
-        svg("rect", { x: left + at * full, y: y - 16, width: full - 2, height: 28, rx: 3, fill: colour(held === "." ? "idle" : "forward"), stroke: arrived.has(rank) ? colour("communication") : "none", "stroke-width": 2 }),
-        svg("text", { x: left + at * full + full / 2 - 1, y: y + 3, "text-anchor": "middle", fill: inkOn(held === "." ? "idle" : "forward"), "font-size": full < 36 ? 9 : 12 }, held === "." ? "" : held))));
+        svg("rect", { x: left + at * full, y: y - 16, width: full - 2, height: 28, rx: 3, fill: colour(held === "." ? "idle" : `part ${at % 4}`), stroke: arrived.has(rank) ? colour("communication") : "none", "stroke-width": 2 }),
+        svg("text", { x: left + at * full + full / 2 - 1, y: y + 3, "text-anchor": "middle", fill: inkOn(held === "." ? "idle" : `part ${at % 4}`), "font-size": full < 36 ? 9 : 12 }, held === "." ? "" : held))));
   });
   const marker = svg("defs", {}, svg("marker", { id: "tip", viewBox: "0 0 10 10", refX: 7, refY: 5, markerWidth: 4, markerHeight: 4, orient: "auto" }, svg("path", { d: "M0,0L10,5L0,10z", fill: colour("communication") })));
   return savable("ring", svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": frame.boards.map((board, rank) => `GPU ${rank} holds ${board.join(" ")}`).join("; ") }, marker, arrows, boxes));
