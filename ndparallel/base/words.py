@@ -18,7 +18,7 @@ def count(number: int, noun: str, ending: str = "s") -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Write "a, b and c"."""
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def duration(seconds: float, other_seconds: float) -> str:

@@ -12,11 +12,14 @@ Limit  docs/planner.md says what is assumed, and docs/validation.md how far meas
 """
 
 import argparse
+import shlex
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.options import add_launch_options, script_given
+from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.options import (
+    JOB_DEFAULTS,
     add_job_options,
     add_plan_options,
     plan_options_given,
@@ -33,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("the answer")
     output.add_argument(
         "--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)"
+    )
+    output.add_argument(
+        "--price-per-gpu-hour", type=float, metavar="X", help="what do these tokens cost, in any currency?"
     )
     output.add_argument(
         "--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)"
@@ -53,7 +59,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         "the search, where no part of the plan is given; or --search, and what is given stays"
     )
     group.add_argument("--search", action="store_true", help="find the fastest of all legal plans")
-    group.add_argument("--top", type=int, metavar="N", help="plans to show (default 10)")
+    group.add_argument("--top", type=int, metavar="N", help="show the N fastest plans, not one of each kind")
     group.add_argument(
         "--fix",
         action="append",
@@ -62,7 +68,21 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         help="a part of the plan that is given, as tp=8",
     )
     group.add_argument(
-        "--max-memory", metavar="SIZE", help="that a GPU may hold, as 70GiB (default: what it has)"
+        "--headroom",
+        type=float,
+        metavar="N",
+        help=f"per cent of the memory to leave free (default {100 * HEADROOM:g})",
+    )
+    group.add_argument("--max-memory", metavar="SIZE", help="that a GPU may hold, as 70GiB")
+    group.add_argument(
+        "--any", action="store_true", help="for research: plans that no framework can launch, too"
+    )
+    group.add_argument(
+        "--why",
+        action="append",
+        default=[],
+        metavar="PLAN",
+        help="why not this plan, by its name; of degrees alone, as TP8xPP4, the best",
     )
     change = "a field of hardware, job or model and what becomes of it, as bandwidth_across*2"
     group.add_argument("--what-if", action="append", default=[], metavar="CHANGE", help=change)
@@ -71,15 +91,17 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.tokens < float("inf"):
         raise UserError(f"--tokens {arguments.tokens:g} cannot be trained on; give a number above 0.")
+    if (price := arguments.price_per_gpu_hour) is not None and not 0 <= price < float("inf"):
+        raise UserError(f"--price-per-gpu-hour {price:g} is no price; give a number from 0 on.")
     if arguments.json and arguments.csv:
         raise UserError("--json and --csv are two ways to print the same: choose one.")
-    given = plan_options_given(arguments)
+    given, words = plan_options_given(arguments), job_words(arguments)
     arguments = with_defaults(arguments)
     if searches(arguments, given):
         refuse_measured(arguments)
         from ndparallel.commands.plan_remedies import search_or_remedies
 
-        return search_or_remedies(arguments, given)
+        return search_or_remedies(arguments, given, words)
     from ndparallel.commands.plan_one import run_one
 
     return run_one(arguments)
@@ -94,8 +116,21 @@ def refuse_measured(arguments: argparse.Namespace) -> None:
             )
 
 
+def job_words(arguments: argparse.Namespace) -> str:
+    """The options of the job that were given, as one writes them behind a command."""
+    names = [*JOB_DEFAULTS, "framework"]
+    given = {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+    return "".join(f" {option_words(name.replace('_', '-'), value)}" for name, value in given.items())
+
+
+def option_words(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {shlex.quote(str(value))}"
+
+
 def searches(arguments: argparse.Namespace, given: dict[str, Any]) -> bool:
     """Whether plans are to be found: something of a search was asked for, or no part of a plan was given."""
-    limits = arguments.top is not None or arguments.max_memory is not None
-    asked = arguments.search or arguments.fix or arguments.csv or limits
-    return bool(asked) or not (given or script_given(arguments))
+    limits = (arguments.top, arguments.max_memory, arguments.headroom)
+    asked = arguments.search or arguments.fix or arguments.csv or arguments.any or arguments.why
+    return bool(asked) or any(limit is not None for limit in limits) or not (given or script_given(arguments))

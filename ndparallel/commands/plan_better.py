@@ -1,5 +1,5 @@
-"""What would be better than the plan of a launch script: the search's best, of those that the framework can
-launch.
+"""What would be better than the plan of a launch script: what the search takes, of the plans that the
+framework can launch.
 
 Cost   One search of the same job on the same GPUs.
 """
@@ -10,9 +10,10 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import duration
 from ndparallel.launch_flags.frameworks import Framework
-from ndparallel.planner.describe import plan_words
+from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction
 from ndparallel.results.printing import progress
+from ndparallel.search.kinds import margin
 from ndparallel.search.search import search
 from ndparallel.search.tables import effort_words
 
@@ -26,31 +27,26 @@ def comparison(found: Prediction, framework: Framework) -> tuple[dict[str, Any],
 
 
 def better(found: Prediction, framework: Framework) -> Prediction | None:
-    """The fastest plan that the framework can launch, if it is faster than what was found, or that does not
-    fit."""
+    """The plan to take of those that the framework can launch, if predictions can tell that it is faster than
+    what was found, or if that does not fit."""
     try:
-        schedules = {"schedule": framework.can_launch()["schedule"]}
-        ranked = search(found.job, int(found.plan.gpus), schedules, also=[found.plan]).answers
+        names, gpus = [framework.name], int(found.plan.gpus)
+        searched = search(found.job, gpus, frameworks=names, also=[found.plan], kinds=True)
     except UserError:  # no plan fits
         return None
-    best = next((one for one in ranked if can_launch(one, framework)), None)
-    return best if best and (best.seconds < found.seconds or found.missing_bytes > 0) else None
-
-
-def can_launch(found: Prediction, framework: Framework) -> bool:
-    try:
-        return bool(framework.emit(found.job, found.plan))
-    except UserError:
-        return False
+    faster = found.seconds > searched.best.seconds * (1 + margin(found.job, searched.best.plan))
+    return searched.recommended if faster or found.missing_bytes > 0 else None
 
 
 def sentence(found: Prediction, best: Prediction | None, framework: Framework) -> str:
     if best is None:
-        return f"The search finds no plan that {framework.release} can launch and that is faster and fits."
+        return (
+            f"The search finds no plan that {framework.release} can launch and that is faster by more than "
+            "predictions can tell apart, and fits."
+        )
     gain = duration(best.seconds, found.seconds).removeprefix("takes ")
     fits = ", and fits" if found.missing_bytes > 0 else ""
-    plan = plan_words(best.plan)
     return (
-        f"Of the plans that {framework.release} can launch, the search's best takes "
-        f"{si(best.seconds, 's')}, {gain}{fits}: {plan}."
+        f"Of the plans that {framework.release} can launch, the search's choice takes "
+        f"{si(best.seconds, 's')}, {gain}{fits}: {name_of(best.plan)}."
     )

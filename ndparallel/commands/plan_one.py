@@ -31,7 +31,7 @@ def run_one(arguments: argparse.Namespace) -> int:
     better, sentences = compared(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
     if arguments.json:
-        training = {"days": found.days(arguments.tokens), "tokens": arguments.tokens, "notes": asked.notes}
+        training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": asked.notes}
         what_if = [{"change": change} | now.as_dict() for change, now in changed.items()]
         changes = {"what_if": what_if} if changed else {}
         beside: dict[str, Any] = (
@@ -109,7 +109,7 @@ def show(
     for table in (times(found, width), memory(found, width)):
         console.print(table)
         console.print()
-    for sentence in [*sentences(found, arguments.tokens), *notes]:
+    for sentence in [*sentences(found, arguments.tokens, arguments.price_per_gpu_hour), *notes]:
         console.print(prose(sentence, width))
     if arguments.timeline != "none":
         console.print()

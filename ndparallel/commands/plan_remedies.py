@@ -20,10 +20,10 @@ COLUMNS = ("what would make it fit", "step", "memory", "it changes")
 NONE = "Nothing that is known here would make it fit, nor would 64 times as many GPUs."
 
 
-def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any]) -> int:
+def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> int:
     """Print the best plans; where none fits, what would make one fit, and exit with 2 all the same."""
     try:
-        return run_search(arguments, given)
+        return run_search(arguments, given, words)
     except NoPlanFits as none:
         with progress() as announce:
             announce("what would make a plan fit")

@@ -9,21 +9,33 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
-from ndparallel.launch_flags.frameworks import FRAMEWORKS
+from ndparallel.launch_flags.frameworks import launched_by, written
 from ndparallel.launch_flags.options import described, launch, priced, script_given
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
-from ndparallel.results.printing import counted, print_json, progress
+from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.prediction import Prediction
+from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
+from ndparallel.results.tables import quiet_table
 from ndparallel.search.search import Found, search
 from ndparallel.search.space import FIXABLE, Fixed, parsed
-from ndparallel.search.tables import as_csv, as_json, effort_words, show_search, what_if_json
+from ndparallel.search.tables import (
+    advice_sentences,
+    as_csv,
+    as_json,
+    effort_words,
+    show_changes,
+    show_search,
+    what_if_json,
+)
 from ndparallel.search.what_if import Variant, what_if
+from ndparallel.search.why import WhyNot, compared, parts_of, sentences
 
 MOST_TOP = 1000
 
 
-def run_search(arguments: argparse.Namespace, given: Mapping[str, Any]) -> int:
-    """Print the best plans; `given` are the options of the plan that were given."""
+def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> int:
+    """Print the best plans; `given` are the options of the plan that were given, `words` those of the job."""
     cluster, beside = asked_for(arguments)
     wanted = fixed(arguments, given)
     with progress() as announce:
@@ -33,45 +45,95 @@ def run_search(arguments: argparse.Namespace, given: Mapping[str, Any]) -> int:
             change: searched(what_if(cluster, change), arguments, wanted).best
             for change in counted(arguments.what_if, announce, "a search with {}".format)
         }
-    launches = launch_of(arguments, found) if arguments.emit else {}
+    launches = launch(arguments.emit, found.recommended)
+    why = [compared(found, name) for name in arguments.why]
     if arguments.json:
         changes = {"what_if": what_if_json(changed)} if changed else {}
-        print_json(as_json(found, arguments.tokens) | changes | launches)
+        whys = {"why": [one.as_dict() for one in why]} if why else {}
+        print_json(as_json(found, arguments.tokens, arguments.price_per_gpu_hour) | whys | changes | launches)
     elif arguments.csv:
         print(as_csv(found.answers), end="")
     elif arguments.emit:
         print(launches["launch"], end="")
     else:
-        show_search(found, changed)
+        show(found, arguments, changed, why, words)
     return 0
+
+
+def show(
+    found: Found,
+    arguments: argparse.Namespace,
+    changed: dict[str, Prediction],
+    why: Sequence[WhyNot],
+    words: str,
+) -> None:
+    show_search(found, arguments.top)
+    console, width = plain_console()
+    for sentence in advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour):
+        console.print(prose(sentence, width))
+    show_changes(console, found.best, changed)
+    for one in why:
+        show_why(one)
+    if not script_given(arguments):
+        plan = f"ndparallel plan{words} --plan {name_of(found.recommended.plan)}"
+        emits = "; with --emit NAME, its launch script" * bool(written_by(found))
+        console.print(
+            f"\nWhere its time goes{emits.replace('NAME', written_by(found))}:\n{plan}", soft_wrap=True
+        )
+
+
+def written_by(found: Found) -> str:
+    """The framework that the recommended plan's launch script can be written for; "" where there is none."""
+    by = launched_by(found.job, found.recommended.plan)
+    return next((name for name in written() if name in by and name in (found.frameworks or by)), "")
+
+
+def show_why(why: WhyNot) -> None:
+    console, width = plain_console()
+    console.print()
+    for sentence in sentences(why):
+        console.print(prose(sentence, width))
+    if why.other:
+        heads = ("where the time goes", "recommended", "instead", "difference")
+        console.print()
+        console.print(quiet_table(heads, parts_of(why), width))
 
 
 def searched(
     cluster: Variant, arguments: argparse.Namespace, wanted: Fixed, beside: Sequence[Plan] = ()
 ) -> Found:
-    memory = (
-        parse_quantity(arguments.max_memory, "bytes", "--max-memory")
-        if arguments.max_memory is not None
-        else None
-    )
     top = 10 if arguments.top is None else arguments.top
     if not 1 <= top <= MOST_TOP:
         raise UserError(
             f"--top is {top}; choose 1 to {MOST_TOP:,}: each plan that is shown is timed exactly."
         )
-    return search(cluster.job, cluster.gpus, wanted, max_memory=memory, top=top, also=beside)
+    limits: dict[str, Any] = {"frameworks": frameworks_from(arguments), **memory_from(arguments)}
+    return search(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, **limits)
 
 
-def launch_of(arguments: argparse.Namespace, found: Found) -> dict[str, str]:
-    """The launch script of the best plan that the framework can run. Raises UserError, for the first one,
-    where it can run none."""
-    reasons = []
-    for each in found.answers:
-        try:
-            return launch(arguments.emit, each)
-        except UserError as reason:
-            reasons.append(reason)
-    raise reasons[0]
+def memory_from(arguments: argparse.Namespace) -> dict[str, float]:
+    """What a plan may hold. Raises UserError where that is asked for twice, or is no share."""
+    if arguments.max_memory is not None and arguments.headroom is not None:
+        raise UserError("--headroom and --max-memory both say what a plan may hold: choose one.")
+    if arguments.max_memory is not None:
+        return {"max_memory": parse_quantity(arguments.max_memory, "bytes", "--max-memory")}
+    if arguments.headroom is None:
+        return {}
+    if not 0 <= arguments.headroom < 100:
+        raise UserError(
+            f"--headroom {arguments.headroom:g} leaves no memory; give per cents, from 0 on, as 8."
+        )
+    return {"headroom": arguments.headroom / 100}
+
+
+def frameworks_from(arguments: argparse.Namespace) -> list[str] | None:
+    """The frameworks of which one can launch the plans; None for those of the software. Raises UserError for
+    two answers."""
+    asked = {"--emit": arguments.emit, "--framework": arguments.framework, "--any": arguments.any}
+    given = {option: value for option, value in asked.items() if value}
+    if len({*given.values()}) > 1:
+        raise UserError(f"{' and '.join(given)} name other frameworks: choose one.")
+    return [] if arguments.any else [*map(str, given.values())][:1] or None
 
 
 # ------------------------------------------------------------------------------------------ what is searched
@@ -86,8 +148,8 @@ def asked_for(arguments: argparse.Namespace) -> tuple[Variant, list[Plan]]:
 
 
 def fixed(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the plan that the search must not change: from --emit's framework, the plan options given,
-    and --fix. Raises UserError for an option that is no such field."""
+    """Fields of the plan that the search must not change: the plan options given, and --fix. Raises UserError
+    for an option that is no such field."""
     asked = {} if script_given(arguments) else given
     for name in asked:
         if name not in FIXABLE:
@@ -95,5 +157,4 @@ def fixed(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, 
                 f"--{name.replace('_', '-')} is nothing to search with: leave it out, or give the whole plan "
                 "without --search."
             )
-    can_launch = FRAMEWORKS[arguments.emit].can_launch() if arguments.emit else {}
-    return {**can_launch, **asked} | dict(parsed(words) for words in arguments.fix)
+    return {**asked} | dict(parsed(words) for words in arguments.fix)

@@ -1,21 +1,24 @@
 """The training frameworks that can launch a plan: one record for each, and all that ask find it here.
 
-Idea   `--emit` and `ndparallel flags` offer what is in `FRAMEWORKS`; the search leaves out what a record
-       cannot launch; docs/extending.md adds one.
+Idea   `--emit` and `ndparallel flags` offer what is in `FRAMEWORKS`; the search leaves out what no record of
+       its software can launch; docs/extending.md adds one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ndparallel.launch_flags import fields
+import numpy as np
+
+from ndparallel.base.errors import UserError
+from ndparallel.launch_flags import deepspeed, fields, megatron, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
-from ndparallel.launch_flags.megatron import emit_megatron
 from ndparallel.launch_flags.read_megatron import Reading, read_megatron
-from ndparallel.launch_flags.torchtitan import emit_torchtitan
+from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.software import find_stack
 
 Row = tuple[str, str, str]  # what has the field, the field, what it becomes
@@ -24,15 +27,18 @@ Row = tuple[str, str, str]  # what has the field, the field, what it becomes
 @dataclass(frozen=True)
 class Framework:
     """A launch format. `emit` raises UserError for what the framework cannot run, and `read` for what is no
-    script of it; a plan is searched among the values that `can_launch` names for its fields."""
+    script of it. A plan is searched among the values that `can_launch` names for its fields, and must obey
+    `rules`, which say what does not go together."""
 
-    name: str  # of --emit and `ndparallel flags`
+    name: str  # of --framework, --emit and `ndparallel flags`
     emit: Callable[[TrainingJob, Plan], str]
     can_launch: Callable[[], Mapping[str, tuple]]
     frozen: Callable[[], Mapping[str, Any]]  # "framework", "version", "source" and the names of that release
     rows: Callable[[], Sequence[Row]]
-    software: str | None = None  # the stack that is priced where --software names none
+    rules: Sequence[LaunchRule] = ()
+    software: Sequence[str] = ()  # its stacks; the first is priced where --software names none
     read: Callable[..., Reading] | None = None
+    writes: bool = True  # whether launch scripts are written for it
 
     @property
     def release(self) -> str:
@@ -41,25 +47,94 @@ class Framework:
 
     def priced(self, job: TrainingJob) -> TrainingJob:
         """The job on the framework's own software; how keys and values travel stays as it was asked for."""
-        if self.software is None:
+        if not self.software or job.stack.name in self.software or job.stack.executed:
             return job
-        return replace(job, stack=replace(find_stack(self.software), cp_gathers=job.stack.cp_gathers))
+        return replace(job, stack=replace(find_stack(self.software[0]), cp_gathers=job.stack.cp_gathers))
+
+    def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
+        """Which plans it can run. Their fields may be arrays, all but the schedule and its chunks."""
+        able = obeyed(self.rules, job, plans)
+        for name, values in self.can_launch().items():
+            idle = name == "schedule" and np.asarray(plans.pp) == 1
+            able &= idle | ~without(values, getattr(plans, name))
+        return able
+
+    def refusal(self, job: TrainingJob, plan: Plan) -> str:
+        """Why it cannot run this plan, whatever software it was priced for; "" where it can."""
+        try:
+            refuse(self.rules, job, plan)
+            if self.writes:
+                self.emit(self.priced(job), plan)
+        except UserError as reason:
+            return str(reason)
+        return (
+            "" if self.has(job, plan) else f"{self.release} does not have all that {name_of(plan)} asks for."
+        )
 
 
 MEGATRON = Framework(
     "megatron",
-    emit_megatron,
-    can_launch=lambda: {"schedule": tuple(names_in("megatron")), "zero": (0, 1, 3)},
+    megatron.emit_megatron,
+    can_launch=lambda: {"schedule": tuple(names_in("megatron"))},
     frozen=partial(frozen, "megatron"),
     rows=fields.megatron_rows,
+    rules=megatron.RULES,
+    software=("megatron-core", "nemo"),
     read=read_megatron,
 )
 TORCHTITAN = Framework(
     "torchtitan",
-    emit_torchtitan,
+    torchtitan.emit_torchtitan,
     can_launch=lambda: {"schedule": tuple(names_in("torchtitan")), "zero": (0, 2, 3)},
     frozen=partial(frozen, "torchtitan"),
     rows=fields.torchtitan_rows,
-    software="torchtitan",
+    rules=torchtitan.RULES,
+    software=torchtitan.STACKS,
 )
-FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN)}
+DEEPSPEED = Framework(
+    "deepspeed",
+    deepspeed.not_written,
+    can_launch=lambda: {
+        "schedule": tuple(names_in("deepspeed")),
+        "cp": (1,),
+        "shards": (0,),
+        "recompute": ("none", "full"),
+        "sequence_parallel": (False,),
+    },
+    frozen=lambda: deepspeed.SOURCE,
+    rows=lambda: (),
+    rules=deepspeed.RULES,
+    software=("deepspeed", "deepspeed-2021"),
+    writes=False,
+)
+FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, TORCHTITAN, DEEPSPEED)}
+
+
+def written() -> list[str]:
+    """The frameworks whose launch scripts are written."""
+    return [name for name, framework in FRAMEWORKS.items() if framework.writes]
+
+
+def whose(job: TrainingJob) -> list[str]:
+    """The frameworks whose software is priced; all where it is nobody's."""
+    names = [name for name, framework in FRAMEWORKS.items() if job.stack.name in framework.software]
+    return names or [*FRAMEWORKS]
+
+
+def values_of(names: Iterable[str]) -> dict[str, tuple]:
+    """What at least one of these frameworks has, for the fields of a plan that all of them bound."""
+    every = [FRAMEWORKS[name].can_launch() for name in names]
+    shared = set.intersection(*(set(one) for one in every)) if every else set()
+    return {field: tuple(dict.fromkeys(value for one in every for value in one[field])) for field in shared}
+
+
+def one_has(names: Sequence[str], job: TrainingJob, plans: Plan) -> np.ndarray:
+    """Which plans at least one of these frameworks can run; all of them where none is named."""
+    if not names:
+        return np.ones(np.shape(plans.tp), dtype=bool)
+    return np.any([FRAMEWORKS[name].has(job, plans) for name in names], axis=0)
+
+
+def launched_by(job: TrainingJob, plan: Plan) -> list[str]:
+    """The frameworks that can run this plan."""
+    return [name for name, framework in FRAMEWORKS.items() if not framework.refusal(job, plan)]

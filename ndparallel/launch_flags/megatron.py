@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import count
@@ -19,6 +21,7 @@ from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
+from ndparallel.launch_flags.rules import LaunchRule, refuse, without
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -203,14 +206,10 @@ def runs_of(kinds: Sequence[bool]) -> str:
 
 def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Raises UserError for a plan that Megatron-Core does not have."""
+    refuse(RULES, job, plan)
     yield from numbers(plan, fields.DEGREES)
     yield from pipeline_flags(job, plan)
-    if plan.tp > 1 and job.shape.experts:
-        if not plan.sequence_parallel:
-            raise cannot(
-                f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
-            )
-        yield "--expert-tensor-parallel-size 1"
+    yield "--expert-tensor-parallel-size 1" if plan.tp > 1 and job.shape.experts else ""
     yield "--sequence-parallel" if plan.sequence_parallel and plan.tp > 1 else ""
     yield from recompute_flags(job.stack, plan)
     yield chosen("zero", plan.zero, fields.ZERO)
@@ -226,23 +225,12 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
         else chosen("recompute", plan.recompute, fields.RECOMPUTE)
     )
     if plan.recompute == "selective" and stack.selective != MEGATRON_CORE.selective:
-        if "half" in stack.selective:
-            raise cannot(
-                "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
-            )
         yield f"--recompute-modules {' '.join(stack.selective)}"
 
 
 def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.pp == 1:
         return
-    if plan.schedule not in (ours := names_in("megatron")):
-        has = ", and ".join(name + " with several chunks" * (not RECIPES[name].chunks) for name in ours)
-        raise cannot(f"the schedule {plan.schedule}", f"it has {has}")
-    if plan.chunks > 1 and plan.pp == 2 and not job.stack.pp_overlap:
-        raise cannot(
-            "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
-        )
     if job.shape.layers % plan.stages:
         yield f"{fields.LAYOUT} {layout_of(job.shape, plan.stages)}"
     else:
@@ -300,16 +288,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What travels beside compute. Raises UserError for what Megatron-Core always does otherwise."""
     stack = job.stack
     refuse_other_software(stack)
-    if stack.tp_overlap == "none" and plan.tp > 1:
-        raise cannot("tensor parallelism without any overlap", "add tp to --overlap")
-    if stack.tp_overlap == "all" and plan.tp > 1:
-        if not plan.sequence_parallel:
-            raise cannot(
-                "tp in chunks beside matmuls without sequence parallelism", "add --sequence-parallel"
-            )
-        yield "--tp-comm-overlap"
-    if not stack.cp_overlap and plan.cp > 1:
-        raise cannot("context parallelism without overlap", "add cp to --overlap")
+    yield "--tp-comm-overlap" if stack.tp_overlap == "all" and plan.tp > 1 else ""
     yield "--overlap-grad-reduce" if stack.dp_overlap else ""
     yield "--overlap-param-gather" if stack.dp_overlap and stack.gathers_first and plan.zero else ""
     yield "" if stack.pp_overlap else "--no-overlap-p2p-communication"
@@ -323,6 +302,59 @@ def refuse_other_software(stack: Stack) -> None:
             f"the plan is for {stack.name}, which is other software than {release('megatron')}: take "
             f"--software {names}."
         )
+
+
+# ----------------------------------------------------------------------------------------- what it cannot run
+
+
+def schedules_it_has(job: TrainingJob, plan: Plan) -> UserError:
+    named = (name + " with several chunks" * (not RECIPES[name].chunks) for name in names_in("megatron"))
+    return cannot(f"the schedule {plan.schedule}", f"it has {', and '.join(named)}")
+
+
+def unsharded(plan: Plan):
+    """Whether tp ranks all have the whole sequence between their matmuls."""
+    return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
+
+
+RULES = (
+    LaunchRule(
+        lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule),
+        schedules_it_has,
+    ),
+    LaunchRule(
+        lambda job, plan: not job.stack.pp_overlap and (plan.chunks > 1) & (plan.pp == 2),
+        lambda job, plan: cannot(
+            "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: job.shape.experts and unsharded(plan),
+        lambda job, plan: cannot(
+            f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: "half" in job.stack.selective and plan.recompute == "selective",
+        lambda job, plan: cannot(
+            "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
+        lambda job, plan: cannot("tensor parallelism without any overlap", "add tp to --overlap"),
+    ),
+    LaunchRule(
+        lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
+        lambda job, plan: cannot(
+            "tp in chunks beside matmuls without sequence parallelism", "add --sequence-parallel"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
+        lambda job, plan: cannot("context parallelism without overlap", "add cp to --overlap"),
+    ),
+)
 
 
 # ---------------------------------------------------------------------------------------------------- helpers

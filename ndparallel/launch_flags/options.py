@@ -13,7 +13,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, written
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.job import TrainingJob
@@ -27,8 +27,13 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     """Add --emit, and --from-NAME for each framework whose launch scripts can be read."""
     group = parser.add_argument_group("launch flags")
     group.add_argument(
-        "--emit",
+        "--framework",
         choices=FRAMEWORKS,
+        help="plans that it can launch, on its software (default: by --software)",
+    )
+    group.add_argument(
+        "--emit",
+        choices=written(),
         help="print this framework's launch script or recipe, and nothing else",
     )
     for name in (framework.name for framework in FRAMEWORKS.values() if framework.read):
@@ -78,10 +83,10 @@ def from_options(arguments: argparse.Namespace) -> Reading:
 
 
 def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
-    """The job on the software of the framework that --emit names, unless --software names another."""
-    if not arguments.emit or arguments.software:
-        return job
-    return FRAMEWORKS[arguments.emit].priced(job)
+    """The job on the software of the framework that --emit or --framework names, unless --software names
+    another."""
+    name = arguments.emit or arguments.framework
+    return job if arguments.software or not name else FRAMEWORKS[name].priced(job)
 
 
 def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:

@@ -13,11 +13,14 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import in_docstring
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
+from ndparallel.launch_flags.rules import LaunchRule, refuse, without
 from ndparallel.pipeline.catalog import default_schedule, names_in
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
@@ -128,6 +131,7 @@ def compiled(job: TrainingJob) -> bool:
 
 def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     """Keys of torchtitan's configuration with their values, as Python writes them."""
+    refuse(RULES, job, plan)
     each_pass = job.global_batch // plan.dp if plan.pp > 1 else plan.micro_batch  # of one data-parallel rank
     yield "training.seq_len", f"{job.sequence}"
     yield "training.global_batch_size", f"{job.global_batch}"
@@ -139,40 +143,18 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "parallelism.enable_sequence_parallel", f"{plan.sequence_parallel}"
     yield from sharding(plan)
     yield from pipeline(job, plan)
-    refuse_details(job, plan)
+    if words := state_words(replace(job, half=False)):
+        raise cannot(" or ".join(words), "leave that out")
+    if job.capacity_factor is not None:
+        raise cannot("capacity factor", "leave --capacity-factor out")
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
     yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'all'}"
 
 
-def refuse_details(job: TrainingJob, plan: Plan) -> None:
-    """Raise UserError for what only Megatron has a switch for."""
-    if words := state_words(replace(job, half=False)):
-        raise cannot(" or ".join(words), "leave that out")
-    if plan.recompute == "full" and plan.recompute_layers:
-        raise cannot(
-            f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"
-        )
-    if plan.recompute == "selective" and job.stack.selective != TORCHTITAN.selective:
-        raise cannot(f"recomputation of {', '.join(job.stack.selective)}", "leave --recompute-modules out")
-    if job.capacity_factor is not None:
-        raise cannot("capacity factor", "leave --capacity-factor out")
-    if plan.cp > 1 and not job.stack.cp_gathers:
-        raise cannot(f"ring for the keys and values of cp={plan.cp}", "add --context-parallel all-gather")
-
-
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Raises UserError for shards that torchtitan does not make: it shards over cp too, and optimizers never
-    alone."""
-    if plan.zero == 1:
-        raise cannot("ZeRO-1", "take --zero 0, 2 or 3")
-    if plan.zero == 0 and plan.cp > 1:
-        raise cannot(
-            f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3"
-        )
+    """torchtitan shards over cp too, and optimizers never alone."""
     shards = (plan.shards if plan.zero == 3 and plan.shards else plan.dp * plan.cp) if plan.zero else 1
-    if shards % plan.cp:
-        raise cannot(f"{shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}")
     yield "parallelism.data_parallel_shard_degree", f"{shards // plan.cp}"
     yield "parallelism.data_parallel_replicate_degree", f"{plan.dp * plan.cp // shards}"
     if plan.zero:
@@ -183,27 +165,12 @@ def pipeline(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.pp == 1:
         return
     known = names_in("torchtitan")
-    if plan.schedule not in known:
-        raise cannot(f"schedule {plan.schedule}", f"it has {', '.join(known)}")
-    if plan.recipe.chunks is None and plan.chunks == 1:
-        raise cannot(f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}")
-    refuse_unequal_rounds(int(plan.microbatches(job)), plan)
     yield "parallelism.pipeline_parallel_schedule", f'"{known[plan.schedule]}"'
     yield "parallelism.pipeline_parallel_microbatch_size", f"{plan.micro_batch}"
     yield (
         "parallelism.module_fqns_per_model_part",
         "[\n" + "".join(f"        {stage},\n" for stage in stages_of(job, plan)) + "    ]",
     )
-
-
-def refuse_unequal_rounds(microbatches: int, plan: Plan) -> None:
-    """Raise UserError for groups of which the last would be smaller, which Megatron-Core alone has."""
-    if plan.recipe.group and microbatches % (rounds := microbatches // plan.pp):
-        raise cannot(
-            f"{plan.schedule} of {microbatches} microbatches on {plan.pp} pipeline ranks, as its {rounds} "
-            "rounds are equal",
-            f"take {microbatches // rounds * rounds} microbatches",
-        )
 
 
 def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -214,6 +181,73 @@ def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:
         first, last = stage == 0, stage == plan.stages - 1
         yield ('["tok_embeddings"] + ' if first else "") + names + (' + ["norm", "lm_head"]' if last else "")
         start += layers
+
+
+# ----------------------------------------------------------------------------------------- what it cannot run
+
+
+def unequal_rounds(job: TrainingJob, plan: Plan):
+    """Whether the last group of microbatches would be smaller, which Megatron-Core alone has."""
+    number = plan.microbatches(job)
+    return (plan.pp > 1) & (plan.recipe.group is not None) & (number % rounds_of(job, plan) > 0)
+
+
+def rounds_of(job: TrainingJob, plan: Plan):
+    return np.maximum(1, plan.microbatches(job) // plan.pp)
+
+
+def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
+    number, rounds = int(plan.microbatches(job)), int(rounds_of(job, plan))
+    return cannot(
+        f"{plan.schedule} of {number} microbatches on {plan.pp} pipeline ranks, as its {rounds} rounds are "
+        "equal",
+        f"take {number // rounds * rounds} microbatches",
+    )
+
+
+RULES = (
+    LaunchRule(
+        lambda job, plan: plan.zero == 1,
+        lambda job, plan: cannot("ZeRO-1", "take --zero 0, 2 or 3"),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.zero == 0) & (plan.cp > 1),
+        lambda job, plan: cannot(
+            f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.zero == 3) & (plan.shards > 0) & (plan.shards % plan.cp > 0),
+        lambda job, plan: cannot(f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.pp > 1) & without(names_in("torchtitan"), plan.schedule),
+        lambda job, plan: cannot(f"schedule {plan.schedule}", f"it has {', '.join(names_in('torchtitan'))}"),
+    ),
+    LaunchRule(
+        lambda job, plan: (plan.pp > 1) & (plan.recipe.chunks is None) & (plan.chunks == 1),
+        lambda job, plan: cannot(f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}"),
+    ),
+    LaunchRule(unequal_rounds, equal_rounds),
+    LaunchRule(
+        lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
+        lambda job, plan: cannot(
+            f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: job.stack.selective != TORCHTITAN.selective and plan.recompute == "selective",
+        lambda job, plan: cannot(
+            f"recomputation of {', '.join(job.stack.selective)}", "leave --recompute-modules out"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: not job.stack.cp_gathers and plan.cp > 1,
+        lambda job, plan: cannot(
+            f"ring for the keys and values of cp={plan.cp}", "add --context-parallel all-gather"
+        ),
+    ),
+)
 
 
 def cannot(what: str, instead: str) -> UserError:

@@ -77,7 +77,11 @@ def gpipe(at: RankSide) -> Program:
     source="PipeDream-Flush, arXiv 2006.09503; drawn as in arXiv 2104.04473, figure 4",
     peak_in_flight=lambda m, r, p, v: np.minimum(m, p - r),
     waits_on_messages=True,
-    names={"torchtitan": "1F1B", "megatron": "forward_backward_pipelining_without_interleaving"},
+    names={
+        "torchtitan": "1F1B",
+        "megatron": "forward_backward_pipelining_without_interleaving",
+        "deepspeed": "TrainSchedule",
+    },
     spelled="^(?!.*(gpipe|afab|fthenb|allforward)).*(1f1b|pipedream|dapple|flush)",
 )
 def one_f_one_b(at: RankSide) -> Program:

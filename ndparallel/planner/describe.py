@@ -127,7 +127,17 @@ def parts(found: Prediction) -> list[tuple[str, float]]:
     ]
 
 
-def sentences(found: Prediction, tokens: float) -> list[str]:
+def training_words(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> str:
+    """How long so many tokens take, and what they cost in the price's currency."""
+    days = f"{tokens:.3g} tokens take {found.days(tokens):.3g} days"
+    if price_per_gpu_hour is None:
+        return days
+    return (
+        f"{days}, and cost {found.cost(tokens, price_per_gpu_hour):,.0f} at {price_per_gpu_hour:g} a GPU-hour"
+    )
+
+
+def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
     room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
     fits = (
@@ -142,7 +152,7 @@ def sentences(found: Prediction, tokens: float) -> list[str]:
         f"A step takes {si(found.seconds, 's')} {found.error_bar.sentence}",
         f"{found.tokens_per_second_per_gpu:,.0f} tokens/s and {found.flops_per_second_per_gpu / 1e12:.4g} "
         "TFLOP/s per GPU; "
-        f"{tokens:.3g} tokens take {found.days(tokens):.3g} days.",
+        f"{training_words(found, tokens, price_per_gpu_hour)}.",
         f"MFU {found.mfu:.1%}: {DEFINITIONS[model]}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
         *imbalance_sentences(found),

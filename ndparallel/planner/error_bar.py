@@ -24,6 +24,9 @@ WIDER = 1.5
 LARGE = 1024  # GPUs
 # what comparable runs share, where not both: software says what is kept, GPUs how quick they are
 FIRST = {"step_error": ("GPU", "software"), "memory_error": ("software", "GPU")}
+# by how much the errors of two measured plans of one job on as many GPUs differ: the median pair of the
+# median job (tests/search/test_kinds.py)
+PLANS_OF_ONE_JOB = 0.05
 ERRORS = resources.files("ndparallel.planner") / "known_errors.json"
 
 

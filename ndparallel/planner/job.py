@@ -34,6 +34,9 @@ from ndparallel.planner.token_counts import TokenCounts
 # (Dettmers et al. 2110.02861, section 2)
 MOMENTS = {"fp32": 4, "bf16": 2, "8bit": 1 + 4 / 256}
 OFFLOADS = ("optimizer", "activations")
+# share of a GPU's memory that a search leaves free: memory is predicted to 4 % in the mean
+# (docs/validation.md), and the allocator's fragments need some
+HEADROOM = 0.08
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class TrainingJob:
             raise UserError(
                 f"token counts are of a lesson's run; of software {self.stack.name} say routing_imbalance."
             )
+
+    def usable_bytes(self, headroom: float = HEADROOM) -> float:
+        """What a plan may hold on a GPU."""
+        return self.hardware.memory_bytes * (1 - headroom)
 
     @property
     def gradient_bytes(self) -> int:

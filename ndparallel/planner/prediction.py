@@ -19,6 +19,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check
 from ndparallel.planner.memory.total import KINDS, StageMemory, memory_by_rank
+from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.step import Step, time_workload
 
@@ -114,6 +115,15 @@ class Prediction:
     def days(self, tokens: float) -> float:
         return tokens / self.tokens * self.seconds / DAY
 
+    def cost(self, tokens: float, price_per_gpu_hour: float) -> float:
+        """What these tokens cost, in the price's currency, where nothing fails."""
+        return self.days(tokens) * 24 * self.plan.gpus * price_per_gpu_hour
+
+    def training(self, tokens: float, price_per_gpu_hour: float | None = None) -> dict[str, float]:
+        """How long so many tokens take, and what they cost, in JSON's types."""
+        cost = {} if price_per_gpu_hour is None else {"cost": self.cost(tokens, price_per_gpu_hour)}
+        return {"days": self.days(tokens), "tokens": tokens} | cost
+
     def as_dict(self) -> dict[str, Any]:
         """In JSON's types, with the stable keys."""
         return {
@@ -131,6 +141,7 @@ class Prediction:
             "error_bar": self.error_bar.fraction,
             "gpus": int(self.plan.gpus),
             "microbatches": self.microbatches,
+            "name": name_of(self.plan),
             "plan": {name: getattr(self.plan, name) for name in (*DEGREES, "recompute_layers")},
         }
 
@@ -160,8 +171,9 @@ def peak_memory(job: TrainingJob, plan: Plan) -> StageMemory:
     return max(memory_of(workload_of(job, plan)), key=lambda memory: memory.total)
 
 
-def fits(job: TrainingJob, plan: Plan) -> bool:
-    return bool(np.all(peak_memory(job, plan).total <= job.hardware.memory_bytes))
+def fits(job: TrainingJob, plan: Plan, headroom: float = 0.0) -> bool:
+    """Whether it fits, and leaves a share of the memory free."""
+    return bool(np.all(peak_memory(job, plan).total <= job.usable_bytes(headroom)))
 
 
 # ----------------------------------------------------------- a real framework's plan, or the lessons' own run

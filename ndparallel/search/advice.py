@@ -98,7 +98,7 @@ def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Adv
     """Walk the rules for `gpus` GPUs, and search. Raises UserError where no plan at all is legal and fits."""
     walk = Walk(job, gpus)
     plans = [plan for plan in walk.plans() if not any(violations(job, plan)) and fits(job, plan)]
-    found = search(job, gpus, also=plans, executor=executor)
+    found = search(job, gpus, headroom=0.0, also=plans, executor=executor)  # the guides leave none
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(walk.branches, answers, found)
 

@@ -11,7 +11,7 @@ Glossary
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.launch_flags.frameworks import one_has
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import Stack
@@ -28,6 +29,7 @@ from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
 GIB = 2**30
+ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
 LACKS = (1, 4, 16, 64, 256)  # GiB: the groups in which plans that do not fit are counted
 
 
@@ -69,15 +71,21 @@ class Part:
 
 
 def candidates(
-    job: TrainingJob, gpus: int, fixed: Fixed, memory_bytes: float, executor: Executor | None = None
+    job: TrainingJob,
+    gpus: int,
+    fixed: Fixed,
+    memory_bytes: float,
+    executor: Executor | None = None,
+    frameworks: Sequence[str] = (),
 ) -> Candidates:
-    """Enumerate, prune and price. An executor prices pipelines of different lengths beside one another."""
+    """Enumerate, prune and price: plans that one of these frameworks can launch, or all. An executor prices
+    pipelines of different lengths beside one another."""
     rejected: Counter[str] = Counter()
     table = layouts(job, gpus, fixed, rejected)
     every = list(families(table, job, fixed))
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
     lengths = np.unique(table[:, DEGREES.index("pp")]).tolist() if every else []
-    work: Callable = partial(priced, job, every, fixed, memory_bytes)
+    work: Callable = partial(priced, job, every, fixed, memory_bytes, frameworks)
     # columns are computed once for a share
     shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
     for part in executor.map(work, shares) if executor else map(work, shares):
@@ -104,22 +112,30 @@ def add(found: Candidates, part: Part) -> None:
 
 
 def priced(
-    job: TrainingJob, every: list[Plan], fixed: Fixed, memory_bytes: float, lengths: list[int]
+    job: TrainingJob,
+    every: list[Plan],
+    fixed: Fixed,
+    memory_bytes: float,
+    frameworks: Sequence[str],
+    lengths: list[int],
 ) -> Part:
     """All plans whose pipelines have one of these lengths."""
     mine = [np.flatnonzero(np.isin(family.pp, lengths)) for family in every]
     rows = np.concatenate([start + some for start, some in zip(starts_of(every), mine)])
-    columns = joined(
-        [columns_of(job, narrowed(family, some)) for family, some in zip(every, mine) if len(some)]
-    )
-    depths = np.concatenate([family.pp[some] for family, some in zip(every, mine)])
+    some_of = [narrowed(family, some) for family, some in zip(every, mine) if len(some)]
+    columns, plans = joined([columns_of(job, family) for family in some_of]), in_one(some_of)
     part = Part()
     for pp in lengths:
-        long = np.flatnonzero(depths == pp)
-        these = take(columns, long)
+        long = np.flatnonzero(plans.pp == pp)
+        these, alike = take(columns, long), taken(plans, long)
         for (chunks, kind), names in by_depth(job, pp, fixed).items():
             depth = depth_of(job.shape, pp, chunks, kind)
-            price_depth(part, job.stack, depth, these, rows[long], names, memory_bytes)
+            able = {
+                name: runs(name, pp, these["microbatches"])
+                & one_has(frameworks, job, replace(alike, schedule=name, chunks=chunks))
+                for name in names
+            }
+            price_depth(part, job.stack, depth, these, rows[long], able, memory_bytes)
     return part
 
 
@@ -137,16 +153,18 @@ def price_depth(
     depth: StagePartition,
     table: PlanTable,
     rows: np.ndarray,
-    names: list[str],
+    able: Mapping[str, np.ndarray],
     memory_bytes: float,
 ) -> None:
-    """Plans of every schedule that cuts the model alike: pruned by memory, and what is left priced."""
+    """Plans of every schedule that cuts the model alike, and which of them it can do: pruned by memory, and
+    what is left priced."""
     fits = {}
-    for name, memory in zip(names, peak_bytes(table, depth, [RECIPES[name] for name in names])):
-        able = runs(name, depth.pp, table["microbatches"])
-        fit = able & (memory <= memory_bytes)
-        part.legal += int(able.sum())
-        part.rejected.update(too_much((memory - memory_bytes)[able & (memory > memory_bytes)]))
+    for (name, legal), memory in zip(
+        able.items(), peak_bytes(table, depth, [RECIPES[name] for name in able])
+    ):
+        fit = legal & (memory <= memory_bytes)
+        part.legal += int(legal.sum())
+        part.rejected.update(too_much((memory - memory_bytes)[legal & (memory > memory_bytes)]))
         if fit.any():
             fits[name] = fit, memory
     if not fits:
@@ -168,6 +186,21 @@ def starts_of(every: list[Plan]) -> list[int]:
 def narrowed(family: Plan, rows: np.ndarray) -> Plan:
     numbers: dict[str, Any] = {name: getattr(family, name)[rows] for name in DEGREES}
     return replace(family, **numbers)
+
+
+def in_one(every: Sequence[Plan]) -> Plan:
+    """Plans of several families as one, whose words are arrays as well."""
+    rows: dict[str, Any] = {name: np.concatenate([spread(family, name) for family in every]) for name in ROW}
+    return Plan(**rows)
+
+
+def spread(family: Plan, name: str) -> np.ndarray:
+    return np.broadcast_to(np.asarray(getattr(family, name)), np.shape(family.tp))
+
+
+def taken(plans: Plan, rows: np.ndarray) -> Plan:
+    some: dict[str, Any] = {name: getattr(plans, name)[rows] for name in ROW}
+    return replace(plans, **some)
 
 
 def too_much(lacking: np.ndarray) -> dict[str, int]:

@@ -74,15 +74,19 @@ class TimingQueue:
         # the dearest plan that is timed when the effort is spent, and too few plans are timed
         self.small = effort / TOGETHER
 
-    def promised(self, below_top_k: bool) -> np.ndarray:
-        """Seconds that each plan promises; a schedule whose depth was never timed promises what it did
-        elsewhere at its best."""
+    def factors_of_groups(self) -> np.ndarray:
+        """What exact timing adds to the bounds of each group; a schedule whose depth was never timed is off
+        as it was elsewhere at its best."""
         by_name: dict[str, float] = {}
         for group, factor in self.factors.items():
             by_name[self.names[group]] = min(factor, by_name.get(self.names[group], factor))
-        factors = np.array(
+        return np.array(
             [self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)]
         )
+
+    def promised(self, below_top_k: bool) -> np.ndarray:
+        """Seconds that each plan promises."""
+        factors = self.factors_of_groups()
         left = max(self.effort, self.small) if below_top_k else self.effort
         affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
@@ -143,19 +147,21 @@ def time_best(
     effort: int,
     also: Sequence[Plan],
     executor: Executor | None,
-) -> tuple[list[Timed], float]:
-    """Time plans by promise, and say how much faster what is left could be."""
-    promises, in_turn = TimingQueue(job, found, effort), executor.map if executor else map
-
-    def time_all(plans: Sequence[Plan]) -> list[Timed]:
-        return [Timed(*each) for each in zip(plans, in_turn(partial(time_step, job), plans))]
-
-    timed = time_all(also)
+) -> tuple[list[Timed], TimingQueue]:
+    """Time plans by promise; the queue has what was learnt, and what is left."""
+    promises = TimingQueue(job, found, effort)
+    timed = time_all(job, also, executor)
     while len(batch := promises.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
-        for place, one in zip(batch, time_all([found.plan(int(promises.places[place])) for place in batch])):
+        plans = [found.plan(int(promises.places[place])) for place in batch]
+        for place, one in zip(batch, time_all(job, plans, executor)):
             timed.append(one)
             promises.learn(place, one.seconds)
-    return timed, gap(found, promises, timed)
+    return timed, promises
+
+
+def time_all(job: TrainingJob, plans: Sequence[Plan], executor: Executor | None) -> list[Timed]:
+    in_turn = executor.map if executor else map
+    return [Timed(*each) for each in zip(plans, in_turn(partial(time_step, job), plans))]
 
 
 def kth_best_seconds(timed: list[Timed], top: int) -> float:
@@ -164,6 +170,7 @@ def kth_best_seconds(timed: list[Timed], top: int) -> float:
 
 
 def gap(found: Candidates, promises: TimingQueue, timed: list[Timed]) -> float:
+    """The share of the best step by which what was not timed could be faster."""
     bounds = found.seconds.copy()
     bounds[promises.places[~promises.open]] = np.inf
     return max(0.0, 1 - float(bounds.min()) / min(one.seconds for one in timed))

@@ -14,14 +14,17 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ndparallel.base.errors import UserError
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.launch_flags.frameworks import values_of, whose
+from ndparallel.planner.job import HEADROOM, Plan, TrainingJob
 from ndparallel.planner.legality import below_one, violations, word_violations
 from ndparallel.planner.prediction import Prediction, peak_memory, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
-from ndparallel.search.promises import EFFORT, Timed, time_best
-from ndparallel.search.space import Fixed, checked, nothing_left
+from ndparallel.search.kinds import best_of_kinds, equals_of, simplest, time_kinds
+from ndparallel.search.promises import EFFORT, Timed, gap, time_best
+from ndparallel.search.space import Fixed, checked, choices, nothing_left
 
 MOST_GPUS, MOST = 2**20, 2**30
 
@@ -48,10 +51,28 @@ class Found:
     timed: int
     gap: float
     answers: list[Prediction] = field(default_factory=list)
+    # of which one can launch the plans; none: nobody need
+    frameworks: list[str] = field(default_factory=list)
+    memory_bytes: float = 0.0  # that a plan may hold
 
     @property
     def best(self) -> Prediction:
         return self.answers[0]
+
+    @cached_property
+    def kinds(self) -> list[Prediction]:
+        """The fastest plan of each kind that was timed."""
+        return [predicted(self.job, one) for one in best_of_kinds(self.ranked).values()]
+
+    @cached_property
+    def equals(self) -> list[Timed]:
+        """The plans that predictions cannot tell from the fastest."""
+        return equals_of(self.job, self.ranked)
+
+    @cached_property
+    def recommended(self) -> Prediction:
+        """The simplest of the equals."""
+        return predicted(self.job, simplest(self.job, self.equals))
 
 
 def search(
@@ -59,39 +80,62 @@ def search(
     gpus: int,
     fixed: Fixed | None = None,
     *,
+    frameworks: Sequence[str] | None = None,
+    headroom: float = HEADROOM,
     max_memory: float | None = None,
     top: int = 10,
     effort: int = EFFORT,
     also: Sequence[Plan] = (),
     executor: Executor | None = None,
+    kinds: bool = False,
 ) -> Found:
     """Find the best plans for `gpus` GPUs.
 
-    fixed: parts of the plan that are given, as {"tp": 8}; max_memory: bytes that a GPU may hold (default:
-    what it has); also: plans that are timed whatever they promise; executor: any of concurrent.futures, to
-    price and to time in several processes. The answer is the same with and without one. Raise UserError where
-    no plan is legal, or none fits.
+    fixed: parts of the plan that are given, as {"tp": 8}; frameworks: names of those of which one can launch
+    the plan (default: those of the job's software; none: whatever can be priced); headroom: the share of a
+    GPU's memory that is left free, or max_memory: bytes that a GPU may hold; also: plans that are timed
+    whatever they promise; executor: any of concurrent.futures, to price and to time in several processes;
+    kinds: time the best plan of every kind, too. The answer is the same with and without an executor. Raise
+    UserError where no plan is legal, or none fits.
     """
     check_job(job, gpus)
-    fixed, memory_bytes = (
-        checked(fixed or {}),
-        job.hardware.memory_bytes if max_memory is None else max_memory,
-    )
-    found = candidates(job, gpus, fixed, memory_bytes, executor)
+    asked = checked(fixed or {})
+    frameworks = launchers(job, asked) if frameworks is None else frameworks
+    memory_bytes = job.usable_bytes(headroom) if max_memory is None else max_memory
+    found = candidates(job, gpus, values_of(frameworks) | dict(asked), memory_bytes, executor, frameworks)
     if not found.legal:
-        raise nothing_left(job, gpus, fixed, found.rejected)
+        raise nothing_left(job, gpus, asked, found.rejected, frameworks)
     if not len(found.seconds):
-        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, fixed, memory_bytes)
-    given = [
-        plan
-        for plan in also
-        if not any(violations(job, plan)) and peak_memory(job, plan).total <= memory_bytes
-    ]
-    timed, gap = time_best(job, found, top, effort, given, executor)
+        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, memory_bytes)
+    fitting = [plan for plan in also if can_hold(job, plan, memory_bytes)]
+    timed, queue = time_best(job, found, top, effort, fitting, executor)
+    unsure = gap(found, queue, timed)
+    timed = time_kinds(job, found, queue, timed, executor) if kinds else timed
     # timed in the order of memory where bounds are equal, and so sorted
     ranked = sorted(timed, key=lambda one: one.seconds)
-    answers = [prediction_of(job, workload_of(job, one.plan), one.step) for one in ranked[:top]]
-    return Found(job, gpus, ranked, found.rejected, found.legal, len(found.seconds), len(timed), gap, answers)
+    answers = [predicted(job, one) for one in ranked[:top]]
+    counts = (found.rejected, found.legal, len(found.seconds), len(timed), unsure)
+    return Found(job, gpus, ranked, *counts, answers, [*frameworks], memory_bytes)
+
+
+def can_hold(job: TrainingJob, plan: Plan, memory_bytes: float) -> bool:
+    """Whether a plan is legal, and holds no more than these bytes on a GPU."""
+    return not any(violations(job, plan)) and peak_memory(job, plan).total <= memory_bytes
+
+
+def predicted(job: TrainingJob, one: Timed) -> Prediction:
+    return prediction_of(job, workload_of(job, one.plan), one.step)
+
+
+def launchers(job: TrainingJob, fixed: Fixed) -> list[str]:
+    """The frameworks whose plans are searched where none is named: those of the job's software; none where a
+    schedule is asked for that they do not have."""
+    names = whose(job)
+    asked, theirs = (
+        choices(fixed, "schedule") if "schedule" in fixed else (),
+        values_of(names).get("schedule"),
+    )
+    return names if not asked or theirs is None or set(asked) & set(theirs) else []
 
 
 def check_job(job: TrainingJob, gpus: int) -> None:

@@ -6,17 +6,17 @@ Idea   Degrees first: tp * cp * pp * dp makes the GPUs, ep divides dp, microbatc
        number of chunks.
 Cost   some microseconds for every layout.
 Limit  Left out is what only has another name: ZeRO over one rank, schedules without a pipeline, one chunk of
-       interleaved (eager 1F1B) and of breadth-first (GPipe), and sharding over fewer ranks than there are
-       (HSDP).
+       interleaved (eager 1F1B) and of breadth-first (GPipe). Of sharding over fewer ranks than there are
+       (HSDP) there is one that fills a node.
 
 Glossary
     layout   degrees and the size of a microbatch
-    family   the three words that all plans of one array share
+    family   what all plans of one array share: the three words, and the shards of ZeRO-3
     fixed    what was asked for, or some values of it: {"tp": 8, "schedule": ("1f1b", "interleaved")}
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -40,7 +40,7 @@ WORDS = {
     "sequence_parallel": (False, True),
     "schedule": RECIPES,
 }
-FIXABLE = (*DEGREES, "chunks", *WORDS)
+FIXABLE = (*DEGREES, "chunks", "shards", *WORDS)
 Fixed = Mapping[str, Any]
 
 
@@ -96,8 +96,23 @@ def families(table: np.ndarray, job: TrainingJob, fixed: Fixed) -> Iterator[Plan
     for recompute, zero, cut in product(*words):
         uncut = (job.sequence // table[:, 4]) % tp > 0
         rows = table[((zero == 0) | (replicas > 1)) & (((tp > 1) & ~uncut) if cut else True)]
-        if len(rows):
-            yield Plan(**dict(zip(DEGREES, rows.T)), recompute=recompute, zero=zero, sequence_parallel=cut)
+        for shards, some_rows in by_shards(job, rows, zero, fixed):
+            degrees = dict(zip(DEGREES, some_rows.T))
+            yield Plan(**degrees, recompute=recompute, zero=zero, shards=shards, sequence_parallel=cut)
+
+
+def by_shards(
+    job: TrainingJob, rows: np.ndarray, zero: int, fixed: Fixed
+) -> Iterator[tuple[int, np.ndarray]]:
+    """All layouts with shards over all of dp and cp; and of ZeRO-3 those of which a node's share of these
+    ranks is a shard, and the nodes are replicas (HSDP)."""
+    ranks = rows[:, DEGREES.index("dp")] * rows[:, DEGREES.index("cp")]
+    in_node = np.gcd(ranks, np.maximum(1, job.hardware.gpus_per_node // rows[:, 0]))
+    wanted = np.where((zero == 3) & (in_node < ranks), in_node, 1)
+    every = {0: rows} | {
+        shards: rows[wanted == shards] for shards in np.unique(wanted).tolist() if shards > 1
+    }
+    yield from ((shards, every[shards]) for shards in some(every, fixed, "shards") if len(every[shards]))
 
 
 def schedules(layers: int, pp: int, fixed: Fixed) -> list[tuple[str, int]]:
@@ -134,8 +149,8 @@ def checked(fixed: Fixed) -> Fixed:
         for value in choices(fixed, name):
             if name in WORDS and value not in WORDS[name]:
                 raise unknown(name, str(value), map(str, WORDS[name]))
-            if name not in WORDS and value < 1:
-                raise UserError(f"{name} is {value}; it must be at least 1.")
+            if name not in WORDS and value < (least := 0 if name == "shards" else 1):
+                raise UserError(f"{name} is {value}; it must be at least {least}.")
     return fixed
 
 
@@ -157,7 +172,9 @@ def parsed(words: str) -> tuple[str, Any]:
     return name, whole_number(value, name)
 
 
-def nothing_left(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str]) -> UserError:
+def nothing_left(
+    job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[str], frameworks: Sequence[str]
+) -> UserError:
     """Say what would do: values of what was fixed that have a plan, or why no layout is legal."""
     for name in (name for name in DEGREES if name in fixed):
         without = {other: value for other, value in fixed.items() if other != name}
@@ -171,7 +188,8 @@ def nothing_left(job: TrainingJob, gpus: int, fixed: Fixed, rejected: Counter[st
             )
     asked = "".join(f" with {name}={value}" for name, value in fixed.items())
     why = "; ".join(f"{rule} ({count} layouts)" for rule, count in rejected.most_common(3))
-    return UserError(f"no plan on {gpus} GPUs is legal{asked}: {why or 'these do not go together'}.")
+    theirs = f", of those that {' or '.join(frameworks)} can launch (--any: of all)" if frameworks else ""
+    return UserError(f"no plan on {gpus} GPUs is legal{asked}{theirs}: {why or 'these do not go together'}.")
 
 
 def at(plans: Plan, row: int, schedule: str, chunks: int) -> Plan:

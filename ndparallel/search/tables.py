@@ -9,16 +9,21 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu import si
-from ndparallel.base.words import WIDTH, count
-from ndparallel.planner.describe import bound, plan_words
+from ndparallel.base.words import WIDTH, count, listed
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
+from ndparallel.planner.describe import bound, plan_words, training_words
+from ndparallel.planner.job import TrainingJob
+from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import DEGREES, Prediction
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.tables import quiet_table
+from ndparallel.search.kinds import DIMENSIONS, choice_error, is_uneven
 from ndparallel.search.promises import EFFORT
 from ndparallel.search.search import Found
 
-TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
 COLUMNS = ("step", "MFU", "memory", "bound by")
+MOST_KINDS = 10  # lines
+TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
 
 
@@ -64,36 +69,35 @@ def certainty(found: Found) -> str:
     )
 
 
-def room(found: Found) -> str:
-    """A warning where the best plan fits by less than the planner knows."""
-    left = 1 - max(memory.total for memory in found.best.memory) / found.job.hardware.memory_bytes
-    if left >= TIGHT:
-        return ""
-    return (
-        f" It leaves {left:.1%} of the memory, and memory is predicted to some per cent: leave more with "
-        "--max-memory."
-    )
-
-
-def as_json(found: Found, tokens: float) -> dict[str, Any]:
+def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str, Any]:
     """In JSON's types, with the stable keys."""
     return {
-        "plans": [
-            answer.as_dict() | {"days": answer.days(tokens), "tokens": tokens} for answer in found.answers
-        ],
+        "plans": [answer_json(found.job, answer, tokens, price) for answer in found.answers],
         "rejected": dict(found.rejected),
         "legal": found.legal,
         "fit": found.fit,
         "timed": found.timed,
         "gap_ratio": found.gap,
+        "kinds": [
+            answer_json(found.job, answer, tokens, price) | {"equal": is_equal(found, answer)}
+            for answer in found.kinds
+        ],
+        "recommended": answer_json(found.job, found.recommended, tokens, price),
+        "reason": reason(found),
+        "error_of_choice": error_of_choice(found),
     }
+
+
+def answer_json(job: TrainingJob, answer: Prediction, tokens: float, price: float | None) -> dict[str, Any]:
+    by = {"launched_by": launched_by(job, answer.plan)}
+    return answer.as_dict() | answer.training(tokens, price) | by
 
 
 def as_csv(answers: Iterable[Prediction]) -> str:
     """One line a plan, under a line of names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*DEGREES, *FIGURES, "memory_bytes", "bound_by", "bound_ratio"])
+    writer.writerow([*DEGREES, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"])
     for answer in answers:
         values = answer.as_dict()
         writer.writerow(
@@ -102,6 +106,8 @@ def as_csv(answers: Iterable[Prediction]) -> str:
                 *(values[name] for name in FIGURES),
                 answer.fullest.total,
                 *bound(answer),
+                values["name"],
+                " ".join(launched_by(answer.job, answer.plan)),
             ]
         )
     return text.getvalue()
@@ -110,13 +116,95 @@ def as_csv(answers: Iterable[Prediction]) -> str:
 # ---------------------------------------------------------------------------------------------------- printed
 
 
+def first_of(names: Sequence[str]) -> str:
+    """Write "megatron", "megatron +1" or "nobody"."""
+    return (f"{names[0]} +{len(names) - 1}" if names[1:] else names[0]) if names else "nobody"
+
+
+# ------------------------------------------------------------------------------------------- which to take
+
+
+def is_equal(found: Found, answer: Prediction) -> bool:
+    return any(one.plan == answer.plan for one in found.equals)
+
+
+def error_of_choice(found: Found) -> float:
+    """How much longer the recommended step may turn out: the least of the equal kinds' predictions."""
+    equals = sum(is_equal(found, kind) for kind in found.kinds)
+    return choice_error(found.recommended.error_bar.fraction, max(1, equals))
+
+
+def reason(found: Found) -> str:
+    """Why the recommended plan, against the fastest."""
+    take, best = found.recommended, found.best
+    if take.plan == best.plan:
+        return "it is the fastest, and no simpler plan is as fast"
+    longer = f"its step is {take.seconds / best.seconds - 1:.1%} longer than the fastest"
+    return f"{longer}, which predictions cannot tell apart, and {merit(found.job, take, best)}"
+
+
+def merit(job: TrainingJob, take: Prediction, best: Prediction) -> str:
+    """What is simpler in one plan than in another."""
+    mine, theirs = (
+        [name.upper() for name in DIMENSIONS if getattr(one.plan, name) > 1] for one in (take, best)
+    )
+    if len(mine) < len(theirs):
+        return f"it needs {listed(mine) or 'no model parallelism'} where the fastest needs {listed(theirs)}"
+    if best.plan.tp > job.hardware.gpus_per_node >= take.plan.tp:
+        return "its TP stays inside a node"
+    if is_uneven(job, best.plan) and not is_uneven(job, take.plan):
+        return "all its stages have as many layers"
+    return f"it leaves {si(float(best.fullest.total - take.fullest.total), 'B')} more of the memory free"
+
+
+def advice_sentences(found: Found, tokens: float, price: float | None) -> list[str]:
+    """Which plan to take, how sure that is, what it costs and who can launch it."""
+    take = found.recommended
+    return [
+        f"Take {name_of(take.plan)}: {reason(found)}.",
+        f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found)}",
+        f"{training_words(take, tokens, price)}.{free_words(found)}",
+        launch_words(found),
+    ]
+
+
+def choice_words(found: Found) -> str:
+    equals = sum(is_equal(found, kind) for kind in found.kinds)
+    if equals < 2:
+        return ""
+    return (
+        f" It is chosen from {equals} equals (=), and the least of several predictions is mostly one that is "
+        f"too low: reckon with up to +{error_of_choice(found):.0%}."
+    )
+
+
+def free_words(found: Found) -> str:
+    free = 1 - float(found.recommended.fullest.total) / found.job.hardware.memory_bytes
+    warning = ", and memory is predicted to some per cent: leave more with --headroom" * (free < TIGHT)
+    return f" It leaves {free:.1%} of the memory{warning}."
+
+
+def launch_words(found: Found) -> str:
+    """Who can launch it, first the frameworks whose software is priced; or why nobody."""
+    plan, job = found.recommended.plan, found.job
+    by, mine = launched_by(job, plan), found.frameworks or whose(job)
+    own, others = ([FRAMEWORKS[name].release for name in by if (name in mine) == of] for of in (True, False))
+    if own:
+        also = f", and so can {listed(others)}, at speeds of their own" * bool(others)
+        return f"{listed(own)} can launch it{also}."
+    if others:
+        return f"Of {job.stack.name} it has no launch script; {listed(others)} can launch it."
+    return f"No framework here can launch it: {FRAMEWORKS[mine[0]].refusal(job, plan)}"
+
+
 def effort_words(gpus: int) -> str:
     """What a search goes through at the most."""
     where = count(gpus, "GPU")
     return f"a search of all legal plans on {where}, of which {EFFORT:,} actions are timed at the most"
 
 
-def show_search(found: Found, changed: dict[str, Prediction]) -> None:
+def show_search(found: Found, top: int | None) -> None:
+    """One line a kind of plan and which to take; or the `top` fastest plans."""
     console, width = plain_console()
     job, title = found.job, found.job.shape.name
     billions = job.shape.parameters().total / 1e9
@@ -127,17 +215,34 @@ def show_search(found: Found, changed: dict[str, Prediction]) -> None:
     console.print(
         prose(f"{title}  {words} Batch {job.global_batch} x {job.sequence}.", width, bold=title), end="\n\n"
     )
-    for table in (ranking(found.answers, width), rejected(found, width)):
+    plans = fastest(found, width) if top else kinds(found, width)
+    for table in (plans, *([rejected(found, width)] if found.rejected else [])):
         console.print(table)
         console.print()
     console.print(prose(certainty(found), width))
-    console.print(
-        prose(
-            f"The first takes {si(found.best.seconds, 's')} {found.best.error_bar.sentence}{room(found)}",
-            width,
-        )
-    )
-    show_changes(console, found.best, changed)
+
+
+def fastest(found: Found, width: int) -> Table:
+    """The fastest plans, whatever their kind."""
+    return named_table(found, found.answers, "plan", width)
+
+
+def kinds(found: Found, width: int) -> Table:
+    """The fastest plan of each kind; "=" before those that predictions cannot tell from the fastest."""
+    return named_table(found, found.kinds[:MOST_KINDS], "the fastest plan of each kind", width, marks=True)
+
+
+def named_table(
+    found: Found, answers: Sequence[Prediction], what: str, width: int, marks: bool = False
+) -> Table:
+    """Plans by name; who can launch each, where the search did not ask for that."""
+    others = () if found.frameworks else ("launched by",)
+    rows = []
+    for answer in answers:
+        mark = ("= " if is_equal(found, answer) else "  ") * marks
+        by = [first_of(launched_by(found.job, answer.plan))] * len(others)
+        rows.append((mark + name_of(answer.plan), *cells(answer)[1:], *by))
+    return quiet_table(("  " * marks + what, *COLUMNS, *others), rows, width)
 
 
 def show_changes(console: Console, before: Prediction, changed: dict[str, Prediction]) -> None:

@@ -41,11 +41,11 @@ def test_plan_without_degrees_searches_and_its_first_plan_can_be_asked_for_by_it
         *words,
         "--sequence-parallel" if first["plan"]["sequence_parallel"] else "--no-sequence-parallel",
     )
-    assert {key: again[key] for key in first if key != "notes"} == first
+    assert "megatron" in first.pop("launched_by") and {key: again[key] for key in first} == first
 
 
 def test_the_table_says_what_bounds_each_plan_and_why_others_were_rejected(capsys):
-    out = " ".join(printed(capsys, "plan", *JOB, "--search").split())
+    out = " ".join(printed(capsys, "plan", *JOB, "--top", "10").split())
     assert len(re.findall(r"(?:bubble|tp|dp|cp|pp|optimizer) \d+%", out)) == 10
     assert "does not fit: lacks" in out and "plans timed" in out and "measured runs" in out
 
@@ -210,8 +210,9 @@ def test_scaling_says_where_a_model_does_not_fit(capsys):
         ("plan", ["--fix", "schedule=1f2b"], "Did you mean '1f1b'"),
         ("plan", ["--fix", "sequence_parallel=maybe"], "True"),
         ("plan", ["--max-memory", "70"], "has no unit"),
+        ("plan", ["--max-memory", "100MiB"], "none of"),
         ("plan", ["--top", "0"], "choose 1 to 1,000"),
-        ("plan", ["--search", "--shards", "2"], "nothing to search with"),
+        ("plan", ["--search", "--recompute-layers", "2"], "nothing to search with"),
         ("plan", ["--json", "--csv"], "choose one"),
         ("plan", ["--hardware", "pocket"], "real framework"),
         ("scaling", ["--sizes", "8,many"], "as in 8,64,512"),
@@ -226,6 +227,86 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(capsys, command, opt
 
 def test_a_best_plan_that_fits_by_less_than_memory_is_known_says_so(capsys):
     two = ["plan", "--model", "llama-3-8b", "--gpus", "2", "--global-batch", "2"]
-    full, roomy = (printed(capsys, *two, *options) for options in ([], ["--max-memory", "75GiB"]))
+    full, roomy = (printed(capsys, *two, *options) for options in (["--headroom", "0"], []))
     assert "of the memory, and memory is predicted to some per cent" in " ".join(full.split())
     assert "predicted to some per cent" not in " ".join(roomy.split())
+
+
+SEVENTY = ("plan", "--model", "llama-3-70b", "--gpus", "64", "--global-batch", "64")
+
+
+def test_what_is_recommended_is_what_emit_writes_and_what_its_name_stands_for(capsys):
+    found = record(capsys, *SEVENTY)["recommended"]
+    assert "megatron" in found["launched_by"]
+    named = record(capsys, *SEVENTY, "--plan", found["name"])
+    assert (named["step_seconds"], named["plan"]) == (found["step_seconds"], found["plan"])
+    script, same = (
+        printed(capsys, *SEVENTY, *options, "--emit", "megatron")
+        for options in ([], ["--plan", found["name"]])
+    )
+    assert script == same
+
+
+def test_a_search_ends_with_the_command_that_goes_on(capsys):
+    last = printed(capsys, *SEVENTY).splitlines()[-1].split()
+    assert last[:2] == ["ndparallel", "plan"] and "--plan" in last
+    assert main([*last[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == last[-1]
+
+
+def test_any_marks_what_nobody_can_launch(capsys):
+    first = record(capsys, *SEVENTY, "--any", "--top", "1")["plans"][0]
+    assert first["launched_by"] == [] and first["plan"]["schedule"] == "zb-v"
+    assert "nobody" in printed(capsys, *SEVENTY, "--any")
+
+
+def test_why_not_parts_the_difference_of_two_steps(capsys):
+    """The oracle: both plans asked for one by one."""
+    found = record(
+        capsys, *SEVENTY, "--why", "TP8xPP8xDP1,zero1,sp,1f1b,mbs1", "--why", "TP64", "--why", "PP64"
+    )
+    take, (other, wide, long) = found["recommended"], found["why"]
+    alone = record(capsys, *SEVENTY, "--tp", "8", "--pp", "8", "--zero", "1")
+    assert other["plan"]["step_seconds"] == alone["step_seconds"]
+    more = alone["step_seconds"] - take["step_seconds"]
+    assert sum(other["difference_seconds"].values()) == pytest.approx(more)
+    lost = alone["breakdown_seconds"]["tp"] - take["breakdown_seconds"]["tp"]
+    assert other["difference_seconds"]["tp"] == pytest.approx(lost)
+    assert wide["plan"]["plan"]["tp"] == 64 and wide["difference_seconds"]["tp"] > more
+    assert long["plan"] is None or long["plan"]["plan"]["pp"] == 64
+    words = " ".join(printed(capsys, *SEVENTY, "--why", "DP64,zero0,mbs1").split())
+    assert "Why not DP64,zero0,mbs1: it" in words and "It does not fit: the fullest GPU lacks" in words
+
+
+def test_a_price_is_gpu_hours_times_tokens(capsys):
+    plan = ["--plan", "TP8xPP4,zero1,sp,1f1b,mbs1", "--price-per-gpu-hour", "2.5", "--tokens", "2e12"]
+    found = record(capsys, *SEVENTY, *plan)
+    steps = 2e12 / (64 * 4096)
+    assert found["cost"] == pytest.approx(steps * found["step_seconds"] / 3600 * 64 * 2.5)
+    assert f"cost {found['cost']:,.0f} at 2.5 a GPU-hour" in " ".join(
+        printed(capsys, *SEVENTY, *plan).split()
+    )
+
+
+def test_headroom_is_memory_that_no_plan_takes(capsys):
+    for options, share in (([], 0.92), (["--headroom", "30"], 0.7)):
+        plans = record(capsys, *SEVENTY, *options, "--top", "3")["plans"]
+        held = [stage["total"] for plan in plans for stage in plan["memory_bytes_per_stage"]]
+        assert max(held) <= share * 80 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--headroom", "100"], "leaves no memory"),
+        (["--headroom", "5", "--max-memory", "70GiB"], "choose one"),
+        (["--any", "--framework", "megatron"], "choose one"),
+        (["--emit", "megatron", "--framework", "torchtitan"], "choose one"),
+        (["--emit", "deepspeed"], "invalid choice"),
+        (["--why", "TP8PP4"], "no degree of a plan"),
+        (["--price-per-gpu-hour", "-1"], "is no price"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_search_is_refused_in_a_sentence(capsys, options, said):
+    assert main([*SEVENTY, *options]) == 2
+    assert said in capsys.readouterr().err

@@ -36,7 +36,7 @@ def plan() -> Plan:
 
 def searched() -> Plan:
     """Take the best of all plans that are legal and fit."""
-    return search(job(), GPUS, max_memory=limit(), top=1).best.plan
+    return search(job(), GPUS, frameworks=(), max_memory=limit(), top=1).best.plan
 
 
 def job() -> TrainingJob:

@@ -11,8 +11,8 @@ Glossary
               head
     waits     what FSDP adds to a unit in each of the places that it can have (sharded.py)
     pass      F, I (recomputation included) or W
-    line      communication of one group: dp's, and that of the ranks with the same experts; lines run beside
-              one another
+    line      communication of one group: dp's, and that of the ranks with the same experts or, where there
+              are none, of FSDP's replicas; lines run beside one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
     to_hide   of a pass's seconds those that a pair of microbatches may hide; alone: those of compute, by unit
@@ -47,6 +47,7 @@ from ndparallel.search.bounds.sharded import busier_line, places_of, wait_of_bac
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
 DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
+DATA_LINES = ("dp", "shards")  # one or the other
 MANY = 1e9  # parameters: enough that a difference of two prices is exact
 
 PlanTable = dict[
@@ -153,14 +154,19 @@ def travel_of(pricing: Pricing) -> list[list[list[Any]]]:
     ]
     return [
         [
+            [sum_over(pricing, unit, DATA_LINES) for unit in units],
             [
-                sum((pricing.whole(one) for one in unit if (one.group == "experts_dp") == own), 0.0)
+                sum_over(pricing, unit, ["experts_dp" if pricing.job.shape.experts else "replicas"])
                 for unit in units
-            ]
-            for own in (False, True)
+            ],
         ]
         for units in sent
     ]
+
+
+def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
+    """Seconds of a unit's collectives over these groups, one after another."""
+    return sum((pricing.whole(one) for one in unit if one.group in groups), 0.0)
 
 
 def fully_sharded(passes: list[list[Any]]) -> list[list[Any]]:

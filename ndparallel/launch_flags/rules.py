@@ -1,0 +1,44 @@
+"""What a framework cannot run: rules, for one plan with its reason, and for thousands of plans at once.
+
+Idea   A rule says where it is broken, in numbers or in arrays of them, and why in a sentence. The same rules
+       refuse a launch script and leave plans out of a search, so that the two cannot part.
+Limit  What a whole job cannot have (its model, its numbers' type) is no rule of plans: `emit` says it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ndparallel.base.errors import UserError
+from ndparallel.planner.job import Plan, TrainingJob
+
+
+@dataclass(frozen=True)
+class LaunchRule:
+    """One thing that a framework cannot run. `breaks` takes plans whose fields are arrays, all but the
+    schedule and its chunks: fields are joined by & and |; `and` may stand behind what is the job's alone."""
+
+    breaks: Callable[[TrainingJob, Plan], Any]
+    refusal: Callable[[TrainingJob, Plan], UserError]
+
+
+def refuse(rules: Sequence[LaunchRule], job: TrainingJob, plan: Plan) -> None:
+    """Raise UserError with the first rule that the plan breaks."""
+    for rule in rules:
+        if rule.breaks(job, plan):
+            raise rule.refusal(job, plan)
+
+
+def obeyed(rules: Sequence[LaunchRule], job: TrainingJob, plans: Plan) -> np.ndarray:
+    """Which of these plans break no rule."""
+    broken = np.zeros(np.shape(plans.tp), dtype=bool)
+    for rule in rules:
+        broken |= np.asarray(rule.breaks(job, plans), dtype=bool)
+    return ~broken
+
+
+def without(values: Iterable, word: Any) -> Any:
+    """Whether a word, or each of an array of words, is none of these."""
+    return ~np.isin(word, list(values))

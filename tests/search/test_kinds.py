@@ -1,0 +1,117 @@
+"""Claims about kinds of plans: one line a kind, equals that measurements cannot tell apart, the simplest of
+them, and how sure a choice is."""
+
+import random
+from collections import defaultdict
+from functools import cache
+from itertools import combinations
+from statistics import median
+
+import pytest
+
+from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB, known_errors
+from ndparallel.planner.job import Plan
+from ndparallel.planner.prediction import peak_memory, time_step
+from ndparallel.search.kinds import adds_to, choice_error, kind_of, margin, simplest
+from ndparallel.search.promises import Timed
+from ndparallel.search.search import Found, search
+from ndparallel.validation.cases import express, read_cases
+from tests.search.test_search import job
+
+
+@cache
+def found(model: str, gpus: int, batch: int = 64) -> Found:
+    return search(job(model, batch=batch), gpus, kinds=True)
+
+
+SEARCHED = [("llama-3-70b", 64, 64), ("mixtral-8x7b", 32, 64), ("llama-3-8b", 16, 64)]
+
+
+def test_a_kind_is_the_dimensions_that_a_plan_uses_and_whether_weights_are_sharded():
+    three = Plan(tp=2, pp=4, dp=4, zero=1, chunks=2, schedule="interleaved")
+    assert kind_of(three) == kind_of(Plan(tp=8, pp=2)) == {"tp", "pp"}
+    assert kind_of(Plan(dp=8, zero=3)) == {"FSDP"} and kind_of(Plan(dp=8, zero=2)) == frozenset()
+    assert adds_to(kind_of(Plan(dp=8, zero=3, shards=4)), kind_of(Plan(dp=8, zero=3)))
+    assert not adds_to(kind_of(Plan(dp=8, zero=3)), kind_of(Plan(dp=8))), "another way, not one more"
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch"), SEARCHED)
+def test_each_kind_has_one_line_and_none_adds_dimensions_to_a_faster_one(model, gpus, batch):
+    answers = found(model, gpus, batch).kinds
+    kinds = [kind_of(answer.plan) for answer in answers]
+    assert len(kinds) == len({*kinds}) > 1
+    assert [one.seconds for one in answers] == sorted(one.seconds for one in answers)
+    assert not any(adds_to(slower, faster) for faster, slower in combinations(kinds, 2))
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch"), SEARCHED)
+def test_the_best_of_a_kind_is_what_a_search_of_that_kind_alone_finds(model, gpus, batch):
+    """The oracle is a search whose dimensions are given; FSDP, which shares its factors with other plans."""
+    both = found(model, gpus, batch)
+    fsdp = next(one for one in both.kinds if "FSDP" in kind_of(one.plan))
+    used = {name: tuple(2**n for n in range(1, 8)) for name in kind_of(fsdp.plan) & {"tp", "cp", "pp", "ep"}}
+    alone = {name: used.get(name, 1) for name in ("tp", "cp", "pp", "ep")} | {"zero": 3}
+    best = search(both.job, gpus, alone | {"shards": 0}, top=1).best
+    assert fsdp.seconds == pytest.approx(best.seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch"), SEARCHED)
+def test_what_is_recommended_is_an_equal_of_the_fastest_and_no_equal_has_fewer_dimensions(model, gpus, batch):
+    both = found(model, gpus, batch)
+    take, limit = both.recommended, 1 + margin(both.job, both.best.plan)
+    dimensions = {one.plan: sum(degree > 1 for degree in degrees(one.plan)) for one in both.equals}
+    assert both.best.seconds <= take.seconds <= both.best.seconds * limit
+    assert dimensions[take.plan] == min(dimensions.values())
+    assert take.fullest.total <= 0.92 * both.job.hardware.memory_bytes
+
+
+def degrees(plan: Plan) -> tuple[int, ...]:
+    return plan.tp, plan.cp, plan.pp, plan.ep
+
+
+def test_of_plans_with_as_many_dimensions_tp_inside_a_node_then_even_stages_then_free_memory_decide():
+    some = job("llama-3-8b")
+
+    def chosen(*plans: Plan) -> Plan:
+        timed = [Timed(plan, time_step(some, plan)) for plan in plans]
+        return simplest(some, sorted(timed, key=lambda one: one.seconds)).plan
+
+    wide, inside = Plan(tp=16, dp=4, zero=1), Plan(tp=8, dp=8, zero=1)
+    assert chosen(wide, inside) == inside
+    even, uneven = (
+        Plan(tp=2, pp=4, dp=8, zero=1, chunks=n, schedule="interleaved", micro_batch=1) for n in (4, 3)
+    )
+    step = time_step(some, even)
+    assert simplest(some, [Timed(uneven, step), Timed(even, step)]).plan == even
+    less, more = Plan(dp=64, zero=3), Plan(dp=64, zero=1)
+    assert peak_memory(some, less).total < peak_memory(some, more).total
+    assert simplest(some, [Timed(more, step), Timed(less, step)]).plan == less
+
+
+# --------------------------------------------------------------------------------------- how sure a choice is
+
+
+@pytest.mark.parametrize("plans", [1, 2, 4, 12])
+def test_a_choice_is_as_sure_as_the_least_of_so_many_drawn_predictions(plans):
+    """Drawn: true steps of 1, predictions off by a normal error, the least of them taken. The error of the
+    choice is what 84 of 100 draws stay below, as one prediction's bar is for one draw."""
+    draw, error = random.Random(1), 0.05
+    low = sorted(-min(draw.gauss(0, error) for _ in range(plans)) for _ in range(20_000))
+    assert choice_error(error, plans) == pytest.approx(low[int(0.8413 * len(low))], rel=0.03)
+    assert (
+        choice_error(error, plans) == pytest.approx(error)
+        if plans == 1
+        else choice_error(error, plans) > error
+    )
+
+
+def test_errors_of_two_measured_plans_of_one_job_differ_by_as_much_as_the_margin_says():
+    errors, jobs = {run["id"]: run["step_error"] for run in known_errors()}, defaultdict(list)
+    for case in map(express, read_cases()):
+        if case.name in errors:
+            shape, stack = case.job.shape, case.job.stack.name.partition("-")[0]
+            same = (shape.name, shape.layers, case.job.hardware.name, stack, case.plan.gpus, case.one_layer)
+            jobs[same].append(1 + errors[case.name])
+    pairs = [[abs(one / other - 1) for one, other in combinations(alike, 2)] for alike in jobs.values()]
+    medians = [median(alike) for alike in pairs if alike]
+    assert len(medians) > 30 and median(medians) == pytest.approx(PLANS_OF_ONE_JOB, abs=0.02)

@@ -1,0 +1,94 @@
+"""Claims about who can launch a plan: a search finds what a framework has, and its script can be written."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, one_has
+from ndparallel.planner.job import Plan
+from ndparallel.planner.software import find_stack
+from ndparallel.search.search import search
+from tests.search.test_search import job, random_plans
+
+GATHERING = replace(find_stack("torchtitan"), cp_gathers=True)
+JOBS = {
+    "megatron": job("llama-3-70b"),
+    "torchtitan": replace(job("llama-3-70b"), stack=GATHERING),
+    "deepspeed": job("llama-3-70b", software="deepspeed"),
+}
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
+def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name):
+    framework, some = FRAMEWORKS[name], JOBS[name]
+    verdicts = []
+    for plan in random_plans(some, 64, 300):
+        try:
+            written = bool(framework.emit(some, plan))
+        except UserError:
+            written = False
+        assert framework.has(some, plan) == written, plan
+        verdicts.append(written)
+    assert 40 < sum(verdicts) < 260
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS])
+def test_of_many_plans_at_once_a_framework_has_those_that_it_has_one_by_one(name):
+    some = JOBS[name]
+    plans = [plan for plan in random_plans(some, 64, 400) if plan.schedule in ("1f1b", "interleaved", "zb-v")]
+    rows = ("tp", "pp", "dp", "ep", "cp", "micro_batch", "zero", "shards", "sequence_parallel", "recompute")
+    for schedule, chunks in {(plan.schedule, plan.chunks) for plan in plans}:
+        alike = [plan for plan in plans if (plan.schedule, plan.chunks) == (schedule, chunks)]
+        fields: dict[str, Any] = {row: np.array([getattr(plan, row) for plan in alike]) for row in rows}
+        together = one_has([name], some, Plan(**fields, schedule=schedule, chunks=chunks))
+        assert together.tolist() == [bool(FRAMEWORKS[name].has(some, plan)) for plan in alike]
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
+def test_every_plan_that_is_found_for_a_framework_can_be_written_for_it(name):
+    found = search(JOBS[name], 64, frameworks=[name], kinds=True)
+    scripts = [FRAMEWORKS[name].emit(found.job, one.plan) for one in found.ranked]
+    assert len(scripts) > 10 and all(scripts)
+    assert found.frameworks == [name] == search(JOBS[name], 64, top=1).frameworks, "its software is priced"
+
+
+def test_without_a_framework_the_plan_of_the_priced_software_is_found_and_any_finds_no_slower_one():
+    some = job("llama-3-70b")
+    theirs, every = (search(some, 64, frameworks=names, top=3) for names in (None, ()))
+    assert all("megatron" in launched_by(some, answer.plan) for answer in theirs.answers)
+    assert every.best.seconds < theirs.best.seconds
+    assert "megatron" not in launched_by(some, every.best.plan), "a zero-bubble schedule"
+
+
+def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_does_not_have_it():
+    found = search(job(), 16, {"schedule": "zb-h1", "pp": 4}, top=1)
+    assert found.frameworks == [] and found.best.plan.schedule == "zb-h1"
+
+
+@pytest.mark.parametrize(
+    ("plan", "by"),
+    [
+        (
+            Plan(tp=8, pp=4, dp=2, zero=1, chunks=5, schedule="interleaved", sequence_parallel=True),
+            ["megatron"],
+        ),
+        (Plan(pp=4, dp=16, zero=1), ["megatron", "deepspeed"]),
+        (Plan(dp=64, zero=3), ["megatron", "torchtitan", "deepspeed"]),
+        (Plan(pp=4, dp=16, zero=2), ["megatron", "torchtitan"]),
+        (Plan(pp=4, dp=16, chunks=2, zero=2, schedule="zb-v"), ["torchtitan"]),
+        (Plan(pp=4, dp=16, zero=1, schedule="zb-h1"), []),
+    ],
+)
+def test_a_plan_says_by_whom_it_can_be_launched(plan, by):
+    """Megatron-Core has no zb-v; torchtitan no ZeRO-1; DeepSpeed no ZeRO-2 in a pipeline and no chunks."""
+    assert launched_by(job("llama-3-70b"), plan) == by
+
+
+def test_what_a_framework_does_not_have_is_refused_with_what_it_has():
+    with pytest.raises(UserError, match="legal with zero=1, of those that torchtitan can launch"):
+        search(job(software="torchtitan"), 16, {"zero": 1})
+    said = FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(pp=4, dp=16, zero=3))
+    assert said == "DeepSpeed has no ZeRO-3 in a pipeline; take --zero 0 or 1."
