@@ -19,7 +19,7 @@ from ndparallel.drawing.svg_schedules import DIGIT_WIDTH, boxes
 from ndparallel.drawing.svg_shapes import NARROW, box
 from ndparallel.pipeline.timing import Timing
 
-LEFT, RIGHT, ROW_HEIGHT, STRIP_HEIGHT, RANK_HEIGHT, TITLE_HEIGHT = 46, 8, 17, 20, 48, 26
+LEFT, RIGHT, ROW_HEIGHT, STRIP_HEIGHT, RANK_HEIGHT, TITLE_HEIGHT = 54, 8, 17, 20, 48, 26
 ACTIVATIONS = "activations"
 PAINTS = {name: ACTIVITIES[name] for name in (IDLE, FORWARD, BACKWARD)} | {ACTIVATIONS: MEMORY[ACTIVATIONS]}
 SECONDS = 12  # that the filling takes
