@@ -146,6 +146,20 @@ def test_tensor_parallelism_times_fsdp():
     assert_equal("2d_tensor_parallel", "TP x FSDP", zero=3)
 
 
+@pytest.mark.parametrize("name", ["CP", "CP gathered"])
+@pytest.mark.parametrize(("gpus", "hardware"), [(4, ROOMY), (8, ROOMY), (4, NO_NODES)])
+def test_the_lesson_on_context_parallelism(name, gpus, hardware):
+    assert_equal("cp_context_parallel", name, gpus, hardware)
+
+
+@pytest.mark.parametrize("name", ["DP with experts", "EP"])
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_the_lesson_on_experts_in_balance(name, gpus):
+    """Every token goes to every expert."""
+    model = MODEL.replace(experts=8, top_k=8)
+    assert_equal("ep_expert_parallel", name, gpus, changes={"model": model})
+
+
 @pytest.mark.parametrize("microbatches", [4, 8])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_schedule_of_a_pipeline(name, microbatches):
