@@ -2,12 +2,15 @@
 
 Idea   Young's and Daly's formulas beside a simulation, failure after failure, that knows neither. `ndparallel
        plan --tokens` says how many days a training takes where nothing fails; --days makes real ones of them.
+       With --plan and the options of its job, step, days and size of a checkpoint are the plan's.
 Limit  The default rate is that of Llama 3's 16,384 GPUs (arXiv 2407.21783, table 5: 419 unexpected
        interruptions in 54 days). Checkpoint and restart times are of your system: the defaults are
        assumptions.
 
   ndparallel goodput --gpus 16384
   ndparallel goodput --gpus 1024 --checkpoint 2min --restart 20min --days 30 --interval 4h
+  ndparallel goodput --model llama-3-70b --gpus 64 --global-batch 64 --plan DP64,zero3,mbs1,full \\
+      --tokens 1e12 --checkpoint-bandwidth 50GB/s
 """
 
 import argparse
@@ -19,17 +22,22 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
+from ndparallel.planner.memory.states import checkpoint_bytes
+from ndparallel.planner.options import add_job_options, job_and_plan, with_defaults
+from ndparallel.planner.prediction import predict
+from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
 MOST_GPUS = 10**9
 EXAMPLE = '"30s" or "2min"'
+DEFAULTS = {"days": 54.0, "checkpoint": f"{FailureModel(1).checkpoint_seconds:g}s"}
+OF_A_PLAN = ("tokens", "checkpoint_bandwidth", "model")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     option, usual = parser.add_argument, FailureModel(1)
-    option("--gpus", type=int, required=True, metavar="N", help="all of which stop when one fails")
     option(
         "--failure-rate",
         type=float,
@@ -39,9 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(
         "--checkpoint",
-        default=f"{usual.checkpoint_seconds:g}s",
         metavar="TIME",
-        help="that training stops for one (default 10s)",
+        help=f"that training stops for one (default {usual.checkpoint_seconds:g}s)",
     )
     option(
         "--restart",
@@ -55,12 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="of training; a checkpoint comes after whole steps (default: at any time)",
     )
-    option("--days", type=float, default=54.0, metavar="N", help="of training, without failures (default 54)")
+    option("--days", type=float, metavar="N", help="of training, without failures (default 54)")
     option("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
     option("--json", action="store_true", help="print JSON and nothing else")
+    plan = parser.add_argument_group("a plan, whose step, days and checkpoints are meant")
+    plan.add_argument("--plan", metavar="NAME", help="its name, as a search prints it; with the job:")
+    plan.add_argument("--tokens", type=float, metavar="N", help="to train on, instead of --days")
+    plan.add_argument(
+        "--checkpoint-bandwidth", metavar="RATE", help="of storage, instead of --checkpoint: as 50GB/s"
+    )
+    add_job_options(parser)
+    add_state_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    arguments = completed(arguments)
     cluster, step_seconds = (
         cluster_from(arguments),
         time_from(arguments, "step", "it is the time of one training step"),
@@ -81,6 +97,36 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 # ------------------------------------------------------------------------------------------ what is asked for
+
+
+def completed(arguments: argparse.Namespace) -> argparse.Namespace:
+    """What follows from the plan where it is not given itself, and else the defaults. Raises UserError for
+    what needs a plan that is not there."""
+    if not hasattr(arguments, "gpus"):
+        raise UserError("--gpus is needed: all of them stop when one fails.")
+    follows = of_plan(arguments) if arguments.plan else {}
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    if not arguments.plan and (alone := [name for name in OF_A_PLAN if name in given]):
+        raise UserError(f"--{alone[0].replace('_', '-')} is of a plan: name it with --plan, beside its job.")
+    return argparse.Namespace(**vars(arguments) | DEFAULTS | follows | given)
+
+
+def of_plan(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The plan's step, the days that its tokens take, and the time of a checkpoint."""
+    found = predict(*job_and_plan(with_defaults(arguments)))
+    follows: dict[str, Any] = {"step": f"{found.seconds:.9g}s"}
+    if (tokens := arguments.tokens) is not None:
+        if not 0 < tokens < math.inf:
+            raise UserError(f"--tokens {tokens:g} cannot be trained on; give a number above 0.")
+        follows["days"] = found.days(tokens)
+    if arguments.checkpoint_bandwidth is not None:
+        rate = parse_quantity(
+            arguments.checkpoint_bandwidth, "bytes per second", "--checkpoint-bandwidth", '"50GB/s"'
+        )
+        if not rate:
+            raise UserError("--checkpoint-bandwidth must be above 0: no checkpoint would ever end.")
+        follows["checkpoint"] = f"{checkpoint_bytes(found.job) / rate:.9g}s"
+    return follows
 
 
 def cluster_from(arguments: argparse.Namespace) -> FailureModel:

@@ -13,6 +13,7 @@ Glossary
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
-from ndparallel.planner.stages import elements_of, trained_of
+from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 
 CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
 Elements = tuple[Any, Any]
@@ -43,6 +44,14 @@ def optimizer_bytes(job: TrainingJob) -> float:
     if "optimizer" in job.offload:
         return 0
     return (0 if job.half else SINGLE) + 2 * job.moment_bytes
+
+
+def checkpoint_bytes(job: TrainingJob) -> float:
+    """Bytes of what a checkpoint keeps of the whole model: weights in 16 bits and the optimizer, of what is
+    trained."""
+    (kinds,) = kinds_by_stage(job.shape, 1)
+    trained = sum(float(sum(trained_of(job, Plan(), kind))) for kind in kinds)
+    return trained * (HALF + optimizer_bytes(replace(job, offload=())))
 
 
 def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
