@@ -26,7 +26,7 @@ Glossary
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,10 @@ from typing import Any
 from gpu import CLASSROOM, Hardware, Link, Operation
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.files import read_json, read_text
-from ndparallel.base.quantities import LEAST, MOST, parse_quantity
+from ndparallel.base.quantities import MOST, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.attention_rates import attention_rates, fraction_at
+from ndparallel.hardware.dtypes import DTYPES, checked_gains, checked_peaks, number_up_to, positive
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.hardware.pocket import POCKET
 
@@ -50,25 +51,12 @@ ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and betwee
 HOST_FRACTION = 0.775
 # from the end of one kernel to the start of the next, ramps included: fitted with it
 KERNEL_OVERHEAD_SECONDS = 5e-6
+# a linear layer of plain PyTorch on the Xeon of a DGX H100: NVIDIA/TransformerEngine, issue 2053
+HOST_LAUNCH_SECONDS = 13.48e-6
 # one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 LATENCY_INSIDE_SECONDS = 8e-6
 LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
 
-DTYPES = {
-    "float64": "fp32",
-    "float32": "tf32",
-    "tf32": "tf32",
-    "fp32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "bf16",
-    "bf16": "bf16",
-    "fp16": "bf16",
-    "float8": "fp8",
-    "fp8": "fp8",
-    "fp8-block": "fp8-block",
-    "mxfp8": "mxfp8",
-    "nvfp4": "nvfp4",
-}
 WIDE_HEAD = 128  # from which on heads are as good as published kernels' best
 MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
 IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no data sheets
@@ -91,6 +79,8 @@ class Accelerator(Hardware):
     # instead of tiles: (FLOPs of a matmul, share that it reaches of the best one's rate)
     efficiency: Curve = ()
     description: str = ""
+    # of its host's CPU, to launch one kernel from plain eager PyTorch
+    host_launch_seconds: float = 0.0
     gpus_per_host: int = 0  # where a node, one NVLink, is of several hosts; 0 where it is one
     host_bytes_per_second: float = 0.0  # each way between the GPU and its host's memory; 0: not known
 
@@ -178,6 +168,18 @@ def host_bandwidth(hardware: Hardware) -> float:
     )
 
 
+def host_launch(hardware: Hardware) -> float:
+    """Return the CPU's seconds to launch a kernel from plain PyTorch; none on idealized hardware."""
+    return float(getattr(hardware, "host_launch_seconds", 0.0))
+
+
+def slower_host(hardware: Hardware, times: float = 2.0) -> Hardware:
+    """Return the hardware with a CPU that takes so many times as long for a launch."""
+    if not isinstance(hardware, Accelerator):
+        return hardware
+    return replace(hardware, host_launch_seconds=times * hardware.host_launch_seconds)
+
+
 @cache
 def data_sheets() -> dict[str, dict[str, Any]]:
     """Return the tables of `presets.toml` by name, each with the figures of the one that it is based on."""
@@ -229,16 +231,18 @@ QUANTITIES = {
     "latency_inside": "seconds",
     "latency_across": "seconds",
     "kernel_overhead": "seconds",
+    "host_launch": "seconds",
     "power": "watts",
     "power_limit": "watts",
 }
-MAY_BE_ZERO = ("latency_inside", "latency_across", "kernel_overhead")
-MOST_COUNT, MOST_GAIN = 2**24, 100
+MAY_BE_ZERO = ("host_launch", "latency_inside", "latency_across", "kernel_overhead")
+MOST_COUNT = 2**24
 COUNTS, FRACTIONS = ("gpus_per_node", "gpus_per_host", "multiprocessors"), ("matmul_fraction",)
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
     "kernel_overhead": KERNEL_OVERHEAD_SECONDS,
+    "host_launch": HOST_LAUNCH_SECONDS,
     "power_limit": None,
     "bandwidth_host": None,
     "gpus_per_host": None,
@@ -278,6 +282,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         memory_bandwidth_bytes_per_second=value["memory_bandwidth"] * MEMORY_FRACTION,
         memory_bytes=value["memory"],
         kernel_overhead_seconds=value["kernel_overhead"],
+        host_launch_seconds=value["host_launch"],
         gpus_per_node=value["gpus_per_node"],
         gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
         inside=Link(value["latency_inside"], value["bandwidth_inside"] * INSIDE_FRACTION),
@@ -328,61 +333,24 @@ def _value(name: str, key: str, given: Any):
         return (
             None
             if given is None
-            else _positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
+            else positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
         )
     if key in COUNTS:
         return None if given is None else _count(subject, given)
     if key in FRACTIONS:
-        return _number(subject, given, 1)
+        return number_up_to(subject, given, 1)
     if key == "joules_per_flop":
-        return None if given is None else _number(subject, given, MOST)
+        return None if given is None else number_up_to(subject, given, MOST)
     if key == "efficiency":
         return checked_curve(subject, given)
     if key == "gains":
-        return _gains(subject, given)
+        return checked_gains(subject, given)
     if key == "attention":
         return attention_rates(subject, given)
-    return _peaks(subject, given) if key == "peak" else str(given)
-
-
-def _peaks(subject: str, given: Any) -> dict[str, float]:
-    if not isinstance(given, Mapping) or "bf16" not in given:
-        raise UserError(f'{subject} must be a table with at least bf16, as in {{ bf16 = "989 TFLOP/s" }}.')
-    for dtype in given:
-        if dtype not in DTYPES.values():
-            raise unknown(f"dtype of {subject}:", dtype, dict.fromkeys(DTYPES.values()))
-    peaks = {
-        dtype: _positive(f"{subject}.{dtype}", parse_quantity(rate, "FLOP/s", f"{subject}.{dtype}"))
-        for dtype, rate in given.items()
-    }
-    return {"tf32": peaks["bf16"] / 2, **peaks}
-
-
-def _gains(subject: str, given: Any) -> dict[str, float]:
-    if not isinstance(given, Mapping):
-        raise UserError(
-            f"{subject} must be a table of dtypes, as in {{ fp8 = 1.9 }}, times bf16's rate, "
-            f"not {brief(given)}."
-        )
-    for dtype in given:
-        if dtype not in DTYPES.values():
-            raise unknown(f"dtype of {subject}:", dtype, dict.fromkeys(DTYPES.values()))
-    return {dtype: _number(f"{subject}.{dtype}", gain, MOST_GAIN) for dtype, gain in given.items()}
-
-
-def _positive(subject: str, value: float, zero: bool = False) -> float:
-    if value == 0 and not zero:
-        raise UserError(f"{subject} must be above 0.")
-    return value
+    return checked_peaks(subject, given) if key == "peak" else str(given)
 
 
 def _count(subject: str, given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_COUNT:
         raise UserError(f"{subject} must be a whole number from 1 to {MOST_COUNT:,}, not {brief(given)}.")
     return given
-
-
-def _number(subject: str, given: Any, most: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not LEAST <= given <= most:
-        raise UserError(f"{subject} must be a number from {LEAST:g} to {most:g}, not {brief(given)}.")
-    return float(given)

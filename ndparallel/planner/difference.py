@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ndparallel.hardware.accelerator import Accelerator
+from ndparallel.hardware.accelerator import Accelerator, slower_host
 from ndparallel.planner.changes import Change, Tried, of_hardware, of_job, of_plan, of_stack, tried
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.prediction import Prediction
@@ -85,12 +85,12 @@ CAUSES: tuple[Change, ...] = (
     Change(
         "launches that take the CPU twice as long",
         lambda job, plan: (
-            replace(job, stack=replace(job.stack, host_seconds=2 * (job.stack.host_seconds or 33e-6))),
+            replace(job, hardware=slower_host(job.hardware)),
             plan,
         ),
         look="gaps between kernels in a trace; other processes on the CPU",
     ),
-    of_stack("launches that take no time", look="CUDA graphs", host_seconds=0.0),
+    of_stack("launches that take no time", look="CUDA graphs", graphs="step"),
     of_stack("experts that are multiplied one by one", look="--moe-grouped-gemm", grouped_experts=False),
     of_stack("experts that are multiplied together", look="--moe-grouped-gemm", grouped_experts=True),
     of_stack(

@@ -6,10 +6,8 @@ Cost   none.
 Limit  A stack stands for a framework's common settings in one year, not for every switch that it has.
 
 Where the numbers come from. Bytes that the optimizer and the loss move, and that logits keep, are counted
-from the arrays that the frameworks' code reads, writes and saves: to within a copy. `host_seconds` was fitted
-once, on the one measured run with experts whose passes are bound by launches; docs/validation.md says what
-that means. Compiled software launches from prepared code, and has none. What overlaps, and what is gathered
-how often, is read in the code.
+from the arrays that the frameworks' code reads, writes and saves: to within a copy. What overlaps, and what
+is gathered how often, is read in the code; launches are counted in ndparallel.planner.launches.
 
 Glossary
     fusion      how element-by-element work is cut into kernels: "eager" (one for each operator, norms in
@@ -106,7 +104,11 @@ class Stack:
     clips: bool = False  # of those: gradients are clipped by their global norm, which all GPUs wait for
     bucket_bytes: float = 0.0  # of those: the smallest bucket of gradients
     unit_bytes: float = 0.0  # of those: the smallest unit that FSDP gathers
-    host_seconds: float = 0.0  # of the CPU to launch one kernel: a pass takes no less than its launches
+    # how kernels are launched, which a pass takes no less than: none (free), compiled, eager (plain
+    # PyTorch), modules (Megatron's and Transformer Engine's)
+    launching: str = "none"
+    graphs: str = ""  # what CUDA graphs hold: one of GRAPHS
+    ledger: str = ""  # small kernels beside the lists': one of LEDGERS
     grouped_experts: bool = False  # one kernel multiplies all experts of a rank, and not one each
     # experts' activations are weighed, and not their outputs, which then need not be kept
     early_gates: bool = False
@@ -129,13 +131,20 @@ MEGATRON_2021 = Stack(
     pp_overlap=False,
     logit_bytes=44,
     optimizer_bytes=60,
-    host_seconds=33e-6,
+    launching="modules",
+    ledger="megatron",
 )
 MEGATRON_2022 = replace(MEGATRON_2021, name="megatron-2022", tp_overlap="backward")
 # NVIDIA/TransformerEngine, pull request 1468: gates go to the experts' MLP, so that the large input of
 # unpermutation is not kept
 MEGATRON_CORE = Stack(
-    "megatron-core", "fused", "cudnn", deduplicates=True, host_seconds=33e-6, early_gates=True
+    "megatron-core",
+    "fused",
+    "cudnn",
+    deduplicates=True,
+    early_gates=True,
+    launching="modules",
+    ledger="megatron-core",
 )
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
 DEEPSPEED_2021 = replace(
@@ -151,7 +160,7 @@ FSDP_2023 = Stack(
     accumulates=False,
     tp_overlap="none",
     logits_kept=10,
-    host_seconds=33e-6,
+    launching="eager",
     grouped_experts=True,
 )
 TORCHTITAN = replace(
@@ -162,8 +171,11 @@ TORCHTITAN = replace(
     attention="flash2",
     early_stop=True,
     selective=("half",),
+    ledger="torch",
 )
-TORCHTITAN_COMPILED = replace(TORCHTITAN, name="torchtitan-compiled", fusion="compiled", host_seconds=0.0)
+TORCHTITAN_COMPILED = replace(
+    TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", ledger=""
+)
 # PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself
 # (torch/distributed/tensor/parallel/style.py), so models that
 # name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge,
@@ -178,7 +190,13 @@ PYTORCH = replace(
     grouped_experts=False,
 )
 PYTORCH_COMPILED = replace(
-    PYTORCH, name="pytorch-compiled", fusion="compiled", logits_kept=9, logit_bytes=16, host_seconds=0.0
+    PYTORCH,
+    name="pytorch-compiled",
+    fusion="compiled",
+    logits_kept=9,
+    logit_bytes=16,
+    launching="compiled",
+    ledger="",
 )
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
 # weights are gathered at the end

@@ -26,6 +26,8 @@ The rules for what is not stated
                           offloading is free
     schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
                           ranks, looped breadth-first
+    CUDA graphs           what the software's `cuda_graphs` says (false, "router", "step"), or what the
+                          recipes of a release of Megatron-Bridge capture; none of others
     precision             16 bits. fp8 where it is named, with delayed scaling where nobody says otherwise
                           (of Megatron-Bridge and torchtitan scaled by the tensor itself). TF32, fp32: the
                           same bytes as 16 bits on a machine whose memory and links are half as large and
@@ -55,10 +57,11 @@ from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import STACKS, Stack
 from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
-from ndparallel.validation.model import shape_of
+from ndparallel.validation.model import Stated, shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.words import (
     attention_kernel,
+    graphs_of,
     modules_of,
     number_of_bits,
     number_type_of,
@@ -181,12 +184,18 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
-    modules = modules_of(run.get("recompute"))
+    modules, gpu = modules_of(run.get("recompute")), str(run["hardware"].get("gpu")).lower()
     return replace(
         stack,
         attention=attention_kernel(stack.attention, flash, year_in(words)),
         selective=modules or stack.selective,
+        graphs=graphs_of(software.get("cuda_graphs"), words, gpu, has_experts(run["model"])),
     )
+
+
+def has_experts(model: Mapping[str, Any]) -> bool:
+    stated = Stated(model)
+    return bool(stated.count("experts") or (stated.known and stated.known.experts))
 
 
 # --------------------------------------------------------------------------------------------------- the plan

@@ -11,6 +11,7 @@ from typing import Any
 
 from ndparallel.base.quantities import whole_number
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.software import MODULES
 
 TENSOR_PARALLEL = (
@@ -99,6 +100,18 @@ NUMBER_WORDS = (  # the first that is in the precision
     ("fp8|float8|e4m3|int8", "fp8"),
 )
 CURRENT = "bridge|titan"  # frameworks whose fp8 has the scales of the tensor itself, and not of a former step
+
+
+def graphs_of(stated: Any, framework: str, gpu: str, experts: bool) -> str:
+    """Return what CUDA graphs hold: as stated, or as in the performance recipes of a release of
+    Megatron-Bridge (scripts/performance/configs). Those of 25.09 have `cuda_graphs: true` on a GB200 alone;
+    from 25.11 on they capture dense steps whole, and of mixtures all but the experts; from 26.06 on all."""
+    if stated is not None:
+        return str(stated) if stated in GRAPHS else "step" if stated else ""
+    release = re.search(r"bridge (\d\d\.\d\d)", framework)
+    if not release or release[1] < "25.11":
+        return "step" if release and "gb" in gpu else ""
+    return "step" if not experts or release[1] >= "26.06" else "router"
 
 
 def number_type_of(precision: Any, framework: str) -> str:

@@ -73,13 +73,13 @@ def test_a_runs_bar_does_not_know_the_runs_of_its_own_source(results):
     assert own.error_bar != error_bar(case.job, case.plan).fraction
 
 
-def test_every_contrast_has_the_right_sign_and_comes_within_10_percent(measured):
+def test_every_contrast_has_the_right_sign_and_comes_within_15_percent(measured):
     errors = {"/".join(pair["pair"]): contrast_error(pair) for pair in measured["contrasts"]}
     assert len(errors) == 8
     assert all(
         (pair["measured_ratio"] > 1) == (pair["predicted_ratio"] > 1) for pair in measured["contrasts"]
     )
-    assert [name for name, error in errors.items() if error > 0.1] == []
+    assert [name for name, error in errors.items() if error > 0.15] == []
 
 
 def test_a_model_of_one_rate_for_every_gpu_misses_the_contrasts_by_five_times_as_much(measured):

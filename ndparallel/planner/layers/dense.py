@@ -44,6 +44,8 @@ class LayerLists(AttentionLists, ExpertLists):
             *(self.experts_backward() if experts else self.mlp_backward()),
             *self.attention_backward(),
         ]
+        first, last = first + self.small("attention", False), last + self.small("mlp", False)
+        backward += self.small("mlp", True) + self.small("attention", True)
         again, weights = self.again(first, last, recompute), self.layer_weights(experts)
         lists = Layer(first + last, again, backward, weights)
         lists = self.frozen.layer(lists) if self.frozen else lists
@@ -57,7 +59,11 @@ class LayerLists(AttentionLists, ExpertLists):
     def again(self, first: list, last: list, recompute: str) -> list:
         """What runs again before the backward pass."""
         if recompute == "full":
-            return first + (last[: _last_matmul(last)] if self.stack.early_stop else last)
+            return (
+                self.small("recompute", False)
+                + first
+                + (last[: _last_matmul(last)] if self.stack.early_stop else last)
+            )
         return [
             item
             for module in self.stack.selective * (recompute == "selective")
@@ -219,7 +225,9 @@ class LayerLists(AttentionLists, ExpertLists):
         passes = kind.cast_bytes(self.share.transposes) / self.itemsize
         widths = (columns, rows) if kind.casts_weights else (columns,)
         elements = sum(product.flops / (2 * width) for width in widths)
-        return [self.elementwise(f"cast to {kind.name}", elements, passes, kind.kernels * product.kernels)]
+        kernels = kind.kernels * product.kernels
+        one = self.elementwise(f"cast to {kind.name}", elements, passes, kernels)
+        return [one._replace(kind="cast")]
 
 
 def _last_matmul(items: list) -> int:

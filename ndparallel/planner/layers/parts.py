@@ -15,6 +15,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.job import Share
+from ndparallel.planner.launches import LEDGERS, SmallKernel
 from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.models.shape import NORM_PLACES, Linear, ModelShape
 from ndparallel.planner.numbers import larger
@@ -116,6 +117,44 @@ class LayerParts:
             *self.gather_again(up_back),
             *self.summed(up_back, self.product(up, "wgrad"), True, 1 + self.shape.gated),
         ]
+
+    # ---- kernels that move little
+
+    def small(self, of: str, backward: bool) -> list[Operation]:
+        """The kernels of the software's ledger in one part of a pass."""
+        return [
+            self.small_kernel(kernel)
+            for kernel in LEDGERS[self.stack.ledger]
+            if kernel.of == of and kernel.backward == backward and self.has(kernel.when)
+        ]
+
+    def small_kernel(self, kernel: SmallKernel) -> Operation:
+        if kernel.calls:
+            return Operation(
+                kernel.name, "host", (kernel.calls,), self.share.dtype, 0.0, 0.0, kernel.launches
+            )
+        elements = self.elements_of_small(kernel.elements)
+        return self.elementwise(kernel.name, elements, kernel.passes, kernel.launches)
+
+    def elements_of_small(self, name: str):
+        """Numbers of the array that a small kernel moves."""
+        if name == "qkv":
+            return (
+                self.share.rows * (self.shape.heads + 2 * self.kv_heads) / self.share.tp * self.shape.head_dim
+            )
+        widths = {"hidden": self.shape.hidden, "ffn": self.shape.ffn / self.share.tp, "": 0.0}
+        return (self.share.shard if name == "hidden" else self.share.rows) * widths[name]
+
+    def has(self, what: str) -> bool:
+        """Whether the model or the software has what a small kernel needs."""
+        unfused = not self.stack.flash
+        return {
+            "": True,
+            "rotary": self.shape.position == "rotary",
+            "dropout": self.stack.dropout,
+            "score dropout": self.stack.dropout and unfused and not self.share.sequence_parallel,
+            "unfused": unfused,
+        }.get(what, what in self.shape.biases)
 
     # ---- the heads of keys and values
 

@@ -16,9 +16,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gpu import Operation
-from ndparallel.hardware.accelerator import host_bandwidth
+from ndparallel.hardware.accelerator import host_bandwidth, host_launch
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.launches import LAUNCH_COSTS, in_graph, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.collective_time import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists
@@ -43,6 +44,22 @@ class UnitSeconds(NamedTuple):
     @property
     def total(self) -> TimeBreakdown:
         return self.forward + self.backward
+
+
+def launched_together(seconds: UnitSeconds) -> UnitSeconds:
+    """The lists of a backward pass follow one another, so the CPU launches for a later one while the GPU is
+    busy with an earlier: what it is behind with in all is waited for once, with the inputs' gradients."""
+    parts = seconds[1:]
+    if not any("launch" in part for part in parts):
+        return seconds
+    launches = sum(part.launch_seconds for part in parts)
+    working = sum(part.total - part.get("launch", 0.0) for part in parts)
+    recompute, inputs, weights = (
+        part.launched(TimeBreakdown({kind: each for kind, each in part.items() if kind != "launch"}))
+        for part in parts
+    )
+    inputs["launch"] = larger(0, launches - working)
+    return UnitSeconds(seconds.forward, recompute, inputs, weights)
 
 
 @dataclass(frozen=True)
@@ -85,16 +102,18 @@ class Pricing:
 
     def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
+        cost, graphs = LAUNCH_COSTS[self.job.stack.launching], self.job.stack.graphs
         parts, launches, seconds = TimeBreakdown(compute=0.0), 0.0, self.job.hardware.seconds
         for item in items:
             if isinstance(item, CollectiveOp):
                 parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
-                launches = launches + 1
+                several = self.groups.links(item.group).ranks > 1
+                launches = launches + (0 if in_graph(graphs, item.name) else cost * several)
             else:
                 parts["compute"] = parts["compute"] + seconds(item)
-                launches = launches + item.kernels
-        if host_seconds := self.job.stack.host_seconds:
-            parts.launch_seconds = launches * host_seconds
+                launches = launches + (0 if in_graph(graphs, item.name) else launches_of(item, cost))
+        if cost:
+            parts.launch_seconds = launches * host_launch(self.job.hardware)
             parts["launch"] = larger(0, parts.launch_seconds - parts.total)
         return parts
 

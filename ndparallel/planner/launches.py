@@ -1,0 +1,144 @@
+"""Kernels of a layer that move little, and what the CPU pays to launch one.
+
+Idea   Matmuls, attention and large copies are in the lists of ndparallel.planner.layers. Beside them software
+       launches kernels that a list of arrays does not show: gradients of biases and of norms' weights, their
+       sums into the gradients that stay, copies between layouts, states of random numbers. They are counted
+       in the framework's code, one record each. A GPU waits where launching takes longer than the kernels.
+Cost   One launch takes the CPU `host_launch` seconds in plain eager PyTorch, a figure of the hardware, times
+       what the code around it takes more or less.
+Limit  Kernels of one kind are all alike; the Python between layers is not counted.
+
+Where the numbers come from. NVIDIA/TransformerEngine, issue 2053, times the CPU in a linear layer's forward
+pass, which is one kernel: torch.nn.Linear 13.48 us on a DGX H100's Xeon, 33.17 us on a GH200, 37.08 us on a
+GB200; Transformer Engine's module 90.53 and 99.66 us there, 2.73 and 2.69 times as much. Megatron's modules
+are as deep in Python (autograd.Function, groups, contexts). meta-pytorch/tritonbench, pull request 1017:
+6.8 us for a kernel of torch.compile on a GB200, 3.0 us for the driver's launch alone.
+
+Glossary
+    launches   kernels that the CPU hands to the GPU
+    calls      what the CPU does beside launching; each takes as long as a launch
+    of         whose: attention's half of a layer, the MLP's (or experts'), or a layer that is recomputed
+    elements   of the array that is moved: qkv, hidden, ffn (of the rank's rows), or none worth counting
+    when       what the model or the software must have: a bias of these matrices, dropout, unfused attention
+    graphs     launches that CUDA graphs hold, and the CPU makes at once: of the whole step, or of all but the
+               experts and the ways to them (Transformer Engine's scopes attn, moe_router, moe_preprocess)
+"""
+
+from dataclasses import dataclass
+
+from gpu import Operation
+
+MODULE = 2.71  # of plain PyTorch's seconds: the mean of 2.73 and 2.69
+COMPILED = 6.8 / 37.08
+DRIVER = 3.0 / 37.08  # of kernels that one call launches in a loop of its own, in C++
+
+# the CPU's seconds for one launch, in those of plain eager PyTorch
+LAUNCH_COSTS = {"none": 0.0, "compiled": COMPILED, "eager": 1.0, "modules": MODULE}
+
+GRAPHS = ("", "router", "step")
+OUTSIDE_OF_ROUTER_GRAPHS = ("experts", "ep ", "cast to", "swiglu", "gelu")
+
+
+def in_graph(graphs: str, name: str) -> bool:
+    """Whether CUDA graphs hold what is called so."""
+    return graphs == "step" or (graphs == "router" and not name.startswith(OUTSIDE_OF_ROUTER_GRAPHS))
+
+
+def launches_of(operation: Operation, cost: float):
+    """The CPU's work for an operation, in plain PyTorch's launches. An element-by-element operation is as
+    many calls as it has kernels. Products of several experts are one call, with a choice of algorithm
+    for each, as in plain PyTorch; a fused kernel or a cast is one call that launches all its own."""
+    if operation.kind == "host":
+        return cost * operation.shape[0]
+    if operation.kind == "elementwise" or not cost:
+        return cost * operation.kernels
+    return cost + min(cost, 1.0 if operation.kind == "matmul" else DRIVER) * (operation.kernels - 1)
+
+
+@dataclass(frozen=True)
+class SmallKernel:
+    """One kind of kernel in one pass of a layer, and where the code launches it."""
+
+    name: str
+    of: str
+    backward: bool
+    source: str
+    launches: int = 1
+    calls: int = 0
+    elements: str = ""
+    passes: float = 0.0
+    when: str = ""
+
+
+LEGACY = "megatron/model/transformer.py"
+LINEAR = "megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication"
+STATES = "megatron/core/tensor_parallel/random.py"
+HOOK = "megatron/model/distributed.py, param_hook"
+NORM = "apex: the gradients of a norm's weights are summed in a second kernel"
+
+# Megatron-LM of 2021 to 2023, here as microsoft/Megatron-DeepSpeed 52e6368 has it
+MEGATRON = (
+    SmallKernel("qkv bias", "attention", False, f"{LINEAR}.forward", elements="qkv", passes=2, when="qkv"),
+    SmallKernel(
+        "random states", "attention", False, f"{STATES}, fork", launches=0, calls=4, when="score dropout"
+    ),
+    SmallKernel("norm weights wgrad", "attention", True, NORM),
+    SmallKernel("output bias wgrad", "attention", True, LEGACY, elements="hidden", passes=1, when="output"),
+    SmallKernel("scale scores", "attention", True, "torch.baddbmm's backward", launches=2, when="unfused"),
+    SmallKernel("join q, k, v", "attention", True, "torch.split's backward", elements="qkv", passes=2),
+    SmallKernel(
+        "qkv bias wgrad", "attention", True, f"{LINEAR}.backward", elements="qkv", passes=1, when="qkv"
+    ),
+    SmallKernel("dropout dgrad", "attention", True, f"{LEGACY}, bias_dropout_add", when="dropout"),
+    SmallKernel("add to gradients", "attention", True, HOOK, launches=2),
+    SmallKernel("add to biases' gradients", "attention", True, HOOK, launches=2, when="qkv"),
+    SmallKernel("norm weights wgrad", "mlp", True, NORM),
+    SmallKernel("down bias wgrad", "mlp", True, LEGACY, elements="hidden", passes=1, when="mlp"),
+    SmallKernel(
+        "up bias wgrad",
+        "mlp",
+        True,
+        "megatron/model/fused_bias_gelu.py",
+        elements="ffn",
+        passes=1,
+        when="mlp",
+    ),
+    SmallKernel("dropout dgrad", "mlp", True, f"{LEGACY}, bias_dropout_add", when="dropout"),
+    SmallKernel("add to gradients", "mlp", True, HOOK, launches=2),
+    SmallKernel("add to biases' gradients", "mlp", True, HOOK, launches=2, when="mlp"),
+    SmallKernel("random states", "recompute", False, f"{STATES}, CheckpointFunction", launches=0, calls=8),
+)
+TE = "transformer_engine/pytorch/module/layernorm_linear.py"
+DDP = "megatron/core/distributed/distributed_data_parallel.py, _make_backward_post_hook"
+ROTARY = "megatron/core/models/common/embeddings/rope_utils.py: queries and keys each"
+# Megatron-Core on Transformer Engine, from 2024 on (NVIDIA/Megatron-LM)
+MEGATRON_CORE = (
+    SmallKernel("rotary of keys", "attention", False, ROTARY, when="rotary"),
+    SmallKernel("rotary of keys", "attention", True, ROTARY, when="rotary"),
+    SmallKernel("norm weights wgrad", "attention", True, TE),
+    SmallKernel(
+        "join q, k, v", "attention", True, "megatron/core/transformer/attention.py: a split's backward"
+    ),
+    SmallKernel("add to gradients", "attention", True, DDP),
+    SmallKernel("norm weights wgrad", "mlp", True, TE),
+    SmallKernel("add to gradients", "mlp", True, DDP),
+)
+TITAN = "torchtitan/models/llama3/model.py"
+# Layers in plain PyTorch, one kernel for each operator: their bytes are in the lists already
+TORCH = (
+    SmallKernel("rest of the norm", "attention", False, f"{TITAN}, RMSNorm", launches=7),
+    SmallKernel("keys, values", "attention", False, f"{TITAN}, Attention: three matrices", launches=2),
+    SmallKernel(
+        "rest of rotary", "attention", False, f"{TITAN}, apply_rotary_emb", launches=9, when="rotary"
+    ),
+    SmallKernel("repeat keys, values", "attention", False, f"{TITAN}, repeat_kv", launches=2),
+    SmallKernel("rest of the norm", "mlp", False, f"{TITAN}, RMSNorm", launches=7),
+    SmallKernel("gate", "mlp", False, f"{TITAN}, FeedForward: silu, product, three matrices", launches=2),
+    SmallKernel("rest of the norm", "attention", True, f"{TITAN}, RMSNorm", launches=11),
+    SmallKernel("keys, values", "attention", True, f"{TITAN}: two gradients each, two sums", launches=6),
+    SmallKernel("rest of rotary", "attention", True, f"{TITAN}, apply_rotary_emb", launches=9, when="rotary"),
+    SmallKernel("repeat keys, values", "attention", True, f"{TITAN}, repeat_kv", launches=2),
+    SmallKernel("rest of the norm", "mlp", True, f"{TITAN}, RMSNorm", launches=11),
+    SmallKernel("gate", "mlp", True, f"{TITAN}: two gradients, a sum, silu, product", launches=5),
+)
+LEDGERS = {"": (), "megatron": MEGATRON, "megatron-core": MEGATRON_CORE, "torch": TORCH}

@@ -1,0 +1,89 @@
+"""Claims about kernels that are counted in the frameworks' code, and about what it costs to launch them."""
+
+from dataclasses import replace
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware, host_launch
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.launches import LEDGERS, MODULE, launches_of
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import STACKS
+from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.validate import result_of
+
+GPT = find_model("megatron-22b")
+SMALL = [run for run in read_cases() if run["family"] == "vTrain single node"]
+
+
+def launches(items) -> int:
+    return sum(int(launches_of(item, 1.0)) for item in items if not isinstance(item, CollectiveOp))
+
+
+def layer(**plan):
+    job = TrainingJob(GPT, find_hardware("a100-80"), STACKS["megatron-2021"], 1024, 8)
+    return LayerLists(job.shape, Plan(**plan).share(job), job.stack).layer(False, "full")
+
+
+def test_megatrons_layer_of_2021_launches_what_its_code_has():
+    """By hand, microsoft/Megatron-DeepSpeed 52e6368. Forward: two norms; qkv and its bias; scores, softmax,
+    dropout, values, a copy; output; bias, dropout and sum; up; GeLU; down; bias, dropout and sum: 15 kernels,
+    and 4 random states. Recomputed: the same, and 8 states. Backward: 8 products, norms 4, biases 4, dropouts
+    with their sums 4, attention's 4 products, softmax, dropout, 2 scalings, a copy and a join, GeLU; and 8
+    gradients of norms and biases that are added to those that stay: 39."""
+    found = layer()
+    assert launches(found.forward) == 15 + 4
+    assert launches(found.recompute) == 15 + 4 + 8
+    assert launches(found.backward_input + found.backward_weight) == 39
+
+
+def test_a_sum_is_launched_where_there_are_ranks_to_sum_over():
+    job = TrainingJob(GPT, find_hardware("a100-80"), STACKS["megatron-2021"], 1024, 8)
+    one, two = (Pricing(job, Plan(tp=tp)).unit("dense").forward.launch_seconds for tp in (1, 2))
+    assert two - one == pytest.approx(2 * MODULE * 13.48e-6)
+
+
+def test_short_steps_are_as_long_as_their_launches_whatever_tensor_parallelism_does():
+    """vTrain's single node, hidden 1024, one sequence of 1,024 a microbatch, four GPUs as tp 4 or tp 2."""
+    for count in (4, 8, 16):
+        alike = [run for run in SMALL if small(run, count)]
+        assert len(alike) >= 2
+        for run in alike:
+            assert abs(result_of(run).step_error or 1.0) < 0.1, run["id"]
+
+
+def small(run, microbatches: int) -> bool:
+    parallel, batch = run["parallel"], run["batch"]
+    return (
+        (run["model"]["hidden"], parallel["pp"], batch["micro"]) == (1024, 1, 1)
+        and parallel["tp"] > 1
+        and batch["global"] == microbatches * parallel["dp"]
+    )
+
+
+def test_graphs_and_prepared_code_launch_for_nothing_and_a_slow_cpu_for_more():
+    case = express(SMALL[0])
+    seconds = {}
+    changes: dict[str, dict] = {"eager": {}, "step": {"graphs": "step"}, "none": {"launching": "none"}}
+    for name, change in changes.items():
+        job = replace(case.job, stack=replace(case.job.stack, **change))
+        seconds[name] = Pricing(job, case.plan).unit("dense").total.total
+    assert seconds["step"] == pytest.approx(seconds["none"])
+    assert seconds["step"] < 0.6 * seconds["eager"]
+
+
+def test_a_grace_cpu_launches_more_slowly_than_a_xeon():
+    """NVIDIA/TransformerEngine, issue 2053."""
+    seconds = {name: host_launch(find_hardware(name)) for name in ("h100", "gh200", "gb200", "gb300")}
+    assert seconds == {"h100": 13.48e-6, "gh200": 33.17e-6, "gb200": 37.08e-6, "gb300": 37.08e-6}
+
+
+def test_every_small_kernel_says_where_the_code_launches_it():
+    kernels = [kernel for ledger in LEDGERS.values() for kernel in ledger]
+    assert len(kernels) > 30
+    for kernel in kernels:
+        assert kernel.source and (kernel.launches or kernel.calls)
+        assert bool(kernel.elements) == bool(kernel.passes)
