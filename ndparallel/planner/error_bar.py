@@ -1,13 +1,16 @@
-"""How sure a prediction is: the errors on measured runs that are like it, and wider where none is.
+"""How sure a prediction is: the errors on measured runs, which count for more the more they are like it.
 
-Idea   A job has traits (its GPU, its software, experts, FSDP, a pipeline ...). Runs that share GPU family and
-       software are comparable; the bar is the root mean square of their errors. Every trait that no run has
-       widens it by half.
+Idea   A job has traits (its GPU, its software, number type, experts, FSDP, short kernels ...). Every measured
+       run counts with a weight that shrinks with each trait that only one of the two has, and runs of one
+       source share theirs. The bar is where the weighted errors have their 68th percentile, or half of the
+       95th: the mean of both, so that one bar holds two thirds of such runs and two bars nearly all. Every
+       trait that no run has widens it by half.
 Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate
-       --write-errors` wrote them; a test holds the two together.
+       --write-errors` wrote them; a test holds the two together. `validate` leaves a run's own source out.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,10 +23,12 @@ from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.planner.job import Plan, TrainingJob
 
 FEWEST = 4  # runs that make a bar
-WIDER = 1.5
+NEARER = 0.6  # what a run's weight is multiplied by for each trait that only one of two runs has
+WIDER = 1.5  # for each trait that no run has
+ONE_BAR, TWO_BARS = 0.68, 0.95
 LARGE = 1024  # GPUs
-# what comparable runs share, where not both: software says what is kept, GPUs how quick they are
-FIRST = {"step_error": ("GPU", "software"), "memory_error": ("software", "GPU")}
+SHORT, LONG = 2048, 8192  # tokens: below, and above, most runs were not measured
+SMALL_LAYER = 1.5e12  # FLOPs of a layer's forward pass, below which launches count
 # by how much the errors of two measured plans of one job on as many GPUs differ: the median pair of the
 # median job (tests/search/test_kinds.py)
 PLANS_OF_ONE_JOB = 0.05
@@ -47,11 +52,21 @@ def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
         "context parallelism": plan.cp > 1,
         "a pipeline": plan.pp > 1,
         "a zero-bubble schedule": plan.schedule.startswith(("zb", "dual")),
+        "recomputation": plan.recompute != "none",
+        "short sequences": job.sequence < SHORT,
+        "long sequences": job.sequence > LONG,
+        "short kernels": layer_flops(job, plan) < SMALL_LAYER,
         f"more than {LARGE} GPUs": plan.gpus > LARGE,
     }
     return {"GPU": family(job.hardware.name), "software": job.stack.name.split("-")[0]} | {
         name: name for name, has in present.items() if has
     }
+
+
+def layer_flops(job: TrainingJob, plan: Plan) -> float:
+    """FLOPs of a usual layer of that width in a microbatch's forward pass: 24 for each token and hidden^2."""
+    rows = plan.micro_batch * job.sequence / plan.cp
+    return float(24 * rows * job.shape.hidden**2 / plan.tp)
 
 
 def family(gpu: str) -> str:
@@ -62,33 +77,54 @@ def family(gpu: str) -> str:
 
 
 def error_bar(job: TrainingJob, plan: Plan, without: str = "", of: str = "step_error") -> ErrorBar:
-    """The relative error to expect, of the step or `of` the memory, and a sentence on it; `without` leaves
-    the runs of one source out."""
+    """The relative error to expect, of the step or `of` the memory, as a share of the prediction, and a
+    sentence on it; `without` leaves the runs of one source out."""
     if job.stack.executed:
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
-    mine, runs = traits(job, plan), [run for run in known_errors() if run["source"] != without and of in run]
-    comparable, what = alike(mine, runs, FIRST[of])
-    fraction = sqrt(sum(run[of] ** 2 for run in comparable) / len(comparable))
-    strange = [trait for trait in mine.values() if all(trait not in run["traits"] for run in runs)]
-    fraction *= WIDER ** len(strange)
-    sentence = f"+- {fraction:.0%}, from {count(len(comparable), 'measured run')} {what}"
+    mine = frozenset(traits(job, plan).values())
+    runs = [run for run in known_errors() if run["source"] != without and of in run]
+    strange = sorted(trait for trait in mine if all(trait not in run["traits"] for run in runs))
+    fraction = bar_of(weighted_errors(mine, runs, of)) * WIDER ** len(strange)
+    alike = sum(len(mine ^ set(run["traits"])) <= 1 for run in runs)
+    missing = f"; wider, because no measured run has {listed(strange)}" if strange else ""
     return ErrorBar(
         fraction,
-        f"{sentence}; wider, because no measured run has {listed(strange)}." if strange else f"{sentence}.",
+        f"+- {fraction:.0%}, from {count(len(runs), 'measured run')}, "
+        f"{alike or 'none'} of them much like this one{missing}.",
     )
 
 
-def alike(
-    mine: dict[str, str], runs: Sequence[dict[str, Any]], first: tuple[str, str] = ("GPU", "software")
-) -> tuple[Sequence[dict[str, Any]], str]:
-    """The runs with the same GPU and software; where there are too few, with one of them, in that order; else
-    all."""
-    wanted = [(set(first), "on this GPU and software"), *(({kind}, f"on this {kind}") for kind in first)]
-    for kinds, what in wanted:
-        found = [run for run in runs if {mine[kind] for kind in kinds} <= set(run["traits"])]
-        if len(found) >= FEWEST:
-            return found, what
-    return runs, "of all kinds"
+def weighted_errors(
+    mine: frozenset[str], runs: Sequence[dict[str, Any]], of: str
+) -> list[tuple[float, float]]:
+    """Errors, as shares of the prediction, with their weights, the smallest first; the weights of a source's
+    runs add up to the square root of what they would be one by one."""
+    weights = [NEARER ** len(mine ^ set(run["traits"])) for run in runs]
+    by_source: dict[str, float] = defaultdict(float)
+    for run, weight in zip(runs, weights):
+        by_source[run["source"]] += weight
+    pairs = zip(runs, weights)
+    return sorted((of_prediction(run[of]), weight / sqrt(by_source[run["source"]])) for run, weight in pairs)
+
+
+def of_prediction(error: float) -> float:
+    """The absolute error of a prediction as a share of it, from its error as a share of what was measured."""
+    return abs(1 / (1 + error) - 1)
+
+
+def bar_of(errors: Sequence[tuple[float, float]]) -> float:
+    """The mean of the 68th percentile and half of the 95th."""
+    return (percentile(errors, ONE_BAR) + percentile(errors, TWO_BARS) / 2) / 2
+
+
+def percentile(errors: Sequence[tuple[float, float]], share: float) -> float:
+    """The smallest error at which that share of the weights is reached."""
+    whole, reached = share * sum(weight for _, weight in errors), 0.0
+    for error, weight in errors:
+        reached += weight
+        if reached >= whole:
+            return error
+    return errors[-1][0]
 
 
 @cache

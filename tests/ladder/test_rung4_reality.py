@@ -65,6 +65,12 @@ def test_dense_models_in_16_bits_are_predicted_within_4_percent_in_the_mean(meas
     assert sum(family["runs"] * family["mean_absolute_step_error"] for family in dense) / runs < 0.04
 
 
+def test_one_bar_holds_two_thirds_of_all_runs_and_two_bars_nine_tenths(measured):
+    """Left one source out. A normal error would have 68 and 95 %."""
+    assert 0.60 <= measured["all_runs"]["inside_one_bar"] <= 0.76
+    assert 0.90 <= measured["all_runs"]["inside_two_bars"] <= 0.98
+
+
 def test_a_runs_bar_does_not_know_the_runs_of_its_own_source(results):
     """Left one source out: the same job has another bar when its source's errors are known."""
     own = next(result for result in results if result.name == "dgxc2502_8b_bf16_8")
