@@ -92,7 +92,8 @@ class Groups:
 
     @cached_property
     def ep(self) -> GroupLinks:
-        return self._links(self.plan.ep, 1)
+        """Ranks with different experts; where tp cuts experts, tp ranks have parts of the same ones."""
+        return self._links(self.plan.ep, self.plan.tp if self.job.stack.cuts_experts else 1)
 
     @cached_property
     def shards(self) -> GroupLinks:
@@ -107,7 +108,8 @@ class Groups:
     @cached_property
     def experts_dp(self) -> GroupLinks:
         """Ranks with the same experts."""
-        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / self.plan.ep, self.plan.ep)
+        spread = self.plan.expert_parts(self.job.stack)
+        return self._links(self.plan.tp * self.plan.cp * self.plan.dp / spread, spread)
 
     @cached_property
     def ends(self) -> GroupLinks:

@@ -163,6 +163,10 @@ class Plan:
         """Which pipeline rank holds which stage."""
         return Layout(self.recipe.layout, self.pp, self.chunks)
 
+    def expert_parts(self, stack: Stack):
+        """Ranks that hold different experts, or different parts of one (Megatron-Core's etp = tp)."""
+        return self.ep * (self.tp if stack.cuts_experts else 1)
+
     def microbatches(self, job: TrainingJob):
         return job.global_batch // (self.dp * self.micro_batch)
 

@@ -114,6 +114,11 @@ class Stack:
     early_gates: bool = False
 
     @property
+    def cuts_experts(self) -> bool:
+        """Whether a real framework's tp ranks hold a part of each expert (Megatron-Core's etp = tp)."""
+        return self.expert_tp and not self.executed
+
+    @property
     def flash(self) -> bool:
         return self.attention not in ("unfused", "masked")
 

@@ -75,7 +75,8 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
         return head_and_prediction(job, plan, head)
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
-    experts = counted.experts * counted.expert / plan.ep if kind == "experts" else 0.0
+    parts = plan.expert_parts(job.stack)
+    experts = counted.experts * counted.expert / parts if kind == "experts" else 0.0
     if adapters := job.adapters:
         share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
         return share * cut / tp + whole + added, share * experts + own

@@ -18,8 +18,9 @@ The rules for what is not stated
     ZeRO                  3 where the framework is one that shards weights, else 0; 2 in a pipeline is 1, for
                           gradients are reduced with the last microbatch (backward_maybe_with_nosync in
                           torch/distributed/pipelining/stage.py), but for Megatron-FSDP's
-    experts               whole, on ep ranks; with ep=1 and tp above 1, or where etp says so, cut by tp, and
-                          taken as spread over tp too
+    experts               whole, on ep ranks; in Megatron-Core with plain all-to-alls cut by tp besides, where
+                          no etp is stated; with ep=1, or where etp says so, taken as spread over tp too
+    dispatcher            what the software's `dispatcher` says (alltoall, deepep, hybridep), or its release's
     microbatch            what the stated number of microbatches leaves; else 1 sequence
     chunks                the schedule's own; where it is interleaved, one layer to a chunk
     recompute             none; a number of layers is a stage's; modules that are not known here cost nothing;
@@ -61,6 +62,8 @@ from ndparallel.validation.model import Stated, shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.words import (
     attention_kernel,
+    cuts_experts,
+    deduplicates,
     graphs_of,
     modules_of,
     number_of_bits,
@@ -184,13 +187,21 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
+    parallel, once = run["parallel"], deduplicates(software.get("dispatcher"), words, stack.deduplicates)
     modules, gpu = modules_of(run.get("recompute")), str(run["hardware"].get("gpu")).lower()
     return replace(
         stack,
         attention=attention_kernel(stack.attention, flash, year_in(words)),
         selective=modules or stack.selective,
+        deduplicates=once,
+        expert_tp=stack.expert_tp
+        or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
         graphs=graphs_of(software.get("cuda_graphs"), words, gpu, has_experts(run["model"])),
     )
+
+
+def tp_and_ep(parallel: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(number_in(parallel.get(axis))) or 1 for axis in ("tp", "ep"))
 
 
 def has_experts(model: Mapping[str, Any]) -> bool:

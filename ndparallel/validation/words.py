@@ -114,6 +114,20 @@ def graphs_of(stated: Any, framework: str, gpu: str, experts: bool) -> str:
     return "step" if not experts or release[1] >= "26.06" else "router"
 
 
+def deduplicates(stated: Any, framework: str, usual: bool) -> bool:
+    """Return whether a token crosses to a node once (DeepEP, hybrid dispatchers) and not once for each of its
+    experts there: as stated, or as usual; NeMo's recipes of early 2025 have Megatron-Core's all-to-all."""
+    if stated is not None:
+        return bool(re.search("deep|hybrid|flex", str(stated).lower()))
+    return usual and not re.search(r"nemo / megatron-core", framework)
+
+
+def cuts_experts(stated: Any, framework: str, tp: int, ep: int) -> bool:
+    """Return whether tp cuts experts, too: Megatron-Core's expert tensor parallelism is tp where nobody says
+    otherwise (megatron/core/parallel_state.py). Recipes with DeepEP or a hybrid dispatcher say otherwise."""
+    return stated is None and tp > 1 and ep > 1 and bool(re.search("nemo|megatron", framework))
+
+
 def number_type_of(precision: Any, framework: str) -> str:
     """Return our name of the number type that the layers' matmuls take."""
     words = str(precision or "").lower()

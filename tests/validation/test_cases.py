@@ -18,7 +18,14 @@ from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
 from ndparallel.validation.validate import result_of, summary
-from ndparallel.validation.words import attention_kernel, recompute_of, schedule_named, stack_name, zero_stage
+from ndparallel.validation.words import (
+    attention_kernel,
+    graphs_of,
+    recompute_of,
+    schedule_named,
+    stack_name,
+    zero_stage,
+)
 
 RUNS = {run["id"]: run for run in read_cases()}
 LLAMA_70B = RUNS["dgxc2502_70b_bf16_64"]  # H100, tp 4, pp 4, cp 2, dp 2
@@ -337,3 +344,53 @@ def test_a_tiny_model_is_as_slow_as_its_launches_on_any_gpu():
     )
     assert slow < 1.2 * fast
     assert fast > 12 * 3 * 8 * 33e-6, "12 layers, as much as three forward passes, of at least 8 kernels each"
+
+
+# ---------------------------------------------------------------------------------------- mixtures of experts
+
+
+GROK = RUNS["dgxc2502_grok_bf16_512"]
+
+
+def test_experts_are_cut_by_tp_in_megatron_core_unless_etp_or_the_dispatcher_says_otherwise():
+    """megatron/core/parallel_state.py: expert_tensor_parallel_size is that of tp by default."""
+    assert express(GROK).job.stack.cuts_experts
+    assert not express(changed(GROK, parallel={"etp": 1})).job.stack.cuts_experts
+    assert not express(changed(GROK, software={"dispatcher": "deepep"})).job.stack.cuts_experts
+    assert not express(QWEN).job.stack.cuts_experts
+
+
+def test_cut_experts_take_as_many_bytes_as_experts_spread_over_tp_and_their_rows_go_over_tp_besides():
+    cut, whole = express(GROK), express(changed(GROK, parallel={"etp": 1}))
+    parts = [Pricing(case.job, case.plan).groups for case in (cut, whole)]
+    assert parts[0].experts_dp.ranks * cut.plan.tp == parts[1].experts_dp.ranks
+    assert peak_memory(cut.job, cut.plan).weights < peak_memory(whole.job, whole.plan).weights
+    assert parts[0].ep.stride == cut.plan.tp
+    assert "tp" in Pricing(cut.job, cut.plan).unit("experts").forward
+
+
+def test_a_plain_all_to_all_crosses_to_a_node_once_for_every_choice():
+    plain, once = (
+        Pricing(case.job, case.plan).unit("experts").forward["ep"]
+        for dispatcher in ("alltoall", "deepep")
+        for case in [express(changed(GROK, parallel={"etp": 1}, software={"dispatcher": dispatcher}))]
+    )
+    assert plain > once
+
+
+@pytest.mark.parametrize(
+    ("stated", "framework", "gpu", "experts", "graphs"),
+    [
+        (None, "nemo megatron-bridge 25.09 container", "h100", True, ""),
+        (None, "nemo megatron-bridge 25.09 container", "gb200", True, "step"),
+        (None, "nemo megatron-bridge 26.02 container", "gb200", True, "router"),
+        (None, "nemo megatron-bridge 26.02 container", "gb200", False, "step"),
+        (None, "nemo megatron-bridge 26.06 container", "gb200", True, "step"),
+        (None, "megatron-lm 2021", "a100", False, ""),
+        (True, "megatron-lm 2021", "a100", False, "step"),
+        ("router", "megatron-lm 2021", "a100", False, "router"),
+        (False, "nemo megatron-bridge 26.06 container", "gb200", True, ""),
+    ],
+)
+def test_graphs_are_a_switch_with_a_default_for_each_release(stated, framework, gpu, experts, graphs):
+    assert graphs_of(stated, framework, gpu, experts) == graphs

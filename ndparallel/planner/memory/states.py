@@ -29,7 +29,8 @@ Elements = tuple[Any, Any]
 
 def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     (shared, experts), whole = trained, sum(trained)
-    ranks, expert_ranks = plan.dp * plan.cp, plan.tp * plan.cp * plan.dp / plan.ep
+    ranks, parts = plan.dp * plan.cp, plan.expert_parts(job.stack)
+    expert_ranks = plan.tp * plan.cp * plan.dp / parts
     sharded = shared / ranks + experts / expert_ranks
     return {
         "weights": sum(held) * HALF,
