@@ -137,6 +137,20 @@ def training_words(found: Prediction, tokens: float, price_per_gpu_hour: float |
     )
 
 
+def assumed_links(job: TrainingJob, gpus: int) -> list[str]:
+    """Say which links are assumed where GPUs of a host have none of their own: cards on PCIe, in whose preset
+    the network is a data centre's."""
+    hardware = job.hardware
+    inside, across = (link.bandwidth_bytes_per_second for link in (hardware.inside, hardware.across))
+    if gpus == 1 or inside >= across:
+        return []
+    return [
+        f"Two GPUs of a host are taken to reach {si(inside, 'B/s')} over PCIe (GeForce cards through the "
+        f"host's memory, without peer access), and {si(across, 'B/s')} to another host: a file for "
+        "--hardware with bandwidth_inside and bandwidth_across says what yours do."
+    ]
+
+
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
     room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
@@ -157,5 +171,6 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
         *imbalance_sentences(found),
         *shared_ports(found),
+        *assumed_links(found.job, int(found.plan.gpus)),
         *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
     ]

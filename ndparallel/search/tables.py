@@ -11,7 +11,7 @@ from rich.table import Table
 from gpu import si
 from ndparallel.base.words import WIDTH, count, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
-from ndparallel.planner.describe import bound, plan_words, training_words
+from ndparallel.planner.describe import assumed_links, bound, plan_words, training_words
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import DEGREES, Prediction
@@ -165,6 +165,7 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
         f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found)}",
         f"{training_words(take, tokens, price)}.{free_words(found)}",
         launch_words(found),
+        *assumed_links(found.job, found.gpus),
     ]
 
 

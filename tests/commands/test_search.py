@@ -310,3 +310,13 @@ def test_headroom_is_memory_that_no_plan_takes(capsys):
 def test_what_cannot_be_asked_of_a_search_is_refused_in_a_sentence(capsys, options, said):
     assert main([*SEVENTY, *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_cards_on_pcie_say_which_links_are_assumed(capsys):
+    cards = ("--model", "gpt2", "--gpus", "2", "--global-batch", "8", "--sequence", "1024", "--hardware")
+    words = {
+        name: " ".join(printed(capsys, "plan", *cards, name, *given).split())
+        for name, given in (("rtx-4090", ()), ("h100", ()), ("l40s", ("--dp", "2", "--timeline", "none")))
+    }
+    assert "through the host's memory, without peer access" in words["rtx-4090"] and "PCIe" in words["l40s"]
+    assert "PCIe" not in words["h100"]

@@ -78,6 +78,20 @@ def test_no_step_is_shorter_than_its_bound(schedule, zero, kinds):
         assert 0 < bound <= seconds * (1 + ROUNDING), (job, plan)
 
 
+@pytest.mark.parametrize("kinds", EXPERTS)
+def test_no_step_of_hsdp_is_shorter_than_its_bound(kinds):
+    """Shards over some of dp's and cp's ranks, and replicas over the others."""
+    schedules, near = ("none", "1f1b", "interleaved"), []
+    for schedule in schedules:
+        for job, plan in legal(schedule, 3, kinds, count=12):
+            ranks = plan.dp * plan.cp
+            hybrid = replace(plan, shards=ranks // 2) if ranks > 2 else plan
+            bound, seconds = lower_bound(job, hybrid).seconds[0], time_step(job, hybrid).seconds
+            assert 0 < bound <= seconds * (1 + ROUNDING), (job, hybrid)
+            near.append(bound / seconds)
+    assert sorted(near)[len(near) // 2] > 0.8
+
+
 @pytest.mark.parametrize("zero", [1, 3])
 def test_the_search_prices_a_pair_of_microbatches_as_hiding_all_that_goes_to_experts(zero):
     """8 GPUs a node: with ep 16 all-to-alls cross nodes, and would be most of a step that hid none."""
