@@ -49,7 +49,7 @@ FLOORS_OF_ROOM = {
         {"kinds"},
         {"search"},
         {"advice", "scaling", "why", "remedies"},
-        {"tables"},
+        {"tables", "layouts"},
         {"scaling_svg"},
     ],
 }

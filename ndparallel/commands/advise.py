@@ -8,12 +8,16 @@ Idea   Their rules are followed step by step, with this job's numbers at every b
 """
 
 import argparse
+from collections.abc import Iterator
 
+from gpu import si
 from ndparallel.planner.options import add_job_options, job_from, with_defaults
+from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
+from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
 from ndparallel.search.tables import certainty, effort_words, ranking, with_words_last
 
 
@@ -21,10 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
     add_state_options(parser)
     output = parser.add_argument_group("the answer")
+    output.add_argument(
+        "--published", action="store_true", help="instead of a job: layouts that were run in production"
+    )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.published:
+        return show_published(arguments.json)
     arguments = with_defaults(arguments)
     with progress() as announce:
         announce(effort_words(arguments.gpus))
@@ -60,3 +69,36 @@ def conclusion(advice: Advice) -> str:
     if advice.left_on_the_table < 0.0005:
         return "The guides find a plan that no other beats."
     return f"The guides leave {advice.left_on_the_table:.1%} of their step on the table."
+
+
+def show_published(json: bool) -> int:
+    """Print what was run in production beside what is advised and found, all predicted."""
+    with progress() as announce:
+        found = [compared(one) for one in counted(LAYOUTS, announce, lambda one: one.model)]
+    if json:
+        print_json([each.as_dict() for each in found])
+        return 0
+    console, width = plain_console()
+    rows = [row for each in found for row in published_rows(each)]
+    table = quiet_table(("", "step", "to the run", "memory", "plan"), rows, width)
+    console.print(with_words_last(table))
+    console.print()
+    for each in found:
+        console.print(prose(f"{titled(each)}: {each.published.source}.", width))
+    return 0
+
+
+def titled(one: LayoutCompared) -> str:
+    thousands = one.published.sequence // 1024
+    return f"{one.published.model} at {thousands}k, {int(one.run.plan.gpus):,} {one.published.hardware}"
+
+
+def published_rows(one: LayoutCompared) -> Iterator[tuple[str, ...]]:
+    yield "", "", "", "", titled(one)
+    for way, found in one.rows.items():
+        if found:
+            ratio = "" if found is one.run else f"{one.difference(way):+.1%}"
+            memory = si(float(found.fullest.total), "B")
+            yield way, si(found.seconds, "s"), ratio, memory, name_of(found.plan)
+        else:
+            yield way, "-", "-", "-", "none that fits"

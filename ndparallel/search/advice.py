@@ -8,9 +8,10 @@ Cost   that of a search.
 Limit  Guides leave much open; where two ways are open, both are walked and the faster one is taken.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd
 from typing import Any
 
@@ -178,7 +179,7 @@ class Walk:
             self.ask(PLAYBOOK, "a sequence for every GPU?", follows, sequences=batch)
         cut = self.cuts_sequences(enough)
         plan = Plan(tp=enough, dp=self.gpus // enough, zero=zero, sequence_parallel=cut)
-        return self.filled(replace(plan, ep=self.experts_in_node(plan)))
+        return self.filled(replace(plan, ep=self.experts_within(plan, self.node)))
 
     def filled(self, plan: Plan) -> Plan:
         """The largest microbatch that fits; where none does, recomputation."""
@@ -199,40 +200,51 @@ class Walk:
         """TP as far as the node goes, then PP."""
         tp = self.within_node()
         plan = Plan(tp=tp, cp=self.context(tp), zero=1, sequence_parallel=self.cuts_sequences(tp))
-        return self.first_that_fits(replace(plan, recompute=recompute) for recompute in RECOMPUTE)
+        found = self.first_that_fits([replace(plan, recompute=recompute) for recompute in RECOMPUTE])
+        return self.told(found) if found else self.told_none(plan)
 
     def mixture(self) -> Plan:
-        """EP inside the node first, then PP until it fits, and TP only where no pipeline is long enough."""
+        """EP inside the node first, then PP until it fits, and TP only where no pipeline is long enough; EP
+        over nodes where that is not enough either."""
         if not self.job.shape.experts:
             raise ValueError(f"{self.job.shape.name} has no experts.")
         plan, experts = Plan(cp=self.context(1), zero=1), self.job.shape.experts.experts
-        ep = self.experts_in_node(replace(plan, dp=self.gpus // plan.cp))
-        self.ask(MEGATRON, f"{experts} experts?", f"EP{ep} inside the node before TP", experts=experts, ep=ep)
         wider = divisors(gcd(self.node, self.gpus // plan.cp))
-        found = self.first_that_fits(
+        some = [
             replace(plan, tp=tp, recompute=recompute, sequence_parallel=self.cuts_sequences(tp))
             for tp in wider
             for recompute in (RECOMPUTE if tp == wider[-1] else RECOMPUTE[:2])
-        )
+        ]
+        reaches = [self.node * times for times in (1, 2, 4, 8, 16, 32)]
+        found = self.first_that_fits(some, reaches)
+        if not found:
+            return self.told_none(plan)
+        where = "inside the node" if found.ep * found.tp <= self.node else "over nodes, by DeepEP"
+        follows = f"EP{found.ep} {where}"
+        self.ask(MEGATRON, f"{experts} experts?", follows, experts=experts, ep=found.ep)
         self.ask(MEGATRON, "TP beside it?", f"TP{found.tp}" if found.tp > 1 else "no", tp=found.tp)
-        return found
+        return self.told(found)
 
-    def first_that_fits(self, plans: Iterable[Plan]) -> Plan:
-        """The first of these that fits in some pipeline, interleaved if that can be."""
-        every = list(plans)
-        for able in (self.interleaved, lambda deep: [deep]):
-            for plan in every:
-                if found := self.shortest(plan, able):
-                    return self.told(found)
+    def first_that_fits(self, plans: Sequence[Plan], reaches: Sequence[int] = (1,)) -> Plan | None:
+        """The first of these that fits in some pipeline, interleaved if that can be; EP and TP together
+        within the first of `reaches` GPUs, or the next."""
+        for able, reach in product((self.interleaved, lambda deep: [deep]), reaches):
+            for plan in plans:
+                if found := self.shortest(plan, able, reach):
+                    return found
+        return None
+
+    def told_none(self, plan: Plan) -> Plan:
+        """A plan that does not fit."""
         self.ask(MEGATRON, "how much PP until it fits?", "no pipeline is long enough", pp=self.gpus)
-        return replace(every[-1], pp=self.gpus // (every[-1].tp * every[-1].cp))
+        return replace(plan, pp=self.gpus // (plan.tp * plan.cp))
 
-    def shortest(self, plan: Plan, able: Callable[[Plan], list[Plan]]) -> Plan | None:
+    def shortest(self, plan: Plan, able: Callable[[Plan], list[Plan]], reach: int) -> Plan | None:
         """The plan with the shortest pipeline that fits, in one of the ways that it is able to run."""
         rest = self.gpus // (plan.tp * plan.cp)
         for pp in divisors(rest):
             deep = replace(plan, pp=pp, dp=rest // pp)
-            ways = able(replace(deep, ep=self.experts_in_node(deep)))
+            ways = able(replace(deep, ep=self.experts_within(deep, reach)))
             if found := next((way for way in ways if self.holds(way)), None):
                 return found
         return None
@@ -295,12 +307,12 @@ class Walk:
         )
         return cp
 
-    def experts_in_node(self, plan: Plan) -> int:
-        """As much EP as the node has room for beside TP, and as divides experts and DP."""
+    def experts_within(self, plan: Plan, reach: int) -> int:
+        """As much EP as `reach` GPUs have room for beside TP, and as divides experts and DP."""
         if not self.job.shape.experts:
             return 1
         common = gcd(self.job.shape.experts.experts, plan.dp)
-        return max(ep for ep in divisors(common) if ep * plan.tp <= self.node or ep == 1)
+        return max(ep for ep in divisors(common) if ep * plan.tp <= reach or ep == 1)
 
     def holds(self, plan: Plan) -> bool:
         return not any(violations(self.job, plan)) and fits(self.job, plan)
