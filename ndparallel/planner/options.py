@@ -20,7 +20,12 @@ from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.plan_name import options_named
 from ndparallel.planner.software import MODULES, STACKS, Stack, find_stack
-from ndparallel.planner.state_options import STATE_DEFAULTS, states_from
+from ndparallel.planner.state_options import (
+    STATE_DEFAULTS,
+    recomputed_layers,
+    recomputed_modules,
+    states_from,
+)
 
 MODEL_FLAGS = {  # our name: Megatron's, meaning
     "layers": ("--num-layers", "layers"),
@@ -320,30 +325,6 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
             "it out."
         )
     return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
-
-
-def recomputed_modules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Raises UserError for a module that is none, or where nothing is to be recomputed selectively."""
-    for module in arguments.recompute_modules:
-        if module not in MODULES:
-            raise unknown("--recompute-modules:", module, MODULES)
-    if arguments.recompute != "selective":
-        raise UserError("--recompute-modules names what --recompute selective runs again: add that.")
-    return tuple(dict.fromkeys(arguments.recompute_modules))
-
-
-def recomputed_layers(arguments: argparse.Namespace) -> int:
-    """Layers of each stage that run again, 0 for all. Raises UserError where that means nothing."""
-    layers = arguments.recompute_layers
-    if layers and arguments.recompute != "full":
-        raise UserError("--recompute-layers says how many layers --recompute full runs again: add that.")
-    if layers < 0:
-        raise UserError(f"--recompute-layers is {layers}; give 0 for all layers of a stage, or how many.")
-    if arguments.recompute_method == "uniform" and layers > 1:
-        raise UserError(
-            "--recompute-method uniform keeps the input of every layer here: choose --recompute-num-layers 1."
-        )
-    return 0 if arguments.recompute_method == "uniform" else layers
 
 
 def overlapping(stack: Stack, words: str) -> Stack:

@@ -1,4 +1,4 @@
-"""The options of what is trained, and how it is kept: what makes a model fit.
+"""The options of what is trained, how it is kept, and what runs again instead: what makes a model fit.
 
 Idea   None of them is a part of the plan: they change what the optimizer does, or how precisely.
 """
@@ -12,6 +12,7 @@ from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.adapters import NF4_BITS, TARGETS, Adapters
 from ndparallel.planner.job import MOMENTS, OFFLOADS, TrainingJob
 from ndparallel.planner.models.sizes import checked_size
+from ndparallel.planner.software import MODULES
 
 STATE_DEFAULTS: dict[str, Any] = {
     "half": False,
@@ -77,3 +78,27 @@ def words_from(option: str, words: str | None, choices: Collection[str]) -> tupl
     for word in sorted(wanted.difference(choices)):
         raise unknown(f"--{option}:", word, choices)
     return tuple(choice for choice in choices if choice in wanted)
+
+
+def recomputed_modules(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Raises UserError for a module that is none, or where nothing is to be recomputed selectively."""
+    for module in arguments.recompute_modules:
+        if module not in MODULES:
+            raise unknown("--recompute-modules:", module, MODULES)
+    if arguments.recompute != "selective":
+        raise UserError("--recompute-modules names what --recompute selective runs again: add that.")
+    return tuple(dict.fromkeys(arguments.recompute_modules))
+
+
+def recomputed_layers(arguments: argparse.Namespace) -> int:
+    """Layers of each stage that run again, 0 for all. Raises UserError where that means nothing."""
+    layers = arguments.recompute_layers
+    if layers and arguments.recompute != "full":
+        raise UserError("--recompute-layers says how many layers --recompute full runs again: add that.")
+    if layers < 0:
+        raise UserError(f"--recompute-layers is {layers}; give 0 for all layers of a stage, or how many.")
+    if arguments.recompute_method == "uniform" and layers > 1:
+        raise UserError(
+            "--recompute-method uniform keeps the input of every layer here: choose --recompute-num-layers 1."
+        )
+    return 0 if arguments.recompute_method == "uniform" else layers
