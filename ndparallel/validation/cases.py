@@ -22,7 +22,8 @@ The rules for what is not stated
                           no etp is stated; with ep=1, or where etp says so, taken as spread over tp too
     dispatcher            what the software's `dispatcher` says (alltoall, deepep, hybridep), or its release's
     microbatch            what the stated number of microbatches leaves; else 1 sequence
-    chunks                the schedule's own; where it is interleaved, one layer to a chunk
+    chunks                the schedule's own; where it is interleaved, two in torchtitan
+                          (torchtitan/distributed/pipeline_parallel.py), and else one layer to a chunk
     recompute             none; a number of layers is a stage's; modules that are not known here cost nothing;
                           offloading is free
     schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
@@ -77,6 +78,7 @@ from ndparallel.validation.words import (
 )
 
 AXES = ("tp", "pp", "dp", "ep", "cp")
+TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
 MOST_BYTES = 16e6  # of a file of runs
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
@@ -273,6 +275,8 @@ def schedule_of(run: Mapping[str, Any], pp: int, layers: int) -> tuple[str, int]
     name = default_schedule(chunks) if stated in (None, default_schedule(1)) else stated
     if only := RECIPES[name].chunks:
         return name, only
+    if chunks <= 1 and re.search(TWO_CHUNKS, str(run["software"].get("framework")).lower()):
+        return name, 2
     return (name, chunks) if chunks > 1 else several_chunks(name, pp, layers)
 
 

@@ -394,3 +394,23 @@ def test_a_plain_all_to_all_crosses_to_a_node_once_for_every_choice():
 )
 def test_graphs_are_a_switch_with_a_default_for_each_release(stated, framework, gpu, experts, graphs):
     assert graphs_of(stated, framework, gpu, experts) == graphs
+
+
+TITAN = RUNS["titan_t5_Interleaved1F1B"]
+
+
+def test_torchtitan_cuts_a_pipeline_rank_in_two_where_nobody_says_otherwise():
+    """torchtitan/distributed/pipeline_parallel.py: stages_per_rank = 1 if is_single_stage_schedule else 2."""
+    assert express(TITAN).plan.chunks == 2
+    assert express(changed(TITAN, parallel={"vp": 4})).plan.chunks == 4
+    assert express(RUNS["titan_t5_1F1B"]).plan.chunks == 1
+
+
+def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
+    """torch/distributed/pipelining/stage.py, backward_maybe_with_nosync: 2 bytes for each weight of the rank's
+    stages, and 4 for its gradient, beside the shards."""
+    case = express(RUNS["titan_t5_1F1B"])
+    whole = peak_memory(case.job, case.plan).buffers
+    by_layer = replace(case.job, stack=replace(case.job.stack, whole_in_pipeline=False))
+    parameters = case.job.shape.parameters().total / (case.plan.tp * case.plan.pp)
+    assert whole > 0.9 * 6 * parameters > 5 * peak_memory(by_layer, case.plan).buffers

@@ -21,6 +21,7 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
+from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 
 CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
@@ -58,12 +59,15 @@ def checkpoint_bytes(job: TrainingJob) -> float:
 def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
     """Shards are kept in float32, and so need no copy; where they are frozen, or the optimizer is on the
     host, in 16 bits. Two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be
-    scattered."""
+    scattered; in a pipeline PyTorch keeps all of them whole."""
     mine, own = sharded_fully(plan, held), sharded_fully(plan, trained)
     number, apart = HALF if job.half else SINGLE, bool(job.adapters or "optimizer" in job.offload)
     ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
     gathered = (2 * unit(job, plan, elements_of) + ends) * HALF
     waiting = unit(job, plan, trained_of) * job.stack.gradient_bytes
+    if job.stack.whole_in_pipeline:
+        gathered = either(plan.pp > 1, sum(held) * HALF, gathered)
+        waiting = either(plan.pp > 1, sum(trained) * job.stack.gradient_bytes, waiting)
     return {
         "weights": mine * (HALF if apart else number),
         "gradients": own * number,
