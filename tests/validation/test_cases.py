@@ -407,8 +407,8 @@ def test_torchtitan_cuts_a_pipeline_rank_in_two_where_nobody_says_otherwise():
 
 
 def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
-    """torch/distributed/pipelining/stage.py, backward_maybe_with_nosync: 2 bytes for each weight of the rank's
-    stages, and 4 for its gradient, beside the shards."""
+    """torch/distributed/pipelining/stage.py, backward_maybe_with_nosync: 2 bytes for each weight of the
+    rank's stages, and 4 for its gradient, beside the shards."""
     case = express(RUNS["titan_t5_1F1B"])
     whole = peak_memory(case.job, case.plan).buffers
     by_layer = replace(case.job, stack=replace(case.job.stack, whole_in_pipeline=False))
