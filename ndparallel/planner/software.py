@@ -57,8 +57,8 @@ class Stack:
     prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
     reshards: bool = True  # FSDP: weights are forgotten after the forward pass, and gathered again
     # FSDP in a pipeline: weights stay whole from their first use, and gradients from one microbatch to the
-    # next, until the step ends (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync; torchtitan's
-    # reshard_after_forward, which is off in a pipeline)
+    # next, until the step ends (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync;
+    # torchtitan's reshard_after_forward, which is off in a pipeline)
     whole_in_pipeline: bool = False
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True

@@ -21,7 +21,8 @@ The rules for what is not stated
     experts               whole, on ep ranks; in Megatron-Core with plain all-to-alls cut by tp besides, where
                           no etp is stated; with ep=1, or where etp says so, taken as spread over tp too
     dispatcher            what the software's `dispatcher` says (alltoall, deepep, hybridep), or its release's
-    microbatch            what the stated number of microbatches leaves; else 1 sequence
+    microbatch            what the stated number of microbatches leaves; else of 1, 2, 4 and 8 sequences the
+                          quickest that fits
     chunks                the schedule's own; where it is interleaved, two in torchtitan
                           (torchtitan/distributed/pipeline_parallel.py), and else one layer to a chunk
     recompute             none; a number of layers is a stage's; modules that are not known here cost nothing;
@@ -59,6 +60,7 @@ from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import STACKS, Stack
 from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
+from ndparallel.validation.microbatch import quickest_microbatch, states_microbatch
 from ndparallel.validation.model import Stated, shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.words import (
@@ -134,6 +136,8 @@ def express(run: Mapping[str, Any]) -> Case:
     half = half_of(run.get("precision"), stack, plan)
     dtype = number_type_of(run.get("precision"), str(run["software"].get("framework")).lower())
     job = TrainingJob(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
+    if number_in(run["batch"].get("global")) and not states_microbatch(run["batch"]):
+        plan = quickest_microbatch(job, plan)
     plan = in_groups(job, plan)
     refuse_impossible(job, plan)
     seconds, part = measured_seconds(run["measured"], job, plan)

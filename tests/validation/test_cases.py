@@ -414,3 +414,10 @@ def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
     by_layer = replace(case.job, stack=replace(case.job.stack, whole_in_pipeline=False))
     parameters = case.job.shape.parameters().total / (case.plan.tp * case.plan.pp)
     assert whole > 0.9 * 6 * parameters > 5 * peak_memory(by_layer, case.plan).buffers
+
+
+def test_a_microbatch_that_nobody_states_is_the_quickest_that_fits():
+    run = RUNS["mcore_weak_32B"]
+    found = {size: express(changed(run, batch={"micro": size})) for size in (1, 2, 4)}
+    quickest = min(found.values(), key=lambda case: time_step(case.job, case.plan).seconds)
+    assert express(run).plan == quickest.plan != found[1].plan
