@@ -20,7 +20,7 @@ FLOORS = [  # ground first
     {"training", "drawing"},
     {"results", "planner"},
     {"launch_flags"},
-    {"lessons", "search", "validation"},
+    {"lessons", "search", "validation", "calibration"},
     {"book", "exercises", "explorer"},
     {"commands"},
 ]

@@ -21,7 +21,8 @@ COMMANDS = {
     "goodput": "what failures and checkpoints leave of a cluster's time, and how often to checkpoint",
     "flags": "which field of a plan becomes which flag of Megatron-Core, and which key of torchtitan",
     "explain": "a layer's operations, one by one, and what bounds each",
-    "validate": "the planner's predictions against measured training runs",
+    "validate": "the planner's predictions against measured training runs; --here: against this machine's",
+    "calibrate": "this machine, measured with torch, as a hardware file that --hardware takes",
     "pictures": "the pictures of README and docs: checked against what the code draws now, or written anew",
     "compare": "all lessons on one model, one batch, one kind of GPU: what wins, and what bounds each",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import si
+from ndparallel.commands.validate_here import validate_here
 from ndparallel.planner.error_bar import ERRORS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
@@ -36,10 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", action="store_true", help="print every run, too")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument(
+        "--here", action="store_true", help="train small steps on this machine, and predict them"
+    )
+    parser.add_argument("--cpu-time", action="store_true", help="with --here: count CPU seconds")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="with --here: write the runs for --cases")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.here:
+        return validate_here(arguments)
     runs = read_cases(arguments.cases)
     with progress() as announce:
         results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))

@@ -253,6 +253,7 @@ OPTIONAL: dict[str, Any] = {
     "description": "",
     "source": "",
     "words": (),
+    "measured": "",  # what `ndparallel calibrate` made the other figures of
 }
 KEYS = (
     "peak",

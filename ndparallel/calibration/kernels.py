@@ -1,0 +1,156 @@
+"""What is measured on one device: the kernels of a training step, in torch, by shape and type of number.
+
+Idea   A kernel is a name, a type of number, a shape and something to run. Shapes are those of training:
+       products of tokens with weights, causal attention of one batch.
+Limit  torch's eager kernels, without compilation or CUDA graphs; of matmuls float32 and bfloat16, no type of
+       8 bits. Written for CPUs and GPUs, and tried on CPUs alone.
+
+Glossary
+    launch      a chain of multiplications of one number, forward and backward: nothing but launches
+    attention   forward alone, and forward with backward
+"""
+
+import importlib
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ndparallel.base.errors import UserError
+from ndparallel.calibration.timing import Clock, Run
+
+HEADS = 8
+ROW = 512  # elements that a norm norms
+CHAIN = 50  # multiplications of a launch kernel
+CPU_SHAPES = (
+    (256, 64, 64),
+    (512, 128, 128),
+    (512, 256, 256),
+    (512, 512, 512),
+    (512, 1408, 512),
+    (1024, 1024, 1024),
+)
+GPU_SHAPES = tuple((4096, size, size) for size in (512, 1024, 2048, 4096, 8192)) + ((8192, 8192, 8192),)
+
+
+class Kernel(NamedTuple):
+    """`shape` is (m, n, k) of a matmul, (batch, heads, length, width) of attention, (elements,) of an
+    element-by-element kernel, (parameters,) of the optimizer, (kernels,) of a chain of launches."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' x '.join(map(str, self.shape))} in {self.dtype}"
+
+
+class Sizes(NamedTuple):
+    """What a kind of device is measured with: its first type of number is that of its training."""
+
+    dtypes: tuple[str, ...]
+    matmuls: tuple[tuple[int, int, int], ...]
+    lengths: tuple[int, ...]
+    width: int
+    elements: int  # of an activation
+    parameters: int
+
+
+SIZES = {
+    "cpu": Sizes(("float32", "bfloat16"), CPU_SHAPES, (128, 256, 512, 1024), 64, 2**19, 2**20),
+    "cuda": Sizes(("bfloat16", "float32"), GPU_SHAPES, (512, 1024, 2048, 4096, 8192), 128, 2**26, 2**26),
+}
+
+
+def load_torch() -> Any:
+    """Import torch. Raises UserError where it is not installed."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        raise UserError(
+            "this measures with torch, which is not here: pip install 'ndparallel[torch]'."
+        ) from None
+
+
+def device_of(torch: Any) -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def clock_of(torch: Any, cpu_time: bool) -> Clock:
+    """Return a clock that waits for the device; with `cpu_time` of this process's own seconds. Raises
+    UserError where a GPU's seconds would be counted so."""
+    if device_of(torch) == "cpu":
+        return time.process_time if cpu_time else time.perf_counter
+    if cpu_time:
+        raise UserError("a GPU's seconds are no CPU seconds: leave out --cpu-time.")
+
+    def when_done() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return when_done
+
+
+def kernels(torch: Any, sizes: Sizes) -> dict[Kernel, Run]:
+    """Return what is measured, in the order of a round."""
+    device, dtype = device_of(torch), sizes.dtypes[0]
+    found: dict[Kernel, Run] = {}
+    for each in sizes.dtypes:
+        for shape in sizes.matmuls:
+            found[Kernel("matmul", each, shape)] = matmul(torch, device, each, shape)
+    for length in sizes.lengths:
+        batch = (1, HEADS, length, sizes.width)
+        for kind, run in attention(torch, device, dtype, batch):
+            found[Kernel(kind, dtype, batch)] = run
+    for kind, run in element_by_element(torch, device, dtype, sizes.elements):
+        found[Kernel(kind, dtype, (sizes.elements,))] = run
+    found[Kernel("optimizer", dtype, (sizes.parameters,))] = adamw(torch, device, dtype, sizes.parameters)
+    found[Kernel("launch", dtype, (2 * CHAIN,))] = launches(torch, device, dtype)
+    return found
+
+
+def drawn(torch: Any, device: str, dtype: str, *shape: int, gradient: bool = False) -> Any:
+    return torch.randn(shape, device=device, dtype=getattr(torch, dtype), requires_grad=gradient)
+
+
+def matmul(torch: Any, device: str, dtype: str, shape: tuple[int, int, int]) -> Run:
+    m, n, k = shape
+    x, weight = drawn(torch, device, dtype, m, k), drawn(torch, device, dtype, n, k)
+    return lambda: torch.nn.functional.linear(x, weight)
+
+
+def attention(torch: Any, device: str, dtype: str, shape: tuple[int, ...]) -> Iterator[tuple[str, Run]]:
+    q, k, v = (drawn(torch, device, dtype, *shape, gradient=True) for _ in range(3))
+    dy = drawn(torch, device, dtype, *shape)
+
+    def mix() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    yield "attention forward", mix
+    yield "attention both", lambda: torch.autograd.grad(mix(), (q, k, v), dy)
+
+
+def element_by_element(torch: Any, device: str, dtype: str, elements: int) -> Iterator[tuple[str, Run]]:
+    """A residual's sum, an activation, and a norm over rows as wide as the model of a step."""
+    x, y = drawn(torch, device, dtype, elements), drawn(torch, device, dtype, elements)
+    rows, weight = x.view(-1, ROW), drawn(torch, device, dtype, ROW)
+    yield "sum", lambda: x + y
+    yield "silu", lambda: torch.nn.functional.silu(x)
+    yield "norm", lambda: torch.nn.functional.rms_norm(rows, (ROW,), weight)
+
+
+def adamw(torch: Any, device: str, dtype: str, parameters: int) -> Run:
+    weight = torch.nn.Parameter(drawn(torch, device, dtype, parameters))
+    weight.grad = drawn(torch, device, dtype, parameters)
+    return torch.optim.AdamW([weight]).step
+
+
+def launches(torch: Any, device: str, dtype: str) -> Run:
+    x = drawn(torch, device, dtype, 1, gradient=True)
+
+    def chain() -> None:
+        y = x
+        for _ in range(CHAIN):
+            y = y * 1.0
+        torch.autograd.grad(y, x)
+
+    return chain

@@ -1,0 +1,42 @@
+"""The machine that measures: what it is called, how much memory it has, with what software; and its file."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ndparallel.calibration.kernels import device_of
+from ndparallel.calibration.links import launched
+from ndparallel.calibration.table import ThisMachine
+
+
+def machine(torch: Any, name: str) -> ThisMachine:
+    """Describe the device that torch would train on."""
+    is_gpu = device_of(torch) == "cuda"
+    if is_gpu:
+        of_gpu = torch.cuda.get_device_properties(0)
+        what, memory, processors = of_gpu.name, of_gpu.total_memory, of_gpu.multi_processor_count
+    else:
+        what, processors = f"{platform.machine()} CPU, {torch.get_num_threads()} threads", 1
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ThisMachine(name, memory, processors, launched()[1], f"{what}, measured {today()}", is_gpu)
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def versions(torch: Any) -> dict[str, str]:
+    """Return what the measurements depend on beside the machine."""
+    return {
+        "date": today(),
+        "device": device_of(torch),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "python": platform.python_version(),
+    }
+
+
+def default_path(name: str) -> Path:
+    return Path(f"{name}.json")

@@ -1,0 +1,172 @@
+"""From measurements to hardware: the presets' record, filled with what this machine did.
+
+Idea   Pure arithmetic of measurements, so that recorded ones can be tested. The best rate of a training's
+       type of number stands as the peak, and matmuls reach a share of it by their FLOPs; other types have
+       gains; attention has a fraction by length; memory is as fast as sums and activations move arrays.
+Limit  A hardware file holds nominal bandwidths, of which a share arrives
+       (ndparallel/hardware/accelerator.py): what was measured is divided by that share. Power is not
+       measured. Links that were not measured are so slow that no plan can hide it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ndparallel.calibration.kernels import Kernel
+from ndparallel.calibration.timing import median, spread
+from ndparallel.hardware.accelerator import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION
+from ndparallel.hardware.dtypes import DTYPES
+from ndparallel.model import costs
+
+ATTENTION_KERNELS = ("flash1", "triton", "flash2", "cudnn", "cudnn-2026")  # one stands for all
+NO_LINK = "1 kB/s"
+ARRAYS = {"sum": 3, "silu": 2}  # that such a kernel reads and writes
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """What is known of a machine beside its measurements."""
+
+    name: str
+    memory_bytes: int
+    multiprocessors: int
+    gpus_per_node: int = 1
+    description: str = ""
+    is_gpu: bool = False
+
+
+@dataclass(frozen=True)
+class FittedLink:
+    latency_seconds: float
+    bandwidth_bytes_per_second: float
+
+
+Samples = Mapping[Kernel, list[float]]
+
+
+def hardware_table(machine: ThisMachine, samples: Samples, links: Mapping[str, FittedLink]) -> dict[str, Any]:
+    """Return the keys and values of a hardware file."""
+    seconds = {kernel: median(found) for kernel, found in samples.items()}
+    matmuls = [kernel for kernel in seconds if kernel.kind == "matmul"]
+    first = matmuls[0].dtype
+    best = {kernel.dtype: 0.0 for kernel in matmuls}
+    for kernel in matmuls:
+        best[kernel.dtype] = max(best[kernel.dtype], flops(kernel) / seconds[kernel])
+    base = best[first]
+    return {
+        "name": machine.name,
+        "description": machine.description,
+        "peak": {"bf16": of("FLOP/s", base)} | {DTYPES[dtype]: of("FLOP/s", base) for dtype in best},
+        "gains": {DTYPES[dtype]: rate / base for dtype, rate in best.items()},
+        "matmul_fraction": 1.0,
+        "efficiency": efficiency(seconds, first, base),
+        "attention": attention_fractions(seconds, base),
+        "multiprocessors": machine.multiprocessors,
+        "memory": of("B", machine.memory_bytes),
+        "memory_bandwidth": of("B/s", memory_bandwidth(seconds) / MEMORY_FRACTION),
+        **launch_keys(machine, launch_seconds(seconds)),
+        "power": "1 W",
+        "gpus_per_node": machine.gpus_per_node,
+        **link_keys("inside", links.get("inside"), INSIDE_FRACTION),
+        **link_keys("across", links.get("across"), ACROSS_FRACTION),
+        "source": "ndparallel calibrate",
+    }
+
+
+def of(unit: str, value: float) -> str:
+    return f"{value:.6g} {unit}"
+
+
+def flops(kernel: Kernel) -> float:
+    """FLOPs of a matmul, or of causal attention's forward pass, masked pairs not counted."""
+    if kernel.kind == "matmul":
+        m, n, k = kernel.shape
+        return float(costs.matmul("", m, n, k).flops)
+    batch, heads, length, width = kernel.shape
+    return 4.0 * batch * heads * length * (length + 1) / 2 * width
+
+
+def efficiency(seconds: Mapping[Kernel, float], dtype: str, base: float) -> list[list[float]]:
+    """Return the share of the best rate by FLOPs, rising; of equal FLOPs the better."""
+    shares: dict[float, float] = {}
+    for kernel, taken in seconds.items():
+        if kernel.kind == "matmul" and kernel.dtype == dtype:
+            share = flops(kernel) / taken / base
+            shares[flops(kernel)] = max(share, shares.get(flops(kernel), 0.0))
+    return [[size, min(1.0, shares[size])] for size in sorted(shares)]
+
+
+def attention_fractions(seconds: Mapping[Kernel, float], base: float) -> dict[str, list[list[float]]]:
+    """Return the fractions of the best matmul by length; backward has 5 products to forward's 2, and takes
+    what both take together less forward."""
+    curves: dict[str, list[list[float]]] = {"forward": [], "backward": []}
+    for kernel, taken in seconds.items():
+        if kernel.kind == "attention forward":
+            backward = seconds[kernel._replace(kind="attention both")] - taken
+            rates = {"forward": flops(kernel) / taken, "backward": 2.5 * flops(kernel) / backward}
+            for direction, rate in rates.items():
+                curves[direction].append([float(kernel.shape[2]), min(1.0, rate / base)])
+    return {f"{name} {direction}": curve for name in ATTENTION_KERNELS for direction, curve in curves.items()}
+
+
+def memory_bandwidth(seconds: Mapping[Kernel, float]) -> float:
+    """Return the bytes a second that a sum and an activation move together, the two kinds of a layer's
+    element-by-element kernels."""
+    moved = taken = 0.0
+    for kind, arrays in ARRAYS.items():
+        kernel = only(seconds, kind)
+        moved += float(costs.elementwise("", kernel.shape[0], arrays, kernel.dtype).bytes)
+        taken += seconds[kernel]
+    return moved / taken
+
+
+def launch_seconds(seconds: Mapping[Kernel, float]) -> float:
+    kernel = only(seconds, "launch")
+    return seconds[kernel] / kernel.shape[0]
+
+
+def launch_keys(machine: ThisMachine, seconds: float) -> dict[str, str]:
+    """On a GPU the host launches ahead of the kernels; on a CPU every kernel waits for its launch."""
+    if machine.is_gpu:
+        return {"host_launch": of("s", seconds)}
+    return {"host_launch": "0 s", "kernel_overhead": of("s", seconds)}
+
+
+def optimizer_bytes(seconds: Mapping[Kernel, float]) -> float:
+    """Return the bytes that memory would move in the time that the optimizer takes for a parameter: AdamW
+    moves seven arrays, and more where its arithmetic is slower than memory."""
+    kernel = only(seconds, "optimizer")
+    return seconds[kernel] * memory_bandwidth(seconds) / kernel.shape[0]
+
+
+def only(seconds: Mapping[Kernel, float], kind: str) -> Kernel:
+    return next(kernel for kernel in seconds if kernel.kind == kind)
+
+
+def link_keys(where: str, link: FittedLink | None, fraction: float) -> dict[str, str]:
+    if link is None:
+        return {f"bandwidth_{where}": NO_LINK, f"latency_{where}": "0 s"}
+    return {
+        f"bandwidth_{where}": of("B/s", link.bandwidth_bytes_per_second / fraction),
+        f"latency_{where}": of("s", link.latency_seconds),
+    }
+
+
+def fitted_link(points: list[tuple[float, float]], ranks: int) -> FittedLink:
+    """Return latency and bandwidth of a ring from all-reduces of (bytes, seconds), which take
+    2 (p-1) (a + n / (p B)): the line with the least relative errors."""
+    size, seconds = np.array(points).T
+    columns = np.stack([np.ones_like(size), size], axis=1) / seconds[:, None]
+    constant, slope = np.linalg.lstsq(columns, np.ones_like(size), rcond=None)[0]
+    steps = 2 * (ranks - 1)
+    return FittedLink(max(0.0, float(constant) / steps), steps / (ranks * float(slope)))
+
+
+def measured(samples: Mapping[Any, list[float]]) -> list[dict[str, Any]]:
+    """Return all medians and spreads, as they are kept in the file beside what was made of them."""
+    return [
+        kernel._asdict() | {"seconds": median(found), "spread": spread(found), "rounds": len(found)}
+        for kernel, found in samples.items()
+    ]

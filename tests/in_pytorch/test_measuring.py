@@ -1,0 +1,38 @@
+"""Kernels and steps run where torch is: what they measure is a file of hardware, whatever the seconds."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason='torch is not installed: pip install "ndparallel[torch]"')
+
+from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels
+from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, kernels_of, rows, steps
+from ndparallel.calibration.table import ThisMachine
+from ndparallel.calibration.timing import measure_in_turn
+
+SMALL = Sizes(("float32", "bfloat16"), ((8, 16, 16), (16, 32, 32)), (16, 32), 16, 1024, 1024)
+MACHINE = ThisMachine("here", 2**30, 1)
+
+
+def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
+    monkeypatch.setitem(SIZES, "cpu", SMALL)
+    monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
+    clock = clock_of(torch, cpu_time=False)
+    samples = measure_in_turn(
+        {**kernels(torch, SMALL), **steps(torch, SMALL)}, 2, 0.0, clock, lambda words: None
+    )
+    hardware = hardware_here(MACHINE, kernels_of(samples))
+    assert (
+        set(hardware.gains) == {"tf32", "bf16"} and len(hardware.attention_fractions["flash2 backward"]) == 2
+    )
+    (row,) = rows(MACHINE, samples)
+    assert row.measured_seconds > 0 and row.predicted_seconds > 0
+
+
+def test_a_step_trains_the_model_that_is_predicted(monkeypatch):
+    case = StepCase(2, 128, 32, 1)
+    from ndparallel.calibration.steps import model_file
+
+    written = model_file()
+    model = written.Transformer(written.Config(**case.sizes, sequence=case.sequence))
+    assert len(model.layers) == 2 and model.embedding.table.weight.shape == (256, 128)
+    assert model.layers["0"].attention.k.weight.shape == (64, 128)
