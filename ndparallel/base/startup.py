@@ -1,5 +1,5 @@
-"""What has to be said before numpy is imported: one BLAS thread a GPU, and that Ctrl-C ends a lesson or a
-command quietly while it is still being imported, as it does later on.
+"""What has to be said before numpy is imported: one BLAS thread a GPU; that Ctrl-C ends a lesson or a command
+quietly while it is still being imported, as it does later on; and what to do where nothing was installed.
 
 Limit  Python's own start, a few hundredths of a second, comes before this.
 """
@@ -12,7 +12,8 @@ from types import TracebackType
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
-PROGRAMS = ("ndparallel", "[0-9]d_*.py", "gpu.py")
+PROGRAMS = ("ndparallel", "[0-9a-z][dp]_*.py", "gpu.py")
+REQUIRED = ("numpy", "rich")
 
 
 def is_ours(words: list[str]) -> bool:
@@ -21,11 +22,14 @@ def is_ours(words: list[str]) -> bool:
 
 
 def end_quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Python's `sys.excepthook`, but for Ctrl-C."""
+    """Python's `sys.excepthook`, but for Ctrl-C and for a package that is missing."""
     if issubclass(kind, KeyboardInterrupt):
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(INTERRUPTED)
+    missing = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in REQUIRED:
+        sys.exit(f"error: {missing} is not installed; `pip install -e .` installs all that is needed.")
     sys.__excepthook__(kind, error, trace)
 
 

@@ -66,3 +66,13 @@ def test_ctrl_c_in_a_readers_own_program_is_pythons(tmp_path):
     (tmp_path / "own.py").write_text("import gpu")
     code, _, told = interrupted_at("numpy", tmp_path, str(tmp_path / "own.py"))
     assert code == -signal.SIGINT and "KeyboardInterrupt" in told
+
+
+@pytest.mark.parametrize("package", ["numpy", "rich"])
+def test_a_package_that_is_not_installed_is_one_sentence(package, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{package!r}] = None")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    words = [sys.executable, "0d_single_gpu.py"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {package} is not installed; `pip install -e .` installs")
