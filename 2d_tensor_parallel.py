@@ -11,7 +11,7 @@ Idea    Cut the first matrix of a pair by columns and the second by rows. Each G
                         (Megatron's way)
             overlapped  sum the gradient of an input while the weight's gradient is multiplied (what
                         CUDA_DEVICE_MAX_CONNECTIONS=1 is set for in Megatron's scripts)
-            chunks      sum one part of a result while the next is still multiplied
+            parts       sum one part of a result while the next is still multiplied
 Cost    4 all-reduces of batch * sequence * hidden for every layer, two forward, two backward: 2 (t-1)/t of
         their bytes each.
 Limit   A forward sum stands between one matmul and the next, a backward one beside one matmul: the link must
@@ -25,7 +25,7 @@ Glossary
                     leave a pair: f copies forward and sums backward, g sums forward and copies backward
     shard           a rank's part of the sequence, where norms and residuals are cut
 
-Run     python 2d_tensor_parallel.py          and with --sweep, --chunks 4, --gpus-per-node 1, --memory
+Run     python 2d_tensor_parallel.py          and with --sweep, --parts 4, --gpus-per-node 1, --memory
 """
 
 import sys
@@ -164,19 +164,19 @@ STRATEGIES = [
     Strategy("MLP, columns then rows", columns_then_rows, mesh, reference=columns_then_rows),
     Strategy("MLP, sum beside weights", sum_beside_weights, mesh, reference=columns_then_rows),
     Strategy("MLP, columns twice", columns_then_columns, mesh, reference=columns_then_rows),
-    Strategy("TP", tensor_parallel, mesh, {"chunks": 1}),
-    Strategy("TP + SP", tensor_parallel, mesh, {"chunks": 1, "sequence_parallel": "sp"}),
-    Strategy("TP + SP regather", tensor_parallel, mesh, {"chunks": 1, "sequence_parallel": "sp-regather"}),
-    Strategy("TP overlapped", tensor_parallel, mesh, {"chunks": 1, "tp_overlap": "backward"}),
+    Strategy("TP", tensor_parallel, mesh, {"parts": 1}),
+    Strategy("TP + SP", tensor_parallel, mesh, {"parts": 1, "sequence_parallel": "sp"}),
+    Strategy("TP + SP regather", tensor_parallel, mesh, {"parts": 1, "sequence_parallel": "sp-regather"}),
+    Strategy("TP overlapped", tensor_parallel, mesh, {"parts": 1, "tp_overlap": "backward"}),
     Strategy(
         "TP + SP overlapped",
         tensor_parallel,
         mesh,
-        {"chunks": 1, "tp_overlap": "backward", "sequence_parallel": "sp-regather"},
+        {"parts": 1, "tp_overlap": "backward", "sequence_parallel": "sp-regather"},
     ),
-    Strategy("TP in chunks", tensor_parallel, mesh),
-    Strategy("TP across nodes", tensor_parallel, mesh, {"chunks": 1}, {"gpus_per_node": 1}),
-    Strategy("TP x FSDP", tensor_parallel_fsdp, mesh_over_nodes, {"chunks": 1}),
+    Strategy("TP in parts", tensor_parallel, mesh),
+    Strategy("TP across nodes", tensor_parallel, mesh, {"parts": 1}, {"gpus_per_node": 1}),
+    Strategy("TP x FSDP", tensor_parallel_fsdp, mesh_over_nodes, {"parts": 1}),
 ]
 
 LESSON = Lesson(
@@ -185,7 +185,7 @@ LESSON = Lesson(
     strategies=STRATEGIES,
     contrast=("TP", "TP across nodes"),
     compare=("TP", "TP + SP", "TP across nodes"),
-    defaults={"chunks": 2},
+    defaults={"parts": 2},
     notice=notice,
     add_options=add_options,
     sweeps=SWEEPS,

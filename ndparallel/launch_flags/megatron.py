@@ -347,7 +347,7 @@ RULES = (
     LaunchRule(
         lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
         lambda job, plan: cannot(
-            "tp in chunks beside matmuls without sequence parallelism", "add --sequence-parallel"
+            "tp in parts beside matmuls without sequence parallelism", "add --sequence-parallel"
         ),
     ),
     LaunchRule(

@@ -93,5 +93,5 @@ SWEEPS = {"degree": degree}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--chunks", type=int, metavar="N", help="parts of an activation, for TP in chunks (default 2)"
+        "--parts", type=int, metavar="N", help="parts of an activation, for TP in parts (default 2)"
     )

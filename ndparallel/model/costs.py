@@ -32,10 +32,10 @@ def matmul(name: str, m, n, k, dtype: str = "float32", batch=1, result_bytes: in
     return Operation(name, "matmul", (m, n, k), dtype, 2 * batch * m * n * k, batch * moved)
 
 
-def chunk(operation: Operation, chunks: int) -> Operation:
-    """One of `chunks` equal parts, by rows, of a matmul."""
+def part(operation: Operation, parts: int) -> Operation:
+    """One of `parts` equal parts, by rows, of a matmul."""
     m, n, k = operation.shape
-    return matmul(operation.name, m // chunks, n, k, operation.dtype)
+    return matmul(operation.name, m // parts, n, k, operation.dtype)
 
 
 def elementwise(name: str, elements, passes: float, dtype: str = "float32", kernels: float = 1) -> Operation:

@@ -85,12 +85,12 @@ class SubLayer:
         return self.block.matmul(name, rows(x), w.T).reshape(x.shape[0], x.shape[1], -1)
 
     def linear_over_tp(self, name: str, x: np.ndarray, w: np.ndarray, collective: Callable) -> np.ndarray:
-        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in chunks, one is summed while
+        """Multiply (s, b, k) by w's transpose, then sum over the ranks; cut in parts, one is summed while
         the next is computed."""
-        if self.tp.chunks == 1 or self.tp.size == 1:
+        if self.tp.parts == 1 or self.tp.size == 1:
             return collective(self.linear(name, x, w))
-        chunks = np.split(x, self.tp.chunks)
-        handles = [self.tp.reduce(self.linear(name, chunk, w), async_op=True) for chunk in chunks]
+        pieces = np.split(x, self.tp.parts)
+        handles = [self.tp.reduce(self.linear(name, piece, w), async_op=True) for piece in pieces]
         return np.concatenate([handle.wait() for handle in handles])
 
     def linear_backward(

@@ -12,7 +12,7 @@ Glossary
     column_input   before a column-parallel matmul: f of the paper (g with sequence parallelism)
     row_output     after a row-parallel matmul: f's conjugate
     overlap    "backward": the sum of an input's gradient travels beside the weight's gradient
-    chunks     parts of an activation; one is all-reduced while the next is still multiplied
+    parts      pieces of an activation; one is all-reduced while the next is still multiplied
     shared     a parameter that several tp ranks hold, each with a part of its gradient: norms under sequence
                parallelism, KV heads where there are fewer of them than ranks
 """
@@ -39,7 +39,7 @@ class TensorParallel:
     gpu: GPU
     group: Group
     sequence_parallel: str = "none"
-    chunks: int = 1
+    parts: int = 1
     overlap: str = "none"
 
     @cached_property

@@ -82,7 +82,7 @@ class Stack:
     # sequence parallelism keeps shards of the column matrices' inputs and gathers them again right before
     # their weights' gradients (with `tp_overlap` it does so anyway, beside the gradients of inputs)
     regathers: bool = False
-    tp_chunks: int = 1  # parts of an activation, one all-reduced while the next is multiplied
+    tp_parts: int = 1  # parts of an activation, one all-reduced while the next is multiplied
     # over tp the embedding is summed, and three numbers of the loss for each token
     vocabulary_sums: bool = False
     # the gradient of the embedding's table is one of weights, which a schedule may put off

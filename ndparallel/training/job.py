@@ -54,7 +54,7 @@ class Job:
     reshard_after_forward: bool = True
     recompute: str = "none"
     sequence_parallel: str = "none"
-    chunks: int = 1
+    parts: int = 1  # of an activation: one is summed while the next is multiplied
     tp_overlap: str = "none"  # or backward: sums of gradients travel beside the weights' gradients
     context_parallel: str = "ring"
     schedule: str = "1f1b"
@@ -68,7 +68,7 @@ class Job:
             raise unknown("dtype", self.dtype, DTYPES)
         if self.recompute not in RECOMPUTE:
             raise unknown("recompute", self.recompute, RECOMPUTE)
-        for name in ("batch", "microbatches", "steps", "chunks"):
+        for name in ("batch", "microbatches", "steps", "parts"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.steps > MOST_TRAINED:
@@ -154,27 +154,24 @@ def check_tensor_parallel(job: Job) -> None:
         raise UserError(f"tp={tp} cannot {' or '.join(broken)}; tp can be {', '.join(map(str, legal))}.")
     if job.tp_overlap not in TP_OVERLAP:
         raise unknown("tp_overlap", job.tp_overlap, TP_OVERLAP)
-    if job.chunks > 1 and tp > 1 and job.tp_overlap != "none":
+    if job.parts > 1 and tp > 1 and job.tp_overlap != "none":
         raise UserError(
-            "chunks hide the sums behind the very matmuls: choose chunks=1 with tp_overlap backward."
+            "parts hide the sums behind the very matmuls: choose parts=1 with tp_overlap backward."
         )
-    if job.chunks > 1 and tp > 1 and job.sequence_parallel != "none":
+    if job.parts > 1 and tp > 1 and job.sequence_parallel != "none":
         raise UserError(
-            "chunks overlap the all-reduces of plain tensor parallelism: choose chunks=1 with sequence "
+            "parts overlap the all-reduces of plain tensor parallelism: choose parts=1 with sequence "
             "parallelism."
         )
-    if model.sequence % job.chunks:
-        near = ", ".join(
-            str(chunks) for chunks in range(1, model.sequence + 1) if model.sequence % chunks == 0
-        )
+    if model.sequence % job.parts:
+        near = ", ".join(str(parts) for parts in range(1, model.sequence + 1) if model.sequence % parts == 0)
         raise UserError(
-            f"a sequence of {model.sequence} cannot be cut into {job.chunks} chunks; it can be cut into "
-            f"{near}."
+            f"a sequence of {model.sequence} cannot be cut into {job.parts} parts; it can be cut into {near}."
         )
 
 
 def check_context_parallel(job: Job) -> None:
-    """Raise UserError where the sequence cannot be cut into an early and a late chunk for each rank, and
+    """Raise UserError where the sequence cannot be cut into an early and a late piece for each rank, and
     further over tp."""
     cp, tp, sequence = job.mesh.cp, job.mesh.tp, job.model.sequence
     if job.context_parallel not in VARIANTS:
@@ -183,17 +180,17 @@ def check_context_parallel(job: Job) -> None:
     if not rule.holds(cp):
         near = [degree for degree in range(1, sequence) if rule.holds(degree)]
         raise UserError(
-            f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} chunks; cp can be "
+            f"cp={cp} cannot cut a sequence of {sequence} into {2 * cp} pieces; cp can be "
             f"{', '.join(map(str, near))}."
         )
     if job.sequence_parallel != "none" and sequence // cp % tp:
         raise UserError(
             f"tp={tp} cannot cut the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has."
         )
-    if sequence // cp % job.chunks:
+    if sequence // cp % job.parts:
         raise UserError(
             f"the {sequence // cp} tokens of a sequence that each of cp={cp} ranks has cannot be cut into "
-            f"{job.chunks} chunks."
+            f"{job.parts} parts."
         )
 
 

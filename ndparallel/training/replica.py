@@ -86,7 +86,7 @@ class Replica:
     def make_context(self) -> Context:
         job, gpu = self.job, self.gpu
         tp = TensorParallel(
-            gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.chunks, job.tp_overlap
+            gpu, job.mesh.group("tp", gpu.rank), job.sequence_parallel, job.parts, job.tp_overlap
         )
         cp = ContextParallel(gpu, job.mesh.group("cp", gpu.rank), job.context_parallel)
         ep = ExpertParallel(gpu, job.mesh.group("ep", gpu.rank), job.mesh.group("tp_cp", gpu.rank), tp)

@@ -140,7 +140,7 @@ OF_ONE: dict[str, dict[str, Sequence[str]]] = {
         "--hardware": HARDWARE,
         "--sweep": ("nope",),
     },
-    "2d_tensor_parallel": {"--chunks": ("0", "-1", "7")},
+    "2d_tensor_parallel": {"--parts": ("0", "-1", "7")},
     "3d_pipeline_parallel": {"--chunks": ("0", "-1", "1000000")},
     "4d_combined": {
         "--tp": ("0", "-1", "100000"),

@@ -152,7 +152,7 @@ def test_fsdp_without_prefetch_waits_for_two_gathers_and_one_reduce_scatter_of_e
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_the_executed_clock_of_a_layer_equals_its_closed_form(tp):
-    job = Job(mesh=Mesh(tp=tp), chunks=1)
+    job = Job(mesh=Mesh(tp=tp), parts=1)
     results = launch(strategy("2d_tensor_parallel", "TP").program, tp, POCKET, job, engine="inline")
     compute = [event for event in map(Event._make, results[0].events) if event.kind == COMPUTE]
     blocks = [[event for event in compute if f" layers.{index} " in event.what] for index in (3, 4)]

@@ -125,7 +125,7 @@ def test_tensor_parallel_units_are_listed_as_they_are_executed(tp, shards, recom
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_chunks_are_summed_beside_the_next_chunk_as_they_are_executed(tp, recompute):
-    check(job_of(tp_chunks=2), Plan(tp=tp, recompute=recompute), "dense")
+    check(job_of(tp_parts=2), Plan(tp=tp, recompute=recompute), "dense")
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)

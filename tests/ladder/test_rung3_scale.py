@@ -42,7 +42,7 @@ def planned(lesson: LessonJob, hardware: Hardware, **software) -> tuple[Training
     software["gradient_bytes"] = 2 if lesson.grad_reduce_in_bf16 else 4
     software["clips"] = lesson.clip_grad_norm is not None
     told: dict[str, Any] = {"grid": False, "dtype": lesson.dtype} | software
-    told |= {"tp_chunks": lesson.chunks, "tp_overlap": lesson.tp_overlap}
+    told |= {"tp_parts": lesson.parts, "tp_overlap": lesson.tp_overlap}
     stack = replace(STACK, **told)
     some = (
         Experts(model.experts, model.top_k, model.expert_ffn, model.shared_experts, model.expert_ffn)
@@ -139,7 +139,7 @@ def test_sums_beside_weights_in_a_model_that_recomputes(recompute):
 
 
 def test_tensor_parallelism_in_chunks():
-    assert_equal("2d_tensor_parallel", "TP in chunks", changes={"chunks": 4}, **WHOLE)
+    assert_equal("2d_tensor_parallel", "TP in parts", changes={"parts": 4}, **WHOLE)
 
 
 def test_tensor_parallelism_times_fsdp():

@@ -25,7 +25,7 @@ from tests.support.common import (
 
 LESSON = "2d_tensor_parallel"
 WIDE = ModelConfig(layers=2, hidden=32, heads=8, kv_heads=2, ffn=24, vocab=251, sequence=16)
-DEFAULT = Job(chunks=2)
+DEFAULT = Job(parts=2)
 
 
 def plain():
@@ -39,7 +39,7 @@ def collectives_of(results, kind: str) -> list[Event]:
 
 
 def test_a_layer_has_two_all_reduces_forward_and_two_backward_of_batch_sequence_hidden():
-    job, more = (Job(model=replace(SMALL, layers=layers), chunks=1) for layers in (3, 4))
+    job, more = (Job(model=replace(SMALL, layers=layers), parts=1) for layers in (3, 4))
     activation = job.batch * SMALL.sequence * SMALL.hidden * 4
     counts = [
         sum(event.bytes == activation for event in collectives_of(run(plain(), each, 2), "all_reduce"))
@@ -122,7 +122,7 @@ def test_more_chunks_are_eaten_by_overhead():
     """With kernels that cost a thousandth of a second, 16 chunks are slower than 2."""
     slow = replace(POCKET, kernel_overhead_seconds=1e-3)
     seconds = {
-        chunks: measured(LESSON, "TP in chunks", Job(chunks=chunks), 4, slow).step_seconds
+        chunks: measured(LESSON, "TP in parts", Job(parts=chunks), 4, slow).step_seconds
         for chunks in (1, 2, 16)
     }
     assert seconds[2] < seconds[1] < seconds[16]
@@ -135,10 +135,10 @@ def test_more_chunks_are_eaten_by_overhead():
             {"mesh": Mesh(tp=3)},
             "tp=3 cannot cut 8 heads or share 2 KV heads or cut an MLP of 88; tp can be 1, 2, 4, 8.",
         ),
-        ({"mesh": Mesh(tp=2), "chunks": 2, "sequence_parallel": "sp"}, "chunks overlap the all-reduces"),
-        ({"mesh": Mesh(tp=2), "chunks": 2, "tp_overlap": "backward"}, "chunks hide the sums"),
+        ({"mesh": Mesh(tp=2), "parts": 2, "sequence_parallel": "sp"}, "parts overlap the all-reduces"),
+        ({"mesh": Mesh(tp=2), "parts": 2, "tp_overlap": "backward"}, "parts hide the sums"),
         ({"tp_overlap": "all"}, "tp_overlap"),
-        ({"chunks": 3}, "a sequence of 64 cannot be cut into 3 chunks; it can be cut into 1, 2, 4,"),
+        ({"parts": 3}, "a sequence of 64 cannot be cut into 3 parts; it can be cut into 1, 2, 4,"),
         ({"bucket_mb": float("nan")}, "bucket_mb is nan; it must be 0 (every unit for itself) or more"),
         ({"unit_mb": -1.0}, "unit_mb is -1; it must be 0"),
         ({"stage_chunks": 0}, "a GPU cannot hold 0 stages of 8 layers; choose 1 to 10 chunks."),

@@ -36,7 +36,7 @@ def test_every_kind_of_data_parallelism(name, bucket_mb):
     assert_one_gpus(run(strategy("1d_data_parallel", name), job, 4, TWO_NODES), job)
 
 
-@pytest.mark.parametrize("name", ["TP", "TP + SP", "TP + SP regather", "TP in chunks", "TP x FSDP"])
+@pytest.mark.parametrize("name", ["TP", "TP + SP", "TP + SP regather", "TP in parts", "TP x FSDP"])
 def test_every_kind_of_tensor_parallelism(name):
     assert_one_gpus(run(strategy("2d_tensor_parallel", name), JOB, 2), JOB)
 

@@ -57,7 +57,7 @@ def row_of(item) -> tuple | None:
     ("mesh", "options"),
     [
         (Mesh(), {}),
-        (Mesh(tp=2), {"chunks": 2}),
+        (Mesh(tp=2), {"parts": 2}),
         (Mesh(tp=4), {"sequence_parallel": "sp"}),
         (Mesh(tp=2), {"sequence_parallel": "sp-regather", "dtype": "float64"}),
         *[(Mesh(cp=2, tp=2), {"context_parallel": variant}) for variant in VARIANTS],
@@ -69,7 +69,7 @@ def row_of(item) -> tuple | None:
 )
 def test_every_rank_does_what_one_of_its_tp_index_has_written_down(mesh, options, recompute):
     job = Job(**{"model": SMALL, "mesh": mesh, "recompute": recompute} | options)
-    names = ("sequence_parallel", "context_parallel", "dtype", "recompute", "chunks")
+    names = ("sequence_parallel", "context_parallel", "dtype", "recompute", "parts")
     for result in launch(both_passes, mesh.world_size, POCKET, job, engine="inline"):
         rank = LessonRank(
             job.model,

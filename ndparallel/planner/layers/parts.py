@@ -197,13 +197,13 @@ class LayerParts:
     def summed(
         self, product: Operation, beside: Operation, backward: bool = False, matrices: int = 1
     ) -> list:
-        """A product whose parts tp ranks sum behind it, or chunk by chunk beside the next chunk."""
-        chunks = self.stack.tp_chunks
-        if chunks == 1 or self.share.tp == 1:
+        """A product whose parts tp ranks sum behind it, or part by part beside the next part."""
+        parts = self.stack.tp_parts
+        if parts == 1 or self.share.tp == 1:
             return [product, *self.sum_parts(beside, backward, matrices)]
-        size = self.activation_bytes / chunks
-        sums = [CollectiveOp(f"tp chunk {number}", "all_reduce", "tp", size) for number in range(chunks)]
-        sent = [item for one in sums for item in (costs.chunk(product, chunks), Start(one))]
+        size = self.activation_bytes / parts
+        sums = [CollectiveOp(f"tp part {number}", "all_reduce", "tp", size) for number in range(parts)]
+        sent = [item for one in sums for item in (costs.part(product, parts), Start(one))]
         return [*sent, *map(Wait, sums)]
 
     def gather_again(self, beside: Operation) -> list[CollectiveOp]:

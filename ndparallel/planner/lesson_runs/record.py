@@ -118,7 +118,7 @@ class Recorder(GPU):
 
 def has_own_wait(collective: CollectiveOp) -> bool:
     """Whether the layers do something between start and wait, if there is something to do."""
-    return collective.collective == "shift" or collective.name.startswith(("ep to experts", "tp chunk"))
+    return collective.collective == "shift" or collective.name.startswith(("ep to experts", "tp part"))
 
 
 class RecordedSize(SizeOnly):
@@ -154,14 +154,14 @@ def for_rows(operation: Operation) -> Operation:
 
 
 class RecordedTensorParallel(TensorParallel):
-    """Tensor parallelism that numbers the chunks under way."""
+    """Tensor parallelism that numbers the parts under way."""
 
     def reduce(self, x: np.ndarray, op: str = "sum", async_op: bool = False) -> Any:
         if not async_op or self.overlaps:
             return super().reduce(x, op, async_op)
         recorder = cast(Recorder, self.gpu)
-        number = sum(each.name.startswith("tp chunk") for each in recorder.under_way.values())
-        return recorder.start_now(CollectiveOp(f"tp chunk {number}", "all_reduce", "tp", x.nbytes), x)
+        number = sum(each.name.startswith("tp part") for each in recorder.under_way.values())
+        return recorder.start_now(CollectiveOp(f"tp part {number}", "all_reduce", "tp", x.nbytes), x)
 
 
 # ---------------------------------------------------------------------------------------------------- experts
@@ -259,7 +259,7 @@ class LessonRank:
     context_parallel: str = "ring"
     dtype: str = "float32"
     recompute: str = "none"
-    chunks: int = 1
+    parts: int = 1
     tp_overlap: str = "none"
     rows: float = 0.0
     tp_index: int = 0
@@ -320,7 +320,7 @@ def record(rank: LessonRank, kind: str, deferred: bool, rows: Rows) -> dict[str,
 def make_unit(rank: LessonRank, kind: str, rows: Rows) -> Unit:
     mesh = replace(rank.mesh, pp=1)
     gpu = Recorder(mesh.rank(tp=rank.tp_index))
-    group, settings = mesh.group("tp", gpu.rank), (rank.sequence_parallel, rank.chunks, rank.tp_overlap)
+    group, settings = mesh.group("tp", gpu.rank), (rank.sequence_parallel, rank.parts, rank.tp_overlap)
     tp = RecordedTensorParallel(gpu, group, *settings)
     cp = ContextParallel(gpu, mesh.group("cp", gpu.rank), rank.context_parallel)
     ep = RecordedExpertParallel(gpu, mesh.group("ep", gpu.rank), mesh.group("tp_cp", gpu.rank), tp, rows)

@@ -114,7 +114,7 @@ class ExecutedWorkload:
             "all-gather" if stack.cp_gathers else "ring",
             stack.dtype,
             plan.recompute,
-            stack.tp_chunks,
+            stack.tp_parts,
             stack.tp_overlap,
         )
         return replace(rank, rows=self.rows_to_each_expert(rank)) if config.experts else rank
