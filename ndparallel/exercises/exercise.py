@@ -47,7 +47,7 @@ class Exercise:
 
     asks: the functions that the reader writes, each with its model solution. attempt: runs an answer.
     hints: at most three, from a nudge to nearly the answer. over_par: says of a right answer why it takes
-    more than par. given: what the reader's file has besides. page: where the book teaches it. as_much: the
+    more than par. given: what the reader's file has besides. page: the chapter that teaches it. as_much: the
     share of a figure by which more is still par, and less not yet better.
     """
 

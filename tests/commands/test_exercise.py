@@ -124,11 +124,19 @@ def test_an_exercise_of_ones_own_is_one_file(folder, capsys):
 def test_the_page_lists_every_exercise():
     table = re.search(r"<!-- exercises -->\n(.*)<!-- /exercises -->", PAGE.read_text("utf-8"), re.DOTALL)
     rows = [
-        f"| {e.chapter} | `{e.name}` | {e.title} | {e.minutes} min | {e.learned} |" for e in all_exercises()
+        f"| [{e.chapter}]({e.page.removeprefix('docs/')}) | `{e.name}` "
+        f"| {e.title} | {e.minutes} min | {e.learned} |"
+        for e in all_exercises()
     ]
     head = ["| chapter | exercise | | time | what you learn |", "|---|---|---|---|---|"]
     expected = "\n".join([*head, *rows]) + "\n"
     assert table and table[1] == expected, f"docs/exercises.md should list\n{expected}"
+
+
+def test_every_exercise_and_its_chapter_name_one_another():
+    for exercise in all_exercises():
+        chapter = (PAGE.parents[1] / exercise.page).read_text("utf-8")
+        assert f"`{exercise.name}`" in chapter.partition("## Do it yourself")[2], exercise.name
 
 
 def test_the_lecturers_page_names_only_exercises_that_there_are():

@@ -72,6 +72,6 @@ EXERCISE = Exercise(
         "Right after its own forward pass. Only the gradients must wait for the other parts.",
     ),
     learned="gradients add up, so a batch in M parts needs the activations of one part, and the same time.",
-    page="README.md, 0D: one GPU",
+    page="docs/book/0d.md",
     over_par=over_par,
 )

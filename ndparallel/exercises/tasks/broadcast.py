@@ -90,7 +90,7 @@ EXERCISE = Exercise(
     learned="a chain in pieces sends a big array to any number of GPUs in little more than the time of "
     "sending it "
     "once; for a small one, where latency counts, a tree is better.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
     as_much=0.02,  # 500 pieces or 2,000 are the same idea
 )

@@ -96,7 +96,7 @@ EXERCISE = Exercise(
         "tp's sums.",
     ),
     learned="several very different plans are within the error of the best; of these, take the simplest.",
-    page="docs/planner.md",
+    page="docs/book/cluster.md",
     over_par=over_par,
     as_much=0.05,
 )

@@ -119,6 +119,6 @@ EXERCISE = Exercise(
         "return all_reduce(gpu, mlp.matmul(..., dz, mlp.a.weight.T), tp).",
     ),
     learned="a pair of matmuls cut by columns, then by rows, needs one sum forward and one backward.",
-    page="README.md, 2D: tensor parallelism",
+    page="docs/book/2d.md",
     over_par=over_par,
 )

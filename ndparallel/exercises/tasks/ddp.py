@@ -60,6 +60,6 @@ EXERCISE = Exercise(
         "After the loop over microbatches, before the optimizer steps: average every bucket.",
     ),
     learned="data parallelism is one line: average the gradients before the optimizer steps.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -99,6 +99,6 @@ EXERCISE = Exercise(
     learned="an all-to-all sends (p-1)/p of what a GPU holds and pays one latency, if all sends leave "
     "before the "
     "first receive, and at every moment each GPU sends to another one.",
-    page="README.md, 4D: all of it",
+    page="docs/book/ep.md",
     over_par=over_par,
 )

@@ -140,6 +140,6 @@ EXERCISE = Exercise(
     ),
     learned="f and g are conjugate: what one does forward, the other does backward. They are all that tensor "
     "parallelism adds to a program.",
-    page="README.md, 2D: tensor parallelism",
+    page="docs/book/2d.md",
     over_par=over_par,
 )

@@ -73,6 +73,6 @@ EXERCISE = Exercise(
     ),
     learned="splitting the backward pass takes two thirds of 1F1B's bubble away, in the same memory. "
     "This is ZB-H1.",
-    page="README.md, 3D: pipeline parallelism",
+    page="docs/book/3d.md",
     over_par=over_par,
 )

@@ -61,6 +61,6 @@ EXERCISE = Exercise(
     learned="microbatches are nearly free, forgetting attention's probabilities costs a few percent, "
     "forgetting "
     "everything a third: use them in this order.",
-    page="README.md, 0D: one GPU",
+    page="docs/book/0d.md",
     over_par=over_par,
 )

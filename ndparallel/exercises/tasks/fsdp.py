@@ -80,6 +80,6 @@ EXERCISE = Exercise(
     learned="FSDP holds 1/N of weights, gradients and optimizer, and one unit of each whole; it sends "
     "weights twice "
     "and gradients once.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

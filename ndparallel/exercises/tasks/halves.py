@@ -94,6 +94,6 @@ EXERCISE = Exercise(
     learned="an all-reduce is a reduce-scatter and an all-gather; each takes (p-1)(a + b/p) for latency "
     "a and b "
     "seconds of wire for the whole array.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -85,6 +85,6 @@ EXERCISE = Exercise(
     learned="stages are balanced by time, not by the number of layers: Llama 3 took a layer each from "
     "the first and "
     "the last stage.",
-    page="README.md, 3D: pipeline parallelism",
+    page="docs/book/3d.md",
     over_par=over_par,
 )

@@ -71,6 +71,6 @@ EXERCISE = Exercise(
     ),
     learned="communication behind compute costs nothing, and only what has nothing left to hide behind is "
     "exposed: the first layers' bucket.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -79,6 +79,6 @@ EXERCISE = Exercise(
     learned="no axis is best for everything: tp for the largest activations, pp for the weights, dp for "
     "the rest, each "
     "no more than it must.",
-    page="README.md, 4D: all of it",
+    page="docs/book/4d.md",
     over_par=over_par,
 )

@@ -72,6 +72,6 @@ EXERCISE = Exercise(
     learned="with twice 1F1B's memory no GPU waits in mid-step. This is ZB-H2; what is left of the "
     "bubble is the "
     "stagger between the GPUs, which the next step fills.",
-    page="docs/schedules.md",
+    page="docs/book/3d.md",
     over_par=over_par,
 )

@@ -62,6 +62,6 @@ EXERCISE = Exercise(
         "while there is one, then B of turn - ahead once turn >= ahead.",
     ),
     learned="1F1B has GPipe's bubble, and holds P microbatches where GPipe holds M.",
-    page="README.md, 3D: pipeline parallelism",
+    page="docs/book/3d.md",
     over_par=over_par,
 )

@@ -84,6 +84,6 @@ EXERCISE = Exercise(
         "last one before the optimizer steps.",
     ),
     learned="fetching one unit ahead hides nearly all that FSDP sends, for the memory of one more unit.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -74,6 +74,6 @@ EXERCISE = Exercise(
     ),
     learned="a ring sends 2 (p-1)/p of the array from every GPU, however many GPUs there are, and keeps "
     "every link busy.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -145,7 +145,7 @@ EXERCISE = Exercise(
     learned="ring attention hides its messages behind its compute, if the sequence is long enough; and "
     "under a "
     "causal mask who has which tokens decides who waits.",
-    page="README.md, 4D: all of it",
+    page="docs/book/cp.md",
     over_par=over_par,
     given=("SEQUENCE", "attend", "merge"),
 )

@@ -89,6 +89,6 @@ EXERCISE = Exercise(
     ),
     learned="sums of the backward pass hide behind weight gradients; sums of the forward pass have nothing "
     "to hide behind. Megatron does this, and CUDA_DEVICE_MAX_CONNECTIONS=1 keeps the kernels in this order.",
-    page="README.md, 2D: tensor parallelism",
+    page="docs/book/2d.md",
     over_par=over_par,
 )

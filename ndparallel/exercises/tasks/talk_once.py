@@ -71,6 +71,6 @@ EXERCISE = Exercise(
         "if microbatch == microbatches[-1]: only then may a bucket leave.",
     ),
     learned="with gradient accumulation the bytes of a step do not depend on the number of microbatches.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

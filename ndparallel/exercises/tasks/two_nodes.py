@@ -95,6 +95,6 @@ EXERCISE = Exercise(
     learned="a hierarchical all-reduce sends the slow way only what it must: 1/m of the array for each "
     "of m GPUs in "
     "a node.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -121,6 +121,6 @@ EXERCISE = Exercise(
         "target; np.where(here, ..., 0) is its part of the third sum.",
     ),
     learned="a loss over a cut vocabulary sends three numbers for every token, whatever the vocabulary.",
-    page="README.md, 2D: tensor parallelism",
+    page="docs/book/2d.md",
     over_par=over_par,
 )

@@ -57,6 +57,6 @@ EXERCISE = Exercise(
         "Of dp and pp, which sends fewer bytes? It may cross.",
     ),
     learned="what matters is which axis crosses the nodes: tp never, and here pp rather than dp.",
-    page="README.md, 4D: all of it",
+    page="docs/book/4d.md",
     over_par=over_par,
 )

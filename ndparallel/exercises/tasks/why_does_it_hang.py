@@ -118,5 +118,5 @@ EXERCISE = Exercise(
     learned="a send that comes after a receive, a collective that only some call, and two collectives in "
     "different "
     "orders: nearly every hang of a real run is one of these.",
-    page="README.md, gpu.py",
+    page="docs/book/1d.md",
 )

@@ -74,6 +74,6 @@ EXERCISE = Exercise(
         "step, then bucket.all_gather() for every bucket.",
     ),
     learned="ZeRO-1 sends DDP's bytes, and divides the optimizer's state by the number of GPUs.",
-    page="README.md, 1D: data parallelism",
+    page="docs/book/1d.md",
     over_par=over_par,
 )
