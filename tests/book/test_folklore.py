@@ -34,7 +34,7 @@ def test_claims_are_numbered_through_and_there_are_all_that_circulate_most():
         "Sequence parallelism",
         "1F1B",
         "4 to 8 times",
-        "80-95 %",
+        "80-95%",
         "naive pipeline",
         "Broadcasting",
         "TP8 x PP16",

@@ -147,7 +147,7 @@ def test_the_command_gives_the_same_json_for_the_same_seed_and_says_what_the_tab
         (["--gpus", "8", "--interval", "0"], "--interval = '0' must be above 0"),
         (["--gpus", "8", "--step", "0"], "--step = '0' must be above 0"),
         (["--gpus", "8", "--days", "x"], "argument --days: not a number: 'x'"),
-        (["--gpus", "8.5"], "argument --gpus: not a whole number: '8.5'"),
+        (["--gpus", "8.5"], "argument --gpus/--world-size: not a whole number: '8.5'"),
         (["--gpus", "8", "--days", "inf"], "--days inf of training cannot be"),
         (["--gpus", "8", "--seed", "-1"], "the seed is -1"),
     ],
@@ -156,3 +156,32 @@ def test_what_cannot_be_is_one_sentence(capsys, options, says):
     assert main(["goodput", *options]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err
+
+
+def test_a_plan_gives_goodput_its_step_its_days_and_the_size_of_its_checkpoints(capsys):
+    """Llama 3 8B's 8,030,261,248 parameters, 14 bytes each: weights in 16 bits, copy and moments in 32."""
+    job = ("--model", "llama-3-8b", "--gpus", "64", "--global-batch", "64")
+    name = ("--plan", "DP64,zero1,mbs1")
+    assert main(["plan", *job, *name, "--tokens", "1e13", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    storage = ("--tokens", "1e13", "--checkpoint-bandwidth", "2GB/s")
+    assert main(["goodput", *job, *name, *storage, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["checkpoint_seconds"] == pytest.approx(8_030_261_248 * 14 / 2e9)
+    assert found["training"]["work_days"] == pytest.approx(plan["days"])
+    steps = [row["interval_seconds"] / plan["step_seconds"] for row in found["intervals"]]
+    assert steps == pytest.approx([round(step) for step in steps], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--gpus", "8", "--tokens", "1e12"], "is of a plan"),
+        (["--gpus", "8", "--model", "llama-3-8b"], "is of a plan"),
+        (["--gpus", "8", "--model", "llama-3-8b", "--plan", "DP8"], "--global-batch"),
+        (["--days", "8"], "--gpus is needed"),
+    ],
+)
+def test_what_a_plan_would_have_to_say_is_refused_without_it(capsys, options, says):
+    assert main(["goodput", *options]) == 2
+    assert says in capsys.readouterr().err
