@@ -44,7 +44,7 @@ class Tab:
     """One tab, and what went wrong in it."""
 
     def __init__(self, browser: Any, server: Explorer, **options: Any) -> None:
-        self.page, self.server = browser.new_page(**options), server
+        self.page, self.address = browser.new_page(**options), server.address
         self.wrong: list[str] = []
         self.page.set_default_timeout(SECONDS)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
@@ -52,11 +52,11 @@ class Tab:
         self.page.on("request", self.look_at)
 
     def look_at(self, request: Any) -> None:
-        if not request.url.startswith((self.server.address, "data:", "blob:")):
+        if not request.url.startswith((self.address, "data:", "blob:")):
             self.wrong.append(f"asks {request.url}")
 
     def open(self, address: str) -> "Tab":
-        self.page.goto(self.server.address + address)
+        self.page.goto(self.address + address)
         return self.drawn()
 
     def drawn(self) -> "Tab":
@@ -271,6 +271,25 @@ def test_an_accessibility_checker_finds_nothing_serious(tab, screen):
     tab.open(f"#{screen}")
     found = checker.run(tab.page).response["violations"]
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found if serious(each)] == []
+
+
+def test_the_saved_page_needs_no_server_and_greys_what_it_does_not_hold(tab):
+    saved = Path(__file__).parents[2] / "docs/explorer.html"
+    tab.address = saved.as_uri()
+    tab.page.goto(f"{tab.address}#cut")
+    numbers = tab.drawn().numbers()
+    assert numbers[0] == cut.answer({})["cells"]["step"]
+    tab.page.locator("#knob-zero-2").check(force=True)
+    assert tab.drawn().numbers() != numbers
+    tab.page.locator("#knob-gpus-4").click(force=True)
+    assert "holds no run" in tab.page.locator("#said").inner_text() and "gpus=" not in tab.page.url
+    for screen in PAGES:
+        tab.page.locator(f"#tab-{screen}").click()
+        tab.drawn()
+    tab.page.locator("#guess-ring-bytes").fill("200")
+    tab.page.locator("#show-ring-bytes").click()
+    tab.page.locator("#card-ring-bytes div[role=status]").wait_for()
+    assert "188 MB. You said 200 MB" in tab.page.locator("#card-ring-bytes").inner_text()
 
 
 def serious(violation: dict) -> bool:
