@@ -74,6 +74,16 @@ THE_PLAN = (
     Knob("ep", "--ep", DEGREES, 1, "expert parallel", PLAN, usual=1, most=1024),
     Knob("zero", "--zero", (0, 1, 2, 3), 1, "what data parallelism shards; 3 is FSDP", PLAN, usual=0),
     Knob(
+        "shards",
+        "--shards",
+        (0, 4, 8, 16, 32, 64),
+        0,
+        "of ZeRO-3: over so many ranks, and replicated; 0 is all",
+        PLAN,
+        usual=0,
+        most=4096,
+    ),
+    Knob(
         "sequence_parallel",
         "",
         ("usual", "--sequence-parallel", "--no-sequence-parallel"),
@@ -299,7 +309,7 @@ def knobs_of(job: TrainingJob, plan: Plan) -> dict[str, Any]:
     """Return where the knobs of a plan stand."""
     usual_parallel = job.stack.sequence_parallel and plan.tp > 1
     values = {name: getattr(plan, name) for name in ("schedule", "recompute")} | {
-        name: int(getattr(plan, name)) for name in ("tp", "pp", "cp", "ep", "zero", "micro_batch")
+        name: int(getattr(plan, name)) for name in ("tp", "pp", "cp", "ep", "zero", "shards", "micro_batch")
     }
     chunked = plan.pp > 1 and plan.chunks != RECIPES[plan.schedule].default_chunks
     words = "--sequence-parallel" if plan.sequence_parallel else "--no-sequence-parallel"

@@ -13,13 +13,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.explorer.cluster import THE_JOB, PlanQuestion, question_of, rows_of
+from ndparallel.explorer.cluster import THE_JOB, TOKENS, PlanQuestion, question_of, rows_of
 from ndparallel.planner.job import Plan
 from ndparallel.search.search import Found, search
-from ndparallel.search.tables import certainty
+from ndparallel.search.tables import MOST_KINDS, advice_sentences, certainty, is_equal
 
 PROCESSES = multiprocessing.get_context("spawn")  # the server has threads, which a fork would not copy
-TOP = 10
 
 
 class CountingExecutor(Executor):
@@ -48,7 +47,7 @@ def find(given: Mapping[str, Any], answers: Connection) -> None:
 
     try:
         asked = question_of(given)
-        found = search(asked.job, asked.setup["gpus"], top=TOP, executor=CountingExecutor(say))
+        found = search(asked.job, asked.setup["gpus"], executor=CountingExecutor(say), kinds=True)
         answers.send(described(asked, found))
     except UserError as error:
         answers.send({"reason": str(error)})
@@ -57,18 +56,27 @@ def find(given: Mapping[str, Any], answers: Connection) -> None:
 
 
 def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
+    """Return the fastest plan of each kind, those that predictions cannot tell apart, and which to take."""
+    kinds = found.kinds[:MOST_KINDS]
+    take = found.recommended
+    every = kinds if take.plan in [each.plan for each in kinds] else [take, *kinds]
+    marks = [marked(each.plan == take.plan, is_equal(found, each)) for each in every]
     return {
         "command": asked.command(THE_JOB),
-        "plans": list(rows_of(found.answers)),
+        "plans": [row | {"remark": mark} for row, mark in zip(rows_of(every), marks)],
+        "advice": advice_sentences(found, TOKENS, None),
         "certainty": certainty(found),
-        "rejected": [[reason, f"{number:,}"] for reason, number in found.rejected.most_common()],
     }
+
+
+def marked(recommended: bool, equal: bool) -> str:
+    return "take this: the simplest of the equals" if recommended else "equal to the fastest" if equal else ""
 
 
 def found_for(setup: Mapping[str, Any]) -> dict[str, Any]:
     """Search here and now, and return what the page shows of it."""
     asked = question_of(setup)
-    return described(asked, search(asked.job, asked.setup["gpus"], top=TOP))
+    return described(asked, search(asked.job, asked.setup["gpus"], kinds=True))
 
 
 class Finder:

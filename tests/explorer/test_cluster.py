@@ -84,8 +84,10 @@ def test_a_search_answers_from_its_own_process_and_a_newer_one_ends_it():
     assert not first.is_alive()
     while "running" in (answer := finder.answer({"do": "look"})):
         time.sleep(0.05)
-    best = search(cluster.question_of(SMALL).job, 8).best
-    assert answer["plans"][0]["cells"] == cluster.cells(best)
+    found = search(cluster.question_of(SMALL).job, 8, kinds=True)
+    take = [row for row in answer["plans"] if row["remark"].startswith("take this")]
+    assert [row["cells"] for row in take] == [cluster.cells(found.recommended)]
+    assert answer["advice"][0].startswith("Take ")
     finder.answer({"do": "begin"})
     assert finder.answer({"do": "end"}) == {"ended": True} and finder.process is None
 

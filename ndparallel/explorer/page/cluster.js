@@ -101,7 +101,7 @@ function endSearch() {
 function showPlans(command, setup) {
   const place = document.getElementById("plans");
   if (!place) return;
-  keepFocus(() => place.replaceChildren(element("h2", {}, "The best plans for this job"), ...plans(command, setup)));
+  keepFocus(() => place.replaceChildren(element("h2", {}, "The best plans for this job"), ...plans(command, setup).flat()));
 }
 
 function plans(command, setup) {
@@ -113,13 +113,13 @@ function plans(command, setup) {
   const answer = found[command];
   if (!answer) return [begin];
   if (!answer.plans) return [element("p", { class: "reason" }, answer.reason || answer.error), begin];
-  return [planTable(answer.plans, setup), element("p", { class: "what" }, answer.certainty), element("p", { class: "what" }, "The same from ", element("code", {}, answer.command))];
+  return [answer.advice.map((words) => element("p", {}, words)), planTable(answer.plans, setup), element("p", { class: "what" }, answer.certainty), element("p", { class: "what" }, "The same from ", element("code", {}, answer.command))];
 }
 
 function planTable(rows, setup) {
   const names = Object.keys(rows[0].cells);
   const line = ({ plan, cells, setup: knobs, remark }, at) => element("tr", {},
-    element("td", {}, plan, remark ? element("strong", {}, ` ${remark}`) : null), names.map((name) => element("td", {}, cells[name])),
+    element("td", {}, plan, remark ? element("strong", {}, ` (${remark})`) : null), names.map((name) => element("td", {}, cells[name])),
     element("td", {}, element("button", { type: "button", class: "plain", id: `plan-${at}`, "aria-label": `show ${plan}`, onclick: () => go("cluster", { ...setup, ...knobs }) }, "show")));
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["plan", ...names].map((name) => element("th", {}, name)), element("td", {}))), element("tbody", {}, rows.map(line))));
 }
