@@ -16,6 +16,7 @@ from ndparallel.calibration.timing import Clock, Run, median, seconds_of
 
 BYTES = (2**10, 2**14, 2**18, 2**22)
 REPETITIONS = 5
+BESIDE = 1024  # rows and columns of the matrices that are multiplied beside an all-reduce
 
 
 class MeasuredTransfer(NamedTuple):
@@ -104,12 +105,32 @@ def point_to_point(torch: Any, group: Any, ranks: int, elements: int) -> Run:
     return pass_on
 
 
+def matmul(torch: Any, group: Any, ranks: int, elements: int) -> Run:
+    """A product that talks to nobody, whatever the size."""
+    x = torch.zeros(BESIDE, BESIDE, device=device_of(torch))
+    return lambda: x @ x
+
+
+def all_reduce_and_matmul(torch: Any, group: Any, ranks: int, elements: int) -> Run:
+    """Both at once: beside each of them alone it says how much they slow one another."""
+    whole, multiply = torch.zeros(elements, device=device_of(torch)), matmul(torch, group, ranks, elements)
+
+    def both() -> None:
+        work = torch.distributed.all_reduce(whole, group=group, async_op=True)
+        multiply()
+        work.wait()
+
+    return both
+
+
 KINDS: dict[str, Callable[..., Run]] = {
     "all_reduce": all_reduce,
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,
     "all_to_all": all_to_all,
     "point_to_point": point_to_point,
+    "matmul": matmul,
+    "all_reduce_and_matmul": all_reduce_and_matmul,
 }
 
 
