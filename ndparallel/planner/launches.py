@@ -25,6 +25,7 @@ Glossary
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpu import Operation
 
@@ -141,4 +142,15 @@ TORCH = (
     SmallKernel("rest of the norm", "mlp", True, f"{TITAN}, RMSNorm", launches=11),
     SmallKernel("gate", "mlp", True, f"{TITAN}: two gradients, a sum, silu, product", launches=5),
 )
-LEDGERS = {"": (), "megatron": MEGATRON, "megatron-core": MEGATRON_CORE, "torch": TORCH}
+LEDGERS: dict[str, tuple[SmallKernel, ...]] = {
+    "": (),
+    "megatron": MEGATRON,
+    "megatron-core": MEGATRON_CORE,
+    "torch": TORCH,
+}
+
+
+@lru_cache
+def small_kernels(ledger: str, of: str, backward: bool) -> tuple[SmallKernel, ...]:
+    """The kernels of a ledger in one part of a pass."""
+    return tuple(one for one in LEDGERS[ledger] if one.of == of and one.backward == backward)

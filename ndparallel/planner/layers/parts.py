@@ -15,7 +15,7 @@ from functools import cached_property
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.job import Share
-from ndparallel.planner.launches import LEDGERS, SmallKernel
+from ndparallel.planner.launches import SmallKernel, small_kernels
 from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.models.shape import NORM_PLACES, Linear, ModelShape
 from ndparallel.planner.numbers import larger
@@ -122,11 +122,8 @@ class LayerParts:
 
     def small(self, of: str, backward: bool) -> list[Operation]:
         """The kernels of the software's ledger in one part of a pass."""
-        return [
-            self.small_kernel(kernel)
-            for kernel in LEDGERS[self.stack.ledger]
-            if kernel.of == of and kernel.backward == backward and self.has(kernel.when)
-        ]
+        kernels = small_kernels(self.stack.ledger, of, backward)
+        return [self.small_kernel(kernel) for kernel in kernels if not kernel.when or self.has(kernel.when)]
 
     def small_kernel(self, kernel: SmallKernel) -> Operation:
         if kernel.calls:
@@ -147,14 +144,15 @@ class LayerParts:
 
     def has(self, what: str) -> bool:
         """Whether the model or the software has what a small kernel needs."""
-        unfused = not self.stack.flash
-        return {
-            "": True,
-            "rotary": self.shape.position == "rotary",
-            "dropout": self.stack.dropout,
-            "score dropout": self.stack.dropout and unfused and not self.share.sequence_parallel,
-            "unfused": unfused,
-        }.get(what, what in self.shape.biases)
+        if what == "rotary":
+            return self.shape.position == "rotary"
+        if what == "dropout":
+            return self.stack.dropout
+        if what == "unfused":
+            return not self.stack.flash
+        if what == "score dropout":
+            return self.stack.dropout and not (self.stack.flash or self.share.sequence_parallel)
+        return what in self.shape.biases
 
     # ---- the heads of keys and values
 

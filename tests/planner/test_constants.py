@@ -1,0 +1,82 @@
+"""Every constant that a second depends on, with where it comes from: none is fitted to a run or a family, but
+for the five that were, once, on the first 44 runs; they may become fewer."""
+
+import ast
+import importlib
+
+import pytest
+
+from ndparallel.hardware.accelerator import data_sheets
+
+MODULES = {
+    "ndparallel.hardware.accelerator": {
+        "MEMORY_FRACTION": "fitted",
+        "KERNEL_OVERHEAD_SECONDS": "fitted",
+        "INSIDE_FRACTION": "NCCL, src/graph/topo.h: 20 of the 25 GB/s of an NVLink",
+        "ACROSS_FRACTION": "headers and switches of the network",
+        "HOST_FRACTION": "nvbandwidth, forums.developer.nvidia.com/t/352186",
+        "HOST_LAUNCH_SECONDS": "NVIDIA/TransformerEngine, issue 2053",
+        "LATENCY_INSIDE_SECONDS": "MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json",
+        "LATENCY_ACROSS_SECONDS": "NCCL, src/graph/tuning.cc, hwLat",
+        "WIDE_HEAD": "the widest head of arXiv:2407.08608, figure 5, beside 256",
+    },
+    "ndparallel.hardware.matmul_efficiency": {"TILE": "cutlass/media/docs, the largest default tile"},
+    "ndparallel.planner.launches": {
+        "MODULE": "NVIDIA/TransformerEngine, issue 2053",
+        "COMPILED": "meta-pytorch/tritonbench, pull request 1017",
+        "DRIVER": "meta-pytorch/tritonbench, pull request 1017",
+    },
+    "ndparallel.planner.layers.collective_time": {
+        "START_SECONDS": "MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json",
+        "SLOWDOWN": "arXiv:2507.03114, mean over four GPUs",
+    },
+    "ndparallel.planner.layers.operations": {
+        "SCORE_DROPOUT": "counted: read, write, and a mask of one byte",
+        "ROUTING_LAUNCHES": "counted, roughly, in Megatron-Core's router",
+    },
+    "ndparallel.planner.memory.states": {"CONTEXT_BYTES": "fitted"},
+    "ndparallel.planner.number_types": {"HOPPER_COPIES": "counted: along rows, and along columns"},
+    "ndparallel.planner.step.framework": {
+        "SPREAD": "arXiv:2208.11035",
+        "CPU_ADAM_SECONDS": "arXiv:2101.06840, table 4",
+    },
+}
+NO_SECONDS = (  # sizes of numbers, limits of files, and how a search goes on
+    *("MOST_BYTES", "MOST_IN_A_LINE", "MOST_COUNT", "HALF", "SINGLE", "ATTENTION", "MLP"),
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_number_that_a_module_gives_a_name_has_a_source(module):
+    named = set(numbers_of(module)) - set(NO_SECONDS)
+    assert named == set(MODULES[module])
+
+
+def numbers_of(module: str):
+    """Names that a module gives to plain numbers, or to pairs and quotients of them."""
+    path = importlib.import_module(module).__file__
+    assert path
+    with open(path, encoding="utf-8") as file:
+        for node in ast.parse(file.read()).body:
+            if isinstance(node, ast.Assign) and is_number(node.value):
+                for target in node.targets:
+                    yield from [one.id for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
+def is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left) and is_number(node.right)
+    if isinstance(node, ast.Tuple):
+        return all(map(is_number, node.elts))
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def test_no_more_than_three_of_them_and_two_energies_were_ever_fitted():
+    fitted = [name for names in MODULES.values() for name, source in names.items() if source == "fitted"]
+    assert sorted(fitted) == ["CONTEXT_BYTES", "KERNEL_OVERHEAD_SECONDS", "MEMORY_FRACTION"]
+    energies = {table["joules_per_flop"] for table in data_sheets().values() if "joules_per_flop" in table}
+    assert energies - {0.923e-12, 0.751e-12} == {1.6e-12, 1.03e-12}
+
+
+def test_every_data_sheet_has_a_source():
+    assert all(table["source"] for table in data_sheets().values())
