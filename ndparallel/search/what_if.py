@@ -98,10 +98,33 @@ def with_dtype(job: TrainingJob, word: str) -> TrainingJob:
     return replace(job, dtype=word)
 
 
+# switches of the software: by name, the words that each takes and what they change
+SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
+    "graphs": {"none": {"graphs": ""}, "router": {"graphs": "router"}, "step": {"graphs": "step"}},
+    "dispatcher": {"alltoall": {"deduplicates": False}, "deepep": {"deduplicates": True}},
+    "etp": {"1": {"expert_tp": False}, "tp": {"expert_tp": True}},
+    "experts": {"grouped": {"grouped_experts": True}, "one-by-one": {"grouped_experts": False}},
+}
+
+
+def switched(name: str) -> Callable[[TrainingJob, str], TrainingJob]:
+    """A change of one switch. Raises UserError for a word that it does not take, and for lessons' runs."""
+
+    def change(job: TrainingJob, word: str) -> TrainingJob:
+        if word not in SWITCHES[name]:
+            raise unknown(name, word, SWITCHES[name])
+        if job.stack.executed:
+            raise UserError(f"--what-if {name}={word}: the lessons' own software has no such switch.")
+        return replace(job, stack=replace(job.stack, **SWITCHES[name][word]))
+
+    return change
+
+
 WORDS: dict[str, Callable[[TrainingJob, str], TrainingJob]] = {
     "software": lambda job, word: replace(job, stack=find_stack(word)),
     "hardware": lambda job, word: replace(job, hardware=find_hardware(word)),
     "dtype": with_dtype,
+    **{name: switched(name) for name in SWITCHES},
 }
 
 

@@ -1,0 +1,42 @@
+"""Claims about `--what-if` on switches of the software: graphs, dispatcher, etp, experts."""
+
+import pytest
+
+from ndparallel.base.errors import UserError
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import peak_memory, time_step
+from ndparallel.planner.software import STACKS
+from ndparallel.search.what_if import SWITCHES, Variant, what_if
+
+MIXTURE = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
+PLAN = Plan(tp=4, dp=8, ep=8, zero=1, sequence_parallel=True)
+
+
+def seconds(*changes: str) -> float:
+    variant = Variant(MIXTURE, 32)
+    for change in changes:
+        variant = what_if(variant, change)
+    return time_step(variant.job, PLAN).seconds
+
+
+def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
+    assert seconds("graphs=step") <= seconds("graphs=router") <= seconds("graphs=none") == seconds()
+    across_nodes = seconds("etp=tp")
+    assert seconds("etp=tp", "dispatcher=alltoall") > across_nodes == seconds("etp=tp", "dispatcher=deepep")
+    assert seconds("etp=tp") > seconds("etp=1") == seconds()
+
+
+def test_experts_that_tp_cuts_take_a_tp_th_of_the_bytes():
+    whole, cut = (
+        peak_memory(what_if(Variant(MIXTURE, 32), f"etp={word}").job, PLAN).weights for word in ("1", "tp")
+    )
+    experts = MIXTURE.shape.parameters().experts * MIXTURE.shape.parameters().expert * 2 / 8
+    assert whole - cut == pytest.approx(experts * MIXTURE.shape.layers * (1 - 1 / 4))
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_word_that_a_switch_does_not_take_is_refused_with_those_that_it_takes(name):
+    with pytest.raises(UserError, match=next(iter(SWITCHES[name]))):
+        what_if(Variant(MIXTURE, 32), f"{name}=nothing")
