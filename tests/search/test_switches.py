@@ -25,7 +25,15 @@ def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
     assert seconds("graphs=step") <= seconds("graphs=router") <= seconds("graphs=none") == seconds()
     across_nodes = seconds("etp=tp")
     assert seconds("etp=tp", "dispatcher=alltoall") > across_nodes == seconds("etp=tp", "dispatcher=deepep")
-    assert seconds("etp=tp") > seconds("etp=1") == seconds()
+    assert seconds("etp=1") == seconds()
+
+
+def test_experts_that_tp_cuts_wait_longer_for_their_rows():
+    """They are gathered over tp besides, and their ranks lie tp apart, in other nodes."""
+    whole, cut = (
+        time_step(what_if(Variant(MIXTURE, 32), f"etp={word}").job, PLAN).breakdown for word in ("1", "tp")
+    )
+    assert cut["tp"] > whole["tp"] and cut["ep"] > whole["ep"]
 
 
 def test_experts_that_tp_cuts_take_a_tp_th_of_the_bytes():
