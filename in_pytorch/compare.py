@@ -229,7 +229,7 @@ def compare(twin: Twin, dtypes: Sequence[str], device: torch.device) -> Row:
 def table(rows: list[Row]) -> Iterator[str]:
     """Write differences and what torch sent; below it, where that is something else, what the lesson sent,
     and why."""
-    yield f"{'':26} {'loss':>5} {'gradients':>10} {'weights':>8}   sent by torch"
+    yield f"{'':22} {'loss':>8} {'gradients':>10} {'weights':>8}   sent by torch"
     for row in rows:
         differences = (row.loss_difference, row.gradient_difference, row.weight_difference)
         worst = "{:8.0e} {:10.0e} {:8.0e}".format(*(max(of.values()) for of in differences))
