@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import si
+from ndparallel.base.errors import UserError
 from ndparallel.commands.validate_here import validate_here
 from ndparallel.planner.error_bar import ERRORS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.here:
         return validate_here(arguments)
+    if arguments.save or arguments.cpu_time:
+        raise UserError("--save and --cpu-time say how this machine is measured: give --here too.")
     runs = read_cases(arguments.cases)
     with progress() as announce:
         results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))

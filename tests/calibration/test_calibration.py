@@ -176,3 +176,8 @@ def test_a_machine_whose_measurements_spread_too_far_is_refused_with_the_worst_k
 def test_without_torch_one_sentence_says_how_to_get_it(command, capsys):
     assert main(command) == 2
     assert "pip install 'ndparallel[torch]'" in capsys.readouterr().err
+
+
+def test_how_to_measure_is_refused_where_nothing_is_measured(capsys):
+    assert main(["validate", "--cpu-time"]) == 2
+    assert "give --here too" in capsys.readouterr().err
