@@ -251,7 +251,7 @@ PICTURES = {
     ),
     # in two microbatches, so that activations do not dwarf all else
     "1d-memory": Picture(
-        "what each stage of ZeRO takes out of memory",
+        "what each level of ZeRO takes out of memory",
         partial(memory, "1d_data_parallel", STAGES_OF_ZERO, microbatches=2),
     ),
     "2d-block": Picture("the block: who holds which slice, where the GPUs talk", partial(block, TWO_D)),

@@ -1,4 +1,4 @@
-"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, ZeRO stages and expert
+"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, levels of ZeRO and expert
 capacities, and its options."""
 
 import argparse

@@ -5,7 +5,7 @@ Idea   Degrees above 1 joined by x, then what else the plan chooses:
 Limit  Sizes of the job are not in it: a name is a plan of the job that is given beside it.
 
 Glossary
-    zero1          stage of ZeRO; zero3,shards8 is HSDP over 8 ranks
+    zero1          level of ZeRO; zero3,shards8 is HSDP over 8 ranks
     sp             sequence parallelism
     interleaved5   the schedule, with its chunks where it takes any number of them
     mbs2           sequences of a microbatch

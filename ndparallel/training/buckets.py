@@ -2,7 +2,7 @@
 ZeRO-3 (FSDP).
 
 Idea   A bucket is a run of whole units, at least so many bytes. Each class below holds less than the one
-       above it, as the stages of ZeRO do (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every
+       above it, as the levels of ZeRO do (Rajbhandari et al. 1910.02054): rank r of N owns piece r of every
        bucket.
 Cost   Bytes a rank sends in a step, for n bytes of gradients: 2 (N-1)/N n up to ZeRO-2; FSDP gathers weights
        before the backward pass once more: 3 (N-1)/N n. Where a group has several members in each of several
