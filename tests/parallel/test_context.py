@@ -226,7 +226,7 @@ def test_a_ring_hides_what_all_gather_exposes():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mesh": Mesh(cp=3)}, "cp=3 cannot cut a sequence of 16 into 6 chunks; cp can be 1, 2, 4, 8"),
+        ({"mesh": Mesh(cp=3)}, "cp=3 cannot cut a sequence of 16 into 6 pieces; cp can be 1, 2, 4, 8"),
         ({"mesh": Mesh(cp=8, tp=4), "sequence_parallel": "sp"}, "tp=4 cannot cut the 2 tokens"),
         ({"mesh": Mesh(cp=2), "context_parallel": "rings"}, "Did you mean 'ring'"),
     ],
