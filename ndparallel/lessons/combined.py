@@ -1,5 +1,5 @@
-"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, levels of ZeRO and expert
-capacities, and its options."""
+"""4D: strategies on a grid of GPUs, what to notice, its sweeps over layouts, orders, levels of ZeRO and
+expert capacities, and its options."""
 
 import argparse
 from collections.abc import Callable, Sequence
