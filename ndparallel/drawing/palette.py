@@ -15,7 +15,7 @@ Glossary
     weight        the half of a backward pass that finds the weights' gradients (W), where a schedule puts it
                   off; the other half (I) has backward's colour
     waiting       communication that the compute stream waits for (exposed); hatched
-    idle          nothing to do and nothing to wait for: bubble; the ground itself, with an outline
+    idle          what is needed has not been sent yet: bubble; the ground itself, with an outline
     part          what one of several GPUs holds or is: a slice of a matrix, a piece of a ring, a group
 """
 

@@ -9,8 +9,8 @@ Limit  Streams of one GPU do not slow one another on a link that they share; `ov
 Glossary
     exposed   communication that the compute stream waits for
     hidden    communication under way while the compute stream does something else
-    bubble    a GPU's compute stream with nothing to do and nothing to wait for, the tail until the step's end
-              included
+    bubble    a GPU's compute stream waits for a message that has not been sent yet; the tail until the step's
+              end is in it
     demand    bytes a second that one GPU's simultaneous sends ask of a link, each as if it had the link for
               itself
 """
