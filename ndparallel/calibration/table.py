@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import Kernel
 from ndparallel.calibration.timing import median, spread
 from ndparallel.hardware.accelerator import ACROSS_FRACTION, INSIDE_FRACTION, MEMORY_FRACTION
@@ -23,6 +24,7 @@ from ndparallel.model import costs
 ATTENTION_KERNELS = ("flash1", "triton", "flash2", "cudnn", "cudnn-2026")  # one stands for all
 NO_LINK = "1 kB/s"
 ARRAYS = {"sum": 3, "silu": 2}  # that such a kernel reads and writes
+NOISE = "this machine is too busy to be measured; try again."
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def attention_fractions(seconds: Mapping[Kernel, float], base: float) -> dict[st
     for kernel, taken in seconds.items():
         if kernel.kind == "attention forward":
             backward = seconds[kernel._replace(kind="attention both")] - taken
+            if backward <= 0:
+                raise UserError(f"{kernel} takes longer forward than both ways: {NOISE}")
             rates = {"forward": flops(kernel) / taken, "backward": 2.5 * flops(kernel) / backward}
             for direction, rate in rates.items():
                 curves[direction].append([float(kernel.shape[2]), min(1.0, rate / base)])
@@ -161,6 +165,8 @@ def fitted_link(points: list[tuple[float, float]], ranks: int) -> FittedLink:
     columns = np.stack([np.ones_like(size), size], axis=1) / seconds[:, None]
     constant, slope = np.linalg.lstsq(columns, np.ones_like(size), rcond=None)[0]
     steps = 2 * (ranks - 1)
+    if slope <= 0:
+        raise UserError(f"more bytes take no longer: {NOISE}")
     return FittedLink(max(0.0, float(constant) / steps), steps / (ranks * float(slope)))
 
 

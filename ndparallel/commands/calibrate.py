@@ -85,7 +85,8 @@ def show(table: dict[str, Any], path: Path) -> None:
     console, width = plain_console()
     kernels = table["measured"]["kernels"]
     largest = max(kernel["spread"] for kernel in kernels)
-    rates = ", ".join(f"{key} {table[key]}" for key in ("memory", "memory_bandwidth", "kernel_overhead"))
+    keys = ("memory", "memory_bandwidth", "kernel_overhead", "host_launch")
+    rates = ", ".join(f"{key} {table[key]}" for key in keys if key in table)
     words = (
         f"{path}: {table['description']}. Matmuls reach {table['peak']['bf16']} at their best; {rates} "
         f"(bandwidths are nominal: docs/calibration.md). {len(kernels)} kernels; rounds spread by "

@@ -5,6 +5,7 @@ import argparse
 from rich.console import Console
 
 from gpu import si
+from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.base.words import WIDTH, count
 from ndparallel.planner.difference import Difference, differences
@@ -29,11 +30,15 @@ def measured_from(arguments: argparse.Namespace) -> dict[str, float]:
         "seconds": ("--measured", arguments.measured),
         "bytes": ("--measured-memory", arguments.measured_memory),
     }
-    return {
+    measured = {
         quantity: parse_quantity(words, quantity, option)
         for quantity, (option, words) in given.items()
         if words is not None
     }
+    for quantity, value in measured.items():
+        if not value:
+            raise UserError(f"{given[quantity][0]} is 0; give what was measured, as in 12.3s or 71GB.")
+    return measured
 
 
 def differences_from(arguments: argparse.Namespace, found: Prediction) -> list[Difference]:

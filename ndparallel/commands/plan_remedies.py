@@ -17,7 +17,7 @@ from ndparallel.search.search import NoPlanFits
 from ndparallel.search.tables import with_words_last
 
 COLUMNS = ("what would make it fit", "step", "memory", "it changes")
-NONE = "Nothing that is known here would make it fit, nor would 64 times as many GPUs."
+NONE = "Nothing that is known here would make it fit, nor would more GPUs, as far as they were tried."
 
 
 def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> int:
@@ -31,7 +31,7 @@ def search_or_remedies(arguments: argparse.Namespace, given: Mapping[str, Any], 
         print(none.reason if found else none, file=sys.stderr)
         if arguments.json:
             print_json({"fits": False, "remedies": [each.as_dict() for each in found]})
-        elif found:
+        elif found and not (arguments.emit or arguments.csv):
             show_remedies(plain_console()[0], found)
         return 2
 

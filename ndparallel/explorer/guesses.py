@@ -90,8 +90,10 @@ def printed(command: str, json: bool) -> str:
             timeout=MOST_SECONDS,
             check=True,
         )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"`{command}` came to no end within {MOST_SECONDS} s.") from None
     except (subprocess.SubprocessError, OSError):
-        raise UserError(f"`{command}` came to no end; run it yourself to see why.") from None
+        raise UserError(f"`{command}` failed; run it yourself to see why.") from None
     return done.stdout
 
 

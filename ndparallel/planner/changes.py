@@ -5,6 +5,7 @@ Idea   A change is one record; `tried` predicts the same job and plan with each 
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,12 +54,10 @@ def tried(
     are left out."""
     results = []
     for change in changes:
-        other = change.apply(job, plan)
-        if other != (job, plan) and wanted(*other):
-            try:
+        with suppress(UserError):
+            other = change.apply(job, plan)
+            if other != (job, plan) and wanted(*other):
                 results.append(Tried(change, predict(*other)))
-            except UserError:
-                continue
     return results
 
 

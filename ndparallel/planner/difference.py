@@ -18,9 +18,8 @@ from ndparallel.planner.changes import Change, Tried, of_hardware, of_job, of_pl
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.prediction import Prediction
 
-SLOW = (
-    0.9  # of the others' speed: Sinha et al., "Not All GPUs Are Created Equal" (2208.11035), 8 % on average
-)
+# of the others' speed: Sinha et al., "Not All GPUs Are Created Equal" (2208.11035), 8 % on average
+SLOW = 0.92
 LEAST = 0.05  # of the difference: what explains less is no cause
 
 
@@ -164,7 +163,8 @@ class Difference:
 
     @property
     def inside(self) -> bool:
-        return abs(self.error) <= self.bar.fraction
+        """Whether the measured number lies within the bar, which is a share of the predicted one."""
+        return abs(self.measured / self.predicted - 1) <= self.bar.fraction
 
     def as_dict(self) -> dict[str, Any]:
         causes = [

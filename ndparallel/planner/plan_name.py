@@ -73,7 +73,7 @@ def options_named(name: str) -> dict[str, Any]:
 
 def degree(part: str) -> dict[str, Any]:
     asked = re.fullmatch(rf"({'|'.join(AXES)})0*(\d{{1,9}})", part.strip())
-    if not asked:
+    if not asked or not int(asked[2]):
         raise UserError(f"{brief(part)} is no degree of a plan; {SYNTAX}.")
     return {asked[1]: int(asked[2])}
 

@@ -12,7 +12,6 @@ Glossary
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any
 
 from ndparallel.base.errors import UserError
@@ -31,7 +30,6 @@ KINDS = ("time alone", "precision", "what is trained", "GPUs")
 TIME, PRECISION, TRAINED, GPUS = KINDS
 RANK = 16  # of adapters
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # so many times as many GPUs
-STATE_BYTES = 16  # of a parameter, sharded as far as can be: weight, gradient, two moments in float32
 MOST_GPUS = 4096
 
 OPTIMIZER = of_job("optimizer on the host", "--offload optimizer", offload=("optimizer",))
@@ -127,7 +125,9 @@ def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
         yield TIME, of_plan(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
     for times in divisors(plan.dp)[1:]:
         pp, dp = plan.pp * times, plan.dp // times
-        yield TIME, of_plan(f"a pipeline of {pp}", f"--pp {pp}", pp=pp, dp=dp, ep=min(plan.ep, dp))
+        ep = min(plan.ep, dp)
+        option = f"--pp {pp}" if ep == plan.ep else f"--pp {pp} --ep {ep}"
+        yield TIME, of_plan(f"a pipeline of {pp}", option, pp=pp, dp=dp, ep=ep)
     yield from JOBS
 
 
@@ -157,8 +157,7 @@ def best_of(job: TrainingJob, gpus: int, fixed: Fixed | None, max_memory: float 
 
 def more_gpus(job: TrainingJob, gpus: int, memory_bytes: float) -> list[Remedy]:
     """The fewest of some multiples of the GPUs on which a plan fits; none where that is out of reach."""
-    least = ceil(job.shape.parameters().total * STATE_BYTES / memory_bytes)
     for number in (gpus * times for times in TIMES):
-        if least <= number <= MOST_GPUS and (best := best_of(job, number, None, memory_bytes)):
+        if number <= MOST_GPUS and (best := best_of(job, number, None, memory_bytes)):
             return [Remedy(GPUS, f"{number} GPUs", f"--gpus {number}", best)]
     return []
