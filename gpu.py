@@ -384,10 +384,10 @@ def story() -> str:
     seconds = demonstration()
     return "\n".join(
         [
-            "16 items of 20 units, gradients of 500 units; "
+            "16 items of 20 units, gradients of 500 units;\n"
             "0.1 s a compute unit, 0.05 s latency, 0.01 s a data unit\n",
             *(f"{name:<32} {its:5.1f} s   {seconds['one GPU'] / its:.2f}x" for name, its in seconds.items()),
-            "\nFour GPUs are slower than one until they share the talking: "
+            "\nFour GPUs are slower than one until they share the talking:\n"
             "all four links of the ring are busy at once.\n",
         ]
     )

@@ -149,7 +149,7 @@ def test_losses_may_differ_in_the_third_digit_and_nothing_else_may(output, stays
 
 def test_commands_run_as_they_stand_and_end_as_head_and_tail_do():
     whole = run("python gpu.py").splitlines()
-    assert whole[2].split() == ["one", "GPU", "32.0", "s", "1.00x"]
+    assert whole[3].split() == ["one", "GPU", "32.0", "s", "1.00x"]
     assert run("python gpu.py | head -2").splitlines() == whole[:2]
     assert run("python gpu.py | tail -1").splitlines() == whole[-1:]
 
