@@ -17,7 +17,7 @@ from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
-from ndparallel.search.search import Found, search
+from ndparallel.search.search import Found, NoPlanFits, search
 from ndparallel.search.space import FIXABLE, Fixed, parsed
 from ndparallel.search.tables import (
     advice_sentences,
@@ -42,7 +42,7 @@ def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: s
         announce(effort_words(cluster.gpus))
         found = searched(cluster, arguments, wanted, beside)
         changed = {
-            change: searched(what_if(cluster, change), arguments, wanted).best
+            change: searched_then(change, cluster, arguments, wanted)
             for change in counted(arguments.what_if, announce, "a search with {}".format)
         }
     launches = launch(arguments.emit, found.recommended)
@@ -109,6 +109,14 @@ def searched(
         )
     limits: dict[str, Any] = {"frameworks": frameworks_from(arguments), **memory_from(arguments)}
     return search(cluster.job, cluster.gpus, wanted, top=top, also=beside, kinds=True, **limits)
+
+
+def searched_then(change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed) -> Prediction:
+    """The best plan after a change. Raises UserError where none fits then, which has remedies of its own."""
+    try:
+        return searched(what_if(cluster, change), arguments, wanted).best
+    except NoPlanFits as none:
+        raise UserError(f"after --what-if {change}, {none.reason}") from None
 
 
 def memory_from(arguments: argparse.Namespace) -> dict[str, float]:

@@ -93,7 +93,7 @@ def remedies_of_plan(job: TrainingJob, plan: Plan) -> list[Remedy]:
     some = [one for one in found if one.found.plan.pp in (plan.pp, shortest)]
     larger = [
         replace(one, option=f"{one.option} --plan {name_of(one.found.plan)}")
-        for one in more_gpus(job, int(plan.gpus), job.hardware.memory_bytes)
+        for one in more_gpus(job, int(plan.gpus), None, max_memory=job.hardware.memory_bytes)
     ]
     return in_order([*some, *larger])
 
@@ -135,29 +135,28 @@ def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
 
 
 def remedies_of_search(
-    job: TrainingJob, gpus: int, fixed: Fixed | None = None, max_memory: float | None = None
+    job: TrainingJob, gpus: int, fixed: Fixed | None = None, **limits: Any
 ) -> list[Remedy]:
-    """What makes some plan of a job fit, and the fewest GPUs on which one does; each with its fastest
-    plan."""
+    """What makes some plan of a job fit, and the fewest GPUs on which one does; each with its fastest plan,
+    found within the search's own limits (frameworks, max_memory)."""
     found = []
     for kind, change in JOBS:
         changed, _ = change.apply(job, Plan())
-        if changed != job and (best := best_of(changed, gpus, fixed, max_memory)):
+        if changed != job and (best := best_of(changed, gpus, fixed, **limits)):
             found.append(Remedy(kind, change.words, change.option, best))
-    memory = job.hardware.memory_bytes if max_memory is None else max_memory
-    return in_order([*found, *more_gpus(job, gpus, memory)])
+    return in_order([*found, *more_gpus(job, gpus, fixed, **limits)])
 
 
-def best_of(job: TrainingJob, gpus: int, fixed: Fixed | None, max_memory: float | None) -> Prediction | None:
+def best_of(job: TrainingJob, gpus: int, fixed: Fixed | None, **limits: Any) -> Prediction | None:
     try:
-        return search(job, gpus, fixed, max_memory=max_memory, top=1, effort=EFFORT // 10).best
+        return search(job, gpus, fixed, **limits, top=1, effort=EFFORT // 10).best
     except UserError:
         return None
 
 
-def more_gpus(job: TrainingJob, gpus: int, memory_bytes: float) -> list[Remedy]:
+def more_gpus(job: TrainingJob, gpus: int, fixed: Fixed | None, **limits: Any) -> list[Remedy]:
     """The fewest of some multiples of the GPUs on which a plan fits; none where that is out of reach."""
     for number in (gpus * times for times in TIMES):
-        if number <= MOST_GPUS and (best := best_of(job, number, None, memory_bytes)):
+        if number <= MOST_GPUS and (best := best_of(job, number, fixed, **limits)):
             return [Remedy(GPUS, f"{number} GPUs", f"--gpus {number}", best)]
     return []

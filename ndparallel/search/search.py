@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.frameworks import values_of, whose
@@ -30,11 +31,11 @@ MOST_GPUS, MOST = 2**20, 2**30
 
 
 class NoPlanFits(UserError):
-    """Plans are legal, and none fits: for `remedies.py`, what was searched."""
+    """Plans are legal, and none fits: for `remedies.py`, what was searched, as `search` takes it."""
 
-    def __init__(self, reason: str, job: TrainingJob, gpus: int, fixed: Fixed, memory_bytes: float) -> None:
+    def __init__(self, reason: str, job: TrainingJob, gpus: int, fixed: Fixed, **limits: Any) -> None:
         super().__init__(f"{reason} Take more GPUs.")
-        self.reason, self.searched = reason, (job, gpus, fixed, memory_bytes)
+        self.reason, self.searched, self.limits = reason, (job, gpus, fixed), limits
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def search(
     if not found.legal:
         raise nothing_left(job, gpus, asked, found.rejected, frameworks)
     if not len(found.seconds):
-        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, memory_bytes)
+        limits = {"frameworks": frameworks, "max_memory": memory_bytes}
+        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, **limits)
     fitting = [plan for plan in also if can_hold(job, plan, memory_bytes)]
     timed, queue = time_best(job, found, top, effort, fitting, executor)
     unsure = gap(found, queue, timed)

@@ -67,3 +67,16 @@ def test_a_sentence_says_that_nothing_fits_and_a_table_what_would(capsys):
     out = capsys.readouterr()
     assert out.err.count("\n") == 1 and "Take more GPUs" not in out.err
     assert "what would make it fit" in out.out and "--qlora 16" in out.out
+
+
+def test_remedies_of_a_search_keep_what_was_fixed(capsys):
+    words = HOBBY.replace("--gpus 1", "--gpus 2") + " --fix tp=2"
+    plans = [each["plan"] for each in answer(capsys, words, code=2)["remedies"]]
+    assert plans and all(plan.startswith("TP2") for plan in plans)
+
+
+def test_a_change_after_which_nothing_fits_is_one_sentence_of_its_own(capsys):
+    words = "plan --model llama-3-8b --gpus 8 --global-batch 64 --what-if memory=4GB"
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "after --what-if memory=4GB, none of" in err and "what would make" not in err
