@@ -88,9 +88,8 @@ def memory(lesson: str, names: Sequence[str], engine: str, **changes: int) -> st
 def block(names: Sequence[str], engine: str) -> str:
     """Draw one of the middle layers; the first and the last have neighbours of another kind."""
     run, model = lesson_run("2d_tensor_parallel", names, engine), Job().model
-    return draw_block(
-        [block_run(name, run.results[name], f"layers.{model.layers // 2}") for name in names], model
-    )
+    blocks = [block_run(name, run.results[name], f"layers.{model.layers // 2}") for name in names]
+    return draw_block(blocks, model.sequence, model.head_dim)
 
 
 def work(engine: str) -> str:

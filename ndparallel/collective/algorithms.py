@@ -206,6 +206,11 @@ def candidates(collective: str, group: Group, hardware: Hardware) -> list[str]:
     return [name for name, known in ALGORITHMS[collective].items() if layered or not known.by_node]
 
 
+def usual_algorithm(group: Group, hardware: Hardware) -> str:
+    """Return the algorithm of gradients' and weights' collectives where no other is asked for."""
+    return "hierarchical" if "hierarchical" in candidates("all_reduce", group, hardware) else "ring"
+
+
 def _levels(me: Member) -> tuple[Member, Member, list[tuple[int, ...]]]:
     """This rank's part in its node and in its rail, and the members of every rail."""
     nodes = nodes_of(me.group, me.gpu.hardware.gpus_per_node)

@@ -31,7 +31,6 @@ from ndparallel.drawing.svg_parts import (
     number,
     text,
 )
-from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.slices import Parameter, part
 
 SAME = f"{OTHER}{HOLLOW}"
@@ -71,14 +70,16 @@ STOPS = (
 )
 
 
-def draw_block(runs: Sequence[BlockRun], config: ModelConfig) -> str:
-    """Draw one block of a model, and a band for every run of it; a band without lanes has those of the
-    band above."""
+def draw_block(runs: Sequence[BlockRun], sequence: int, head_dim: int) -> str:
+    """Draw one block, and a band for every run of it on sequences of so many tokens; a band without lanes has
+    those of the band above."""
     lefts = [LEFT + sum(stop.width for stop in STOPS[:place]) for place in range(len(STOPS))]
     top, parts = WEIGHTS_HEIGHT + HEADER_HEIGHT, [*weights(runs[0], lefts), *header(lefts)]
     above = None
     for run in runs:
-        lanes = [[lane_words(stop, run, config, rank) for stop in STOPS] for rank in range(run.ranks)]
+        lanes = [
+            [lane_words(stop, run, sequence, head_dim, rank) for stop in STOPS] for rank in range(run.ranks)
+        ]
         parts += band(run, lanes if lanes != above else [], lefts, top)
         top += (
             TITLE_HEIGHT + 2 * ROW_HEIGHT + BAND_GAP + (LANE_HEIGHT + LANE_GAP) * run.ranks * (lanes != above)
@@ -231,17 +232,17 @@ def cell(stop: Stop, words: str, rank: int, left: float, y: float) -> Iterator[s
         yield text(left + stop.width / 2, y + LANE_HEIGHT / 2 + 3.5, words, f"middle digit nd-on-{paint}")
 
 
-def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str:
+def lane_words(stop: Stop, run: BlockRun, sequence: int, head_dim: int, rank: int) -> str:
     """Say what one GPU has at a stop: tokens on the residual, elsewhere columns, heads or rows of its
     slices."""
     if stop.residual:
-        return tokens(run, config, rank)
+        return tokens(run, sequence, rank)
     of = {name: held[rank].index for name, held in run.slices.items()}
     match stop.name:
         case "q, k, v":
             return f"q {span(of['q'][0])}, kv {span(of['k'][0])}"
         case "attention":
-            return f"heads {span(of['q'][0], config.head_dim)}, kv {span(of['k'][0], config.head_dim)}"
+            return f"heads {span(of['q'][0], head_dim)}, kv {span(of['k'][0], head_dim)}"
         case "output":
             return f"rows {span(of['out'][1])}"
         case "gate, up":
@@ -253,9 +254,9 @@ def lane_words(stop: Stop, run: BlockRun, config: ModelConfig, rank: int) -> str
     return ""
 
 
-def tokens(run: BlockRun, config: ModelConfig, rank: int) -> str:
+def tokens(run: BlockRun, sequence: int, rank: int) -> str:
     """Return the rank's tokens: all of them, or its part of the sequence where they are gathered at f."""
-    return f"tokens {span(part(config.sequence, run.ranks, rank))}" if gathers(run) else "all tokens"
+    return f"tokens {span(part(sequence, run.ranks, rank))}" if gathers(run) else "all tokens"
 
 
 def span(piece: slice, each: int = 1) -> str:

@@ -221,6 +221,11 @@ class Unit:
         self.inner: list[Unit] = []  # units inside, with buckets of their own
         self.defers = True
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its weights and of those of the units inside."""
+        return sum(unit.size for unit in (self, *self.inner)) * costs.itemsize(self.context.dtype)
+
     def attach(self, weights: np.ndarray | None = None, gradients: np.ndarray | None = None) -> None:
         """Let the unit's parameters be views of these flat arrays."""
         if weights is not None:

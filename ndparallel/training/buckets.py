@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
-from gpu import GPU, Handle, Hardware
-from ndparallel.collective.algorithms import candidates
+from gpu import GPU, Handle
+from ndparallel.collective.algorithms import usual_algorithm
 from ndparallel.model.costs import itemsize
 from ndparallel.model.units import Unit
 from ndparallel.parallel.slices import Parameter, part
@@ -258,11 +258,6 @@ class FullyShardedUnit(ShardedGradients):
         self.gathered = None
 
 
-def usual_algorithm(group: Group, hardware: Hardware) -> str:
-    """Return the algorithm of a bucket's collectives where no other is asked for."""
-    return "hierarchical" if "hierarchical" in candidates("all_reduce", group, hardware) else "ring"
-
-
 class BucketParts(UnitRun):
     """The buckets of units that have units inside, which go wherever the first one goes. Experts are a bucket
     of their own because fewer ranks hold the same ones than the same everything else; so is the table of tied
@@ -332,9 +327,5 @@ def wrap(units: list[Unit], minimum_bytes: float) -> list[list[Unit]]:
             runs.append([])
             held = 0
         runs[-1].insert(0, unit)
-        held += nbytes(unit)
+        held += unit.nbytes
     return runs
-
-
-def nbytes(unit: Unit) -> int:
-    return sum(member.size for member in (unit, *unit.inner)) * itemsize(unit.context.dtype)

@@ -23,11 +23,12 @@ import numpy as np
 from collectives import Group, all_reduce
 from gpu import GPU
 from ndparallel.base.bfloat16 import wide_dtype
+from ndparallel.collective.algorithms import usual_algorithm
 from ndparallel.model import costs
 from ndparallel.model.units import Context
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import Parameter, pieces
-from ndparallel.training.buckets import Bucket, usual_algorithm
+from ndparallel.training.buckets import Bucket
 
 EPSILON = 1e-6  # added to the norm, as in both frameworks
 

@@ -239,14 +239,19 @@ def areas(svg):
     return dict(total)
 
 
+def drawn_block() -> str:
+    config = ModelConfig()
+    return draw_block(list(runs().values()), config.sequence, config.head_dim)
+
+
 def test_no_two_slices_lie_on_one_another():
-    slices = list(drawn_slices(draw_block(list(runs().values()), ModelConfig())))
+    slices = list(drawn_slices(drawn_block()))
     for (_, left, top, right, bottom), (_, x, y, end, base) in itertools.combinations(slices, 2):
         assert min(right, end) - max(left, x) < 0.02 or min(bottom, base) - max(top, y) < 0.02
 
 
 def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
-    svg, config = draw_block(list(runs().values()), ModelConfig()), ModelConfig()
+    svg, config = drawn_block(), ModelConfig()
     kv = 2 * config.kv_heads * config.head_dim * config.hidden
     numbers = config.hidden * config.hidden * 2 + 3 * config.hidden * config.ffn + kv
     assert areas(svg) == {
@@ -256,7 +261,7 @@ def test_every_gpu_holds_as_much_of_the_weights_as_is_drawn_in_its_colour():
 
 def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
     shapes: Counter[tuple] = Counter()
-    for rect in elements(draw_block(list(runs().values()), ModelConfig()), "rect"):
+    for rect in elements(drawn_block(), "rect"):
         if (rect.get("class") or "").startswith("nd-rank2"):
             shapes[float(rect.get("width")) / SCALE, float(rect.get("height")) / SCALE] += 1
     assert shapes[8, 32] == 1 and shapes[32, 8] == 1  # a quarter of the columns of q, of the rows of out
@@ -265,7 +270,7 @@ def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
 
 
 def test_the_block_says_what_ran():
-    words = Counter(texts(draw_block(list(runs().values()), ModelConfig())))
+    words = Counter(texts(drawn_block()))
     assert words["all-reduce"] == 4 and words["all-gather"] == 4 + 4 and words["reduce-scatter"] == 4 + 2
     assert words["reduce-scatter, all-gather"] == 2 and words["nothing"] == 4
     # 2 KV heads on 4 GPUs: each is held twice

@@ -20,12 +20,12 @@ import numpy as np
 
 from collectives import Group
 from gpu import Hardware, Operation
+from ndparallel.collective.algorithms import usual_algorithm
 from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance, direct_all_to_all
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.step.streams import OnTheWay
-from ndparallel.training.buckets import usual_algorithm
 
 RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
 

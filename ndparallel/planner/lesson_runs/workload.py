@@ -35,7 +35,6 @@ from ndparallel.planner.lesson_runs.record import LessonRank
 from ndparallel.planner.lesson_runs.routing import Routes
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
 from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock
-from ndparallel.training.buckets import nbytes
 
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
@@ -161,7 +160,7 @@ class ExecutedWorkload:
         """Return the elements of a unit on one rank: (all but experts, experts)."""
         unit = self.units[kind]
         experts = sum(inner.size for inner in unit.inner if inner.is_experts)
-        return nbytes(unit) // self.itemsize - experts, experts
+        return unit.nbytes // self.itemsize - experts, experts
 
     def runs(self, stage: int) -> list[list[str]]:
         """Runs of whole units of at least the stack's smallest bucket, the last unit's first."""
@@ -195,7 +194,7 @@ class ExecutedWorkload:
 
     def whole(self, run: Sequence[str]) -> int:
         """Bytes of a run of units."""
-        return sum(nbytes(self.units[kind]) for kind in run)
+        return sum(self.units[kind].nbytes for kind in run)
 
     def run_parts(self, run: Sequence[str]) -> list[tuple[str, int, int]]:
         """What each bucket of a run is of, its elements, and which of the `owners` share them, as
