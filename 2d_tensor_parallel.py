@@ -169,7 +169,7 @@ STRATEGIES = [
     Strategy("TP + SP regather", tensor_parallel, mesh, {"parts": 1, "sequence_parallel": "sp-regather"}),
     Strategy("TP overlapped", tensor_parallel, mesh, {"parts": 1, "tp_overlap": "backward"}),
     Strategy(
-        "TP + SP overlapped",
+        "SP regather overlapped",
         tensor_parallel,
         mesh,
         {"parts": 1, "tp_overlap": "backward", "sequence_parallel": "sp-regather"},

@@ -33,7 +33,7 @@ EXECUTED: dict[str, Chain] = {
     "1D, FSDP": ("FSDP", 1.03, "FSDP prefetch", 1.0005, "FSDP no reshard"),
     "2D": ("single GPU", 1.6, "TP across nodes", 1.8, "TP", 1.03, "TP + SP", 1.02, "TP overlapped"),
     "2D, what hides": ("TP", 1.04, "TP in parts", 1.003, "TP overlapped"),
-    "2D, what hides under sequence parallelism": ("TP + SP regather", 1.05, "TP + SP overlapped"),
+    "2D, what hides under sequence parallelism": ("TP + SP regather", 1.05, "SP regather overlapped"),
     "2D, two layers": ("MLP, columns twice", 1.15, "MLP, columns then rows", 1.07, "MLP, sum beside weights"),
     "3D": ("naive", 2.5, "1F1B", 1.1, "interleaved", 1.03, "ZB-H1", 1.06, "ZB-V"),
     "3D, all forwards first": ("naive", 2.5, "GPipe", 1.1, "interleaved", 1.1, "DualPipeV"),

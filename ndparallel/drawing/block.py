@@ -11,7 +11,7 @@ Glossary
     talk    one collective of the block
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -55,9 +55,6 @@ class BlockRun:
 
     def operations(self, direction: str, place: str) -> list[str]:
         return [talk.operation for talk in self.talks if (talk.direction, talk.place) == (direction, place)]
-
-    def counts(self) -> Counter[str]:
-        return Counter(talk.operation for talk in self.talks)
 
 
 def block_run(name: str, results: Sequence[RankResult], unit: str) -> BlockRun:

@@ -1,7 +1,8 @@
 """What GPUs held over time, by kind, as a small SVG: one panel a run, all on one scale of bytes and one of
 time.
 
-Idea   A panel is as high as its run's peak, so that the heights of panels compare what the runs need.
+Idea   A panel is as high as its run's peak, so that the heights of panels compare what the runs need. Panels
+       that are too low to be read on that scale are drawn a second time, several times as high.
 Cost   About 25 bytes for every pixel with a change and every kind that is held.
 Limit  A pixel shows its fullest moment, so that no peak is lost, and its last; what lies between them is not
        seen.
@@ -12,6 +13,7 @@ Glossary
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gpu import MEMORY_KINDS, si
 from ndparallel.drawing.history import MemoryHistory
@@ -33,6 +35,7 @@ from ndparallel.drawing.svg_parts import (
 
 HIGHEST, HIGHEST_SUM, HEADROOM, PANEL_GAP = 180, 330, 1.08, 6  # pixels, of one panel and of all
 LETTER_HEIGHT = 9  # pixels that a letter needs
+LEGIBLE = 60  # pixels: a lower panel is enlarged
 NEAR = 2  # times the peak: a limit further away is told in the title, and not drawn
 
 Column = tuple[float, dict[str, float]]
@@ -41,16 +44,15 @@ Column = tuple[float, dict[str, float]]
 def draw_memory(histories: Sequence[MemoryHistory]) -> str:
     """Draw the memory of GPUs over time, a panel for each, with its peak and its limit."""
     per_second = PLOT_WIDTH / (max(history.end_seconds for history in histories) or 1.0)
-    tops = [HEADROOM * top_of(history) for history in histories]
-    per_byte = min(HIGHEST / max(tops), HIGHEST_SUM / sum(tops))
+    per_byte = highest_scale(histories, HIGHEST_SUM)
     kinds = [
         kind for kind in MEMORY_KINDS if any(held[kind] for history in histories for held in history.held)
     ]
     parts: list[str] = []
     top = 0.0
-    for history, bytes_high in zip(histories, tops):
-        height = TITLE_HEIGHT + bytes_high * per_byte
-        parts += panel(history, kinds, top + height, per_second, per_byte)
+    for history, scale in [*((history, per_byte) for history in histories), *enlarged(histories, per_byte)]:
+        height = TITLE_HEIGHT + HEADROOM * top_of(history) * scale
+        parts += panel(history, kinds, top + height, per_second, scale)
         top += height + PANEL_GAP
     axis = time_axis(max(history.end_seconds for history in histories), top - PANEL_GAP, per_second)
     paints = {kind: MEMORY[kind] for kind in kinds}
@@ -58,6 +60,21 @@ def draw_memory(histories: Sequence[MemoryHistory]) -> str:
     names = ", ".join(f"{history.name} {si(history.peak_bytes, 'B')}" for history in histories)
     body = [*axis, *parts, *legend(paints, top + AXIS_HEIGHT, letters=letters)]
     return document(f"Memory over time of {names}", top + AXIS_HEIGHT + LEGEND_HEIGHT, paints, body)
+
+
+def highest_scale(histories: Sequence[MemoryHistory], most: float) -> float:
+    """Return the most pixels a byte at which no panel is over `HIGHEST` and all together not over `most`."""
+    tops = [HEADROOM * top_of(history) for history in histories]
+    return min(HIGHEST / max(tops), most / sum(tops))
+
+
+def enlarged(histories: Sequence[MemoryHistory], per_byte: float) -> Iterator[tuple[MemoryHistory, float]]:
+    """Yield the panels that are too low on this scale, and a scale on which they can be read."""
+    low = [history for history in histories if HEADROOM * top_of(history) * per_byte < LEGIBLE]
+    factor = int(highest_scale(low, HIGHEST_SUM) / per_byte) if low else 1
+    if factor > 1:
+        for history in low:
+            yield replace(history, name=f"{history.name}, {factor} times as high"), factor * per_byte
 
 
 def top_of(history: MemoryHistory) -> float:

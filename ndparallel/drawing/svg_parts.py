@@ -30,7 +30,6 @@ from ndparallel.drawing.palette import (
 )
 
 WIDTH, LEFT, RIGHT = 660, 76, 24  # narrow enough for a phone, wide enough for the numbers of microbatches
-BROAD = 880  # of pictures with many columns
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 TITLE_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 26, 24, 26
 

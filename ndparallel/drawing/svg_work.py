@@ -17,10 +17,10 @@ from gpu import si
 from ndparallel.drawing.palette import ACTIVITIES, IDLE, OTHER, WAITING
 from ndparallel.drawing.svg_parts import (
     AXIS_HEIGHT,
-    BROAD,
     LEGEND_HEIGHT,
     RIGHT,
     TITLE_HEIGHT,
+    WIDTH,
     document,
     legend,
     number,
@@ -28,8 +28,8 @@ from ndparallel.drawing.svg_parts import (
     time_axis,
 )
 
-BARS_LEFT, BARS_WIDTH, BAR_HEIGHT, BAR_GAP = 150, 535, 14, 6
-SPEEDUP_RIGHT = BROAD - RIGHT - 80
+BARS_LEFT, BARS_WIDTH, BAR_HEIGHT, BAR_GAP = 140, 340, 14, 6
+SPEEDUP_RIGHT = WIDTH - RIGHT - 68
 PARTS = {OTHER: "compute_seconds", WAITING: "exposed_communication_seconds", IDLE: "bubble_seconds"}
 WORDS = {OTHER: "compute", WAITING: "exposed communication", IDLE: "bubble"}
 
@@ -44,14 +44,14 @@ def draw_work(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     body = [
         text(BARS_LEFT, 17, "GPU-seconds of one step", "name"),
         text(SPEEDUP_RIGHT, 17, "speedup", "end small"),
-        text(BROAD - RIGHT, 17, "memory", "end small"),
+        text(WIDTH - RIGHT, 17, "memory", "end small"),
         *time_axis(gpu_seconds(max(rows, key=gpu_seconds)), bottom, per_second, BARS_LEFT),
         *(part for place, row in enumerate(rows) for part in bar(row, names[place], place, per_second)),
         f'<path class="mark" d="M{alone} {TITLE_HEIGHT - 4}V{bottom}"/>',
         *legend(paints, bottom + AXIS_HEIGHT, WORDS, BARS_LEFT),
     ]
     height = bottom + AXIS_HEIGHT + LEGEND_HEIGHT
-    return document("What several GPUs spend on one step", height, paints, body, BROAD)
+    return document("What several GPUs spend on one step", height, paints, body)
 
 
 def gpu_seconds(row: Mapping[str, Any]) -> float:
@@ -73,4 +73,4 @@ def bar(row: Mapping[str, Any], name: str, place: int, per_second: float) -> Ite
     # idle time is hardly seen without
     yield f'<path class="grid" d="M{BARS_LEFT} {y}H{number(x)}v{BAR_HEIGHT}H{BARS_LEFT}"/>'
     yield text(SPEEDUP_RIGHT, y + 11, f"{row['speedup']:.2f}x on {row['gpus']}", "end")
-    yield text(BROAD - RIGHT, y + 11, si(row["peak_memory_bytes"]["total"], "B"), "end")
+    yield text(WIDTH - RIGHT, y + 11, si(row["peak_memory_bytes"]["total"], "B"), "end")

@@ -157,11 +157,15 @@ def runs():
     return {name: block_run(name, run.results[name], "layers.4") for name in TWO_D}
 
 
+def counts(run):
+    return Counter(talk.operation for talk in run.talks)
+
+
 def test_a_layer_talks_as_often_as_megatron_says():
     tp, sp, regather = (runs()[name] for name in TWO_D)
-    assert tp.counts() == {"all-reduce": 4}
-    assert sp.counts() == {"all-gather": 4, "reduce-scatter": 4}
-    assert regather.counts() == {"all-gather": 6, "reduce-scatter": 4}
+    assert counts(tp) == {"all-reduce": 4}
+    assert counts(sp) == {"all-gather": 4, "reduce-scatter": 4}
+    assert counts(regather) == {"all-gather": 6, "reduce-scatter": 4}
     config = ModelConfig()
     activation_bytes = config.sequence * 8 * config.hidden * 4
     sent = [sum(talk.bytes_sent for talk in run.talks) for run in (tp, sp, regather)]
@@ -221,13 +225,21 @@ def event_of(what):
     )
 
 
+HEADINGS = ("Attention", "MLP", "TP")
+
+
+def y_of(text):
+    return float(text.get("y", ""))
+
+
 def drawn_slices(svg):
-    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn above the first
-    band."""
-    first_band = next(float(text.get("y", "")) for text in elements(svg, "text") if text.text == "TP")
+    """(colour, left, top, right, bottom) of every slice of the weights, which are drawn in each half above
+    its first band."""
+    tops = {word: [y_of(text) for text in elements(svg, "text") if text.text == word] for word in HEADINGS}
+    halves = list(zip(tops["Attention"] + tops["MLP"], tops["TP"]))
     for rect in elements(svg, "rect"):
         x, y, width, height = (float(rect.get(name) or 0) for name in ("x", "y", "width", "height"))
-        if (rect.get("class") or "").startswith("nd-rank") and y < first_band:
+        if (rect.get("class") or "").startswith("nd-rank") and any(low < y < high for low, high in halves):
             yield rect.get("class").split()[0], x, y, x + width, y + height
 
 
@@ -271,6 +283,7 @@ def test_what_enters_is_cut_by_columns_and_what_leaves_by_rows():
 
 def test_the_block_says_what_ran():
     words = Counter(texts(drawn_block()))
+    assert words["2 all-reduces; a GPU sends 197 kB in 8.40 ms"] == 2  # a half of the layer
     assert words["all-reduce"] == 4 and words["all-gather"] == 4 + 4 and words["reduce-scatter"] == 4 + 2
     assert words["reduce-scatter, all-gather"] == 2 and words["nothing"] == 4
     # 2 KV heads on 4 GPUs: each is held twice
@@ -435,6 +448,13 @@ def heights(svg):
 def test_panels_of_memory_are_as_high_as_their_peaks():
     low, high = heights(draw_memory([held("half", 5e6), held("whole", 1e7)]))
     assert high == pytest.approx(2 * low, abs=0.03)
+
+
+def test_a_low_panel_is_drawn_again_a_whole_number_of_times_as_high():
+    svg = draw_memory([held("low", 1e6), held("high", 1e7)])
+    low, high, again = heights(svg)
+    assert high == pytest.approx(10 * low, abs=0.1) and again == pytest.approx(10 * low, abs=0.1)
+    assert "low, 10 times as high" in texts(svg)
 
 
 def test_many_panels_of_memory_share_what_room_there_is():

@@ -124,7 +124,7 @@ def test_data_parallelism_that_recomputes(name, recompute):
     assert_equal("1d_data_parallel", name, changes={"recompute": recompute, "microbatches": 2}, **ONE_D[name])
 
 
-TENSOR = ["TP", "TP + SP", "TP + SP regather", "TP overlapped", "TP + SP overlapped"]
+TENSOR = ["TP", "TP + SP", "TP + SP regather", "TP overlapped", "SP regather overlapped"]
 
 
 @pytest.mark.parametrize("name", TENSOR)
@@ -135,7 +135,7 @@ def test_tensor_parallelism_inside_nodes_and_across(name, gpus, hardware):
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_sums_beside_weights_in_a_model_that_recomputes(recompute):
-    assert_equal("2d_tensor_parallel", "TP + SP overlapped", changes={"recompute": recompute}, **WHOLE)
+    assert_equal("2d_tensor_parallel", "SP regather overlapped", changes={"recompute": recompute}, **WHOLE)
 
 
 def test_tensor_parallelism_in_chunks():

@@ -106,7 +106,7 @@ def test_backward_sums_beside_weights_leave_the_forward_ones_and_the_ends_to_wai
     embedding and head do not."""
     waits = {
         name: measured(LESSON, name, Job(), 4).exposed_communication_seconds
-        for name in ("TP", "TP overlapped", "TP + SP regather", "TP + SP overlapped")
+        for name in ("TP", "TP overlapped", "TP + SP regather", "SP regather overlapped")
     }
     job = Job()
     activation = job.batch * job.model.sequence * job.model.hidden * 4
@@ -114,7 +114,7 @@ def test_backward_sums_beside_weights_leave_the_forward_ones_and_the_ends_to_wai
     one = 2 * 3 * (link.latency_seconds + activation / 4 / link.bandwidth_bytes_per_second)
     assert waits["TP"] - waits["TP overlapped"] == pytest.approx(2 * job.model.layers * one, rel=1e-9)
     gather_and_scatter = one  # half an all-reduce each
-    hidden = waits["TP + SP regather"] - waits["TP + SP overlapped"]
+    hidden = waits["TP + SP regather"] - waits["SP regather overlapped"]
     assert hidden == pytest.approx(2 * job.model.layers * gather_and_scatter, rel=1e-9)
 
 
