@@ -80,7 +80,7 @@ HALVES = {
 
 def draw_block(runs: Sequence[BlockRun], sequence: int, head_dim: int) -> str:
     """Draw both halves of one block, each with a band for every run of it on sequences of so many tokens."""
-    top, parts = TITLE_HEIGHT, list[str]()
+    top, parts = float(TITLE_HEIGHT), list[str]()
     for name, stops in HALVES.items():
         drawn, height = half(name, stops, runs, sequence, head_dim, top)
         parts += drawn
