@@ -1,21 +1,17 @@
-"""2D: tensor and sequence parallelism. The GPUs cut every matrix, and all work on the same tokens; a second
-axis shards over nodes.
+"""2D: tensor and sequence parallelism. The GPUs cut every matrix, and all work on the same tokens.
 
 Idea    Cut the first matrix of a pair by columns and the second by rows. Each GPU multiplies its slices
         without asking anybody, and gets a part of every number in the result; one all-reduce sums the parts.
         Attention is cut by heads, the vocabulary by its rows.
             TP          activations between the pairs are whole on every GPU
-            TP + SP     norms and residuals are cut along the sequence: the all-reduce becomes a
-                        reduce-scatter and an all-gather
+            TP + SP     norms and residuals are cut along the sequence: reduce-scatter and all-gather for sums
             regather    keeps only the shard of what was gathered, and gathers it again in the backward pass
                         (Megatron's way)
             overlapped  sum the gradient of an input while the weight's gradient is multiplied (what
                         CUDA_DEVICE_MAX_CONNECTIONS=1 is set for in Megatron's scripts)
             parts       sum one part of a result while the next is still multiplied
-Cost    4 all-reduces of batch * sequence * hidden for every layer, two forward, two backward: 2 (t-1)/t of
-        their bytes each.
-Limit   A forward sum stands between one matmul and the next, a backward one beside one matmul: the link must
-        be as fast as those inside a node.
+Cost    4 all-reduces of batch * sequence * hidden a layer, two each way: 2 (t-1)/t of their bytes each.
+Limit   A forward sum stands between two matmuls, a backward one beside one: only links in a node are so fast.
 
 Glossary
     t, tp           GPUs that share every matrix: the tensor-parallel group
@@ -38,8 +34,7 @@ from ndparallel.lessons.main import main
 from ndparallel.lessons.tensor_parallel import SWEEPS, add_options, notice
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import part
-from ndparallel.training.buckets import FullyShardedUnit
-from ndparallel.training.fully_sharded import gather_ahead
+from ndparallel.training.fully_sharded import fsdp_prefetch
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 from ndparallel.training.two_layers import TwoLayers
@@ -146,12 +141,6 @@ def tensor_parallel(gpu: GPU, job: Job) -> Outcome:
     return replica.outcome
 
 
-def tensor_parallel_fsdp(gpu: GPU, job: Job) -> Outcome:
-    """2D: each slice is sharded once more, by FSDP across nodes. The loop is 1D's, with
-    one sum over tp for each unit."""
-    return gather_ahead(Replica(gpu, job, FullyShardedUnit, job.unit_mb))
-
-
 def mesh(gpus: int) -> Mesh:
     return Mesh(tp=gpus)
 
@@ -160,6 +149,7 @@ def mesh_over_nodes(gpus: int) -> Mesh:
     return Mesh(tp=gpus, dp=2)
 
 
+OVERLAP = {"parts": 1, "tp_overlap": "backward"}
 STRATEGIES = [
     Strategy("MLP, columns then rows", columns_then_rows, mesh, reference=columns_then_rows),
     Strategy("MLP, sum beside weights", sum_beside_weights, mesh, reference=columns_then_rows),
@@ -167,16 +157,11 @@ STRATEGIES = [
     Strategy("TP", tensor_parallel, mesh, {"parts": 1}),
     Strategy("TP + SP", tensor_parallel, mesh, {"parts": 1, "sequence_parallel": "sp"}),
     Strategy("TP + SP regather", tensor_parallel, mesh, {"parts": 1, "sequence_parallel": "sp-regather"}),
-    Strategy("TP overlapped", tensor_parallel, mesh, {"parts": 1, "tp_overlap": "backward"}),
-    Strategy(
-        "SP regather overlapped",
-        tensor_parallel,
-        mesh,
-        {"parts": 1, "tp_overlap": "backward", "sequence_parallel": "sp-regather"},
-    ),
+    Strategy("TP overlapped", tensor_parallel, mesh, OVERLAP),
+    Strategy("SP regather overlapped", tensor_parallel, mesh, OVERLAP | {"sequence_parallel": "sp-regather"}),
     Strategy("TP in parts", tensor_parallel, mesh),
     Strategy("TP across nodes", tensor_parallel, mesh, {"parts": 1}, {"gpus_per_node": 1}),
-    Strategy("TP x FSDP", tensor_parallel_fsdp, mesh_over_nodes, {"parts": 1}),
+    Strategy("TP x FSDP", fsdp_prefetch, mesh_over_nodes, {"parts": 1}),  # each slice is sharded once more
 ]
 
 LESSON = Lesson(

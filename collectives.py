@@ -195,8 +195,7 @@ def direct_all_to_all(me: Member, outgoing: list[Array], incoming: list[Array]) 
 
 @register("barrier", "dissemination", lambda p, a, b=0: np.ceil(np.log2(p)) * a)
 def dissemination_barrier(me: Member) -> None:
-    """In round k everybody tells the rank 2^k to its right: after ceil(log2 p) rounds all have heard of
-    all."""
+    """Tell the rank 2^k to the right in round k: after ceil(log2 p) rounds all have heard of all."""
     nothing, distance = np.empty(0, np.uint8), 1
     while distance < me.size:
         me.send(me.index + distance, nothing)
@@ -210,8 +209,7 @@ def dissemination_barrier(me: Member) -> None:
 def all_reduce(
     gpu: GPU, array: Array, group: Group, op: str = "sum", algorithm: str = "ring", async_op: bool = False
 ):
-    """Give every rank the combination of all ranks' arrays, in `array`. Returns it, or a Handle with
-    `async_op`."""
+    """Give every rank the combination of all arrays, in `array`. Returns it, or a Handle with `async_op`."""
     run = _find("all_reduce", algorithm)
     work, combine = flat(array, copy=async_op), reduction(op, array)
 
@@ -232,8 +230,7 @@ def reduce(
     algorithm: str = "one-by-one",
     async_op: bool = False,
 ):
-    """Give the root the combination of all ranks' arrays, in its `array`; those of the others stay as they
-    are."""
+    """Give the root the combination of all ranks' arrays, in its `array`; the others' stay as they are."""
     run = _find("reduce", algorithm)
     is_root = group.index(gpu.rank) == group.valid_root(root)
     work, combine = flat(array, copy=async_op or not is_root), reduction(op, array)
@@ -255,8 +252,7 @@ def reduce_scatter(
     algorithm: str = "ring",
     async_op: bool = False,
 ):
-    """Give rank r the combination of all ranks' piece r of `array`, in `output` (which has that piece's
-    size)."""
+    """Give rank r the combination of all ranks' piece r of `array`, in `output`, which has its size."""
     run = _find("reduce_scatter", algorithm)
     pieces, combine = split(flat(array, copy=True), group.size), reduction(op, array)
     mine = pieces[group.index(gpu.rank)]
@@ -273,8 +269,7 @@ def reduce_scatter(
 def all_gather(
     gpu: GPU, output: Array, piece: Array, group: Group, algorithm: str = "ring", async_op: bool = False
 ):
-    """Give every rank all ranks' pieces, one after another, in `output`; piece r has the size np.array_split
-    gives it."""
+    """Give every rank all pieces, one after another, in `output`; np.array_split says the size of each."""
     run = _find("all_gather", algorithm)
     work = work_array(output, async_op)
     pieces = split(work, group.size)

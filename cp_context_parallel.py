@@ -29,21 +29,18 @@ import sys
 
 import numpy as np
 
+from collectives import Array
 from gpu import GPU
 from ndparallel.base.bfloat16 import kernel
-from ndparallel.base.errors import UserError
-from ndparallel.lessons.context_parallel import SWEEPS, notice
+from ndparallel.lessons.context_parallel import SWEEPS, mesh_of_several, notice
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main
-from ndparallel.parallel.context import zigzag
+from ndparallel.parallel.context import in_order, zigzag
 from ndparallel.parallel.mesh import Mesh
-from ndparallel.parallel.slices import part
 from ndparallel.training.job import Job
 from ndparallel.training.long_attention import LongAttention, Tile
-from ndparallel.training.overlapped import reduce_behind
-from ndparallel.training.replica import Outcome, Replica
-
-Array = np.ndarray
+from ndparallel.training.overlapped import ddp_overlapped
+from ndparallel.training.replica import Outcome
 
 
 @kernel
@@ -78,12 +75,6 @@ def merge(mixed: Array, logsum: Array, block_mixed: Array, block_logsum: Array) 
     return mixed * np.exp(logsum - total) + block_mixed * np.exp(block_logsum - total), total
 
 
-def in_order(sequence: int, ranks: int, rank: int) -> tuple[int, ...]:
-    """The first tokens for GPU 0, the next for GPU 1, and so on."""
-    mine = part(sequence, ranks, rank)
-    return tuple(range(mine.start, mine.stop))
-
-
 def ring_in_order(gpu: GPU, job: Job) -> Outcome:
     """A ring in which every GPU has one piece of the sequence: the last one has the most pairs."""
     return ring(LongAttention(gpu, job, in_order))
@@ -95,8 +86,7 @@ def ring_zigzag(gpu: GPU, job: Job) -> Outcome:
 
 
 def ring(attention: LongAttention) -> Outcome:
-    """Wait for a block, compute with it, pass it on. Backward its gradient travels with it, and so comes
-    home."""
+    """Wait for a block, compute, pass it on. Backward its gradient travels with it, and so comes home."""
     cp, q = attention.cp, attention.q
     attention.set_aside(blocks=2)
     for _ in attention.steps():
@@ -119,8 +109,7 @@ def ring(attention: LongAttention) -> Outcome:
 
 
 def ring_overlapped(gpu: GPU, job: Job) -> Outcome:
-    """The same again, but the next block, and the last one's gradients, travel while the queries meet this
-    block: `travel` sends it on before it yields it."""
+    """The same, but the next block and the last one's gradients travel while the queries meet this block."""
     attention = LongAttention(gpu, job, zigzag)
     cp, q = attention.cp, attention.q
     attention.set_aside(blocks=2)
@@ -157,38 +146,21 @@ def gathered(gpu: GPU, job: Job) -> Outcome:
     return attention.outcome
 
 
-def one_gpu(gpu: GPU, job: Job) -> Outcome:
-    """All tokens are here: the reference of all rings."""
-    attention = LongAttention(gpu, job, in_order)
-    tile = attention.whole_tile
-    for _ in attention.steps():
-        mixed, logsum = attend(attention.q, attention.block, tile)
-        dmixed = attention.loss_gradient(mixed)
-        attention.add_gradients(*attend_backward(dmixed, mixed, logsum, attention.q, attention.block, tile))
-    return attention.outcome
-
-
 def context_parallel(gpu: GPU, job: Job) -> Outcome:
     """The whole model: each GPU runs all layers on its part of every sequence, blocks travel inside attention
     (ndparallel/model/attention.py), and gradients are averaged behind the backward pass, as in 1D."""
-    return reduce_behind(Replica(gpu, job, bucket_mb=job.bucket_mb))
+    return ddp_overlapped(gpu, job)
 
 
 def mesh(gpus: int) -> Mesh:
     return Mesh(cp=gpus)
 
 
-def mesh_of_several(gpus: int) -> Mesh:
-    if gpus < 2:
-        raise UserError("one GPU has all tokens, and nobody to pass a block to: choose 2 GPUs or more.")
-    return Mesh(cp=gpus)
-
-
 STRATEGIES = [
-    Strategy("attention, ring in order", ring_in_order, mesh_of_several, reference=one_gpu),
-    Strategy("attention, ring zigzag", ring_zigzag, mesh_of_several, reference=one_gpu),
-    Strategy("attention, gathered", gathered, mesh_of_several, reference=one_gpu),
-    Strategy("attention, overlapped", ring_overlapped, mesh_of_several, reference=one_gpu),
+    Strategy("attention, ring in order", ring_in_order, mesh_of_several, reference=gathered),
+    Strategy("attention, ring zigzag", ring_zigzag, mesh_of_several, reference=gathered),
+    Strategy("attention, gathered", gathered, mesh_of_several, reference=gathered),
+    Strategy("attention, overlapped", ring_overlapped, mesh_of_several, reference=gathered),
     Strategy("CP gathered", context_parallel, mesh, {"context_parallel": "all-gather"}),
     Strategy("CP", context_parallel, mesh),
     Strategy("CP across nodes", context_parallel, mesh, hardware={"gpus_per_node": 1}),

@@ -37,8 +37,8 @@ from ndparallel.lessons.main import main
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.expert_layer import Batch, ExpertLayer
 from ndparallel.training.job import Job
-from ndparallel.training.overlapped import reduce_behind
-from ndparallel.training.replica import Outcome, Replica
+from ndparallel.training.overlapped import ddp_overlapped
+from ndparallel.training.replica import Outcome
 
 Array = np.ndarray
 
@@ -120,7 +120,7 @@ def experts_overlapped(gpu: GPU, job: Job) -> Outcome:
 def expert_parallel(gpu: GPU, job: Job) -> Outcome:
     """The whole model, with experts in place of every MLP (ndparallel/model/experts.py): 1D's loop, in which
     experts are averaged over the GPUs that have the same ones."""
-    return reduce_behind(Replica(gpu, job, bucket_mb=job.bucket_mb))
+    return ddp_overlapped(gpu, job)
 
 
 def everywhere(gpus: int) -> Mesh:

@@ -53,6 +53,8 @@ FLOORS_OF_ROOM = {
     ],
 }
 MOST_BOXES = 30  # files of the root and rooms of the package
+LINES_OF_A_LESSON = range(60, 181)
+MOST_LINES = 400  # of every other file
 
 
 @cache
@@ -105,6 +107,17 @@ def test_every_folder_of_the_package_is_a_room_on_a_floor():
 def test_the_house_is_small_enough_to_be_seen_at_once():
     assert len(FLOORS) <= 10
     assert len(set(FLOOR) - {"gpu", "collectives"}) + len(root_files()) <= MOST_BOXES
+
+
+def test_a_lesson_has_60_to_180_lines_and_every_other_file_at_most_400():
+    lessons = sorted(ROOT.glob("??_*.py"))
+    assert {path.name: lines(path) for path in lessons if lines(path) not in LINES_OF_A_LESSON} == {}
+    others = {*files(), *(ROOT / "in_pytorch").glob("*.py")}
+    assert {path.name: lines(path) for path in others if lines(path) > MOST_LINES} == {}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
 
 
 @pytest.mark.parametrize("floor", range(len(FLOORS)))

@@ -3,16 +3,25 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ndparallel.base.errors import UserError
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.registry import full_name, load
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.lessons.sweeps import NOTHING_FITS, Row, sweep_row
+from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.measure import breakdown
 from ndparallel.results.run import Run, Sweep
 from ndparallel.training.job import Job
 
 RINGS = ("attention, ring in order", "attention, ring zigzag", "attention, overlapped")
 AGAINST_TP = ("step_seconds", "waiting share", "memory_bytes")
+
+
+def mesh_of_several(gpus: int) -> Mesh:
+    """Return the mesh of a ring. Raises UserError for one GPU."""
+    if gpus < 2:
+        raise UserError("one GPU has all tokens, and nobody to pass a block to: choose 2 GPUs or more.")
+    return Mesh(cp=gpus)
 
 
 def notice(run: Run) -> Sequence[str]:

@@ -27,8 +27,15 @@ import numpy as np
 
 from collectives import Group, all_gather, reduce_scatter
 from gpu import GPU, Handle
+from ndparallel.parallel.slices import part
 
 VARIANTS = ("ring", "all-gather")
+
+
+def in_order(sequence: int, parts: int, index: int) -> tuple[int, ...]:
+    """Return the positions of part `index`: the first tokens for part 0, the next for part 1, and so on."""
+    mine = part(sequence, parts, index)
+    return tuple(range(mine.start, mine.stop))
 
 
 @lru_cache(maxsize=256)

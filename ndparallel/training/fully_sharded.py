@@ -1,26 +1,35 @@
-"""FSDP's step with prefetch: the loop that 1d_data_parallel.py writes out, for lessons that put FSDP around
-something else. A test holds the two equal."""
+"""FSDP that fetches ahead: 1d_data_parallel.py's `fsdp`, where no rank waits before every unit."""
 
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from ndparallel.training.buckets import Handles
+from gpu import GPU
+from ndparallel.training.buckets import FullyShardedUnit, Handles
+from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 
 
-def gather_ahead(replica: Replica) -> Outcome:
-    """Train a replica whose buckets are fully sharded units: gather the next one, and reduce the last one,
-    while this one computes. Gradients that tp ranks share are summed before they are averaged."""
+def fsdp_prefetch(gpu: GPU, job: Job, unit_kind: type[FullyShardedUnit] = FullyShardedUnit) -> Outcome:
+    """Gather the next unit and reduce the last one while this one computes. Gradients that tp ranks share
+    are summed before they are averaged."""
+    replica = Replica(gpu, job, unit_kind, job.unit_mb)
+    forward_order: list[Any] = [*reversed(replica.buckets), None]  # after the last comes none
+    backward_order: list[Any] = [*replica.buckets, None]
     for microbatches in replica.steps():
         for microbatch in microbatches:
             x = replica.tokens[microbatch]
-            for unit in gathered(reversed(replica.buckets)):
+            for unit, following in pairwise(forward_order):
+                unit.gather()
+                if following:
+                    following.gather(async_op=True)
                 x = unit.forward(x, microbatch)
-                if replica.job.reshard_after_forward:
+                if job.reshard_after_forward:
                     unit.reshard()
             gradient, on_its_way = None, Handles()  # of nothing yet
-            for unit in gathered(replica.buckets):
+            for unit, following in pairwise(backward_order):
+                unit.gather()
+                if following:
+                    following.gather(async_op=True)
                 unit.stage()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
@@ -30,12 +39,3 @@ def gather_ahead(replica: Replica) -> Outcome:
             on_its_way.wait()
         replica.optimizer_step()
     return replica.outcome
-
-
-def gathered(units: Iterable[Any]) -> Iterator[Any]:
-    """Yield each unit with whole weights, and the next one's on their way."""
-    for unit, following in pairwise([*units, None]):
-        unit.gather()
-        if following:
-            following.gather(async_op=True)
-        yield unit

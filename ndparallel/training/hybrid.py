@@ -23,6 +23,15 @@ from ndparallel.base.words import listed
 from ndparallel.collective.algorithms import nodes_of
 from ndparallel.model.units import Unit
 from ndparallel.training.buckets import FullyShardedUnit
+from ndparallel.training.fully_sharded import fsdp_prefetch
+from ndparallel.training.job import Job
+from ndparallel.training.replica import Outcome
+
+
+def hsdp(gpu: GPU, job: Job) -> Outcome:
+    """FSDP's loop over units that are sharded inside each node only; what a node has reduced then goes across
+    nodes once."""
+    return fsdp_prefetch(gpu, job, HybridShardedUnit)
 
 
 class HybridShardedUnit(FullyShardedUnit):

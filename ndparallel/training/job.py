@@ -49,6 +49,7 @@ class Job:
     optimizer: str = "adamw"
     learning_rate: float = 3e-3
     clip_grad_norm: float | None = None  # the most that the norm of all gradients may be
+    all_reduce: str | None = None  # of buckets: its algorithm; without one, what suits their links
     bucket_mb: float = 0.1
     unit_mb: float = 0.0
     reshard_after_forward: bool = True

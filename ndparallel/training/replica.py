@@ -75,7 +75,7 @@ class Replica:
         self.stages = self.make_stages()
         self.units = [unit for stage in sorted(self.stages.units) for unit in self.stages.units[stage]]
         groups = averaging_groups(job.mesh, gpu.rank)
-        self.buckets = [
+        self.buckets: list[Any] = [  # of the class that is given
             make_bucket(bucket, gpu, run, *groups, job.seed) for run in self.runs(bucket_mb * 1e6)
         ]
         self.on_their_way: dict[Bucket | BucketParts, Any] = {}

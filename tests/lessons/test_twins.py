@@ -16,10 +16,8 @@ from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import TensorParallel
 from ndparallel.pipeline.catalog import build
 from ndparallel.training.buckets import FullyShardedUnit
-from ndparallel.training.fully_sharded import gather_ahead
 from ndparallel.training.job import Job
-from ndparallel.training.overlapped import reduce_behind
-from ndparallel.training.replica import Outcome, Replica
+from ndparallel.training.overlapped import ddp_overlapped
 from tests.support.common import SMALL, run, strategy
 
 
@@ -96,31 +94,16 @@ def assert_same_run(ours, theirs) -> None:
         ]
 
 
-@pytest.mark.parametrize("name", ["FSDP", "FSDP prefetch", "FSDP no reshard"])
-def test_gather_and_reshard_of_1d_are_those_of_the_package(name, monkeypatch):
-    job, chosen = Job(model=SMALL, batch=16, microbatches=2), strategy("1d_data_parallel", name)
+def test_gather_and_reshard_of_1d_are_those_of_the_package(monkeypatch):
+    job, chosen = Job(model=SMALL, batch=16, microbatches=2), strategy("1d_data_parallel", "FSDP")
     ours = run(chosen, job, 4)
     monkeypatch.setattr(lesson("1d_data_parallel"), "GatheredUnit", FullyShardedUnit)
     assert_same_run(ours, run(chosen, job, 4))
 
 
-def packaged_fsdp(gpu: GPU, job: Job) -> Outcome:
-    return gather_ahead(Replica(gpu, job, FullyShardedUnit, job.unit_mb))
-
-
-@pytest.mark.parametrize("name", ["FSDP prefetch", "FSDP no reshard"])
-def test_the_prefetch_of_1d_is_the_one_that_other_lessons_put_around_theirs(name):
-    job, chosen = Job(model=SMALL, batch=16, microbatches=2, unit_mb=0), strategy("1d_data_parallel", name)
-    assert_same_run(run(chosen, job, 4), run(replace(chosen, program=packaged_fsdp), job, 4))
-
-
-def packaged_ddp(gpu: GPU, job: Job) -> Outcome:
-    return reduce_behind(Replica(gpu, job, bucket_mb=job.bucket_mb))
-
-
 def test_the_overlap_of_1d_is_the_one_that_other_lessons_put_around_theirs():
     job, chosen = Job(model=SMALL, batch=16, microbatches=2), strategy("1d_data_parallel", "DDP overlapped")
-    assert_same_run(run(chosen, job, 4), run(replace(chosen, program=packaged_ddp), job, 4))
+    assert_same_run(run(chosen, job, 4), run(replace(chosen, program=ddp_overlapped), job, 4))
 
 
 def test_1d_runs_the_gather_that_it_writes(monkeypatch):
@@ -132,5 +115,5 @@ def test_1d_runs_the_gather_that_it_writes(monkeypatch):
 
     monkeypatch.setattr(module, "all_gather", fails)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        run(strategy("1d_data_parallel", "FSDP prefetch"), Job(model=SMALL, batch=8), 4)
+        run(strategy("1d_data_parallel", "FSDP"), Job(model=SMALL, batch=8), 4)
     assert gathered
