@@ -16,7 +16,7 @@ from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, remedies, stops, words
+from ndparallel.explorer.setup import Knob, checked, command, looked_at, words
 from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, written
 from ndparallel.model.costs import RECOMPUTE
@@ -220,10 +220,10 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     head = {
         "command": asked.command(KNOBS),
         "search": asked.command(THE_JOB),
-        "knobs": list(stops(asked.knobs, asked.setup, asked.refusal)),
+        **looked_at(asked.knobs, asked.setup, asked.refusal),
     }
-    if reason := asked.refusal(asked.setup):
-        return head | {"reason": reason, "remedies": list(remedies(KNOBS, asked.setup, asked.refusal))}
+    if "reason" in head:
+        return head
     job, plan = asked.job_and_plan(asked.setup)
     found = predict(job, plan)
     return head | {

@@ -6,7 +6,7 @@ Limit  At most 16 GPUs: more would not answer at once.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
 from ndparallel.engines.task import RankResult
 from ndparallel.explorer.lanes import lanes
-from ndparallel.explorer.setup import Knob, checked, command, remedies, stops, words
+from ndparallel.explorer.setup import Knob, checked, command, looked_at, words
 from ndparallel.lessons.lesson import Lesson
 from ndparallel.lessons.main import parser_of, run_entries
 from ndparallel.lessons.options import disturbed_hardware_from, job_from
@@ -105,14 +105,8 @@ def refusal(setup: Mapping[str, Any]) -> str:
 def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     """Run a set-up. What cannot be says why, and shows what else could be set."""
     setup = checked(KNOBS, given)
-    head = {
-        "command": command(PROGRAM, KNOBS, setup),
-        "knobs": list(stops(KNOBS, setup, refusal)),
-    }
-    reason = refusal(setup)
-    if reason:
-        return head | {"reason": reason, "remedies": list(remedies(KNOBS, setup, refusal))}
-    return head | of_run(setup)
+    head = {"command": command(PROGRAM, KNOBS, setup), **looked_at(KNOBS, setup, refusal)}
+    return head if "reason" in head else head | of_run(setup)
 
 
 # ---------------------------------------------------------------------------------------------- what is shown
@@ -136,10 +130,11 @@ def of_run(setup: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not results:
         return head | {"reason": row["error"]}
+    drawn = alike(timeline(row["name"], results))
     return head | {
         "parts": parts(row, results),
-        "timeline": lanes(alike(timeline(row["name"], results))),
-        "memory": memory(results, hardware.memory_bytes),
+        "timeline": lanes(drawn),
+        "memory": memory(results, hardware.memory_bytes, {lane.rank for lane in drawn.lanes}),
         "traffic": plain(rows := hierarchy(results, hardware)),
         "traffic_text": [[cell(*item) for item in row.items()] for row in rows],
     }
@@ -178,8 +173,9 @@ def waits_of(events: Sequence[tuple]) -> dict[str, float]:
     return waits
 
 
-def memory(results: Sequence[RankResult], limit_bytes: float) -> dict[str, Any]:
-    """Return what every GPU holds over time: points of [seconds, bytes by kind], and its peak in words."""
+def memory(results: Sequence[RankResult], limit_bytes: float, drawn: Container[int]) -> dict[str, Any]:
+    """Return what every GPU holds at its peak, by kind and in words; of those that are `drawn`, over time:
+    points of [seconds, bytes by kind]."""
     return {
         "limit_bytes": limit_bytes,
         "limit": si(limit_bytes, "B"),
@@ -190,7 +186,8 @@ def memory(results: Sequence[RankResult], limit_bytes: float) -> dict[str, Any]:
                 "peak_bytes": sum(result.peak_bytes.values()),
                 "peak": si(sum(result.peak_bytes.values()), "B"),
                 "by_kind": [result.peak_bytes[kind] for kind in MEMORY_KINDS],
-                "points": list(points(result)),
+                "texts": [si(result.peak_bytes[kind], "B") for kind in MEMORY_KINDS],
+                "points": list(points(result)) if result.rank in drawn else [],
             }
             for result in results
         ],

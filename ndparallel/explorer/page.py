@@ -17,6 +17,7 @@ SCRIPTS = (
     "state.js",
     "knobs.js",
     "cut.js",
+    "lanes.js",
     "timeline.js",
     "schedule.js",
     "ring.js",

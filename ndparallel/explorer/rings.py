@@ -18,7 +18,7 @@ from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates
 from ndparallel.collective.prices import price
 from ndparallel.collective.runs import measure
-from ndparallel.explorer.setup import Knob, checked, command, stops
+from ndparallel.explorer.setup import Knob, checked, command, looked_at
 from ndparallel.hardware.accelerator import find_hardware
 
 WHAT, WHERE = "what is said", "who talks"
@@ -49,9 +49,9 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     setup = checked(KNOBS, given)
     if setup["algorithm"] not in ALGORITHMS[setup["collective"]]:
         setup["algorithm"] = next(iter(ALGORITHMS[setup["collective"]]))
-    head = {"command": words(setup), "knobs": list(stops(KNOBS, setup, refusal))}
-    if reason := refusal(setup):
-        return head | {"reason": reason}
+    head = {"command": words(setup), **looked_at(KNOBS, setup, refusal)}
+    if "reason" in head:
+        return head
     group, hardware, nbytes = group_of(setup), hardware_of(setup), int(float(setup["bytes"]))
     show = hops.watch(setup["collective"], setup["algorithm"], group, hardware, nbytes)
     return head | {

@@ -5,13 +5,14 @@ Idea   A set-up is a command line. What the page shows is what this command prin
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ndparallel.base.errors import UserError
 
 MOST_WORD = 100  # characters of a value
+Refusal = Callable[[Mapping[str, Any]], str]  # why a set-up cannot be; nothing where it can
 
 
 @dataclass(frozen=True)
@@ -86,18 +87,30 @@ def words(knobs: Sequence[Knob], setup: Mapping[str, Any]) -> list[str]:
     return [word for knob in knobs for word in knob.words(setup[knob.name])]
 
 
-def stops(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Any) -> Iterator[dict[str, Any]]:
-    """Yield every knob with its stops, and why it cannot stand there while all others stay: `refusal(setup)`
-    is a sentence, or nothing."""
+def looked_at(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> dict[str, Any]:
+    """Return every knob with its stops; and of a set-up that cannot be, why, and what else could be set."""
+    reason = refusal(setup)
+    known = {"knobs": list(stops(knobs, setup, refusal, reason))}
+    if reason:
+        known |= {"reason": reason, "remedies": list(remedies(knobs, setup, refusal))}
+    return known
+
+
+def stops(
+    knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal, reason: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield every knob with its stops, and why it cannot stand there while all others stay; where all stand
+    now, that is `reason`."""
     for knob in knobs:
+        here = setup[knob.name]
         found = [
-            {"value": value, "reason": refusal({**setup, knob.name: value})}
-            for value in with_value(knob, setup[knob.name])
+            {"value": value, "reason": reason if value == here else refusal({**setup, knob.name: value})}
+            for value in with_value(knob, here)
         ]
-        yield {**knob.as_dict(), "value": setup[knob.name], "stops": found}
+        yield {**knob.as_dict(), "value": here, "stops": found}
 
 
-def remedies(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Any) -> Iterator[dict[str, Any]]:
+def remedies(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> Iterator[dict[str, Any]]:
     """Yield what else could be moved, one knob alone, so that a set-up can be: to the nearest stop."""
     for knob in knobs:
         if knob.kind != "stops":

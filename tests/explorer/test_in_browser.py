@@ -19,7 +19,7 @@ from ndparallel.explorer.server import Explorer
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra browser is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
-DRAWN = "#screen:not(.busy) > *"
+DRAWN = "#screen:not(.busy):not(:has(.later)) > *"
 PAGES = ["cut", "timeline", "ring", "schedule", "cluster", "predict"]
 SECONDS = 30_000  # ms, for a machine under load
 

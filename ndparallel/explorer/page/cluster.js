@@ -6,30 +6,27 @@ let search = null; // the one that runs: its command, and how far it is
 
 async function showCluster(screen, setup) {
   const { config, ...knobs } = setup;
-  const answer = await ask("cluster", { ...typed(knobs), ...(config ? { config } : {}) });
+  const answer = await answerFor("cluster", { ...typed(knobs), ...(config ? { config } : {}) });
   if (!answer) return;
-  if (answer.error) return fail(screen, answer.error);
-  say(answer.reason || "");
-  showCommand(answer.command);
   if (answer.found) found[answer.found.command] = answer.found;
   if (search && search.command !== answer.search) endSearch();
   const right = answer.row ? element("section", { "aria-label": "one training step" }, prediction(answer)) : reasonWhy("cluster", setup, answer);
-  keepFocus(() => screen.replaceChildren(element("div", { class: "columns" },
+  put(screen, element("div", { class: "columns" },
     controls("cluster", answer.knobs, setup, answer, SAVED ? null : drop(setup)),
-    element("section", {}, right, element("section", { id: "plans", "aria-label": "the search" }), answer.row ? launchScripts(answer) : null))));
+    element("section", {}, right, element("section", { id: "plans", "aria-label": "the search" }), answer.row ? launchScripts(answer) : null)));
   showPlans(answer.search, setup);
 }
 
 function prediction(answer) {
   const change = answer.what_if ? element("p", { class: "reason" }, `what if ${answer.what_if.text}`) : null;
   return [element("p", {}, answer.headline),
-    numbers("cluster", answer, Object.keys(answer.cells).map((name) => [name, name])),
+    numbers(answer, Object.keys(answer.cells).map((name) => [name, name])),
     change,
     element("div", { class: "boards" },
-      element("section", {}, element("h2", {}, "Where the step goes"), stepBars("cluster", answer)),
+      element("section", {}, element("h2", {}, "Where the step goes"), stepBars(answer)),
       element("section", {}, element("h2", {}, "What a GPU of each pipeline rank holds"), memoryBars(answer.memory), legend(answer.memory.kinds.map((kind) => `memory ${kind}`)))),
     answer.remarks.map((words) => element("p", {}, words)),
-    element("section", {}, element("h2", {}, answer.timeline.name), element("div", { class: "scroll" }, savable("timeline", timelinePicture(answer, { height: 16, memory: false }))), activities(answer))];
+    element("section", {}, element("h2", {}, answer.timeline.name), laterTimeline(answer, { height: 16 }), activities(answer))];
 }
 
 // A bar for every pipeline rank, against what the GPU has.
@@ -38,8 +35,8 @@ function memoryBars({ ranks, kinds, limit, limit_bytes }) {
   const x = (bytes) => left + (bytes / most) * (width - left - 70);
   const bars = ranks.map(({ rank, by_kind, total, text }, at) => {
     let below = 0;
-    const parts = by_kind.map((bytes, kind) => svg("rect", { x: x(below), y: at * tall + 14, width: x((below += bytes)) - x(below - bytes), height: tall - 5, fill: colour(`memory ${kinds[kind]}`) }, title(`${kinds[kind]}`)));
-    return svg("g", {}, svg("text", { x: 0, y: at * tall + 14 + tall / 2 }, `rank ${rank}`), parts, svg("text", { x: x(below) + 5, y: at * tall + 14 + tall / 2, class: below > limit_bytes ? null : "faint" }, total), title(text.join(", ")));
+    const parts = by_kind.map((bytes, kind) => svg("rect", { x: x(below), y: at * tall + 14, width: x((below += bytes)) - x(below - bytes), height: tall - 5, fill: colour(`memory ${kinds[kind]}`), "data-says": kinds[kind] }));
+    return svg("g", { "data-says": text.join(", ") }, svg("text", { x: 0, y: at * tall + 14 + tall / 2 }, `rank ${rank}`), parts, svg("text", { x: x(below) + 5, y: at * tall + 14 + tall / 2, class: below > limit_bytes ? null : "faint" }, total));
   });
   const end = ranks.length * tall + 16;
   return savable("memory", svg("svg", { viewBox: `0 0 ${width} ${end + 4}`, role: "img", "aria-label": ranks.map(({ rank, total, text }) => `pipeline rank ${rank} holds ${total}: ${text.join(", ")}`).join("; ") },
@@ -101,7 +98,7 @@ function endSearch() {
 function showPlans(command, setup) {
   const place = document.getElementById("plans");
   if (!place) return;
-  keepFocus(() => place.replaceChildren(element("h2", {}, "The best plans for this job"), ...plans(command, setup).flat()));
+  put(place, element("h2", {}, "The best plans for this job"), ...plans(command, setup).flat());
 }
 
 function plans(command, setup) {

@@ -4,24 +4,21 @@
 const CELLS = [["step", "step"], ["speedup", "speedup"], ["waits", "exposed"], ["bubble", "bubble"], ["sent", "sent"], ["memory", "memory"], ["equals one GPU", "=0D"]];
 
 async function showCut(screen, setup) {
-  const answer = await ask("cut", typed(setup));
-  if (!answer) return;
-  if (answer.error) return fail(screen, answer.error);
-  say(answer.reason || "");
-  showCommand(answer.command);
-  const right = answer.row
-    ? element("section", { "aria-label": "one training step" }, numbers("cut", answer, CELLS), boards(answer), answer.remarks.map((words) => element("p", {}, words)), traffic(answer))
-    : element("section", {}, reasonWhy("cut", setup, answer));
-  keepFocus(() => screen.replaceChildren(element("div", { class: "columns" }, controls("cut", answer.knobs, setup, answer), right)));
+  const answer = await answerFor("cut", typed(setup));
+  if (answer) put(screen, element("div", { class: "columns" }, controls("cut", answer.knobs, setup, answer), answer.row ? cutStep(answer) : reasonWhy("cut", setup, answer)));
+}
+
+function cutStep(answer) {
+  return element("section", { "aria-label": "one training step" }, numbers(answer, CELLS), boards(answer), answer.remarks.map((words) => element("p", {}, words)), traffic(answer));
 }
 
 function boards(answer) {
   if (!answer.timeline) return element("p", { class: "reason" }, answer.reason);
   return element("div", {},
     element("div", { class: "boards" },
-      element("section", {}, element("h2", {}, "Where the step goes, in the mean of all GPUs"), stepBars("cut", answer)),
+      element("section", {}, element("h2", {}, "Where the step goes, in the mean of all GPUs"), stepBars(answer)),
       element("section", {}, element("h2", {}, "Where the GPUs stand, and what the fullest moment of each holds"), grid(answer), legend(answer.memory.kinds.map((kind) => `memory ${kind}`)))),
-    element("section", {}, element("h2", {}, "The same step over time"), element("div", { class: "scroll" }, savable("timeline", timelinePicture(answer, { height: 16, memory: false })))));
+    element("section", {}, element("h2", {}, "The same step over time"), laterTimeline(answer, { height: 16 }), activities(answer)));
 }
 
 // GPUs in their nodes: a box with what it holds, and its place on every axis. Those in the same group light up together.
@@ -44,19 +41,21 @@ function grid(answer) {
 
 function gpuBox(gpu, answer, x, y, w, h, limit) {
   const held = answer.memory.gpus[gpu.rank];
-  const place = Object.entries(gpu.place).map(([axis, at]) => `${axis} ${at}`).join("  ");
-  const tall = h - 40;
-  let bottom = y + h - 6;
-  const stack = held.by_kind.map((bytes, at) => {
-    const part = (bytes / limit) * tall;
-    bottom -= part;
-    return svg("rect", { x: x + w - 26, y: bottom, width: 18, height: part, fill: colour(`memory ${answer.memory.kinds[at]}`) }, title(`${answer.memory.kinds[at]}`));
-  });
   const groups = Object.entries(gpu.groups).map(([axis, ranks]) => `${axis} with GPU ${ranges(ranks.filter((rank) => rank !== gpu.rank))}`);
-  return svg("g", {}, svg("rect", { x, y, width: w, height: h, rx: 6, fill: "none", stroke: "var(--faint)" }, title(`GPU ${gpu.rank}: ${held.peak}; ${groups.join("; ")}`)),
+  return svg("g", { "data-says": [`GPU ${gpu.rank} holds ${held.peak}`, ...groups].join("; ") },
+    svg("rect", { x, y, width: w, height: h, rx: 6, fill: "var(--ground)", stroke: "var(--faint)" }),
     svg("text", { x: x + 8, y: y + 18, "font-weight": 600 }, `GPU ${gpu.rank}`),
     Object.entries(gpu.place).map(([axis, at], line) => svg("text", { x: x + 8, y: y + 36 + 13 * line, class: "faint" }, `${axis} ${at}`)),
-    svg("text", { x: x + w - 8, y: y + 18, "text-anchor": "end", class: "faint" }, held.peak), stack);
+    svg("text", { x: x + w - 8, y: y + 18, "text-anchor": "end", class: "faint" }, held.peak), stack(held, answer.memory.kinds, x + w - 26, y + h - 6, (h - 40) / limit));
+}
+
+// What a GPU holds, kind upon kind, from `bottom` upwards.
+function stack(held, kinds, x, bottom, perByte) {
+  return held.by_kind.map((bytes, at) => {
+    const height = bytes * perByte;
+    bottom -= height;
+    return svg("rect", { x, y: bottom, width: 18, height, fill: colour(`memory ${kinds[at]}`), "data-says": `GPU ${held.rank}, ${kinds[at]}: ${held.texts[at]}` });
+  });
 }
 
 function traffic(answer) {

@@ -58,9 +58,64 @@ function ranges(ranks) {
   return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
 }
 
-function title(words) {
-  return svg("title", {}, words);
+// What a piece of a picture says while the pointer is on it: its attribute data-says.
+addEventListener("pointerover", ({ target, clientX, clientY }) => {
+  const tip = document.getElementById("tip"), words = target.closest?.("[data-says]")?.dataset.says;
+  tip.hidden = !words;
+  if (!words) return;
+  tip.textContent = words;
+  tip.style.left = `${Math.max(Math.min(clientX, innerWidth - tip.offsetWidth - 8), 8)}px`;
+  tip.style.top = `${clientY + (clientY + tip.offsetHeight + 24 < innerHeight ? 18 : -tip.offsetHeight - 12)}px`;
+});
+
+// --------------------------------------------------------------------------------------------- one after another
+
+const waiting = []; // pictures that are not drawn yet: their place on the page, and how to draw them
+
+// A place for a picture, which is drawn as soon as it can be seen, or when there is nothing else to do.
+function later([width, height], draw) {
+  const place = element("div", { class: "later" });
+  place.style.aspectRatio = `${width} / ${height}`;
+  waiting.push([place, draw]);
+  return place;
 }
+
+// Show something in a part of the page: what can be seen of it at once, and the rest in the frames that follow.
+function put(part, ...children) {
+  keepFocus(() => part.replaceChildren(...children));
+  const isSeen = ([place]) => place.getBoundingClientRect().top < innerHeight && place.getBoundingClientRect().bottom > 0;
+  waiting.filter(isSeen).forEach(drawNow);
+  requestAnimationFrame(drawNext);
+}
+
+function drawNext() {
+  const next = waiting.shift();
+  if (!next) return;
+  drawNow(next);
+  requestAnimationFrame(drawNext);
+}
+
+// What is not on the page is drawn already, or of an older page.
+function drawNow([place, draw]) {
+  if (place.isConnected) place.replaceWith(draw());
+}
+
+// ----------------------------------------------------------------------------------------------------- to play
+
+let playing = null;
+
+// Show what comes after what, one a tick, until the last or until `show` says that it has no place any more.
+function playFrom(first, last, milliseconds, show) {
+  clearInterval(playing);
+  let at = first;
+  playing = setInterval(() => { if (at > last || !show(at++)) clearInterval(playing); }, milliseconds);
+}
+
+addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape") return;
+  clearInterval(playing);
+  document.getElementById("tip").hidden = true;
+});
 
 // --------------------------------------------------------------------------------------------- pictures to keep
 
@@ -76,6 +131,7 @@ function standalone(picture) {
   for (const [name, value] of Object.entries({ xmlns: SVG, width, height, "font-family": "system-ui, sans-serif", "font-size": 12 })) copy.setAttribute(name, value);
   for (const text of copy.querySelectorAll("text:not([fill])")) text.setAttribute("fill", text.classList.contains("faint") ? "var(--faint)" : "var(--ink)");
   for (const line of copy.querySelectorAll(".line")) line.setAttribute("stroke", "var(--grid)");
+  for (const piece of copy.querySelectorAll("[data-says]")) piece.append(svg("title", {}, piece.dataset.says));
   copy.prepend(svg("rect", { width: "100%", height: "100%", fill: "var(--ground)" }));
   const style = getComputedStyle(document.documentElement);
   const words = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim());

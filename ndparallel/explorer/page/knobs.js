@@ -1,14 +1,12 @@
 // What can be set: knobs under their headings, and a set-up that is kept beside the next ones.
 
-const pinned = {}; // by screen: an answer
-
 // All knobs, under their headings. A stop that cannot be says why.
 function controls(screen, knobs, setup, answer, ...more) {
   const groups = [...new Set(knobs.map((knob) => knob.group))];
   return element("form", { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
     groups.map((group) => element("fieldset", {}, element("legend", {}, group),
       knobs.filter((knob) => knob.group === group).map((knob) => control(screen, knob, setup, answer)))),
-    more, answer.row && answer.timeline ? pin(screen, answer) : null);
+    more, answer.row && answer.timeline ? pin(screen, setup) : null);
 }
 
 function control(screen, knob, setup, answer) {
@@ -54,18 +52,14 @@ function reasonWhy(screen, setup, answer) {
 }
 
 // Keep this set-up beside the next ones.
-function pin(screen, answer) {
-  const same = pinned[screen]?.command === answer.command;
-  const toggle = () => { pinned[screen] = same ? null : answer; show(); };
-  return element("button", { type: "button", class: "plain", id: "pin", "aria-pressed": String(same), onclick: toggle }, same ? "unpin" : "pin, to compare");
+function pin(screen, setup) {
+  const words = `?${new URLSearchParams(setup)}`, isPinned = read().pin === words;
+  return element("button", { type: "button", class: "plain", id: "pin", "aria-pressed": String(isPinned), onclick: () => go(screen, setup, isPinned ? "" : words) }, isPinned ? "unpin" : "pin, to compare");
 }
 
-// The set-up that this one is compared with.
-const ghost = (screen, answer) => (pinned[screen] && pinned[screen].command !== answer.command ? pinned[screen] : null);
-
 // What was computed, in a few numbers: [name, key] of the answer's cells.
-function numbers(screen, answer, shown) {
-  const other = ghost(screen, answer);
+function numbers(answer, shown) {
+  const other = answer.pinned;
   const text = (cell) => (cell === "=" ? "yes" : cell);
   const cell = ([name, key]) => element("div", {}, element("dt", {}, name), element("dd", {}, text(answer.cells[key])),
     other ? element("dd", { class: "ghost" }, `pinned: ${text(other.cells[key])}`) : null);
@@ -73,9 +67,9 @@ function numbers(screen, answer, shown) {
 }
 
 // Bars of one step: this set-up, the pinned one, and the work itself spread over all GPUs.
-function stepBars(screen, answer) {
+function stepBars(answer) {
   const rows = [["this", answer]];
-  if (ghost(screen, answer)) rows.push(["pinned", ghost(screen, answer)]);
+  if (answer.pinned) rows.push(["pinned", answer.pinned]);
   const longest = Math.max(...rows.map(([, each]) => each.row.step_seconds));
   const width = 560, left = 62, scale = (width - left) / longest;
   const colourOf = (name) => ({ compute: "other", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" })[name] || "waiting";
@@ -84,7 +78,7 @@ function stepBars(screen, answer) {
     const segments = each.parts.map((part) => {
       const w = part.seconds * scale, here = x;
       x += w;
-      return svg("g", {}, svg("rect", { x: here, y: at * 46 + 4, width: w, height: 26, fill: colour(colourOf(part.name)), stroke: colourOf(part.name) === "idle" ? "var(--grid)" : "var(--ground)" }, title(`${part.name}: ${part.text}`)),
+      return svg("g", {}, svg("rect", { x: here, y: at * 46 + 4, width: w, height: 26, fill: colour(colourOf(part.name)), stroke: colourOf(part.name) === "idle" ? "var(--grid)" : "var(--ground)", "data-says": `${part.name}: ${part.text}` }),
         w > 9 * part.name.length ? svg("text", { x: here + 5, y: at * 46 + 21, style: null, fill: inkOn(colourOf(part.name)) }, part.name) : null);
     });
     return svg("g", {}, svg("text", { x: 0, y: at * 46 + 21 }, name), segments);

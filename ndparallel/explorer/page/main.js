@@ -2,15 +2,16 @@
 
 const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule], cluster: ["Cluster", showCluster], predict: ["Predict first", showPredict] };
 
-const SAME = ["cut", "timeline"]; // screens of one set-up
+const isSameSetup = (one, other) => one === other || [one, other].every((screen) => ["cut", "timeline"].includes(screen));
 
 function tabs(current, setup) {
-  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => go(name, SAME.includes(name) && SAME.includes(current) ? without(setup, "from", "to") : {}) }, words);
+  const open = (name) => go(name, isSameSetup(name, current) ? without(setup, "from", "to") : {});
+  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => open(name) }, words);
   document.getElementById("tabs").replaceChildren(...Object.entries(SCREENS).map(tab));
 }
 
-function go(screen, setup) {
-  const next = address(screen, setup);
+function go(screen, setup, pin) {
+  const next = address(screen, setup, pin);
   if (next !== location.hash) history.pushState(null, "", next);
   show();
 }
@@ -23,11 +24,11 @@ function replaced(screen, setup) {
 
 function show() {
   const { screen, setup } = read();
-  const name = SCREENS[screen] ? screen : "cut";
-  if (name !== "cluster" && search) endSearch();
-  keepFocus(() => tabs(name, setup));
-  document.title = `${SCREENS[name][0]} · ndparallel explorer`;
-  return SCREENS[name][1](document.getElementById("screen"), setup);
+  if (!Object.hasOwn(SCREENS, screen)) return beginAgain(`There is no screen "${screen}".`);
+  if (screen !== "cluster" && search) endSearch();
+  keepFocus(() => tabs(screen, setup));
+  document.title = `${SCREENS[screen][0]} · ndparallel explorer`;
+  return SCREENS[screen][1](document.getElementById("screen"), setup);
 }
 
 function showCommand(words) {
@@ -53,6 +54,7 @@ async function copy(words) {
 }
 
 document.getElementById("copy").addEventListener("click", () => copy(document.getElementById("command").textContent));
+document.getElementById("copy-link").addEventListener("click", () => copy(location.href));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); show(); });
 addEventListener("popstate", show);
 paint();

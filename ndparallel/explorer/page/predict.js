@@ -4,16 +4,13 @@ const revealed = {}; // by question and guess: the answer
 let revealing = Promise.resolve(); // one after another
 
 async function showPredict(screen, setup) {
-  const answer = await ask("predict", {});
+  const answer = await answerFor("predict", {});
   if (!answer) return;
-  if (answer.error) return fail(screen, answer.error);
-  say("");
-  showCommand("");
   const chapters = [...new Set(answer.cards.map((card) => card.chapter))];
-  keepFocus(() => screen.replaceChildren(
+  put(screen, 
     element("p", { class: "what" }, SAVED ? "Guess first. Then see what the command says." : "Guess first. Then the command runs here and now, and says the answer."),
     ...chapters.map((chapter) => element("section", {}, element("h2", {}, chapter),
-      element("div", { class: "cards" }, answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup)))))));
+      element("div", { class: "cards" }, answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup))))));
 }
 
 function cardOf(card, setup) {
@@ -62,7 +59,7 @@ function scale(card, answer) {
     svg("line", { x1: 10, x2: width - 10, y1: 30, y2: 30, stroke: "var(--faint)" }),
     svg("text", { x: 10, y: 52, class: "faint" }, card.ends[0]), svg("text", { x: width - 10, y: 52, class: "faint", "text-anchor": "end" }, card.ends[1]),
     svg("line", { x1: x(answer.guess), x2: x(answer.value), y1: 30, y2: 30, stroke: colour("waiting"), "stroke-width": 4 }),
-    svg("circle", { cx: x(answer.guess), cy: 30, r: 7, fill: "var(--ground)", stroke: "var(--ink)", "stroke-width": 2 }, title("your guess")),
-    svg("path", { d: `M${x(answer.value)},23l7,7l-7,7l-7,-7z`, fill: colour("backward") }, title("the run")),
+    svg("circle", { cx: x(answer.guess), cy: 30, r: 7, fill: "var(--ground)", stroke: "var(--ink)", "stroke-width": 2, "data-says": "your guess" }),
+    svg("path", { d: `M${x(answer.value)},23l7,7l-7,7l-7,-7z`, fill: colour("backward"), "data-says": "the run" }),
     svg("text", { x: x(answer.value), y: 15, "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }, `the run: ${answer.text}`));
 }

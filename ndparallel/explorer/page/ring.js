@@ -1,38 +1,23 @@
 // "Ring": a collective hop by hop, beside its other algorithms and the sizes at which each is fastest.
 
-let playing = null;
-
 async function showRing(screen, setup) {
   const { hop, ...sizes } = setup;
-  const answer = await ask("ring", words(sizes, ["collective", "algorithm", "bytes", "hardware"]));
+  const answer = await answerFor("ring", typed(sizes));
   if (!answer) return;
-  if (answer.error) return fail(screen, answer.error);
-  say(answer.reason || "");
-  showCommand(answer.command);
-  const shown = Math.min(Number(hop ?? answer.frames?.length - 1), (answer.frames?.length || 1) - 1);
+  const last = (answer.frames?.length || 1) - 1, shown = hop >= 0 && hop <= last ? Math.round(hop) : last;
   const right = answer.reason ? element("p", { class: "reason" }, answer.reason)
     : element("section", {}, hopByHop(answer, setup, shown), element("div", { class: "boards" }, algorithms(answer), crossover(answer)));
-  keepFocus(() => screen.replaceChildren(element("div", { class: "columns" }, controls("ring", answer.knobs, without(setup, "hop"), answer), right)));
-}
-
-// Values as Python's stops have them, where some are words that look like numbers.
-function words(setup, names) {
-  return Object.fromEntries(Object.entries(typed(setup)).map(([name, value]) => [name, names.includes(name) ? setup[name] : value]));
+  put(screen, element("div", { class: "columns" }, controls("ring", answer.knobs, sizes, answer), right));
 }
 
 function hopByHop(answer, setup, shown) {
-  const frame = answer.frames[shown], last = answer.frames.length - 1;
-  const at = (hop) => go("ring", { ...setup, hop: String(hop) });
-  const play = () => {
-    clearInterval(playing);
-    let hop = 0;
-    at(0);
-    playing = setInterval(() => (hop < last && read().screen === "ring" ? at((hop += 1)) : clearInterval(playing)), 900);
-  };
-  const slider = element("input", { type: "range", id: "hop", min: 0, max: last, value: shown, "aria-label": "hop", "aria-valuetext": shown ? `hop ${shown} of ${last}, at ${frame.text}` : "start", oninput: (event) => at(event.target.value) });
+  const frame = answer.frames[shown], last = answer.frames.length - 1, words = shown ? `hop ${shown} of ${last}, at ${frame.text}` : "start";
+  const at = (hop) => replaced("ring", { ...setup, hop: String(hop) });
+  const play = () => playFrom(0, last, 900, (hop) => read().screen === "ring" && (at(hop), true));
+  const slider = element("input", { type: "range", id: "hop", min: 0, max: last, value: shown, "aria-label": "hop", "aria-valuetext": words, oninput: (event) => at(event.target.value) });
   return element("section", {},
     element("p", { class: "what" }, answer.idea),
-    element("p", {}, element("button", { type: "button", class: "plain", id: "play", onclick: play }, "play"), " ", slider, " ", shown ? `hop ${shown} of ${last}, at ${frame.text}` : "start"),
+    element("p", { class: "slide" }, element("button", { type: "button", class: "plain", id: "play", onclick: play }, "play"), slider, element("output", { for: "hop" }, words)),
     circle(frame),
     element("p", {}, answer.conclusion));
 }
@@ -72,7 +57,7 @@ function crossover(answer) {
   const all = names.flatMap((name) => seconds[name]).filter((value) => value > 0);
   const [low, high] = [Math.log10(Math.min(...all)), Math.log10(Math.max(...all))];
   const left = 60, width = 520, height = 300, x = (value) => left + ((Math.log10(value) - 2) / 8) * (width - left), y = (value) => 12 + (1 - (Math.log10(value) - low) / (high - low || 1)) * (height - 40);
-  const lines = names.map((name, at) => svg("path", { d: `M${bytes.map((size, i) => `${x(size).toFixed(1)},${y(seconds[name][i]).toFixed(1)}`).join("L")}`, fill: "none", stroke: colour(colours[at % 7]), "stroke-width": 2.5, "stroke-dasharray": dashes[at % 7] }, title(name)));
+  const lines = names.map((name, at) => svg("path", { d: `M${bytes.map((size, i) => `${x(size).toFixed(1)},${y(seconds[name][i]).toFixed(1)}`).join("L")}`, fill: "none", stroke: colour(colours[at % 7]), "stroke-width": 2.5, "stroke-dasharray": dashes[at % 7], "data-says": name }));
   const powers = [2, 4, 6, 8, 10].map((power) => svg("text", { x: x(10 ** power), y: height - 8, "text-anchor": "middle", class: "faint" }, ["100 B", "10 kB", "1 MB", "100 MB", "10 GB"][(power - 2) / 2]));
   const times = [];
   for (let power = Math.ceil(low); power <= high; power += 1) {

@@ -5,30 +5,39 @@ const OP_NAMES = { F: "forward", B: "full backward", I: "gradient of the input",
 
 async function showSchedule(screen, setup) {
   const { mine, ...sizes } = setup;
-  const answer = await ask("schedule", { ...typed(sizes), mine: mine || "" });
+  const answer = await answerFor("schedule", { ...typed(sizes), mine: mine || "" });
   if (!answer) return;
-  if (answer.error) return fail(screen, answer.error);
-  say("");
-  showCommand(answer.command);
-  const scale = answer.seconds;
-  const pictures = answer.schedules.map((each) => element("section", {}, element("h2", { title: each.what }, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), lists(each.name, each.rows, scale)));
-  keepFocus(() => screen.replaceChildren(element("div", { class: "columns" },
+  put(screen, element("div", { class: "columns" },
     controls("schedule", answer.knobs, setup, answer),
-    element("section", {}, byHand(answer, setup), legend(["forward", "backward", "weight", "idle"]), pictures, answer.reasons.map((words) => element("p", { class: "what" }, words))))));
+    element("section", {}, byHand(answer, setup), legend(["forward", "backward", "weight", "idle"]), answer.schedules.map((each) => described(each, answer.seconds)), answer.reasons.map((words) => element("p", { class: "what" }, words)))));
 }
+
+function described(each, seconds) {
+  const picture = later([LISTS.width + 4, tallOf(each.rows)], () => lists(each.name, each.rows, seconds));
+  return element("section", {}, element("h2", {}, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), picture);
+}
+
+const LISTS = { left: 56, width: 1100, lane: 25, height: 22 }; // of a picture
+const tallOf = (rows) => rows.length * LISTS.lane;
 
 // One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number.
 function lists(name, rows, seconds) {
-  const left = 56, width = 1100, height = 22, x = (second) => left + (second / seconds) * (width - left);
-  const drawn = rows.flatMap((actions, rank) => {
-    const y = rank * (height + 3);
-    const end = actions.length ? actions.at(-1)[1] : 0;
-    return [svg("text", { x: 0, y: y + 16 }, `GPU ${rank}`), svg("rect", { x: left, y, width: Math.max(x(end) - left, 0), height, fill: colour("idle"), stroke: "var(--grid)" }),
-      ...actions.map(([start, stop, op, microbatch, chunk, what]) => svg("g", {},
-        svg("rect", { x: x(start), y, width: x(stop) - x(start), height, fill: colour(ACTIVITY[op]), stroke: "var(--ground)", "stroke-width": 0.7 }, title(`GPU ${rank}: ${what}, from ${start} to ${stop} s`)),
-        x(stop) - x(start) > 9 ? svg("text", { x: (x(start) + x(stop)) / 2, y: y + 16, "text-anchor": "middle", fill: inkOn(ACTIVITY[op]), class: "mark", "text-decoration": chunk ? "underline" : null, "pointer-events": "none" }, String(microbatch)) : null))];
-  });
-  return element("div", { class: "scroll" }, savable(name, svg("svg", { viewBox: `0 0 ${width + 4} ${rows.length * (height + 3)}`, role: "img", "aria-label": rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ") }, drawn)));
+  const { left, width } = LISTS, x = (second) => left + (second / seconds) * (width - left);
+  const picture = svg("svg", { viewBox: `0 0 ${width + 4} ${tallOf(rows)}`, role: "img", "aria-label": rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ") },
+    rows.map((actions, rank) => laneOfActions(actions, rank, x)));
+  return element("div", { class: "scroll" }, savable(name, picture));
+}
+
+function laneOfActions(actions, rank, x) {
+  const y = rank * LISTS.lane, { left, height } = LISTS, end = actions.length ? x(actions.at(-1)[1]) : left;
+  return [svg("text", { x: 0, y: y + 16 }, `GPU ${rank}`), svg("rect", { x: left, y, width: end - left, height, fill: colour("idle"), stroke: "var(--grid)" }),
+    actions.map((action) => actionBox(action, rank, x(action[0]), x(action[1]), y))];
+}
+
+function actionBox([start, stop, op, microbatch, chunk, what], rank, a, b, y) {
+  const box = svg("rect", { x: a, y, width: b - a, height: LISTS.height, fill: colour(ACTIVITY[op]), stroke: "var(--ground)", "stroke-width": 0.7, "data-says": `GPU ${rank}: ${what}, from ${start} to ${stop} s` });
+  if (b - a <= 9) return box;
+  return [box, svg("text", { x: (a + b) / 2, y: y + 16, "text-anchor": "middle", fill: inkOn(ACTIVITY[op]), class: "mark", "text-decoration": chunk ? "underline" : null, "pointer-events": "none" }, microbatch)];
 }
 
 // Each GPU's next action: a button for every kind, and the reason where there is none.

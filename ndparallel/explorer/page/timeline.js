@@ -2,24 +2,27 @@
 
 async function showTimeline(screen, setup) {
   const { from, to, ...cut } = setup;
-  const answer = await ask("cut", typed(cut));
+  const answer = await answerFor("cut", typed(cut));
   if (!answer) return;
-  if (answer.error) return fail(screen, answer.error);
-  say(answer.reason || "");
-  showCommand(answer.command);
-  if (!answer.timeline) return screen.replaceChildren(element("p", { class: "reason" }, answer.reason));
-  const window_ = { from: Number(from || 0), to: Number(to || answer.timeline.seconds) };
-  const options = { height: 20, memory: true, window: window_ };
-  const zoomTo = (first, last, how) => showWindow(answer, setup, first, last, how);
-  const picture = timelinePicture(answer, { ...options, cursor: true }), other = ghost("cut", answer);
-  zoomByHand(picture, window_, zoomTo);
-  keepFocus(() => screen.replaceChildren(
+  if (!answer.timeline) return put(screen, element("p", { class: "reason" }, answer.reason));
+  const other = answer.pinned?.timeline && answer.pinned;
+  const whole = Math.max(answer.timeline.seconds, other?.timeline.seconds || 0), shown = part(whole, setup);
+  const zoomTo = (first, last, how) => showWindow(whole, setup, first, last, how);
+  const options = { height: 20, memory: true, shown }, picture = timelinePicture(answer, { ...options, cursor: true });
+  zoomByHand(picture, shown, zoomTo);
+  put(screen,
     element("h2", {}, `${answer.row.name}: ${answer.cells.step}`),
-    zoomButtons(answer, window_, zoomTo), moment(answer, picture, window_),
+    zoomButtons(whole, shown, zoomTo), moment(answer, picture, shown),
     element("div", { class: "scroll" }, savable("timeline", picture)),
     activities(answer),
-    other ? element("section", {}, element("h2", {}, `pinned: ${other.row.name}, ${other.cells.step}`), element("div", { class: "scroll" }, savable("pinned", timelinePicture(other, options)))) : "",
-    element("p", { class: "what" }, "Drag over the picture to see a part of it larger; two fingers, or Ctrl and the wheel, do it too.")));
+    other ? element("section", {}, element("h2", {}, `pinned: ${other.row.name}, ${other.cells.step}`), laterTimeline(other, options)) : null,
+    element("p", { class: "what" }, "Drag over the picture to see a part of it larger; two fingers, or Ctrl and the wheel, do it too."));
+}
+
+// The part of the step that is shown: all of it, unless the address names a part that there is.
+function part(whole, { from, to }) {
+  const [first, last] = [Number(from ?? 0), Number(to ?? whole)];
+  return 0 <= first && first < last && last <= whole * 1.0001 ? { from: first, to: last } : { from: 0, to: whole };
 }
 
 // What the colours of a timeline stand for.
@@ -28,14 +31,14 @@ function activities(answer) {
 }
 
 // A part of the step; what is all of it has no place in the address.
-function showWindow(answer, setup, from, to, how = go) {
-  const whole = answer.timeline.seconds, [first, last] = [Math.max(0, from), Math.min(whole, to)];
+function showWindow(whole, setup, from, to, how = go) {
+  const [first, last] = [Math.max(0, from), Math.min(whole, to)];
   if (last - first < whole / 1e4) return;
   how("timeline", first === 0 && last === whole ? without(setup, "from", "to") : { ...setup, from: first.toPrecision(5), to: last.toPrecision(5) });
 }
 
-function zoomButtons(answer, shown, at) {
-  const whole = answer.timeline.seconds, span = shown.to - shown.from, middle = (shown.from + shown.to) / 2;
+function zoomButtons(whole, shown, at) {
+  const span = shown.to - shown.from, middle = (shown.from + shown.to) / 2;
   const button = (words, label, act, enabled) => element("button", { type: "button", class: "plain", id: `zoom-${label.replaceAll(" ", "-")}`, "aria-label": label, disabled: !enabled, onclick: act }, words);
   return element("p", {}, [
     button("+", "zoom in", () => at(middle - span / 4, middle + span / 4), span > whole / 200),
@@ -84,103 +87,23 @@ function zoomByHand(picture, shown, at) {
 
 // A moment of the step: a line in the picture, and what everybody does then. It plays, or is moved by hand.
 function moment(answer, picture, shown) {
-  const { lanes, who } = answer.timeline, span = shown.to - shown.from, line = picture.querySelector(".cursor");
-  const said = element("p", { id: "hovered", role: "status" }), slider = element("input", { type: "range", id: "moment", min: 0, max: 1000, value: 0, "aria-label": "moment", oninput: () => show_() });
-  const does = (lane, second) => {
-    const piece = lane.spans.find(([start, end]) => start <= second && second < end);
-    return `${who} ${ranges(lane.ranks)}: ${!piece ? "idle" : piece[2] === "waiting" ? `waits for ${piece[3]}` : piece[3]}`;
-  };
-  const show_ = () => {
-    const second = shown.from + (slider.value / 1000) * span, x = TIMELINE.left + (slider.value / 1000) * (TIMELINE.width - TIMELINE.left);
-    line.setAttribute("x1", x);
-    line.setAttribute("x2", x);
-    said.textContent = lanes.filter((lane) => lane.stream === "compute").map((lane) => does(lane, second)).join("; ");
+  const line = picture.querySelector(".cursor"), said = element("p", { id: "hovered", role: "status" }, "Point at a piece, move the moment, or play it, to read what everybody does.");
+  const slider = element("input", { type: "range", id: "moment", min: 0, max: 1000, value: 0, "aria-label": "moment", oninput: () => moved() });
+  const moved = () => {
+    const share = slider.value / 1000, x = TIMELINE.left + share * (TIMELINE.width - TIMELINE.left);
+    for (const name of ["x1", "x2"]) line.setAttribute(name, x);
+    said.textContent = whatAllDo(answer.timeline, shown.from + share * (shown.to - shown.from));
     slider.setAttribute("aria-valuetext", said.textContent);
   };
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches, step = still ? 50 : 4;
-  const play = () => {
-    clearInterval(playing);
-    slider.value = 0;
-    playing = setInterval(() => {
-      slider.value = Number(slider.value) + step;
-      show_();
-      if (!slider.isConnected || Number(slider.value) >= 1000) clearInterval(playing);
-    }, still ? 1000 : 40);
-  };
-  said.textContent = "Point at a piece, move the moment, or play it, to read what everybody does.";
+  const play = () => playFrom(0, 1000 / step, still ? 1000 : 40, (at) => slider.isConnected && (slider.value = at * step, moved(), true));
   return element("div", {}, element("p", { class: "slide" }, element("button", { type: "button", class: "plain", id: "play", onclick: play }, "play"), slider), said);
 }
 
-function without(setup, ...names) {
-  return Object.fromEntries(Object.entries(setup).filter(([name]) => !names.includes(name)));
-}
-
-const TIMELINE = { left: 110, width: 1100 }; // of the picture
-
-function timelinePicture(answer, { height, memory, window: shown, cursor }) {
-  const { lanes, seconds, ticks, who } = answer.timeline;
-  const [from, to] = shown ? [shown.from, shown.to] : [0, seconds];
-  const { left, width } = TIMELINE, x = (second) => left + ((second - from) / (to - from)) * (width - left);
-  const drawn = [];
-  let y = 4;
-  lanes.forEach((lane, at) => {
-    const first = at === 0 || lanes[at - 1].ranks[0] !== lane.ranks[0];
-    if (first && at) y += 6;
-    const name = lane.stream === "compute" ? `${who} ${ranges(lane.ranks)}` : lane.stream;
-    const thick = lane.stream === "compute" ? height : height * 0.55;
-    drawn.push(svg("text", { x: lane.stream === "compute" ? 0 : 18, y: y + thick * 0.75, class: lane.stream === "compute" ? null : "faint" }, name));
-    if (lane.stream === "compute") drawn.push(svg("rect", { x: left, y, width: width - left, height: thick, fill: colour("idle"), stroke: "var(--grid)" }));
-    for (const [start, end, activity, what, text] of lane.spans) {
-      if (end < from || start > to) continue;
-      const [a, b] = [x(Math.max(start, from)), x(Math.min(end, to))];
-      const words = `${who} ${ranges(lane.ranks)}, ${activity === "waiting" ? `waits for ${what}` : what}: ${text}`;
-      drawn.push(svg("rect", { x: a, y, width: Math.max(b - a, 0.3), height: thick, fill: colour(activity), onmouseenter: () => hover(words) }, title(words)));
-      if (b - a > 14 && lane.stream === "compute" && !lane.actions.length) drawn.push(inside(letter(activity), activity, a, b, y + thick * 0.75));
-    }
-    for (const [start, end, activity, words] of lane.actions) {
-      const [a, b] = [x(Math.max(start, from)), x(Math.min(end, to))];
-      if (end < from || start > to) continue;
-      drawn.push(svg("line", { x1: a, x2: a, y1: y, y2: y + thick, stroke: "var(--ground)" }));
-      if (b - a > 9 * words.length) drawn.push(inside(words, activity, a, b, y + thick * 0.75));
-    }
-    y += thick + 2;
-    const last = at === lanes.length - 1 || lanes[at + 1].ranks[0] !== lane.ranks[0];
-    if (memory && last) {
-      drawn.push(memoryStrip(answer, lane.ranks[0], x, y, [from, to], 26));
-      y += 30;
-    }
-  });
-  drawn.push(svg("line", { x1: left, x2: width, y1: y + 4, y2: y + 4, class: "line" }));
-  for (const [second, text] of ticks) {
-    if (second < from || second > to) continue;
-    drawn.push(svg("line", { x1: x(second), x2: x(second), y1: y + 1, y2: y + 8, class: "line" }));
-    drawn.push(svg("text", { x: x(second), y: y + 20, "text-anchor": "middle", class: "faint" }, text));
-  }
-  if (cursor) drawn.push(svg("line", { x1: left, x2: left, y1: 0, y2: y + 4, class: "cursor", stroke: "var(--ink)", "stroke-width": 1.5 }));
-  return svg("svg", { viewBox: `0 0 ${width + 20} ${y + 26}`, class: cursor ? "zoomed" : null, role: "img", "aria-label": `timeline of ${answer.row.name}, ${answer.cells.step}` }, drawn);
-}
-
-function inside(words, activity, a, b, y) {
-  return svg("text", { x: (a + b) / 2, y, "text-anchor": "middle", fill: inkOn(activity), "pointer-events": "none", class: "mark" }, words);
-}
-
-function hover(words) {
-  const said = document.getElementById("hovered");
-  if (said) said.textContent = words;
-}
-
-// What one GPU holds over time, kind upon kind.
-function memoryStrip(answer, rank, x, y, [from, to], tall) {
-  const { points, peak } = answer.memory.gpus[rank];
-  const highest = Math.max(...answer.memory.gpus.map((gpu) => gpu.peak_bytes));
-  const strips = [];
-  let below = points.map(() => 0);
-  answer.memory.kinds.forEach((kind, at) => {
-    const above = points.map((point, number) => below[number] + point[at + 1]);
-    const line = (heights) => points.map((point, number) => [x(Math.min(Math.max(point[0], from), to)), y + tall - (heights[number] / highest) * tall]);
-    const there = line(above), back = line(below).reverse();
-    strips.push(svg("path", { d: `M${[...there, ...back].map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L")}Z`, fill: colour(`memory ${kind}`) }, title(kind)));
-    below = above;
-  });
-  return svg("g", {}, strips, svg("text", { x: 18, y: y + tall - 6, class: "faint" }, peak));
+function whatAllDo({ lanes, who }, second) {
+  const does = (lane) => {
+    const span = lane.spans.find(([start, end]) => start <= second && second < end);
+    return `${who} ${ranges(lane.ranks)}: ${span ? doing(span[2], span[3]) : "idle"}`;
+  };
+  return lanes.filter(isCompute).map(does).join("; ");
 }

@@ -1,0 +1,84 @@
+// A timeline as a picture: for every GPU a lane of what it computes, thinner ones of what it sends along each axis, and
+// a strip of what it holds.
+
+const TIMELINE = { left: 110, width: 1100, strip: 26 }; // of the picture
+const isCompute = (lane) => lane.stream === "compute";
+
+// The picture, drawn when it can be seen.
+function laterTimeline(answer, options) {
+  const { tall } = placed(answer.timeline.lanes, options);
+  return later([TIMELINE.width + 20, tall], () => element("div", { class: "scroll" }, savable("timeline", timelinePicture(answer, options))));
+}
+
+// Where every lane stands, and how tall the picture is.
+function placed(lanes, { height, memory }) {
+  let y = 4;
+  const rows = lanes.map((lane, at) => {
+    const isFirst = lanes[at - 1]?.ranks[0] !== lane.ranks[0], isLast = lanes[at + 1]?.ranks[0] !== lane.ranks[0];
+    const row = { lane, y: y + (isFirst && at ? 6 : 0), thick: isCompute(lane) ? height : height * 0.55, strip: null };
+    y = row.y + row.thick + 2;
+    if (memory && isLast) row.strip = y;
+    if (memory && isLast) y += TIMELINE.strip + 4;
+    return row;
+  });
+  return { rows, end: y + 4, tall: y + 26 };
+}
+
+function timelinePicture(answer, options) {
+  const { seconds, lanes, ticks } = answer.timeline, { from, to } = options.shown || { from: 0, to: seconds };
+  const { rows, end, tall } = placed(lanes, options), { left, width } = TIMELINE;
+  const view = { from, to, x: (second) => left + ((Math.min(Math.max(second, from), to) - from) / (to - from)) * (width - left), who: answer.timeline.who };
+  return svg("svg", { viewBox: `0 0 ${width + 20} ${tall}`, class: options.cursor ? "zoomed" : null, role: "img", "aria-label": `timeline of ${answer.row.name}, ${answer.cells.step}` },
+    rows.map((row) => laneOf(row, view)),
+    rows.filter((row) => row.strip).map((row) => memoryStrip(answer.memory, row.lane.ranks[0], row.strip, view)),
+    svg("line", { x1: left, x2: width, y1: end, y2: end, class: "line" }),
+    ticks.filter(([second]) => from <= second && second <= to).map(([second, text]) => tick(view.x(second), end, text)),
+    options.cursor ? svg("line", { x1: left, x2: left, y1: 0, y2: end, class: "cursor", stroke: "var(--ink)", "stroke-width": 1.5 }) : null);
+}
+
+function tick(x, y, text) {
+  return [svg("line", { x1: x, x2: x, y1: y - 3, y2: y + 4, class: "line" }), svg("text", { x, y: y + 16, "text-anchor": "middle", class: "faint" }, text)];
+}
+
+function laneOf({ lane, y, thick }, view) {
+  const name = isCompute(lane) ? `${view.who} ${ranges(lane.ranks)}` : lane.stream, below = y + thick * 0.75;
+  const isInside = ([start, end]) => end >= view.from && start <= view.to;
+  return [
+    svg("text", { x: isCompute(lane) ? 0 : 18, y: below, class: isCompute(lane) ? null : "faint" }, name),
+    isCompute(lane) && svg("rect", { x: TIMELINE.left, y, width: TIMELINE.width - TIMELINE.left, height: thick, fill: colour("idle"), stroke: "var(--grid)" }),
+    lane.spans.filter(isInside).map((span) => spanOf(span, lane, y, thick, view)),
+    lane.actions.filter(isInside).map(([start, end, activity, words]) => actionOf(words, activity, view.x(start), view.x(end), y, thick)),
+  ];
+}
+
+function spanOf([start, end, activity, what, text], lane, y, thick, view) {
+  const a = view.x(start), b = view.x(end);
+  const words = `${view.who} ${ranges(lane.ranks)}, ${doing(activity, what)}: ${text}`;
+  return [svg("rect", { x: a, y, width: Math.max(b - a, 0.3), height: thick, fill: colour(activity), "data-says": words }),
+    b - a > 14 && isCompute(lane) && !lane.actions.length && inside(letter(activity), activity, a, b, y + thick * 0.75)];
+}
+
+const doing = (activity, what) => (activity === "waiting" ? `waits for ${what}` : what);
+
+// All that is computed of one microbatch: its letter and its number, where they have room.
+function actionOf(words, activity, a, b, y, thick) {
+  return [svg("line", { x1: a, x2: a, y1: y, y2: y + thick, stroke: "var(--ground)" }), b - a > 9 * words.length && inside(words, activity, a, b, y + thick * 0.75)];
+}
+
+function inside(words, activity, a, b, y) {
+  return svg("text", { x: (a + b) / 2, y, "text-anchor": "middle", fill: inkOn(activity), "pointer-events": "none", class: "mark" }, words);
+}
+
+// What one GPU holds over time, kind upon kind.
+function memoryStrip({ gpus, kinds }, rank, y, view) {
+  const { points, peak } = gpus[rank], highest = Math.max(...gpus.map((gpu) => gpu.peak_bytes)), { strip } = TIMELINE;
+  const line = (heights) => points.map(([second], at) => `${view.x(second).toFixed(1)},${(y + strip * (1 - heights[at] / highest)).toFixed(1)}`);
+  let below = points.map(() => 0);
+  const areas = kinds.map((kind, at) => {
+    const above = points.map((point, number) => below[number] + point[at + 1]);
+    const edge = [...line(above), ...line(below).reverse()];
+    below = above;
+    return svg("path", { d: `M${edge.join("L")}Z`, fill: colour(`memory ${kind}`), "data-says": `GPU ${rank} holds ${kind}; ${peak} of all kinds at its peak` });
+  });
+  return [areas, svg("text", { x: 18, y: y + strip - 6, class: "faint" }, peak)];
+}
