@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from gpu import COMPUTE, MEMORY_KINDS, WAIT, Event, Hardware, si
+from gpu import COMPUTE, MEMORY_KINDS, WAIT, Hardware, si
 from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
 from ndparallel.drawing.history import alike, memory_points, timeline
@@ -166,10 +166,9 @@ def parts(row: Mapping[str, Any], results: Sequence[RankResult]) -> list[dict[st
 def waits_of(events: Sequence[tuple]) -> dict[str, float]:
     """Return the seconds that one GPU's compute stream waits, by the axis that it waits for."""
     waits: dict[str, float] = {}
-    for event in map(Event._make, events):
-        if event.stream == COMPUTE and event.kind == WAIT:
-            axis = axis_of(event.peer)
-            waits[axis] = waits.get(axis, 0.0) + event.end - event.start
+    for _, stream, kind, _, start, end, _, _, peer in events:
+        if stream == COMPUTE and kind == WAIT:
+            waits[axis_of(peer)] = waits.get(axis_of(peer), 0.0) + end - start
     return waits
 
 
