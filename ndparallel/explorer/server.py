@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Explorer
     timeout = SECONDS
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # an answer is two writes, and the second would wait for the first's receipt
+    disable_nagle_algorithm = True  # of an answer's two writes the second does not wait for a receipt
     server_version, sys_version = "ndparallel", ""
 
     def do_GET(self) -> None:
