@@ -33,11 +33,13 @@ def answer(given: Mapping[str, Any]) -> dict[str, Any]:
     if "question" not in given:
         return {"command": "", "cards": [card(question) for question in questions()]}
     question = named(given["question"])
+    if not question.command:
+        return {"why": question.why}
     return reveal(question, guess_of(question, given.get("guess")))
 
 
 def card(question: Question) -> dict[str, Any]:
-    shown = ("name", "chapter", "words", "unit", "low", "high", "step", "command")
+    shown = ("name", "chapter", "words", "guess", "unit", "low", "high", "step", "command")
     return {name: getattr(question, name) for name in shown} | {
         "ends": [question.said(question.low), question.said(question.high)],
         "shown": SHOWN.get(question.name, ""),

@@ -90,7 +90,7 @@ def words(knobs: Sequence[Knob], setup: Mapping[str, Any]) -> list[str]:
 def looked_at(knobs: Sequence[Knob], setup: Mapping[str, Any], refusal: Refusal) -> dict[str, Any]:
     """Return every knob with its stops; and of a set-up that cannot be, why, and what else could be set."""
     reason = refusal(setup)
-    known = {"knobs": list(stops(knobs, setup, refusal, reason))}
+    known: dict[str, Any] = {"knobs": list(stops(knobs, setup, refusal, reason))}
     if reason:
         known |= {"reason": reason, "remedies": list(remedies(knobs, setup, refusal))}
     return known

@@ -1,11 +1,14 @@
 """The questions of the book, to be guessed before the run says it: each names the command that answers it.
 
-Idea   A question is a table of questions.toml. Its answer is never written down: the chapters and `ndparallel
-       explore` run the command, and find the number in its JSON. A test holds every answer inside its scale.
-Limit  A guess is one number on a scale.
+Idea   A question is a table of questions.toml. Its number is never written down: the chapters and `ndparallel
+       explore` run the command, and find it in its JSON. A test holds every answer inside its scale, and the
+       questions that a chapter ends with to those of the same `number` here.
+Limit  A guess is one number on a scale; what is asked for a reason has no scale, and is only unfolded.
 
 Glossary
     value    an expression of the command's JSON, as ndparallel.results.record has it, in units without prefix
+    number   its place among those that the chapter ends with; 0 where only the page asks it
+    guess    which number is to be guessed, where the words leave it open
     scale    of the slider, in the question's unit: its ends, and its steps
     why      a sentence on what decides the answer
 """
@@ -18,27 +21,31 @@ from typing import Any
 from ndparallel.hardware.accelerator import read_toml
 from ndparallel.results.record import record_in, value_of
 
-UNITS = {"%": 0.01, "x": 1.0, "ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9, "hops": 1.0, "days": 1.0}
+UNITS = {"%": 0.01, "x": 1.0, "ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+COUNTS = ("hops", "days", "GPUs", "microbatches")  # units without a prefix
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose answer is one number in `unit`, on a scale from `low` to `high`."""
+    """A question whose answer is one number in `unit`, on a scale from `low` to `high`. Without a command it
+    asks for a reason."""
 
     name: str
     chapter: str
     words: str
-    unit: str
-    low: float
-    high: float
-    step: float
-    command: str
-    value: str
     why: str
+    unit: str = ""
+    low: float = 0.0
+    high: float = 0.0
+    step: float = 1.0
+    command: str = ""
+    value: str = ""
+    guess: str = ""
+    number: int = 0
 
     def answer(self, printed: str) -> float:
         """Return the answer in the question's unit, from what its command prints with --json."""
-        return value_of(self.value, record_in(printed)) / UNITS[self.unit]
+        return value_of(self.value, record_in(printed)) / UNITS.get(self.unit, 1.0)
 
     def said(self, number: float) -> str:
         """Write a number in the question's unit, with three digits."""
@@ -54,5 +61,5 @@ def questions() -> tuple[Question, ...]:
 
 
 def question_of(name: str, table: dict[str, Any]) -> Question:
-    low, high, step = table.pop("scale")
-    return Question(name, low=low, high=high, step=step, **table)
+    scale = dict(zip(("low", "high", "step"), table.pop("scale", ())))
+    return Question(name, **scale, **table)

@@ -15,18 +15,31 @@ async function showPredict(screen, setup) {
 
 function cardOf(card, setup) {
   const guessed = setup[card.name], answer = revealed[`${card.name} ${guessed}`];
+  if (guessed !== undefined && !answer) reveal(card, guessed);
+  return element("article", { class: "card", id: `card-${card.name}` },
+    element("p", { id: `words-${card.name}` }, marked(`${card.words} ${card.guess}`)),
+    guessed === undefined ? asking(card, setup)
+      : !answer ? element("p", { class: "what" }, "running ", element("code", {}, card.command))
+      : card.command || answer.error ? run(card, answer, setup) : element("p", { role: "status" }, answer.why));
+}
+
+// The slider of a guess; what asks for a reason has none.
+function asking(card, setup) {
+  const go_on = (guess) => go("predict", { ...setup, [card.name]: guess });
+  const button = (words, guess) => element("button", { type: "button", class: "plain", id: `show-${card.name}`, onclick: () => go_on(guess()) }, words);
+  if (!card.command) return button("unfold", () => "asked");
   const middle = card.low + Math.round((card.high - card.low) / 2 / card.step) * card.step;
   const output = element("output", { for: `guess-${card.name}` });
   const text = (value) => { output.textContent = `${value}${["%", "x"].includes(card.unit) ? "" : " "}${card.unit}`; };
-  const slider = element("input", { type: "range", id: `guess-${card.name}`, min: card.low, max: card.high, step: card.step, value: guessed ?? middle, "aria-labelledby": `words-${card.name}`, oninput: (event) => text(event.target.value) });
+  const slider = element("input", { type: "range", id: `guess-${card.name}`, min: card.low, max: card.high, step: card.step, value: middle, "aria-labelledby": `words-${card.name}`, oninput: (event) => text(event.target.value) });
   text(slider.value);
-  const guess = () => go("predict", { ...setup, [card.name]: slider.value });
-  if (guessed !== undefined && !answer) reveal(card, guessed);
-  return element("article", { class: "card", id: `card-${card.name}` },
-    element("p", { id: `words-${card.name}` }, card.words),
-    element("p", { class: "slide" }, slider, output),
-    guessed === undefined ? element("button", { type: "button", class: "plain", id: `show-${card.name}`, onclick: guess }, "see the run")
-      : answer ? run(card, answer, setup) : element("p", { class: "what" }, "running ", element("code", {}, card.command)));
+  return [element("p", { class: "slide" }, slider, output), button("see the run", () => slider.value)];
+}
+
+// `commands` and *names* of a question.
+function marked(words) {
+  const tags = { "`": "code", "*": "em" };
+  return words.split(/(`[^`]+`|\*[^*]+\*)/).map((each) => (tags[each[0]] ? element(tags[each[0]], {}, each.slice(1, -1)) : each));
 }
 
 function reveal(card, guess) {

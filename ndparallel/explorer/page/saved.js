@@ -41,5 +41,5 @@ function onlySaved(knob, numbers, there) {
 
 function guessed(inside, { question, guess }) {
   const answer = inside.unfolded(inside.part("guesses")[question]), card = inside.unfolded(inside.part("predict")[""]).cards.find(({ name }) => name === question);
-  return { ...answer, guess, off: answer.off[Math.round((guess - card.low) / card.step)] };
+  return card.command ? { ...answer, guess, off: answer.off[Math.round((guess - card.low) / card.step)] } : answer;
 }
