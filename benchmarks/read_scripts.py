@@ -61,7 +61,7 @@ def refusal(text: str, row: dict[str, str], way: str) -> str:
     vocab, gpus = (VOCABULARY, int(row["gpus"] or 0) or None) if way != WAYS[0] else (None, None)
     given = numbered(row["arguments"]) if way == WAYS[-1] else {}
     try:
-        read_megatron(text, H100, gpus=gpus, vocab=vocab, variables=given)
+        read_megatron(text, H100, gpus=gpus, vocab=vocab, variables=given, name=Path(row["path"]).name)
     except UserError as error:
         return str(error)
     return ""

@@ -6,28 +6,41 @@ Idea   Who asks for a flag says what Megatron does without it; so what was assum
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.launch_flags.forks import pairs, translated, with_defaults
 from ndparallel.launch_flags.frozen import megatron_flags, release
 
 Meaning = TypeVar("Meaning")
-SYNONYMS = {"--encoder-seq-length": "--seq-length", "--encoder-num-layers": "--num-layers"}
 
 
 @dataclass
 class Given:
-    """Flags with their values; `repeated` are those whose values before the last were passed over, `used`
-    those that were asked for, `defaults` what Megatron does about those that are missing. A flag that nobody
-    asks for may have any values."""
+    """Flags with their values; `repeated` are those whose values before the last were passed over, `strange`
+    those that Megatron-Core does not have and `translated` those of forks, `used` those that were asked for,
+    `defaults` what Megatron does about those that are missing. A flag that nobody asks for may have any
+    values."""
 
-    flags: Mapping[str, list[str]]
-    strange: Sequence[str] = ()
-    repeated: Sequence[str] = ()
+    flags: dict[str, list[str]]
+    strange: dict[str, None] = field(default_factory=dict)
+    repeated: dict[str, None] = field(default_factory=dict)
+    translated: dict[str, None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     defaults: list[str] = field(default_factory=list)
+
+    def add(self, flag: str, values: list[str]) -> None:
+        """Take one more flag from the command line."""
+        if flag not in megatron_flags():
+            self.strange[flag] = None
+            return
+        self.strange |= dict.fromkeys(unset := unset_variables(flag, values))
+        values = [value for value in values if value not in unset]
+        if self.flags.get(flag, values) != values:
+            self.repeated[flag] = None
+        self.flags[flag] = values
 
     def has(self, flag: str) -> bool:
         """Whether it is there. Raises UserError where it has another number of values than it takes."""
@@ -87,38 +100,20 @@ class Given:
 
 def given(words: Sequence[str]) -> Given:
     """Sort a command's words by its flags; of one that is given twice the last counts, as in argparse."""
-    flags: dict[str, list[str]] = {}
-    strange: dict[str, None] = {}
-    repeated: dict[str, None] = {}
+    found = Given({})
+    words = with_defaults(words)
     for flag, values in pairs(words):
-        if flag not in megatron_flags():
-            strange[flag] = None
-            continue
-        strange |= dict.fromkeys(unset := unset_variables(flag, values))
-        values = [value for value in values if value not in unset]
-        flag = SYNONYMS.get(flag, flag)
-        if flags.get(flag, values) != values:
-            repeated[flag] = None
-        flags[flag] = values
-    return Given(flags, tuple(strange), tuple(repeated))
+        if known := translated(flag, values, "--deepspeed" in words):
+            found.translated[" ".join([flag, *values])[:60]] = None
+        for named in known or [(flag, values)]:
+            found.add(*named)
+    return found
 
 
 def setting(text: str) -> str:
     """The option that sets the first variable of `text`."""
     name = re.search(r"\$\{?(\w+)", text)
     return f"--set {name[1]}=VALUE" if name else "its value there"
-
-
-def pairs(words: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Each flag with the words up to the next one."""
-    found: list[tuple[str, list[str]]] = []
-    for word in words:
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
-            found.append((flag, [value] if equals else []))
-        elif found:
-            found[-1][1].append(word)
-    return found
 
 
 def unset_variables(flag: str, values: list[str]) -> list[str]:
@@ -142,9 +137,9 @@ def shown(values: list[str]) -> str:
     return repr(" ".join(values)[:60])
 
 
-def strange_sentence(strange: Sequence[str]) -> str:
+def strange_sentence(strange: Iterable[str]) -> str:
     """Name the flags that the release does not have, with the nearest that it has."""
-    named = []
+    named, strange = [], [*strange]
     for flag in strange[:20]:
         near = difflib.get_close_matches(flag, megatron_flags(), n=1, cutoff=0.8)
         named.append(f"{flag[:60]} (it has {near[0]})" if near else flag[:60])

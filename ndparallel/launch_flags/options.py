@@ -14,6 +14,7 @@ from ndparallel.base.files import read_text
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, written
+from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.job import TrainingJob
@@ -97,7 +98,12 @@ def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -
     try:
         variables = variables_from(arguments)
         found = framework.read(
-            text, hardware, gpus=arguments.gpus, vocab=arguments.vocab, variables=variables
+            text,
+            hardware,
+            gpus=arguments.gpus,
+            vocab=arguments.vocab,
+            variables=variables,
+            name=path.name,
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
@@ -117,10 +123,9 @@ def variables_from(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def numbered(words: str) -> dict[str, str]:
-    """A script's arguments by their numbers, as the shell has them. Raises UserError for an open quotation
-    mark."""
+    """A script's arguments by their numbers. Raises UserError for an open quotation mark."""
     try:
-        return {str(number): word for number, word in enumerate(shlex.split(words), 1)}
+        return by_number(shlex.split(words))
     except ValueError:
         raise UserError(f"--script-arguments {brief(words)}: a quotation mark is never closed.") from None
 

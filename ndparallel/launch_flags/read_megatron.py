@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError
+from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT, SPREAD
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import Given, given, strange_sentence
+from ndparallel.launch_flags.invocation import Example, example_of, scheduled
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from, stages_of
@@ -32,7 +34,9 @@ from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
 from ndparallel.planner.stages import layers_by_stage
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
-PER_NODE, NODES = ("--nproc-per-node", "--nproc_per_node"), ("--nnodes",)
+# of torchrun, and of DeepSpeed's launcher
+PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--num_gpus", "--num-gpus")
+NODES = ("--nnodes", "--num_nodes", "--num-nodes")
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,23 @@ def read_megatron(
     gpus: int | None = None,
     vocab: int | None = None,
     variables: Mapping[str, str] | None = None,
+    name: str = "",
 ) -> Reading:
     """Read a shell script or a bare command line. `gpus` and `vocab` stand in for what it does not say, or
-    overrule it; `variables` are set from outside, the script's own arguments by their numbers.
+    overrule it; `variables` are set from outside, the script's own arguments by their numbers. Without
+    those the example counts that its comments give under the script's `name`.
 
     Raises UserError, one sentence that begins with the line it is about, for what is no such command line,
     contradicts itself, or cannot be trained.
     """
-    script = read_script(text, variables)
+    given = dict(variables or {})
+    example = Example() if any(map(str.isdecimal, given)) else example_of(text, name)
+    script = read_script(text, example.arguments | given, scheduled(text))
     try:
-        return reading(script, hardware, gpus, vocab)
+        found = reading(script, hardware, gpus, vocab)
     except UserError as error:
         raise UserError(f"{line_of(str(error), text)}{error}") from None
+    return replace(found, notes=(*example_notes(example), *found.notes))
 
 
 def line_of(said: str, text: str) -> str:
@@ -84,7 +93,22 @@ def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | N
     plan = plan_from(flags, shape, world_size(launcher, script.variables) if gpus is None else gpus)
     job = job_from(flags, shape, hardware, plan)
     check(job, plan)
+    refuse_unknown_branches(flags, script)
     return Reading(job, plan, tuple(notes(flags, script, job, plan)))
+
+
+def refuse_unknown_branches(flags: Given, script: Script) -> None:
+    """Raise UserError where a word of the command may be flags that decide the plan."""
+    for word in flags.strange:
+        name = word.strip('"${}')
+        decisive = (
+            [flag for flag in script.skipped.get(name, []) if flag in flags.used] if "$" in word else []
+        )
+        if decisive:
+            raise UserError(
+                f"{word} may hold {listed(sorted(set(decisive)))}, behind a condition that the file does not "
+                f"decide: give --set {name}='...', or what the condition asks for."
+            )
 
 
 def command_of(script: Script) -> tuple[list[str], list[str]]:
@@ -216,15 +240,28 @@ def deduplicates_from(flags: Given) -> bool:
 # -------------------------------------------------------------------------------------------------- remarks
 
 
+def example_notes(example: Example) -> Iterator[str]:
+    if example.arguments:
+        words = " ".join(example.arguments.values())
+        yield (
+            f"Its arguments are those of the example in its line {example.line}: {brief(words)}. "
+            "--script-arguments gives others."
+        )
+
+
 def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """Sentences about what was assumed, what is not modelled, and what was passed over."""
     if flags.repeated:
         yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
+    if flags.translated:
+        yield f"Of a fork or an older release, read as Megatron-Core's: {', '.join(flags.translated)}."
     if flags.strange:
         yield strange_sentence(flags.strange)
+    if script.never_set:
+        yield f"Tested and never set, so empty: {', '.join([*script.never_set][:8])} (--set gives a value)."
     if script.skipped:
-        names = listed(list(dict.fromkeys(script.skipped))[:8])
-        yield f"Conditions and loops of the script are not run: what they set is left out ({names})."
+        names = listed([*script.skipped][:8])
+        yield f"Set in loops or behind conditions that the file does not decide, so not known: {names}."
     yield from beyond(flags, job, plan)
     if flags.defaults:
         yield f"Not given, so as {release('megatron')} has it: {'; '.join(flags.defaults)}."

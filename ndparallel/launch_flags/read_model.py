@@ -31,7 +31,13 @@ POSITIONS = {
     "alibi": "alibi",  # of bigscience's fork
 }
 ACTIVATIONS = {"--swiglu": "swiglu", "--quick-geglu": "geglu", "--squared-relu": "relu2"}
-TOKENIZERS = {"GPT2BPETokenizer": 50257}  # whose vocabulary has one size
+# what has one size of vocabulary: a tokenizer, or the file that is published under this name
+TOKENIZERS = {
+    "GPT2BPETokenizer": 50257,
+    "gpt2-vocab.json": 50257,
+    "bert-large-uncased-vocab.txt": 30522,
+    "bert-large-cased-vocab.txt": 28996,
+}
 LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 
 
@@ -126,10 +132,11 @@ def vocab_from(flags: Given) -> int:
     for flag in ("--padded-vocab-size", "--vocab-size"):
         if flags.has(flag):
             return flags.number(flag)
-    tokenizer = flags.text("--tokenizer-type") or ""
-    if tokenizer in TOKENIZERS:
-        flags.assume("--vocab-size", f"{tokenizer}'s {TOKENIZERS[tokenizer]}")
-        return TOKENIZERS[tokenizer]
+    for flag in ("--tokenizer-type", "--vocab-file"):
+        tokenizer = (flags.text(flag) or "").rpartition("/")[2]
+        if tokenizer in TOKENIZERS:
+            flags.assume("--vocab-size", f"{tokenizer}'s {TOKENIZERS[tokenizer]}")
+            return TOKENIZERS[tokenizer]
     raise UserError(
         "how large is the vocabulary? The tokenizer's file knows it, not the command line: add --vocab."
     )

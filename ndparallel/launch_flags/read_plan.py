@@ -60,7 +60,9 @@ def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
     counted = shape.layers + sum(
         flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")
     )
-    uneven = any(flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    uneven = "--deepspeed" in flags.strange or any(
+        flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last")
+    )
     if counted % pp and not uneven:
         raise UserError(
             f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: "

@@ -5,8 +5,8 @@ Idea   One pass cuts the text into statements; assignments fill a table, and the
        expanded with it.
 Cost   Linear in the text; a script of more than 200 kB is refused.
 Limit  No shell: loops and functions are not run, and of `if` and `case` only comparisons of what the script
-       itself sets, or is given. What is set where that is not known is left out, and the reading says so.
-       What only the environment knows ($SLURM_NNODES) stays as it is written.
+       itself sets, or is given. What may be set where that is not known is not known from there on. What only
+       the environment knows stays as it is written; a test whether it is there at all says no.
 
 Glossary
     statement   what stands between line ends, semicolons, pipes or & that are in no quotes and no parentheses
@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 from ndparallel.base.errors import UserError
 
@@ -46,43 +47,78 @@ ARITHMETIC = re.compile(r"\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)")
 VARIABLE = re.compile(
     r"\$\{(?P<braced>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^}]*))?\}|\$(?P<plain>[A-Za-z_]\w*|\d)"
 )
+SHELLS = (("bash", "-c"), ("sh", "-c"))
 LOOPS, CLOSERS = ("for", "while", "until"), ("fi", "done", "esac")
 CONDITION = re.compile(r"\s*(?:if|elif)\s")
 JOINED = re.compile(r"\\\r?\n")
-SUMS = {
+SUMS = {  # whose division rounds towards zero
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
+    ast.Div: lambda over, under: over // under if over * under > 0 else -(-over // under),
+    ast.Mod: lambda over, under: over % under if over * under > 0 else -(-over % under),
 }
+NUMBER = re.compile(r"-?\d{1,18}")
+COMPARED = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+}
+TESTS = {  # of two numbers
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+CHOICE = re.compile(r"(?P<condition>[^?:]+)\?(?P<yes>[^?:]+):(?P<no>[^?:]+)")
 
 
 @dataclass
 class Script:
     """What a script says: the words of its commands with flags, its variables word by word, those of them
-    that are `given` and stay as they are, and the names that it sets conditionally."""
+    that are `given` and stay as they are; `skipped` is what it may set, words behind a condition that is not
+    known, and `never_set` are variables that it only tests."""
 
     given: frozenset[str] = frozenset()
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+    never_set: dict[str, None] = field(default_factory=dict)
 
 
-def read_script(text: str, given: Mapping[str, str] | None = None) -> Script:
-    """Read a shell script, or a bare command line, with variables and arguments `given` from outside. Raises
-    UserError for one that is too long, or never closes a quote."""
+def read_script(
+    text: str, given: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+) -> Script:
+    """Read a shell script, or a bare command line, with variables and arguments `given` from outside, and an
+    `environment` that it may change. Raises UserError for one that is too long, or never closes a quote."""
     if len(text) > LARGEST:
         raise UserError(f"it has {len(text)} characters, more than the {LARGEST} of any launch script.")
-    set_before = {name: [value] for name, value in (given or {}).items()}
-    script, blocks = Script(frozenset(set_before), variables=set_before), list[ShellBlock]()
+    set_before = {name: [value] for name, value in {**(environment or {}), **(given or {})}.items()}
+    script, blocks = Script(frozenset(given or ()), variables=set_before), list[ShellBlock]()
     for statement in statements(text):
-        rest = follow(blocks, statement, script.variables)
+        rest = follow(blocks, statement, script)
         runs = every(block.runs for block in blocks)
         if rest and runs is not False:
-            words = expanded_words(assign(script, rest, runs is None), script.variables)
+            words = program(
+                expanded_words(assign(script, rest, runs is None), script.variables), script.variables
+            )
             script.commands += [words] if any(word.startswith("--") for word in words) else []
     return script
+
+
+def program(words: list[str], variables: Mapping[str, list[str]]) -> list[str]:
+    """The words of the command that is run: of `bash -c` those that it is given; `echo` runs none."""
+    shell = next((place for place, pair in enumerate(pairwise(words)) if pair in SHELLS), None)
+    if words[:1] == ["echo"]:
+        return []
+    return (
+        words if shell is None else [*words[:shell], *expanded_words(" ".join(words[shell + 2 :]), variables)]
+    )
 
 
 @dataclass
@@ -101,7 +137,7 @@ class ShellBlock:
         self.settled = some([self.settled, now])
 
 
-def follow(blocks: list[ShellBlock], statement: str, variables: Mapping[str, list[str]]) -> str:
+def follow(blocks: list[ShellBlock], statement: str, script: Script) -> str:
     """Keep account of conditions and loops, and return what of the statement is neither."""
     first, rest = [*statement.split(None, 1), ""][:2]
     top = blocks[-1] if blocks else None
@@ -112,17 +148,17 @@ def follow(blocks: list[ShellBlock], statement: str, variables: Mapping[str, lis
             top.runs, top.patterns = False, []
     elif first == "case":
         subject, _, rest = rest.partition(" in")
-        blocks.append(ShellBlock(False, False, one_word(subject.strip(), variables), []))
+        blocks.append(ShellBlock(False, False, one_word(subject.strip(), script.variables), []))
         return choose(blocks[-1], rest.strip())
     elif first == "if":
-        now = truth(rest, variables)
+        now = truth(rest, script)
         blocks.append(ShellBlock(now, now))
     elif first in LOOPS:
         blocks.append(ShellBlock(None, None))
     elif first in CLOSERS:
         del blocks[-1:]
     elif first in ("elif", "else") and blocks:
-        blocks[-1].branch(truth(rest, variables) if first == "elif" else True)
+        blocks[-1].branch(truth(rest, script) if first == "elif" else True)
         return rest if first == "else" else ""
     else:
         return rest if first in ("then", "do") else statement
@@ -144,26 +180,38 @@ def choose(block: ShellBlock, statement: str) -> str:
     return rest.strip()
 
 
-def truth(condition: str, variables: Mapping[str, list[str]]) -> bool | None:
+def truth(condition: str, script: Script) -> bool | None:
     """Whether tests of what the script itself sets hold."""
-    return some(
-        every(holds(part, variables) for part in either.split("&&")) for either in condition.split("||")
-    )
+    return some(every(holds(part, script) for part in either.split("&&")) for either in condition.split("||"))
 
 
-def holds(text: str, variables: Mapping[str, list[str]]) -> bool | None:
-    words = [one_word(word, variables) for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]")]
-    if any("$" in word for word in words):
-        return None
+def holds(text: str, script: Script) -> bool | None:
+    written = [word for word in WORD.findall(text) if word not in ("[", "]", "[[", "]]")]
+    words = [one_word(word, script.variables) for word in written]
     match words:
-        case ["-n", word]:
-            return bool(word)
-        case ["-z", word]:
-            return not word
-        case [word, "=" | "==" | "-eq", other]:
-            return word == other
-        case [word, "!=" | "-ne", other]:
-            return word != other
+        case ["!", *_]:
+            now = holds(" ".join(written[1:]), script)
+            return None if now is None else not now
+        case ["-n" | "-z" as test, word]:
+            name = name_of(written[1])
+            if name and name not in script.variables:
+                script.never_set[name] = None
+                return test == "-z"
+            return None if "$" in word else (test == "-z") == (not word)
+    return compared(words)
+
+
+def compared(words: list[str]) -> bool | None:
+    """Whether a comparison of two words or numbers holds."""
+    match words:
+        case [word, _, other] if "$" in word + other:
+            return None
+        case [word, "=" | "==", other]:
+            return fnmatchcase(word, other)
+        case [word, "!=", other]:
+            return not fnmatchcase(word, other)
+        case [word, test, other] if test in TESTS and NUMBER.fullmatch(word) and NUMBER.fullmatch(other):
+            return TESTS[test](int(word), int(other))
     return None
 
 
@@ -213,10 +261,20 @@ def assign(script: Script, statement: str, conditional: bool) -> str:
         if name in script.given:
             continue
         if conditional:
-            script.skipped.append(name)
+            skip(script, name, new)
         else:
             script.variables[name] = new
     return statement
+
+
+def skip(script: Script, name: str, words: list[str]) -> None:
+    """Note that a variable may be set to these words: it is not known any more, or what may be behind it."""
+    old, new = " ".join(script.variables.get(name, [])), " ".join(words)
+    more = new.removeprefix(old) if re.match(r"\s", new[len(old) :]) else new
+    script.skipped.setdefault(name, []).extend(more.split())
+    if name not in script.variables or new != old:
+        known = script.variables.get(name, []) if more != new else []
+        script.variables[name] = [*known, f"${{{name}}}"]
 
 
 def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
@@ -227,9 +285,7 @@ def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
     for word in WORD.findall(text):
         if word.strip('"') in ("$@", "$*"):
             continue  # the script's own arguments
-        reference = REFERENCE.fullmatch(word)
-        name = (reference["braced"] or reference["plain"]) if reference else ""
-        if name in variables:
+        if (name := name_of(word)) in variables:
             words = variables[name]
             words = words if word.startswith('"') and len(words) > 1 else " ".join(words).split()
         else:
@@ -237,6 +293,12 @@ def expanded_words(text: str, variables: Mapping[str, list[str]]) -> list[str]:
         found += words
         length = refused_if_long(length + sum(map(len, words)))
     return found
+
+
+def name_of(word: str) -> str:
+    """The variable that a word is, all of it; "" for another word."""
+    reference = REFERENCE.fullmatch(word)
+    return (reference["braced"] or reference["plain"]) if reference else ""
 
 
 def refused_if_long(length: int) -> int:
@@ -271,19 +333,30 @@ def value_of(found: re.Match, variables: Mapping[str, list[str]]) -> str:
 def sum_of(text: str, variables: Mapping[str, list[str]]) -> int | str:
     """What `$((...))` comes to; the text as it stands where it is no sum of known whole numbers."""
     try:
-        return whole_number(ast.parse(text.strip(), mode="eval").body, variables)
+        return whole_number(ast.parse(in_python(text), mode="eval").body, variables)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
         return f"$(({text}))"
 
 
+def in_python(text: str) -> str:
+    """The shell's arithmetic, with its choice of one of two."""
+    chosen = CHOICE.fullmatch(text)
+    return ("({yes}) if ({condition}) else ({no})".format(**chosen.groupdict()) if chosen else text).strip()
+
+
 def whole_number(node: ast.AST, variables: Mapping[str, list[str]]) -> int:
-    if isinstance(node, ast.BinOp):
-        sum_ = SUMS[type(node.op)](whole_number(node.left, variables), whole_number(node.right, variables))
-        if abs(sum_) > LARGEST_NUMBER:
-            raise ValueError
-        return sum_
-    if isinstance(node, ast.Name):
-        return int(" ".join(variables[node.id]))
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
+    match node:
+        case ast.BinOp(left, sign, right):
+            sum_ = SUMS[type(sign)](whole_number(left, variables), whole_number(right, variables))
+            if abs(sum_) > LARGEST_NUMBER:
+                raise ValueError
+            return sum_
+        case ast.Compare(left, [sign], [right]):
+            return int(COMPARED[type(sign)](whole_number(left, variables), whole_number(right, variables)))
+        case ast.IfExp(condition, yes, no):
+            return whole_number(yes if whole_number(condition, variables) else no, variables)
+        case ast.Name(name):
+            return int(" ".join(variables[name]))
+        case ast.Constant(int() as value) if type(value) is int:
+            return value
     raise ValueError

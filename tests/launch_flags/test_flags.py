@@ -318,7 +318,7 @@ def test_a_script_with_variables_arrays_sums_and_comments_is_read():
     assert found.job.shape.name == "gpt3-175b"
     told = " ".join(found.notes)
     assert (
-        "left out (PARALLEL)" in told
+        "never set, so empty: DEBUG" in told
         and "--normalization: LayerNorm" in told
         and "GPT2BPETokenizer's 50257" in told
     )

@@ -2,6 +2,7 @@
 only the shell could know."""
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -148,6 +149,102 @@ def test_bash_agrees_on_the_words(tmp_path):
         command = ["bash", "launch.sh", size]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert words(BY_CASE, **{"1": size})[1:] == done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "sum_", ["(8 > 1) ? 1 : 0", "17 % 5 * 2 - 30 / 4", "(2 - 9) / 2 + (2 - 9) % 4", "3 >= 4"]
+)
+@pytest.mark.parametrize("test", ["-gt 1", "-le 1", "!= 0", "= 1", "-eq 04"])
+def test_bash_agrees_on_sums_and_comparisons(sum_, test):
+    text = (
+        f"N=$(({sum_})); if ! [ $N {test} ]; then YES=no; else YES=yes; fi; printf '%s\\n' --n $N --yes $YES"
+    )
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert words(text)[2:] == done.stdout.split()
+
+
+def test_what_only_an_unknown_condition_sets_is_never_taken_for_known():
+    asks = "if [ -d /data ]; then MORE='--sequence-parallel'; LAYERS=2; DATA='--data-path /data'; fi\n"
+    assert read(f"DATA='--seed 1'\n{asks}{LINE} $DATA").job.shape.layers == 32  # no plan depends on it
+    with pytest.raises(UserError, match=r"MORE.* may hold --sequence-parallel.* give --set MORE"):
+        read(f"{asks}{LINE} $MORE")
+    with pytest.raises(UserError, match="give --set LAYERS=VALUE"):
+        read(f"LAYERS=4\n{asks}{SIZED}")
+    found = read(f"MORE='--bf16'\nif [ -d x ]; then MORE=\"$MORE --seed 1\"; fi\n{LINE} $MORE")
+    assert "--bf16: float32" not in " ".join(found.notes)  # what stands before is known all the same
+
+
+def test_a_variable_that_is_tested_and_never_set_is_empty_as_the_note_says():
+    asks = 'if [ -z "$LAYERS" ]; then LAYERS=4; fi\n'
+    found = read(asks + SIZED)
+    assert found.job.shape.layers == 4 and "never set, so empty: LAYERS" in found.notes[0]
+    assert read(asks + SIZED, LAYERS="8").job.shape.layers == 8
+
+
+def test_what_bash_c_is_given_is_the_command_and_echo_is_none():
+    line = LINE.replace("--nproc-per-node 8", "--nproc-per-node 4")
+    assert read(f'CMD="{line}"\necho $CMD --num-layers 1\nsrun --wait=60 bash -c "$CMD"').plan.dp == 8
+
+
+# --------------------------------------------------------------------- what a script says of its own start
+
+
+def test_slurms_directives_give_the_nodes_and_a_callers_variables_overrule_them():
+    head = "#SBATCH --nodes=4   # of eight\n#SBATCH --gres=gpu:a100:8\n##SBATCH --nodes=9\n"
+    line = LINE.replace("--nnodes 2", "--nnodes $SLURM_NNODES").replace("node 8", "node $SLURM_GPUS_ON_NODE")
+    assert read(head + line).plan.dp == 32
+    assert read(head + line, SLURM_NNODES="8").plan.dp == 64
+
+
+@pytest.mark.parametrize(
+    "example, layers",
+    [
+        ("# bash launch.sh dsw 70B", 80),
+        ("#sh ../examples/launch.sh dsw 7B", 32),
+        ("# bash another.sh dsw 70B", None),  # a copy of another script's
+        ("# bash launch.sh 70B", None),  # from before there was a second argument
+        ("bash launch.sh dsw 70B", None),  # which is a command
+    ],
+)
+def test_an_example_in_a_comment_gives_the_arguments_where_it_is_the_scripts_own(example, layers):
+    text = f"#!/bin/bash\n{example}\n{BY_IF}"
+    if layers is None:
+        with pytest.raises(UserError, match="LAYERS"):
+            read_megatron(text, H100, name="launch.sh")
+        return
+    found = read_megatron(text, H100, name="launch.sh")
+    assert found.job.shape.layers == layers and "example in its line 2: 'dsw " in found.notes[0]
+    given = read_megatron(text, H100, name="launch.sh", variables={"1": "dsw", "2": "7B"})
+    assert given.job.shape.layers == 32 and "example" not in given.notes[0]
+
+
+# ----------------------------------------------------------------------------------------- flags of forks
+
+
+@pytest.mark.parametrize(
+    "flags, changed",
+    [
+        ("--checkpoint-activations", {"recompute": "full"}),
+        ("--deepspeed --zero-stage 1", {"zero": 1}),
+        ("--deepspeed --zero-stage 3", {"zero": 3}),
+        ("--zero-stage 3", {}),  # without DeepSpeed nobody reads it
+        ("--deepspeed --num-experts 8 --moe-expert-parallel-size 4", {"ep": 4}),
+    ],
+)
+def test_what_decides_a_plan_in_a_fork_is_translated(flags, changed):
+    assert read(f"{LINE} {flags}").plan == replace(read(LINE).plan, **changed)
+
+
+def test_megatron_deepspeed_has_experts_in_every_second_layer_and_one_for_a_token():
+    experts = read(f"{LINE} --deepspeed --num-experts 8").job.shape.experts
+    assert experts and experts.top_k == 1 and len(experts.dense_layers) == 16
+    chosen = read(f"{LINE} --deepspeed --topk 2 --num-experts 8 --expert-interval 1").job.shape.experts
+    assert chosen and chosen.top_k == 2 and not chosen.dense_layers
+
+
+def test_ulysses_is_refused_and_not_read_as_context_parallelism():
+    with pytest.raises(UserError, match="--ds-sequence-parallel-size 4 is DeepSpeed's Ulysses"):
+        read(f"{LINE} --ds-sequence-parallel-size 4")
 
 
 def test_the_command_line_takes_settings_and_arguments(tmp_path, capsys):

@@ -1,0 +1,71 @@
+"""Flags of Megatron-LM's forks and of its older releases, in the words of Megatron-Core.
+
+Idea   A flag that decides the model or the plan under another name is translated; all others that
+       Megatron-Core does not have are left out. Both are said.
+Limit  Megatron-DeepSpeed, bigscience's fork of it, and Pai-Megatron-Patch: what their megatron/arguments.py
+       and megatron_patch/arguments.py say. Another fork may mean something else by the same word.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from ndparallel.base.errors import UserError
+from ndparallel.launch_flags import fields
+
+Flag = tuple[str, list[str]]  # with its values
+
+TRANSLATED = {  # a flag, or a flag with one value: Megatron-Core's, with the values in place of {}
+    "--encoder-seq-length": "--seq-length {}",
+    "--encoder-num-layers": "--num-layers {}",
+    "--pad-vocab-size-to": "--padded-vocab-size {}",
+    "--intermediate-size": "--ffn-hidden-size {}",
+    "--num-key-value-heads": "--group-query-attention --num-query-groups {}",
+    "--n-head-kv": "--group-query-attention --num-query-groups {}",
+    "--attention-head-type multiquery": "--group-query-attention --num-query-groups 1",
+    "--use-llama2-rotary-position-embeddings": "--position-embedding-type rope",
+    "--checkpoint-activations": fields.RECOMPUTE["full"],
+    "--activations-checkpoint-method": f"{fields.RECOMPUTE['full']} --recompute-method {{}}",
+    "--activations-checkpoint-num-layers": "--recompute-num-layers {}",
+    "--checkpoint-num-layers": "--recompute-num-layers {}",
+    "--moe-expert-parallel-size": "--expert-model-parallel-size {}",
+    "--moe-train-capacity-factor": "--moe-expert-capacity-factor {}",
+    "--pp-partition-method type:transformer|embedding": (
+        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    ),
+    "--topk": "--moe-router-topk {}",
+    "--expert-interval": "--moe-layer-freq {}",
+}
+# what --deepspeed switches on, and Megatron-DeepSpeed's defaults for a model with experts
+ZERO_STAGES = {f"--zero-stage {stage}": words for stage, words in fields.ZERO.items()}
+EXPERTS = ["--topk", "1", "--expert-interval", "2"]
+ULYSSES = "--ds-sequence-parallel-size"
+
+
+def with_defaults(words: Sequence[str]) -> list[str]:
+    """A fork's own defaults, before what its command line says."""
+    experts = "--deepspeed" in words and "--num-experts" in words
+    return [*(EXPERTS if experts else []), *words]
+
+
+def translated(flag: str, values: list[str], deepspeed: bool) -> Iterator[Flag] | None:
+    """A fork's flag as Megatron-Core's, in the order that counts; None for one that is no fork's. Raises
+    UserError for what the planner has not got."""
+    if flag == ULYSSES and values != ["1"]:
+        raise UserError(
+            f"{flag} {' '.join(values)[:40]} is DeepSpeed's Ulysses, which cannot be priced here: the "
+            "planner's cp passes keys and values on."
+        )
+    table = TRANSLATED | (ZERO_STAGES if deepspeed else {})
+    found = table.get(" ".join([flag, *values[:1]]), table.get(flag))
+    return None if found is None else pairs(found.replace("{}", " ".join(values)).split())
+
+
+def pairs(words: Sequence[str]) -> Iterator[Flag]:
+    """Each flag with the words up to the next one."""
+    found: list[Flag] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            found.append((flag, [value] if equals else []))
+        elif found:
+            found[-1][1].append(word)
+    yield from found
