@@ -19,7 +19,7 @@ Glossary
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise, product
 from math import inf
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ from ndparallel.pipeline.work import Reduction, Work, seconds_of
 Done = dict[tuple[str, int, int], int]  # what has been done, with the step that sends it on
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
 Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
-Departure = tuple[int, int]  # a message's line and link
+Way = tuple[int, int]  # a message's line and link
 # its rank, its place in the list of all prices, its arrival, its departure
 Step = tuple[int, int, int, int, int, int, int]
 # a rank, and the price and the sender of each step that it does running
@@ -209,41 +209,52 @@ class Replay:
         )
 
     def _program(self, rank: int, order: list[Step], done: Done) -> Iterator[Action]:
+        last_stage = self.schedule.layout.stages - 1
         for actions in self.schedule.steps(rank):
             for action in actions:
-                while need := waits_for(action, done, self.schedule.layout.stages - 1):
+                while need := waits_for(action, done, last_stage):
                     yield need
-            *early, arrival = (self._arrival(action, done) for action in actions)
+            *early, arrival = [self._arrival(action, done) for action in actions]
             order += [(rank, self.kinds[()], *before, *NOTHING_GOES) for before in early]
-            kind = tuple((op, stage) for op, stage, _ in actions)
+            kind = tuple([action[:2] for action in actions])
             for op, stage, microbatch in actions:
-                order.append((rank, self.kinds[kind], *arrival, *self._departure(op, stage)))
+                leaves = self.departures.get((op, stage), NOTHING_GOES)
+                order.append((rank, self.kinds[kind], *arrival, *leaves))
                 done[GIVES[op], stage, microbatch] = len(order)
                 kind, arrival = (), NOTHING_COMES
 
     def _arrival(self, action: Action, done: Done) -> Arrival:
         """The message that an action needs from another rank."""
         op, stage, microbatch = action
-        here, there = self.schedule.layout.rank(stage), self._rank(stage - ONWARD[op], stage)
-        if there == here:
+        if (op, stage) not in self.arrivals:
             return NOTHING_COMES
-        return (
-            done[GIVES[op], stage - ONWARD[op], microbatch],
-            4 * here + LINES["receive", GIVES[op]],
-            there * self.schedule.ranks + here,
-        )
+        line, link = self.arrivals[op, stage]
+        return done[GIVES[op], stage - ONWARD[op], microbatch], line, link
 
-    def _departure(self, op: str, stage: int) -> Departure:
-        """The message that it sends to another rank."""
-        here, there = self.schedule.layout.rank(stage), self._rank(stage + ONWARD[op], stage)
-        if there == here:
-            return NOTHING_GOES
-        return 4 * here + LINES["send", GIVES[op]], here * self.schedule.ranks + there
+    @cached_property
+    def arrivals(self) -> dict[tuple[str, int], Way]:
+        """By op and stage the line and the link of the message that it needs from another rank."""
+        return {
+            (op, stage): (4 * here + LINES["receive", GIVES[op]], there * self.schedule.ranks + here)
+            for op, stage, here, there in self._hops(-1)
+        }
 
-    def _rank(self, other_stage: int, stage: int) -> int:
-        """The rank of another stage; where there is none, that of this one."""
+    @cached_property
+    def departures(self) -> dict[tuple[str, int], Way]:
+        """By op and stage the line and the link of the message that it sends to another rank."""
+        return {
+            (op, stage): (4 * here + LINES["send", GIVES[op]], here * self.schedule.ranks + there)
+            for op, stage, here, there in self._hops(+1)
+        }
+
+    def _hops(self, way: int) -> Iterator[tuple[str, int, int, int]]:
+        """Every op and stage, its rank, and the other rank that its message goes to (+1) or comes from
+        (-1)."""
         layout = self.schedule.layout
-        return layout.rank(other_stage if 0 <= other_stage < layout.stages else stage)
+        for op, stage in product(ONWARD, range(layout.stages)):
+            here, other = layout.rank(stage), stage + way * ONWARD[op]
+            if 0 <= other < layout.stages and layout.rank(other) != here:
+                yield op, stage, here, layout.rank(other)
 
 
 def reduced_by(kind: Kind, work: Work) -> Reduced | None:

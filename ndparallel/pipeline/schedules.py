@@ -105,7 +105,7 @@ def group_size(microbatches, ranks: int):
     """The smallest groups that Megatron-Core takes (`--microbatch-group-size-per-virtual-pipeline-stage`):
     all are as large but the last, and none has fewer microbatches than there are ranks, which would wait."""
     size = np.minimum(microbatches, ranks)
-    while np.any(short := (microbatches % size > 0) & (microbatches % size < ranks)):
+    while np.any(short := ((left := microbatches % size) > 0) & (left < ranks)):
         size = size + short
     return size
 
