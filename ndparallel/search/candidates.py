@@ -11,7 +11,7 @@ Glossary
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,13 +23,16 @@ from ndparallel.launch_flags.frameworks import one_has
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import Stack
-from ndparallel.search.bounds.columns import DEGREES, PlanTable, columns_of, joined, take
+from ndparallel.search.bounds.columns import DEGREES, PlanTable, bytes_of, joined, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
 GIB = 2**30
 ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
+Fitting = dict[
+    str, tuple[np.ndarray, np.ndarray]
+]  # by schedule, places of the plans that fit, and their bytes
 LACKS = (1, 4, 16, 64, 256)  # GiB: the groups in which plans that do not fit are counted
 
 
@@ -84,7 +87,7 @@ def candidates(
     table = layouts(job, gpus, fixed, rejected)
     every = list(families(table, job, fixed))
     found = Candidates(every, np.array(starts_of(every)), rejected=rejected)
-    lengths = np.unique(table[:, DEGREES.index("pp")]).tolist() if every else []
+    lengths = np.unique(np.concatenate([family.pp for family in every])).tolist() if every else []
     work: Callable = partial(priced, job, every, fixed, memory_bytes, frameworks)
     # columns are computed once for a share
     shares = [[length] for length in lengths] if executor else [lengths] * bool(lengths)
@@ -119,15 +122,14 @@ def priced(
     frameworks: Sequence[str],
     lengths: list[int],
 ) -> Part:
-    """All plans whose pipelines have one of these lengths."""
-    mine = [np.flatnonzero(np.isin(family.pp, lengths)) for family in every]
-    rows = np.concatenate([start + some for start, some in zip(starts_of(every), mine)])
-    some_of = [narrowed(family, some) for family, some in zip(every, mine) if len(some)]
-    columns, plans = joined([columns_of(job, family) for family in some_of]), in_one(some_of)
-    part = Part()
+    """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced."""
+    rows, part = np.flatnonzero(np.isin(np.concatenate([family.pp for family in every]), lengths)), Part()
+    some = narrowed(every, rows)
+    held, plans = joined([bytes_of(job, family) for family in some]), in_one(some)
+    fitting: list[tuple[StagePartition, Fitting]] = []
     for pp in lengths:
         long = np.flatnonzero(plans.pp == pp)
-        these, alike = take(columns, long), taken(plans, long)
+        these, alike = take(held, long), taken(plans, long)
         for (chunks, kind), names in by_depth(job, pp, fixed).items():
             depth = depth_of(job.shape, pp, chunks, kind)
             able = {
@@ -135,7 +137,15 @@ def priced(
                 & one_has(frameworks, job, replace(alike, schedule=name, chunks=chunks))
                 for name in names
             }
-            price_depth(part, job.stack, depth, these, rows[long], able, memory_bytes)
+            fits = prune(part, depth, these, able, memory_bytes)
+            fitting.append((depth, {name: (long[fit], memory) for name, (fit, memory) in fits.items()}))
+    alive = places_of(fits for _, fits in fitting)
+    if len(alive):
+        left = narrowed(every, rows[alive])
+        table = take(held, alive) | joined([seconds_of(job, family) for family in left])
+        for depth, fits in fitting:
+            price(part, job.stack, depth, table, alive, fits)
+        part.rows = [rows[places] for places in part.rows]
     return part
 
 
@@ -147,35 +157,44 @@ def by_depth(job: TrainingJob, pp: int, fixed: Fixed) -> dict[tuple[int, str], l
     return found
 
 
-def price_depth(
+def prune(
     part: Part,
-    stack: Stack,
     depth: StagePartition,
     table: PlanTable,
-    rows: np.ndarray,
     able: Mapping[str, np.ndarray],
     memory_bytes: float,
-) -> None:
-    """Plans of every schedule that cuts the model alike, and which of them it can do: pruned by memory, and
-    what is left priced."""
+) -> Fitting:
+    """Plans that fit, of every schedule that cuts the model alike, and which of them it can do."""
     fits = {}
-    for (name, legal), memory in zip(
-        able.items(), peak_bytes(table, depth, [RECIPES[name] for name in able])
-    ):
-        fit = legal & (memory <= memory_bytes)
+    every = peak_bytes(table, depth, [RECIPES[name] for name in able])
+    for (name, legal), memory in zip(able.items(), every):
+        fit = np.flatnonzero(legal & (memory <= memory_bytes))
         part.legal += int(legal.sum())
         part.rejected.update(too_much((memory - memory_bytes)[legal & (memory > memory_bytes)]))
-        if fit.any():
-            fits[name] = fit, memory
-    if not fits:
-        return
-    alive = np.flatnonzero(np.any([fit for fit, _ in fits.values()], axis=0))
-    bounds = least_seconds(take(table, alive), depth, stack, [RECIPES[name] for name in fits])
-    for (name, (fit, memory)), seconds in zip(fits.items(), bounds):
+        if len(fit):
+            fits[name] = fit, memory[fit]
+    return fits
+
+
+def places_of(fitting: Iterable[Fitting]) -> np.ndarray:
+    """Where plans are that fit with any schedule, in order."""
+    places = [places for fits in fitting for places, _ in fits.values()]
+    return np.unique(np.concatenate(places)) if places else np.empty(0, dtype=np.int64)
+
+
+def price(
+    part: Part, stack: Stack, depth: StagePartition, table: PlanTable, alive: np.ndarray, fits: Fitting
+) -> None:
+    """Price what fits. The table has the plans at the places `alive`."""
+    here = places_of([fits])
+    bounds = least_seconds(
+        take(table, np.searchsorted(alive, here)), depth, stack, [RECIPES[name] for name in fits]
+    )
+    for (name, (places, memory)), seconds in zip(fits.items(), bounds):
         part.groups.append((name, depth.chunks, depth.pp))
-        part.rows.append(rows[fit])
-        part.memory_bytes.append(memory[fit])
-        part.seconds.append(seconds[fit[alive]])
+        part.rows.append(places)
+        part.memory_bytes.append(memory)
+        part.seconds.append(seconds[np.searchsorted(here, places)])
 
 
 def starts_of(every: list[Plan]) -> list[int]:
@@ -183,9 +202,11 @@ def starts_of(every: list[Plan]) -> list[int]:
     return np.cumsum([0, *(len(family.tp) for family in every)]).tolist()
 
 
-def narrowed(family: Plan, rows: np.ndarray) -> Plan:
-    numbers: dict[str, Any] = {name: getattr(family, name)[rows] for name in DEGREES}
-    return replace(family, **numbers)
+def narrowed(every: list[Plan], rows: np.ndarray) -> list[Plan]:
+    """The families, with some of their rows."""
+    places = np.split(rows, np.searchsorted(rows, starts_of(every)[1:-1]))
+    some = [mine - start for mine, start in zip(places, starts_of(every))]
+    return [taken(family, mine, DEGREES) for family, mine in zip(every, some) if len(mine)]
 
 
 def in_one(every: Sequence[Plan]) -> Plan:
@@ -198,8 +219,8 @@ def spread(family: Plan, name: str) -> np.ndarray:
     return np.broadcast_to(np.asarray(getattr(family, name)), np.shape(family.tp))
 
 
-def taken(plans: Plan, rows: np.ndarray) -> Plan:
-    some: dict[str, Any] = {name: getattr(plans, name)[rows] for name in ROW}
+def taken(plans: Plan, rows: np.ndarray, names: Sequence[str] = ROW) -> Plan:
+    some: dict[str, Any] = {name: getattr(plans, name)[rows] for name in names}
     return replace(plans, **some)
 
 

@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, prediction_bytes
-from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.memory.states import fsdp_states, plain_states
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.stages import elements_of, trained_of
@@ -47,6 +48,7 @@ from ndparallel.search.bounds.sharded import busier_line, places_of, wait_of_bac
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
 DEGREES = ("tp", "pp", "dp", "ep", "cp", "micro_batch")
+CUTS = ("tp", "cp", "ep", "micro_batch")  # what a layer's operations and its collectives depend on
 DATA_LINES = ("dp", "shards")  # one or the other
 MANY = 1e9  # parameters: enough that a difference of two prices is exact
 
@@ -55,17 +57,26 @@ PlanTable = dict[
 ]  # the last axis of each counts plans; before it stand passes, lines or parts
 
 
-def columns_of(job: TrainingJob, plans: Plan) -> PlanTable:
-    """The columns of plans that share recompute, zero and sequence parallelism. Their degrees are arrays of
-    one length."""
-    pricing = Pricing(replace(job, hardware=slowest(job.hardware, int(np.max(plans.gpus)))), plans)
+def bytes_of(job: TrainingJob, plans: Plan) -> PlanTable:
+    """The columns that memory follows from, of plans that share recompute, zero and sequence parallelism.
+    Their degrees are arrays of one length."""
     counts = (elements_of, trained_of) if job.adapters else (elements_of,)
+    columns = memory_columns(job, plans) | {
+        "elements": [line for count in counts for line in elements_by_part(job, plans, count)],
+        "microbatches": plans.microbatches(job),
+    }
+    return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
+
+
+def seconds_of(job: TrainingJob, plans: Plan) -> PlanTable:
+    """The columns that the step follows from, of such plans."""
+    pricing = Pricing(replace(job, hardware=slowest(job.hardware, int(np.max(plans.gpus)))), plans)
+    price_units(pricing)
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     sharded = plans.zero == 3
     passes = fully_sharded(passes) if sharded else passes
     nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
-    columns = memory_columns(job, plans) | {
-        "elements": [line for count in counts for line in elements_by_part(job, plans, count)],
+    columns = {
         "passes": passes,
         "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
         "to_hide": to_hide(pricing),
@@ -74,7 +85,6 @@ def columns_of(job: TrainingJob, plans: Plan) -> PlanTable:
         "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
         "tied": pricing.priced(tied_sum(pricing)) * tied(job),
-        "microbatches": plans.microbatches(job),
         "zero": plans.zero,
     }
     return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
@@ -103,6 +113,24 @@ def exists(job: TrainingJob, kind: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------- seconds
+
+
+def price_units(pricing: Pricing) -> None:
+    """Price every unit once for the plans that cut a layer alike, whatever their pp and dp."""
+    plan = pricing.plan
+    cuts = np.stack([getattr(plan, name) for name in CUTS])
+    _, first, alike = np.unique(cuts, axis=1, return_index=True, return_inverse=True)
+    numbers: dict[str, Any] = {name: getattr(plan, name)[first] for name in DEGREES}
+    few = Pricing(pricing.job, replace(plan, **numbers))
+    for kind in UNITS:
+        if exists(pricing.job, kind):
+            pricing.units[kind] = UnitSeconds(*(repeated(one, alike) for one in few.unit(kind)))
+
+
+def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
+    """The seconds of plans, of which some are at several places."""
+    every = {kind: np.broadcast_to(each, places.max() + 1)[places] for kind, each in seconds.items()}
+    return seconds.launched(TimeBreakdown(every))
 
 
 def passes_of(pricing: Pricing) -> list[list[Any]]:

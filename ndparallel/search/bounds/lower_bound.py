@@ -29,7 +29,7 @@ from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import SLOWDOWN, lost_to
 from ndparallel.planner.software import Stack
-from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, columns_of, take
+from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, bytes_of, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 
 NUMBERS = (*DEGREES, "chunks")
@@ -53,7 +53,7 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
             "framework's."
         )
     plans = spread(plans)
-    columns = columns_of(job, plans)
+    columns = bytes_of(job, plans) | seconds_of(job, plans)
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
