@@ -34,7 +34,7 @@ FLOORS_OF_ROOM = {
         {"layers"},
         {"step"},
         {"memory", "legality", "state_options"},
-        {"lesson_runs"},
+        {"lesson_runs", "option_groups"},
         {"prediction", "options"},
         {"imbalance", "picture", "changes"},
         {"difference"},

@@ -11,7 +11,8 @@ import argparse
 from collections.abc import Iterator
 
 from gpu import si
-from ndparallel.planner.options import add_job_options, job_from, with_defaults
+from ndparallel.planner.option_groups import add_job_options
+from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose

@@ -49,6 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--algorithm", metavar="NAME", help="only this one (default: all of them, in one table)")
     option("--ranks", type=int, default=8, metavar="N", help="GPUs in the group (default 8)")
     option("--bytes", default="1e6", metavar="SIZE", help="of the whole array: 1e6, 64MiB (default 1e6)")
+    add_link_options(parser)
+    option(
+        "--engine",
+        choices=(*ENGINES, LOCKSTEP),
+        help=f"what runs the ranks (default: inline, for more than {MOST_EXECUTED} lockstep)",
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument(
+        "--show", action="store_true", help="draw, hop by hop, what each rank holds and what moves"
+    )
+    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
+
+
+def add_link_options(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument_group("the links").add_argument
     option("--hardware", metavar="NAME|FILE", help="whose links they are (default h100)")
     option("--latency", metavar="TIME", help="of a link inside a node: 5e-6, 5us (default: the hardware's)")
     option(
@@ -64,16 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option("--latency-across", metavar="TIME", help="of a link between nodes (default: the hardware's)")
     option("--bandwidth-across", metavar="RATE", help="of a link between nodes (default: the hardware's)")
-    option(
-        "--engine",
-        choices=(*ENGINES, LOCKSTEP),
-        help=f"what runs the ranks (default: inline, for more than {MOST_EXECUTED} lockstep)",
-    )
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument(
-        "--show", action="store_true", help="draw, hop by hop, what each rank holds and what moves"
-    )
-    output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from ndparallel.base.errors import unknown
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.options import add_job_options, add_plan_options, job_and_plan, with_defaults
+from ndparallel.planner.option_groups import add_job_options, add_plan_options
+from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload

@@ -23,7 +23,8 @@ from ndparallel.base.quantities import parse_quantity
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
 from ndparallel.planner.memory.states import checkpoint_bytes
-from ndparallel.planner.options import add_job_options, job_and_plan, with_defaults
+from ndparallel.planner.option_groups import add_job_options
+from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import predict
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.results.printing import plain_console, print_json, prose
@@ -37,7 +38,21 @@ OF_A_PLAN = ("tokens", "checkpoint_bandwidth", "model")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    option, usual = parser.add_argument, FailureModel(1)
+    add_failure_options(parser)
+    option = parser.add_argument_group("the training").add_argument
+    option(
+        "--step",
+        metavar="TIME",
+        help="of training; a checkpoint comes after whole steps (default: at any time)",
+    )
+    option("--days", type=float, metavar="N", help="of training, without failures (default 54)")
+    option("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
+    option("--json", action="store_true", help="print JSON and nothing else")
+    add_planned_training(parser)
+
+
+def add_failure_options(parser: argparse.ArgumentParser) -> None:
+    option, usual = parser.add_argument_group("failures and checkpoints").add_argument, FailureModel(1)
     option(
         "--failure-rate",
         type=float,
@@ -57,14 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="from a failure to training (default 10min)",
     )
     option("--interval", metavar="TIME", help="between checkpoints: this one too")
-    option(
-        "--step",
-        metavar="TIME",
-        help="of training; a checkpoint comes after whole steps (default: at any time)",
-    )
-    option("--days", type=float, metavar="N", help="of training, without failures (default 54)")
-    option("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
-    option("--json", action="store_true", help="print JSON and nothing else")
+
+
+def add_planned_training(parser: argparse.ArgumentParser) -> None:
     plan = parser.add_argument_group("a plan, whose step, days and checkpoints are meant")
     plan.add_argument("--plan", metavar="NAME", help="its name, as a search prints it; with the job:")
     plan.add_argument("--tokens", type=float, metavar="N", help="to train on, instead of --days")

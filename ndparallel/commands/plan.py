@@ -18,13 +18,8 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.options import add_launch_options, script_given
 from ndparallel.planner.job import HEADROOM
-from ndparallel.planner.options import (
-    JOB_DEFAULTS,
-    add_job_options,
-    add_plan_options,
-    plan_options_given,
-    with_defaults,
-)
+from ndparallel.planner.option_groups import add_job_options, add_plan_options
+from ndparallel.planner.options import JOB_DEFAULTS, plan_options_given, with_defaults
 from ndparallel.planner.state_options import add_state_options
 
 

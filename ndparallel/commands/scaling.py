@@ -18,7 +18,8 @@ from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief, visible
 from ndparallel.planner.describe import plan_words
-from ndparallel.planner.options import add_job_options, job_from, with_defaults
+from ndparallel.planner.option_groups import add_job_options
+from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale

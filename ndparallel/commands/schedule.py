@@ -41,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="V",
         help="chunks of the model per rank (default: 2 where the schedule has a choice)",
     )
-    add("--forward", type=float, default=1.0, metavar="T", help="time of F (default 1)")
-    add("--backward-input", type=float, default=1.0, metavar="T", help="time of I (default 1)")
-    add(
-        "--backward-weight", type=float, default=1.0, metavar="T", help="time of W (default 1); B takes I + W"
-    )
-    add("--p2p", type=float, default=0.0, metavar="T", help="delay of a message between ranks (default 0)")
-    add("--fused", type=float, metavar="T", help="time of an overlapped F and B together (default F + B)")
+    add_durations(parser)
     add(
         "--memory-limit",
         type=float,
@@ -63,6 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--svg", metavar="FILE", help="draw the schedules into an SVG")
     add("--json", action="store_true", help="print JSON: one object, or a list of them for several names")
+
+
+def add_durations(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how long an action takes").add_argument
+    add("--forward", type=float, default=1.0, metavar="T", help="time of F (default 1)")
+    add("--backward-input", type=float, default=1.0, metavar="T", help="time of I (default 1)")
+    add(
+        "--backward-weight", type=float, default=1.0, metavar="T", help="time of W (default 1); B takes I + W"
+    )
+    add("--p2p", type=float, default=0.0, metavar="T", help="delay of a message between ranks (default 0)")
+    add("--fused", type=float, metavar="T", help="time of an overlapped F and B together (default F + B)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -28,13 +28,8 @@ from ndparallel.planner.memory.total import KINDS, StageMemory
 from ndparallel.planner.models.huggingface import shape_of
 from ndparallel.planner.models.presets import presets
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.options import (
-    add_job_options,
-    add_plan_options,
-    job_and_plan,
-    job_from,
-    with_defaults,
-)
+from ndparallel.planner.option_groups import add_job_options, add_plan_options
+from ndparallel.planner.options import job_and_plan, job_from, with_defaults
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import STACKS

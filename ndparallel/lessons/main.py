@@ -172,17 +172,12 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.results.outputs import check_outputs
     from ndparallel.results.printing import progress
-    from ndparallel.results.show import show, show_sweep
+    from ndparallel.results.show import show
 
     check_outputs(arguments)
     job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
     if getattr(arguments, "sweep", None):
-        refuse_outputs(arguments)
-        refuse_choices(lesson, arguments)
-        with progress() as announce, Runner(hardware, engine_from(arguments), announce) as runner:
-            sweep = lesson.sweep(arguments.sweep, runner, job)
-        show_sweep(sweep, arguments.json)
-        return 0
+        return run_and_show_sweep(lesson, job, hardware, arguments)
     if lesson.chosen:
         lesson = replace(lesson, strategies=lesson.chosen(lesson, arguments))
     lesson = with_own(lesson.named_for(arguments.gpus), arguments.own, arguments.gpus)
@@ -204,6 +199,18 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     run.report = replace(run.report, notes=notes)
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
+
+
+def run_and_show_sweep(lesson: Lesson, job: Job, hardware: Hardware, arguments: argparse.Namespace) -> int:
+    from ndparallel.results.printing import progress
+    from ndparallel.results.show import show_sweep
+
+    refuse_outputs(arguments)
+    refuse_choices(lesson, arguments)
+    with progress() as announce, Runner(hardware, engine_from(arguments), announce) as runner:
+        sweep = lesson.sweep(arguments.sweep, runner, job)
+    show_sweep(sweep, arguments.json)
+    return 0
 
 
 def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:

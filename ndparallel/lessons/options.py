@@ -23,7 +23,9 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
     """Add the options; `gpus` is the default, None where each strategy comes with its own."""
     add_cluster_options(parser, gpus)
     add_model_options(parser)
-    add_training_options(parser)
+    add_batch_options(parser)
+    add_precision_options(parser)
+    add_optimizer_options(parser)
     parser.add_argument(
         "--strategy",
         action="append",
@@ -41,7 +43,7 @@ def add_common_options(parser: argparse.ArgumentParser, gpus: int | None) -> Non
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, gpus: int | None) -> None:
-    option = parser.add_argument
+    option = parser.add_argument_group("the GPUs").add_argument
     option(
         "--gpus",
         type=int,
@@ -64,7 +66,8 @@ def add_cluster_options(parser: argparse.ArgumentParser, gpus: int | None) -> No
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    option, model = parser.add_argument, parser.add_mutually_exclusive_group()
+    group = parser.add_argument_group("the model")
+    option, model = group.add_argument, group.add_mutually_exclusive_group()
     model.add_argument(
         "--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU"
     )
@@ -85,8 +88,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     option("--tied", action="store_true", help="embedding and head share one table, as in GPT-2")
 
 
-def add_training_options(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
+def add_batch_options(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument_group("the batch, and how often").add_argument
     option(
         "--batch",
         type=int,
@@ -106,6 +109,15 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     option("--seed", type=int, default=0, metavar="N", help="of weights and batches (default 0)")
     option(
+        "--text",
+        metavar="FILE",
+        help="train on this file's bytes (default: a text that comes with the package)",
+    )
+
+
+def add_precision_options(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument_group("the numbers").add_argument
+    option(
         "--dtype",
         default="float32",
         choices=DTYPES,
@@ -117,6 +129,10 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --dtype bfloat16 keep and sum gradients in bfloat16 too (Megatron-Core's name)",
     )
+
+
+def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument_group("the optimizer").add_argument
     option(
         "--optimizer",
         default=Job.optimizer,
@@ -130,15 +146,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         help="scale all gradients down together to this global norm; all GPUs wait for it (as torch's "
         "clip_grad_norm_; Megatron's --clip-grad adds up in one all-reduce, and not axis by axis)",
     )
-    option(
-        "--text",
-        metavar="FILE",
-        help="train on this file's bytes (default: a text that comes with the package)",
-    )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
+    group = parser.add_argument_group("the run, and what is shown of it")
+    option = group.add_argument
     option(
         "--engine",
         choices=ENGINES,
@@ -156,7 +168,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a Chrome trace of one strategy: the last --strategy, or the last of those shown",
     )
-    printed = parser.add_mutually_exclusive_group()
+    printed = group.add_mutually_exclusive_group()
     printed.add_argument(
         "--narrate",
         type=int,

@@ -1,4 +1,4 @@
-"""The options of `plan` and `explain`, and the job and the plan that they describe.
+"""The job and the plan that the options of `plan` and `explain` describe.
 
 Idea   Our names and Megatron's mean the same. What follows from the rest is derived: dp from the GPUs, the
        number of microbatches from the batch, a schedule's chunks from the schedule.
@@ -11,15 +11,15 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import DTYPES, check, check_model
+from ndparallel.planner.legality import check, check_model
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.option_groups import MODEL_FLAGS, OVERLAPS
 from ndparallel.planner.plan_name import options_named
-from ndparallel.planner.software import MODULES, STACKS, Stack, find_stack
+from ndparallel.planner.software import STACKS, Stack, find_stack
 from ndparallel.planner.state_options import (
     STATE_DEFAULTS,
     recomputed_layers,
@@ -27,19 +27,6 @@ from ndparallel.planner.state_options import (
     states_from,
 )
 
-MODEL_FLAGS = {  # our name: Megatron's, meaning
-    "layers": ("--num-layers", "layers"),
-    "hidden": ("--hidden-size", "width of the residual stream"),
-    "heads": ("--num-attention-heads", "attention heads"),
-    "kv_heads": ("--num-query-groups", "heads of keys and values (default: heads)"),
-    "head_dim": ("--kv-channels", "width of a head (default: hidden / heads)"),
-    "ffn": ("--ffn-hidden-size", "width of the MLP"),
-    "vocab": ("--vocab-size", "vocabulary"),
-    "experts": ("--num-experts", "experts of a layer"),
-    "top_k": ("--moe-router-topk", "experts that a token goes to"),
-    "expert_ffn": ("--moe-ffn-hidden-size", "width of an expert"),
-}
-OVERLAPS = ("tp", "dp", "pp", "cp")
 # the defaults of all options, in one place: the parser leaves out what was not given
 JOB_DEFAULTS: dict[str, Any] = {
     "model": None,
@@ -93,137 +80,6 @@ def plan_options_given(arguments: argparse.Namespace) -> dict[str, Any]:
     if given and given != options_named(name):
         raise UserError(f"--plan names the whole plan: leave it out, or --{', --'.join(given)}.")
     return options_named(name)
-
-
-def add_job_options(parser: argparse.ArgumentParser) -> None:
-    job = parser.add_argument_group("the job", argument_default=argparse.SUPPRESS)
-    job.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        help="a preset, or a Hugging Face config.json; or its sizes, one by one:",
-    )
-    for name, (megatron, meaning) in MODEL_FLAGS.items():
-        job.add_argument(f"--{name.replace('_', '-')}", megatron, type=int, metavar="N", help=meaning)
-    file = "a preset, or a JSON or TOML file (default h100)"
-    job.add_argument("--hardware", metavar="NAME|FILE", help=file)
-    job.add_argument("--gpus", "--world-size", type=int, metavar="N", help="GPUs in all (needed)")
-    job.add_argument(
-        "--sequence",
-        "--seq-length",
-        type=int,
-        metavar="N",
-        help="tokens in a sequence (default 4096)",
-    )
-    job.add_argument(
-        "--global-batch", "--global-batch-size", type=int, metavar="N", help="sequences in a step (needed)"
-    )
-    job.add_argument("--dtype", choices=DTYPES, help="of the layers' matmuls (default bf16)")
-    job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
-    job.add_argument(
-        "--software",
-        metavar="NAME",
-        help=f"one of {', '.join(STACKS)} (default megatron-core; pocket on pocket)",
-    )
-    flash = job.add_mutually_exclusive_group()
-    flash.add_argument("--flash-attention", "--use-flash-attn", action="store_true", help="fused attention")
-    flash.add_argument(
-        "--no-flash-attention", dest="flash_attention", action="store_false", help="scores go through memory"
-    )
-    ratio: dict[str, Any] = {"type": float, "metavar": "X"}
-    job.add_argument(
-        "--routing-imbalance",
-        help="rows of the busiest rank's experts, in the mean's (default 1)",
-        **ratio,
-    )
-    job.add_argument(
-        "--capacity-factor",
-        "--moe-expert-capacity-factor",
-        help="an expert takes X even shares, no more",
-        **ratio,
-    )
-    ways = job.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--context-parallel",
-        choices=VARIANTS,
-        help="how keys and values travel (default ring)",
-    )
-    ways.add_argument("--cp-comm-type", choices=("p2p", "all_gather"), help=argparse.SUPPRESS)
-    job.add_argument(
-        "--overlap",
-        metavar="LIST",
-        help=f"what hides behind compute, of {','.join(OVERLAPS)}; or none (default: the software's)",
-    )
-
-
-def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    plan = parser.add_argument_group("the plan", argument_default=argparse.SUPPRESS)
-    number: dict[str, Any] = {"type": int, "metavar": "N"}
-    plan.add_argument("--plan", metavar="NAME", help="all of it by its name, as a search prints it; or:")
-    plan.add_argument("--tp", "--tensor-model-parallel-size", help="tensor parallelism (default 1)", **number)
-    plan.add_argument("--pp", "--pipeline-model-parallel-size", help="pipeline ranks (default 1)", **number)
-    plan.add_argument("--dp", help="data parallelism (default: what the GPUs leave)", **number)
-    plan.add_argument(
-        "--ep",
-        "--expert-model-parallel-size",
-        help="expert parallelism, within tp*cp*dp (default 1)",
-        **number,
-    )
-    plan.add_argument("--cp", "--context-parallel-size", help="context parallelism (default 1)", **number)
-    size = "sequences in a microbatch (default 1)"
-    plan.add_argument("--micro-batch", "--micro-batch-size", help=size, **number)
-    plan.add_argument("--chunks", help="stages of a pipeline rank (default: the schedule's)", **number)
-    plan.add_argument(
-        "--num-layers-per-virtual-pipeline-stage",
-        dest="layers_per_stage",
-        help="the same, by the layers of one",
-        **number,
-    )
-    plan.add_argument(
-        "--schedule",
-        metavar="NAME",
-        help=f"one of {', '.join(RECIPES)} (default 1f1b; interleaved with chunks)",
-    )
-    plan.add_argument(
-        "--zero",
-        type=int,
-        metavar="0-3",
-        help="what dp shards: optimizer, gradients, weights (3: FSDP)",
-    )
-    plan.add_argument(
-        "--use-distributed-optimizer", dest="zero", action="store_const", const=1, help="the same as --zero 1"
-    )
-    plan.add_argument("--shards", help="of --zero 3: shard over so many ranks and replicate (HSDP)", **number)
-    plan.add_argument(
-        "--sequence-parallel",
-        action=argparse.BooleanOptionalAction,
-        help="(default: the software's, with tp)",
-    )
-    plan.add_argument(
-        "--recompute",
-        "--recompute-granularity",
-        choices=RECOMPUTE,
-        help="in the backward pass (default none)",
-    )
-    plan.add_argument(
-        "--recompute-layers",
-        "--recompute-num-layers",
-        help="of --recompute full: of each stage (default: all)",
-        **number,
-    )
-    plan.add_argument("--recompute-method", choices=("block", "uniform"), help=argparse.SUPPRESS)
-    plan.add_argument(
-        "--recompute-modules",
-        nargs="+",
-        metavar="NAME",
-        help=f"of --recompute selective: of {', '.join(MODULES)}",
-    )
-    plan.add_argument(
-        "--recompute-activations",
-        dest="recompute",
-        action="store_const",
-        const="selective",
-        help="--recompute selective",
-    )
 
 
 def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
