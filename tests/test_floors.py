@@ -44,7 +44,7 @@ FLOORS_OF_ROOM = {
         {"bounds", "what_if"},
         {"space"},
         {"candidates"},
-        {"promises"},
+        {"timing_queue"},
         {"kinds"},
         {"search"},
         {"advice", "scaling", "why", "remedies"},

@@ -59,7 +59,7 @@ def transfers(torch: Any) -> dict[MeasuredTransfer, Run]:
     return {
         MeasuredTransfer(kind, where, ranks, size): make(torch, group, ranks, size // 4)
         for where, (group, ranks) in groups(torch).items()
-        for kind, make in KINDS.items()
+        for kind, make in MAKERS.items()
         for size in BYTES
     }
 
@@ -123,7 +123,7 @@ def all_reduce_and_matmul(torch: Any, group: Any, ranks: int, elements: int) -> 
     return both
 
 
-KINDS: dict[str, Callable[..., Run]] = {
+MAKERS: dict[str, Callable[..., Run]] = {
     "all_reduce": all_reduce,
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,

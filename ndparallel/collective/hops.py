@@ -29,7 +29,7 @@ from ndparallel.collective.runs import play
 from ndparallel.collective.signatures import SIGNATURES
 from ndparallel.engines.launch import RankResult, launch
 
-MOST_RANKS, BOARD_BYTES = 8, 840  # 840 is the least number that 1 to 8 divide
+RANKS_ON_BOARD, BOARD_BYTES = 8, 840  # 840 is the least number that 1 to 8 divide
 SAME_INSTANT = 1e-9  # relative
 
 
@@ -82,7 +82,7 @@ def first_board(collective: str, p: int, rank: int) -> tuple[np.ndarray, np.ndar
 
 
 def address(source: int, target: int) -> int:
-    return 1 + source * MOST_RANKS + target
+    return 1 + source * RANKS_ON_BOARD + target
 
 
 # ----------------------------------------------------------------------------------------------------- frames
@@ -116,10 +116,10 @@ def watch(
     collective: str, algorithm: str, group: Group, hardware: Hardware, nbytes: float, engine: str = "inline"
 ) -> Show:
     """Execute a collective of `nbytes` in all to draw it. Raises UserError for what cannot be drawn."""
-    if group.size > MOST_RANKS:
+    if group.size > RANKS_ON_BOARD:
         raise UserError(
-            f"--show draws up to {MOST_RANKS} ranks, and {group.size} would be too many to read: choose "
-            f"--ranks {MOST_RANKS}."
+            f"--show draws up to {RANKS_ON_BOARD} ranks, and {group.size} would be too many to read: choose "
+            f"--ranks {RANKS_ON_BOARD}."
         )
     if collective == "barrier":
         raise UserError(
@@ -238,9 +238,9 @@ def name(show: Show, value: int) -> str:
     if not value:
         return "."
     if SIGNATURES[show.collective].addressed:
-        source, target = divmod(int(value) - 1, MOST_RANKS)
+        source, target = divmod(int(value) - 1, RANKS_ON_BOARD)
         return f"{letter(source)}{target}"
-    ranks = [rank for rank in range(MOST_RANKS) if value >> rank & 1]
+    ranks = [rank for rank in range(RANKS_ON_BOARD) if value >> rank & 1]
     return "".join(map(letter, ranks)) if show.p <= 5 else shortened(ranks)
 
 

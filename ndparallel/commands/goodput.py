@@ -31,7 +31,7 @@ from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("by", "checkpoint every", "kept", "simulated", "checkpoints", "lost work", "restarts")
-MOST_GPUS = 10**9
+LARGEST_CLUSTER = 10**9
 EXAMPLE = '"30s" or "2min"'
 DEFAULTS = {"days": 54.0, "checkpoint": f"{FailureModel(1).checkpoint_seconds:g}s"}
 OF_A_PLAN = ("tokens", "checkpoint_bandwidth", "model")
@@ -141,8 +141,8 @@ def of_plan(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def cluster_from(arguments: argparse.Namespace) -> FailureModel:
     """Raises UserError for what no cluster can be."""
-    if not 1 <= arguments.gpus <= MOST_GPUS:
-        raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {MOST_GPUS:,}.")
+    if not 1 <= arguments.gpus <= LARGEST_CLUSTER:
+        raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {LARGEST_CLUSTER:,}.")
     if not 0 < arguments.failure_rate < math.inf:
         raise UserError(
             f"--failure-rate {arguments.failure_rate:g} must be a finite number above 0: failures per "

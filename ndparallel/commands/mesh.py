@@ -28,7 +28,7 @@ from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
 NODES_DRAWN = 8
-MOST_GPUS = 100_000
+LARGEST_MESH = 100_000
 GROUPS_WIDTH = 60
 GROUNDS = [paint.light for paint in PARTS]
 WHAT = {
@@ -81,10 +81,10 @@ def mesh_from(arguments: argparse.Namespace) -> Mesh:
     # ep must divide dp, which may be yet to be found
     mesh = Mesh(order=arguments.order, **(degrees | {"ep": 1}))
     gpus, each = arguments.gpus or mesh.world_size, mesh.world_size // mesh.dp
-    if max(gpus, mesh.world_size) > MOST_GPUS:
+    if max(gpus, mesh.world_size) > LARGEST_MESH:
         raise UserError(
             f"a mesh of {max(gpus, mesh.world_size):,} GPUs is too large to be laid out: choose at most "
-            f"{MOST_GPUS:,}."
+            f"{LARGEST_MESH:,}."
         )
     if gpus % each:
         fit = listed([str(number) for number in (gpus - gpus % each, gpus - gpus % each + each) if number])

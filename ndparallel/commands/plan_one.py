@@ -15,7 +15,7 @@ from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import described, launch, script_given
 from ndparallel.planner.describe import headline, parts, sentences
-from ndparallel.planner.memory.total import KINDS
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, progress, prose
@@ -132,8 +132,8 @@ def memory(found: Prediction, width: int) -> Table:
         [f"{rank}", *(si(float(part), "B") for part in (found.memory[rank].total, *held(found, rank)))]
         for rank in ranks
     ]
-    return quiet_table(("pipeline rank", "memory", *KINDS), rows, width)
+    return quiet_table(("pipeline rank", "memory", *STAGE_MEMORY_KINDS), rows, width)
 
 
 def held(found: Prediction, rank: int) -> list[float]:
-    return [getattr(found.memory[rank], kind) for kind in KINDS]
+    return [getattr(found.memory[rank], kind) for kind in STAGE_MEMORY_KINDS]

@@ -14,7 +14,7 @@ from ndparallel.drawing.palette import MEMORY
 from ndparallel.drawing.svg_parts import LEGEND_HEIGHT, TITLE_HEIGHT, document, legend, text
 from ndparallel.drawing.svg_shapes import NARROW, box
 
-KINDS = ("weights", "gradients", "optimizer")
+MODEL_STATES = ("weights", "gradients", "optimizer")
 ROW_HEIGHT, ROW_GAP, GPU_GAP, LEFT = 13, 2, 14, 14
 
 
@@ -28,14 +28,14 @@ class KeptByGPU(NamedTuple):
 def draw_holders(holdings: Sequence[KeptByGPU]) -> str:
     """Draw the strategies below one another; the first holds everything, and is the measure for all."""
     whole = holdings[0].bytes_by_gpu[0]
-    panel = TITLE_HEIGHT + len(KINDS) * (ROW_HEIGHT + ROW_GAP) + 10
+    panel = TITLE_HEIGHT + len(MODEL_STATES) * (ROW_HEIGHT + ROW_GAP) + 10
     top = 16.0
     gpus = len(holdings[0].bytes_by_gpu)
     body = [text(LEFT + rank * step(gpus), 14, f"GPU {rank}", "small") for rank in range(gpus)]
     for holding in holdings:
         body += strategy(holding, whole, top)
         top += panel
-    paints = {kind: MEMORY[kind] for kind in KINDS}
+    paints = {kind: MEMORY[kind] for kind in MODEL_STATES}
     letters = {kind: paint.letter for kind, paint in paints.items()}
     label = f"Who holds what with {listed([holding.name for holding in holdings])}"
     body += legend(paints, top, left=LEFT, letters=letters)
@@ -44,11 +44,11 @@ def draw_holders(holdings: Sequence[KeptByGPU]) -> str:
 
 def strategy(holding: KeptByGPU, whole: Mapping[str, float], top: float) -> Iterator[str]:
     """Draw a strategy's name, the bytes that a GPU keeps, and the GPUs side by side."""
-    kept = sum(holding.bytes_by_gpu[0][kind] for kind in KINDS)
+    kept = sum(holding.bytes_by_gpu[0][kind] for kind in MODEL_STATES)
     yield text(LEFT, top + 17, holding.name, "name")
     yield text(NARROW - LEFT, top + 17, f"{si(kept, 'B')} a GPU", "end")
     for rank, held in enumerate(holding.bytes_by_gpu):
-        for row, kind in enumerate(KINDS):
+        for row, kind in enumerate(MODEL_STATES):
             y = top + TITLE_HEIGHT + row * (ROW_HEIGHT + ROW_GAP)
             yield from parts(kind, rank, len(holding.bytes_by_gpu), held[kind] / whole[kind], y)
 

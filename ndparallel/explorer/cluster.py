@@ -24,7 +24,7 @@ from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.describe import headline, parts, plan_words, sentences
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import DTYPES
-from ndparallel.planner.memory.total import KINDS, StageMemory
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory
 from ndparallel.planner.models.huggingface import shape_of
 from ndparallel.planner.models.presets import presets
 from ndparallel.planner.models.shape import ModelShape
@@ -40,7 +40,7 @@ PROGRAM = "ndparallel plan"
 JOB, PLAN, CHANGE = "the job", "the plan", "what if"
 DROPPED, MOST_CONFIG = "config.json", 20_000
 TOKENS = 1e12
-DEGREES = (1, 2, 4, 8, 16, 32, 64)
+DEGREE_STOPS = (1, 2, 4, 8, 16, 32, 64)
 CHANGES = (
     "nothing",
     "bandwidth_across*2",
@@ -63,10 +63,10 @@ THE_JOB = (
     Knob("software", "--software", ("usual", *STACKS), "usual", "what runs it", JOB, usual="usual"),
 )
 THE_PLAN = (
-    Knob("tp", "--tp", DEGREES[:5], 8, "tensor parallel", PLAN, most=1024),
-    Knob("pp", "--pp", DEGREES, 4, "pipeline parallel", PLAN, usual=1, most=1024),
-    Knob("cp", "--cp", DEGREES, 1, "context parallel", PLAN, usual=1, most=1024),
-    Knob("ep", "--ep", DEGREES, 1, "expert parallel", PLAN, usual=1, most=1024),
+    Knob("tp", "--tp", DEGREE_STOPS[:5], 8, "tensor parallel", PLAN, most=1024),
+    Knob("pp", "--pp", DEGREE_STOPS, 4, "pipeline parallel", PLAN, usual=1, most=1024),
+    Knob("cp", "--cp", DEGREE_STOPS, 1, "context parallel", PLAN, usual=1, most=1024),
+    Knob("ep", "--ep", DEGREE_STOPS, 1, "expert parallel", PLAN, usual=1, most=1024),
     Knob("zero", "--zero", (0, 1, 2, 3), 1, "what data parallelism shards; 3 is FSDP", PLAN, usual=0),
     Knob(
         "shards",
@@ -90,7 +90,7 @@ THE_PLAN = (
     Knob(
         "micro_batch",
         "--micro-batch",
-        DEGREES[:5],
+        DEGREE_STOPS[:5],
         1,
         "sequences in a microbatch",
         PLAN,
@@ -256,18 +256,18 @@ def memory(found: Prediction) -> dict[str, Any]:
     return {
         "limit_bytes": limit,
         "limit": si(limit, "B"),
-        "kinds": KINDS,
+        "kinds": STAGE_MEMORY_KINDS,
         "ranks": [rank_memory(rank, found.memory[rank]) for rank in some(len(found.memory))],
     }
 
 
 def rank_memory(rank: int, held: StageMemory) -> dict[str, Any]:
-    by_kind = [float(getattr(held, kind)) for kind in KINDS]
+    by_kind = [float(getattr(held, kind)) for kind in STAGE_MEMORY_KINDS]
     return {
         "rank": rank,
         "total": si(float(held.total), "B"),
         "by_kind": by_kind,
-        "text": [f"{kind} {si(each, 'B')}" for kind, each in zip(KINDS, by_kind) if each],
+        "text": [f"{kind} {si(each, 'B')}" for kind, each in zip(STAGE_MEMORY_KINDS, by_kind) if each],
     }
 
 

@@ -29,7 +29,7 @@ class Superseded(Exception):
     """A newer question of the same screen waits."""
 
 
-class Desk:
+class QuestionQueue:
     """Answers one question at a time, and beside it one of each screen that is `aside`. Of those that wait,
     the newest of each screen is answered, and the others are dropped."""
 
@@ -68,7 +68,7 @@ class Explorer(ThreadingHTTPServer):
         aside: Sequence[str] = (),
     ) -> None:
         super().__init__((HOST, port), Handler)
-        self.page, self.policy, self.desk = page.encode(), policy, Desk(screens, aside)
+        self.page, self.policy, self.questions = page.encode(), policy, QuestionQueue(screens, aside)
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
     @property
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
         screen = self.path.removeprefix("/")
         if not self.is_ours():
             self.refuse(403, "another site's page has no business here")
-        elif screen not in self.server.desk.screens:
+        elif screen not in self.server.questions.screens:
             self.refuse(404, f"there is no screen {screen[:40]!r}")
         elif not self.headers.get("Content-Type", "").startswith("application/json"):
             self.refuse(415, "a question is application/json")
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
             question = json.loads(self.rfile.read(self.length()))
             if not isinstance(question, dict):
                 raise ValueError
-            found = self.server.desk.answer(screen, question)
+            found = self.server.questions.answer(screen, question)
             self.reply(200, "application/json", json.dumps(found, allow_nan=False).encode())
         except Superseded:
             self.reply(200, "application/json", b'{"superseded": true}')

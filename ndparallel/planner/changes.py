@@ -64,21 +64,23 @@ def tried(
 # ------------------------------------------------------------------------------ what a change is written with
 
 
-def of_job(words: str, option: str = "", look: str = "", **fields: Any) -> Change:
+def job_change(words: str, option: str = "", look: str = "", **fields: Any) -> Change:
     return Change(words, lambda job, plan: (replace(job, **fields), plan), option, look)
 
 
-def of_plan(words: str, option: str = "", look: str = "", **fields: Any) -> Change:
+def plan_change(words: str, option: str = "", look: str = "", **fields: Any) -> Change:
     return Change(words, lambda job, plan: (job, replace(plan, **fields)), option, look)
 
 
-def of_stack(words: str, option: str = "", look: str = "", **fields: Any) -> Change:
+def stack_change(words: str, option: str = "", look: str = "", **fields: Any) -> Change:
     return Change(
         words, lambda job, plan: (replace(job, stack=replace(job.stack, **fields)), plan), option, look
     )
 
 
-def of_hardware(words: str, change: Callable[[Any], Hardware], option: str = "", look: str = "") -> Change:
+def hardware_change(
+    words: str, change: Callable[[Any], Hardware], option: str = "", look: str = ""
+) -> Change:
     """A change of a real GPU; idealized hardware stays as it is."""
 
     def apply(job: TrainingJob, plan: Plan) -> Cluster:

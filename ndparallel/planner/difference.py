@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.hardware.accelerator import Accelerator, slower_host
-from ndparallel.planner.changes import Change, Tried, of_hardware, of_job, of_plan, of_stack, tried
+from ndparallel.planner.changes import (
+    Change,
+    Tried,
+    hardware_change,
+    job_change,
+    plan_change,
+    stack_change,
+    tried,
+)
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.prediction import Prediction
 
@@ -51,36 +59,44 @@ def halved(which: str) -> Change:
 
     test = "nccl-tests' all_reduce_perf on one node" if which == "inside" else "all_reduce_perf on two nodes"
     where = "inside a node" if which == "inside" else "between nodes"
-    return of_hardware(f"links {where} at half their rate", change, f"--what-if bandwidth_{which}/2", test)
+    return hardware_change(
+        f"links {where} at half their rate", change, f"--what-if bandwidth_{which}/2", test
+    )
 
 
 CAUSES: tuple[Change, ...] = (
-    of_stack(
+    stack_change(
         "gradients that travel only behind the last backward pass",
         look="--overlap-grad-reduce; in a trace, NCCL beside the backward kernels",
         dp_overlap=False,
     ),
-    of_stack(
+    stack_change(
         "weights gathered when they are needed, not before",
         look="--overlap-param-gather, FSDP's prefetch",
         prefetch=False,
         gathers_first=False,
     ),
-    of_stack("tensor parallelism that hides nothing", look="--tp-comm-overlap", tp_overlap="none"),
-    of_stack(
+    stack_change("tensor parallelism that hides nothing", look="--tp-comm-overlap", tp_overlap="none"),
+    stack_change(
         "messages between stages that hide nothing", look="--overlap-p2p-communication", pp_overlap=False
     ),
-    of_stack("keys and values that hide nothing", look="the ring's sends in a trace", cp_overlap=False),
-    of_stack(
+    stack_change("keys and values that hide nothing", look="the ring's sends in a trace", cp_overlap=False),
+    stack_change(
         "no flash attention",
         "--no-flash-attention",
         "the name of the attention kernel in a profile",
         attention="unfused",
     ),
-    of_stack("FlashAttention 2", look="the name of the attention kernel in a profile", attention="flash2"),
-    of_stack("cuDNN's attention, or FlashAttention 3", look="the attention kernel's name", attention="cudnn"),
-    of_stack("small kernels that are not fused", look="norms and activations in a profile", fusion="eager"),
-    of_stack("small kernels that are compiled", look="torch.compile", fusion="compiled"),
+    stack_change(
+        "FlashAttention 2", look="the name of the attention kernel in a profile", attention="flash2"
+    ),
+    stack_change(
+        "cuDNN's attention, or FlashAttention 3", look="the attention kernel's name", attention="cudnn"
+    ),
+    stack_change(
+        "small kernels that are not fused", look="norms and activations in a profile", fusion="eager"
+    ),
+    stack_change("small kernels that are compiled", look="torch.compile", fusion="compiled"),
     Change(
         "launches that take the CPU twice as long",
         lambda job, plan: (
@@ -89,55 +105,55 @@ CAUSES: tuple[Change, ...] = (
         ),
         look="gaps between kernels in a trace; other processes on the CPU",
     ),
-    of_stack("launches that take no time", look="CUDA graphs", graphs="step"),
-    of_stack("experts that are multiplied one by one", look="--moe-grouped-gemm", grouped_experts=False),
-    of_stack("experts that are multiplied together", look="--moe-grouped-gemm", grouped_experts=True),
-    of_stack(
+    stack_change("launches that take no time", look="CUDA graphs", graphs="step"),
+    stack_change("experts that are multiplied one by one", look="--moe-grouped-gemm", grouped_experts=False),
+    stack_change("experts that are multiplied together", look="--moe-grouped-gemm", grouped_experts=True),
+    stack_change(
         "every copy of a token sent between nodes",
         look="DeepEP: --moe-token-dispatcher-type flex",
         deduplicates=False,
     ),
-    of_job(
+    job_change(
         "the busiest experts with 1.5 times the mean's rows",
         "--routing-imbalance 1.5",
         "the router's counts of tokens",
         routing_imbalance=1.5,
     ),
-    of_stack("gradients in 32 bits", look="--grad-reduce-in-bf16 is not given", gradient_bytes=4),
-    of_stack("gradients in 16 bits", look="--grad-reduce-in-bf16 is given", gradient_bytes=2),
-    of_stack("a loss on whole logits", look="the loss's logits: gathered over tp?", parallel_loss=False),
-    of_stack(
+    stack_change("gradients in 32 bits", look="--grad-reduce-in-bf16 is not given", gradient_bytes=4),
+    stack_change("gradients in 16 bits", look="--grad-reduce-in-bf16 is given", gradient_bytes=2),
+    stack_change("a loss on whole logits", look="the loss's logits: gathered over tp?", parallel_loss=False),
+    stack_change(
         "logits kept in 16 and twice in 32 bits", look="a profile of memory at the loss", logits_kept=10
     ),
-    of_plan("nothing computed again", "--recompute none", "the flags of recomputation", recompute="none"),
-    of_plan(
+    plan_change("nothing computed again", "--recompute none", "the flags of recomputation", recompute="none"),
+    plan_change(
         "selective recomputation",
         "--recompute selective",
         "the flags of recomputation",
         recompute="selective",
     ),
-    of_plan(
+    plan_change(
         "all layers computed again",
         "--recompute full",
         "the flags of recomputation",
         recompute="full",
         recompute_layers=0,
     ),
-    of_plan(
+    plan_change(
         "no sequence parallelism", "--no-sequence-parallel", "--sequence-parallel", sequence_parallel=False
     ),
-    of_plan("an optimizer that is not sharded", "--zero 0", "--use-distributed-optimizer", zero=0),
-    of_plan("an optimizer that is sharded", "--zero 1", "--use-distributed-optimizer", zero=1),
-    of_plan("weights that are sharded too", "--zero 3", "FSDP", zero=3),
-    of_job("matmuls in 16 bits", "--dtype bf16", "--fp8-format", dtype="bf16"),
-    of_hardware(
+    plan_change("an optimizer that is not sharded", "--zero 0", "--use-distributed-optimizer", zero=0),
+    plan_change("an optimizer that is sharded", "--zero 1", "--use-distributed-optimizer", zero=1),
+    plan_change("weights that are sharded too", "--zero 3", "FSDP", zero=3),
+    job_change("matmuls in 16 bits", "--dtype bf16", "--fp8-format", dtype="bf16"),
+    hardware_change(
         f"a GPU at {SLOW:.0%} of the others' speed",
         slow,
         look="each rank's time for the same matmul, clocks and temperature (nvidia-smi -q -d CLOCK)",
     ),
     halved("across"),
     halved("inside"),
-    of_hardware(
+    hardware_change(
         "pageable memory on the host",
         lambda gpu: replace(gpu, host_bytes_per_second=gpu.host_bytes_per_second / 2),
         look="pin_memory of what is offloaded",

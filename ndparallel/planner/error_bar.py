@@ -83,10 +83,10 @@ def error_bar(job: TrainingJob, plan: Plan, without: str = "", of: str = "step_e
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
     mine = frozenset(traits(job, plan).values())
     runs = [run for run in known_errors() if run["source"] != without and of in run]
-    strange = sorted(trait for trait in mine if all(trait not in run["traits"] for run in runs))
-    fraction = bar_of(weighted_errors(mine, runs, of)) * WIDER ** len(strange)
+    unmeasured = sorted(trait for trait in mine if all(trait not in run["traits"] for run in runs))
+    fraction = bar_of(weighted_errors(mine, runs, of)) * WIDER ** len(unmeasured)
     alike = sum(len(mine ^ set(run["traits"])) <= 1 for run in runs)
-    missing = f"; wider, because no measured run has {listed(strange)}" if strange else ""
+    missing = f"; wider, because no measured run has {listed(unmeasured)}" if unmeasured else ""
     return ErrorBar(
         fraction,
         f"+- {fraction:.0%}, from {count(len(runs), 'measured run')}, "

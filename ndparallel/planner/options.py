@@ -186,9 +186,9 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
 def overlapping(stack: Stack, words: str) -> Stack:
     """The stack with just these groups' communication beside compute."""
     wanted = {word.strip() for word in words.split(",")} - {"none", ""}
-    if strange := wanted - {*OVERLAPS}:
+    if unknown_groups := wanted - {*OVERLAPS}:
         raise UserError(
-            f"--overlap {words}: {', '.join(sorted(strange))} cannot be overlapped; choose from "
+            f"--overlap {words}: {', '.join(sorted(unknown_groups))} cannot be overlapped; choose from "
             f"{', '.join(OVERLAPS)}, or none."
         )
     tp = ("backward" if stack.tp_overlap == "none" else stack.tp_overlap) if "tp" in wanted else "none"

@@ -18,7 +18,7 @@ from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.planner.legality import check
-from ndparallel.planner.memory.total import KINDS, StageMemory, memory_by_rank
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory, memory_by_rank
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.planner.step.step import Step, time_workload
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 AnyWorkload: TypeAlias = "FrameworkWorkload | ExecutedWorkload"
 
 DAY = 86_400
-DEGREES = (
+PLAN_FIELDS = (
     "tp",
     "pp",
     "dp",
@@ -142,12 +142,14 @@ class Prediction:
             "gpus": int(self.plan.gpus),
             "microbatches": self.microbatches,
             "name": name_of(self.plan),
-            "plan": {name: getattr(self.plan, name) for name in (*DEGREES, "recompute_layers")},
+            "plan": {name: getattr(self.plan, name) for name in (*PLAN_FIELDS, "recompute_layers")},
         }
 
 
 def stage_bytes(memory: StageMemory) -> dict[str, float]:
-    return {"total": float(memory.total)} | {kind: float(getattr(memory, kind)) for kind in KINDS}
+    return {"total": float(memory.total)} | {
+        kind: float(getattr(memory, kind)) for kind in STAGE_MEMORY_KINDS
+    }
 
 
 def predict(job: TrainingJob, plan: Plan) -> Prediction:

@@ -96,15 +96,15 @@ class Advice:
 
 
 def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Advice:
-    """Walk the rules for `gpus` GPUs, and search. Raises UserError where no plan at all is legal and fits."""
-    walk = Walk(job, gpus)
-    plans = [plan for plan in walk.plans() if not any(violations(job, plan)) and fits(job, plan)]
+    """Follow the rules for `gpus` GPUs, and search. Raises UserError where no plan is legal and fits."""
+    rules = Rules(job, gpus)
+    plans = [plan for plan in rules.plans() if not any(violations(job, plan)) and fits(job, plan)]
     found = search(job, gpus, headroom=0.0, also=plans, executor=executor)  # the guides leave none
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
-    return Advice(walk.branches, answers, found)
+    return Advice(rules.branches, answers, found)
 
 
-class Walk:
+class Rules:
     """One job on its way through the rules. `branches` grows as questions are asked, each of them once."""
 
     def __init__(self, job: TrainingJob, gpus: int):

@@ -1,11 +1,11 @@
 """Kinds of plans: the best of each, which of them are equals, and the simplest of these.
 
-Idea   Two plans are of one kind where they use the same dimensions. Of each kind the plan that promises most
+Idea   Two plans are of one kind where they use the same dimensions. Of each kind the plan of least estimate
        is timed, so that a table has one line a kind and not ten near-copies of one plan. A kind that adds
        dimensions to a faster one is left out. What is predicted to be faster by less than predictions can
        tell apart is no faster: the simplest of such equals is recommended.
 Cost   some timings for each kind.
-Limit  At most MOST kinds are timed, and none that promises to take NEAR times as long as the best.
+Limit  At most MOST kinds are timed, and none whose estimate is NEAR times as long as the best.
 
 Glossary
     equals    plans whose steps differ from the least by no more than what a comparison is off
@@ -22,7 +22,7 @@ from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.search.candidates import Candidates
-from ndparallel.search.promises import Timed, TimingQueue, time_all
+from ndparallel.search.timing_queue import Timed, TimingQueue, time_all
 
 NEAR = 2.0  # times the step of the best
 MOST = 12  # kinds
@@ -56,32 +56,32 @@ def time_kinds(
     timed: Sequence[Timed],
     executor: Executor | None = None,
 ) -> list[Timed]:
-    """Time the plans that promise most of each kind that may come near the best."""
-    promised = found.seconds * queue.factors_of_groups()[found.group]
-    places, every = by_kind(found, promised, NEAR * min(one.seconds for one in timed)), [*timed]
+    """Time the plans of the least estimates of each kind that may come near the best."""
+    estimates = found.seconds * queue.factors_of_groups()[found.group]
+    places, every = by_kind(found, estimates, NEAR * min(one.seconds for one in timed)), [*timed]
     for turn in range(PER_KIND):
         best, known = best_of_kinds(every), {one.plan for one in every}
         plans = [
             plan
             for some in places
             if turn < len(some) and (plan := found.plan(int(some[turn]))) not in known
-            if promised[some[turn]] < (best[kind].seconds if (kind := kind_of(plan)) in best else np.inf)
+            if estimates[some[turn]] < (best[kind].seconds if (kind := kind_of(plan)) in best else np.inf)
         ]
         every += time_all(job, plans, executor)
     return every
 
 
-def by_kind(found: Candidates, promised: np.ndarray, limit: float) -> list[np.ndarray]:
-    """The places of the PER_KIND most promising plans of each kind that promises less than `limit` seconds
+def by_kind(found: Candidates, estimates: np.ndarray, limit: float) -> list[np.ndarray]:
+    """The places of the PER_KIND most promising plans of each kind whose estimate is below `limit` seconds
     and than the kinds it adds to."""
-    near = np.flatnonzero(promised < limit)
+    near = np.flatnonzero(estimates < limit)
     codes, places = codes_of(found)[found.rows[near]], []
     for code in np.unique(codes):
         some = near[codes == code]
         if len(some) > PER_KIND:
-            some = some[np.argpartition(promised[some], PER_KIND)[:PER_KIND]]
-        places.append(some[np.lexsort((found.memory_bytes[some], promised[some]))])
-    places.sort(key=lambda some: promised[some[0]])
+            some = some[np.argpartition(estimates[some], PER_KIND)[:PER_KIND]]
+        places.append(some[np.lexsort((found.memory_bytes[some], estimates[some]))])
+    places.sort(key=lambda some: estimates[some[0]])
     kinds = needed([kind_of(found.plan(int(some[0]))) for some in places])
     return [some for some in places if kind_of(found.plan(int(some[0]))) in kinds][:MOST]
 
@@ -137,13 +137,13 @@ def choice_error(fraction: float, plans: int) -> float:
 def simplest(job: TrainingJob, equals: Sequence[Timed]) -> Timed:
     """The plan of fewest dimensions, then with tp inside a node; of what is left and takes the same time, the
     one with even stages and most free memory."""
-    fewest = min(crowd(job, one.plan) for one in equals)
-    alike = [one for one in equals if crowd(job, one.plan) == fewest]
+    fewest = min(complexity(job, one.plan) for one in equals)
+    alike = [one for one in equals if complexity(job, one.plan) == fewest]
     same = [one for one in alike if one.seconds <= alike[0].seconds * (1 + SAME)]
     return min(same, key=lambda one: (is_uneven(job, one.plan), memory_share(job, one.plan), one.seconds))
 
 
-def crowd(job: TrainingJob, plan: Plan) -> tuple[int, bool]:
+def complexity(job: TrainingJob, plan: Plan) -> tuple[int, bool]:
     return len(kind_of(plan) & {*DIMENSIONS}), plan.tp > job.hardware.gpus_per_node
 
 

@@ -16,49 +16,49 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.planner.adapters import NF4_BITS, Adapters
-from ndparallel.planner.changes import Change, of_job, of_plan, tried
+from ndparallel.planner.changes import Change, job_change, plan_change, tried
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.sizes import divisors
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction, peak_memory
-from ndparallel.search.promises import EFFORT
 from ndparallel.search.search import search
 from ndparallel.search.space import Fixed
+from ndparallel.search.timing_queue import EFFORT
 
-KINDS = ("time alone", "precision", "what is trained", "GPUs")
-TIME, PRECISION, TRAINED, GPUS = KINDS
+REMEDY_KINDS = ("time alone", "precision", "what is trained", "GPUs")
+TIME, PRECISION, TRAINED, GPUS = REMEDY_KINDS
 RANK = 16  # of adapters
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # so many times as many GPUs
-MOST_GPUS = 4096
+MOST_GPUS_TRIED = 4096
 
-OPTIMIZER = of_job("optimizer on the host", "--offload optimizer", offload=("optimizer",))
-ACTIVATIONS = of_job("activations on the host", "--offload activations", offload=("activations",))
-BOTH = of_job("both on the host", "--offload optimizer,activations", offload=("optimizer", "activations"))
-EIGHT_BITS = of_job("moments in 8 bits", "--moments 8bit", moments="8bit")
-HALF = of_job("all states in 16 bits", "--half", half=True)
+OPTIMIZER = job_change("optimizer on the host", "--offload optimizer", offload=("optimizer",))
+ACTIVATIONS = job_change("activations on the host", "--offload activations", offload=("activations",))
+BOTH = job_change("both on the host", "--offload optimizer,activations", offload=("optimizer", "activations"))
+EIGHT_BITS = job_change("moments in 8 bits", "--moments 8bit", moments="8bit")
+HALF = job_change("all states in 16 bits", "--half", half=True)
 JOBS: tuple[tuple[str, Change], ...] = (
     (TIME, ACTIVATIONS),
     (TIME, OPTIMIZER),
     (TIME, BOTH),
-    (PRECISION, of_job("moments in 16 bits", "--moments bf16", moments="bf16")),
+    (PRECISION, job_change("moments in 16 bits", "--moments bf16", moments="bf16")),
     (PRECISION, EIGHT_BITS),
     (PRECISION, HALF),
     (PRECISION, HALF + EIGHT_BITS),
     (PRECISION, HALF + OPTIMIZER),
-    (TRAINED, of_job(f"LoRA of rank {RANK}", f"--lora {RANK}", adapters=Adapters(RANK))),
+    (TRAINED, job_change(f"LoRA of rank {RANK}", f"--lora {RANK}", adapters=Adapters(RANK))),
     (
         TRAINED,
-        of_job(f"QLoRA of rank {RANK}", f"--qlora {RANK}", adapters=Adapters(RANK, base_bits=NF4_BITS)),
+        job_change(f"QLoRA of rank {RANK}", f"--qlora {RANK}", adapters=Adapters(RANK, base_bits=NF4_BITS)),
     ),
 )
-FULL = of_plan("full recomputation", "--recompute full", recompute="full", recompute_layers=0)
-ONE = of_plan("microbatches of 1", "--micro-batch 1", micro_batch=1)
+FULL = plan_change("full recomputation", "--recompute full", recompute="full", recompute_layers=0)
+ONE = plan_change("microbatches of 1", "--micro-batch 1", micro_batch=1)
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change that makes it fit, of one of KINDS, and what is predicted then."""
+    """A change that makes it fit, of one of REMEDY_KINDS, and what is predicted then."""
 
     kind: str
     words: str
@@ -79,7 +79,9 @@ class Remedy:
 
 def in_order(remedies: list[Remedy]) -> list[Remedy]:
     """By kind, the quickest first; of more GPUs all their time counts."""
-    return sorted(remedies, key=lambda one: (KINDS.index(one.kind), one.found.seconds * one.found.plan.gpus))
+    return sorted(
+        remedies, key=lambda one: (REMEDY_KINDS.index(one.kind), one.found.seconds * one.found.plan.gpus)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ of one plan
@@ -117,17 +119,17 @@ def fitting(job: TrainingJob, plan: Plan) -> bool:
 def changes_of(plan: Plan) -> Iterator[tuple[str, Change]]:
     """What can be changed about this plan."""
     if plan.recompute == "none":
-        yield TIME, of_plan("selective recomputation", "--recompute selective", recompute="selective")
+        yield TIME, plan_change("selective recomputation", "--recompute selective", recompute="selective")
     yield TIME, FULL
     if plan.micro_batch > 1:
         yield TIME, ONE
     for stage in range(plan.zero + 1, 4 if plan.dp * plan.cp > 1 else 0):
-        yield TIME, of_plan(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
+        yield TIME, plan_change(f"ZeRO-{stage}" if stage < 3 else "FSDP", f"--zero {stage}", zero=stage)
     for times in divisors(plan.dp)[1:]:
         pp, dp = plan.pp * times, plan.dp // times
         ep = min(plan.ep, dp)
         option = f"--pp {pp}" if ep == plan.ep else f"--pp {pp} --ep {ep}"
-        yield TIME, of_plan(f"a pipeline of {pp}", option, pp=pp, dp=dp, ep=ep)
+        yield TIME, plan_change(f"a pipeline of {pp}", option, pp=pp, dp=dp, ep=ep)
     yield from JOBS
 
 
@@ -157,6 +159,6 @@ def best_of(job: TrainingJob, gpus: int, fixed: Fixed | None, **limits: Any) -> 
 def more_gpus(job: TrainingJob, gpus: int, fixed: Fixed | None, **limits: Any) -> list[Remedy]:
     """The fewest of some multiples of the GPUs on which a plan fits; none where that is out of reach."""
     for number in (gpus * times for times in TIMES):
-        if number <= MOST_GPUS and (best := best_of(job, number, fixed, **limits)):
+        if number <= MOST_GPUS_TRIED and (best := best_of(job, number, fixed, **limits)):
             return [Remedy(GPUS, f"{number} GPUs", f"--gpus {number}", best)]
     return []

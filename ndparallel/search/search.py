@@ -1,6 +1,6 @@
 """The fastest legal plan: all are priced, the most promising are timed by their schedules.
 
-Idea   Enumerate (space.py), prune by memory and price (candidates.py), time what promises most (promises.py),
+Idea   Enumerate (space.py), prune by memory and price (candidates.py), time the best (timing_queue.py),
        and say what is known of the rest. A price is a bound from below of a plan's step
        (search/bounds/lower_bound.py).
 Cost   pricing, some million plans a second; timing, a second or two.
@@ -24,8 +24,8 @@ from ndparallel.planner.legality import below_one, violations, word_violations
 from ndparallel.planner.prediction import Prediction, peak_memory, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.kinds import best_of_kinds, equals_of, simplest, time_kinds
-from ndparallel.search.promises import EFFORT, Timed, gap, time_best
 from ndparallel.search.space import Fixed, checked, choices, nothing_left
+from ndparallel.search.timing_queue import EFFORT, Timed, gap, time_best
 
 MOST_GPUS, MOST = 2**20, 2**30
 
@@ -95,7 +95,7 @@ def search(
     fixed: parts of the plan that are given, as {"tp": 8}; frameworks: names of those of which one can launch
     the plan (default: those of the job's software; none: whatever can be priced); headroom: the share of a
     GPU's memory that is left free, or max_memory: bytes that a GPU may hold; also: plans that are timed
-    whatever they promise; executor: any of concurrent.futures, to price and to time in several processes;
+    whatever their bounds are; executor: any of concurrent.futures, to price and to time in several processes;
     kinds: time the best plan of every kind, too. The answer is the same with and without an executor. Raise
     UserError where no plan is legal, or none fits.
     """

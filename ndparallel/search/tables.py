@@ -14,12 +14,12 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.planner.describe import assumed_links, bound, plan_words, training_words
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.plan_name import name_of
-from ndparallel.planner.prediction import DEGREES, Prediction
+from ndparallel.planner.prediction import PLAN_FIELDS, Prediction
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.kinds import DIMENSIONS, choice_error, is_uneven
-from ndparallel.search.promises import EFFORT
 from ndparallel.search.search import Found
+from ndparallel.search.timing_queue import EFFORT
 
 COLUMNS = ("step", "MFU", "memory", "bound by")
 MOST_KINDS = 10  # lines
@@ -97,12 +97,14 @@ def as_csv(answers: Iterable[Prediction]) -> str:
     """One line a plan, under a line of names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*DEGREES, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"])
+    writer.writerow(
+        [*PLAN_FIELDS, *FIGURES, "memory_bytes", "bound_by", "bound_ratio", "name", "launched_by"]
+    )
     for answer in answers:
         values = answer.as_dict()
         writer.writerow(
             [
-                *(values["plan"][name] for name in DEGREES),
+                *(values["plan"][name] for name in PLAN_FIELDS),
                 *(values[name] for name in FIGURES),
                 answer.fullest.total,
                 *bound(answer),

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ndparallel.commands.command_line import main
-from ndparallel.planner.prediction import DEGREES
+from ndparallel.planner.prediction import PLAN_FIELDS
 
 JOB = ["--model", "llama-3-8b", "--gpus", "16", "--global-batch", "16"]
 
@@ -31,7 +31,7 @@ def test_plan_without_degrees_searches_and_its_first_plan_can_be_asked_for_by_it
     first = found["plans"][0]
     words = [
         f"--{name.replace('_', '-')}={first['plan'][name]}"
-        for name in DEGREES
+        for name in PLAN_FIELDS
         if name not in ("sequence_parallel", "shards")
     ]
     again = record(

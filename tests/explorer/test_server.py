@@ -11,7 +11,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.explorer.page import page
-from ndparallel.explorer.server import MOST_BYTES, Desk, Explorer, Superseded
+from ndparallel.explorer.server import MOST_BYTES, Explorer, QuestionQueue, Superseded
 
 PAGE, POLICY = page({"words": "</script>"})
 JSON = {"Content-Type": "application/json"}
@@ -105,7 +105,7 @@ def test_of_the_questions_that_wait_the_newest_is_answered():
         go_on.wait(200)
         return {"number": question["number"]}
 
-    desk = Desk({"slow": slow})
+    desk = QuestionQueue({"slow": slow})
 
     def ask(number: int) -> None:
         try:

@@ -15,7 +15,7 @@ from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
 from ndparallel.planner.legality import why_not
-from ndparallel.planner.memory.total import KINDS
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.prediction import peak_memory, predict, time_step
@@ -117,7 +117,7 @@ def test_what_waits_for_the_cpu_to_launch_its_kernels_neither_hides_messages_nor
 def test_nothing_is_negative_and_mfu_stays_under_100_percent(there):
     found = predict(*there)
     assert all(seconds >= -1e-9 * found.seconds for seconds in found.step.breakdown.values())
-    assert all(getattr(memory, kind) >= 0 for memory in found.memory for kind in KINDS)
+    assert all(getattr(memory, kind) >= 0 for memory in found.memory for kind in STAGE_MEMORY_KINDS)
     assert 0 < found.mfu < 1 and found.hfu >= found.mfu
     assert found.error_bar.fraction > 0
 

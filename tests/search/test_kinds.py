@@ -13,8 +13,8 @@ from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB, known_errors
 from ndparallel.planner.job import Plan
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.search.kinds import adds_to, choice_error, kind_of, margin, simplest
-from ndparallel.search.promises import Timed
 from ndparallel.search.search import Found, search
+from ndparallel.search.timing_queue import Timed
 from ndparallel.validation.cases import express, read_cases
 from tests.search.test_search import job
 

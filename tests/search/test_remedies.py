@@ -11,7 +11,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import find_stack
-from ndparallel.search.remedies import KINDS
+from ndparallel.search.remedies import REMEDY_KINDS
 from ndparallel.search.search import search
 
 LARGE = "plan --model llama-3-70b --gpus 16 --global-batch 64 --sequence 8192"
@@ -27,7 +27,7 @@ def answer(capsys, words: str, code: int = 0) -> dict[str, Any]:
 def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
     found = answer(capsys, f"{LARGE} {GIVEN}")
     remedies = found["remedies"]
-    assert not found["fits"] and {each["kind"] for each in remedies} == set(KINDS)
+    assert not found["fits"] and {each["kind"] for each in remedies} == set(REMEDY_KINDS)
     for each in remedies:
         kept = "--tp 8" if "--zero" in each["option"] else "" if "--plan" in each["option"] else GIVEN
         typed = answer(capsys, f"{LARGE} {kept} {each['option']}")
@@ -38,7 +38,7 @@ def test_every_remedy_of_a_plan_predicts_the_same_when_it_is_typed(capsys):
 
 def test_what_costs_time_alone_comes_first_and_the_quickest_of_a_kind(capsys):
     remedies = answer(capsys, f"{LARGE} {GIVEN}")["remedies"]
-    keys = [(KINDS.index(each["kind"]), each["step_seconds"] * each["gpus"]) for each in remedies]
+    keys = [(REMEDY_KINDS.index(each["kind"]), each["step_seconds"] * each["gpus"]) for each in remedies]
     assert keys == sorted(keys)
 
 

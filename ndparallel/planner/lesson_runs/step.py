@@ -9,10 +9,9 @@ from functools import lru_cache
 
 from ndparallel.planner.lesson_runs.grid import run_grid, slowest_gpu
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
-from ndparallel.planner.memory.total import KINDS, StageMemory
+from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory
 from ndparallel.planner.step.pipeline import schedule_of
-from ndparallel.planner.step.step import KINDS as SPENT
-from ndparallel.planner.step.step import Step, one_stage, time_workload
+from ndparallel.planner.step.step import TIME_KINDS, Step, one_stage, time_workload
 from ndparallel.planner.step.streams import StreamClock
 
 
@@ -32,7 +31,7 @@ def executed_step(work: ExecutedWorkload) -> Step:
     if not work.on_grid:
         return time_workload(work)
     spent, rank, busiest = slowest_gpu(grid_of(work))
-    return Step({kind: spent.get(kind, 0.0) for kind in SPENT}, rank, busiest)
+    return Step({kind: spent.get(kind, 0.0) for kind in TIME_KINDS}, rank, busiest)
 
 
 def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:
@@ -45,4 +44,4 @@ def executed_memory(work: ExecutedWorkload) -> list[StageMemory]:
     else:
         schedule = schedule_of(work)
         peaks = [work.memory(rank, schedule) for rank in range(work.plan.pp)]
-    return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in KINDS}) for peak in peaks]
+    return [StageMemory(**{kind: peak.get(kind, 0.0) for kind in STAGE_MEMORY_KINDS}) for peak in peaks]

@@ -21,7 +21,7 @@ from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import schedule_of
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
+STAGE_MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class StageMemory:
 
     @property
     def total(self):
-        return sum(getattr(self, kind) for kind in KINDS)
+        return sum(getattr(self, kind) for kind in STAGE_MEMORY_KINDS)
 
 
 def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:

@@ -19,7 +19,7 @@ from ndparallel.planner.step.pipeline import PipelineTimer, PipelineTimes
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
-KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
+TIME_KINDS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "imbalance", "optimizer")
 HOST = "host"  # waiting for activations on their way to or from the host: only where they go there
 
 
@@ -52,7 +52,7 @@ def step_from(
 ) -> Step:
     """The means of GPUs that differ; what they wait for the slowest of them is bubble."""
     counted = spent | {"compute": spent.get("compute", 0.0) + spent.get("launch", 0.0)}
-    means = {kind: mean(counted.get(kind, 0.0)) for kind in (*KINDS, *[HOST] * (HOST in counted))}
+    means = {kind: mean(counted.get(kind, 0.0)) for kind in (*TIME_KINDS, *[HOST] * (HOST in counted))}
     bubble = means["bubble"] + longest(spent.total) - sum(means.values()) + 0.0
     return Step(means | {"bubble": bubble}, rank, busiest, times)
 

@@ -1,13 +1,13 @@
 """Which plans are timed exactly, in which order, and how sure their best is the best of all.
 
-Idea   Time the plan that promises most, learn from it how far the bound was off for its schedule, and go on
-       until no plan that is left promises more than what was found, or the effort is spent. The bounds of
+Idea   Time the plan of the least estimate, learn from it how far the bound was off for its schedule, and go
+       on until no estimate that is left is below what was found, or the effort is spent. The bounds of
        what is left say how much faster the best could still be.
 Cost   the effort; a schedule that is searched for takes a tenth of a second and more.
 Limit  Which plans are timed follows from their bounds and steps alone, not from how long anything takes here.
 
 Glossary
-    promise   a bound, times what exact timing has added to the bounds of the same schedule
+    estimate  a bound, times what exact timing has added to the bounds of the same schedule
     effort    actions of schedules that may be timed, at some microseconds each
     gap       share of the best step by which a plan that was not timed could be faster, at the most
 """
@@ -28,7 +28,7 @@ from ndparallel.search.candidates import Candidates
 
 EFFORT = 200_000
 TOGETHER = 8  # plans timed at a time, whether in one process or in several
-PER_SCHEDULE = 1_000  # plans of every schedule whose promises are compared
+PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
 ATTEMPTS = 650  # the same of a schedule that is searched for
 AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
@@ -84,20 +84,20 @@ class TimingQueue:
             [self.factors.get(group, by_name.get(name, 1.0)) for group, name in enumerate(self.names)]
         )
 
-    def promised(self, below_top_k: bool) -> np.ndarray:
-        """Seconds that each plan promises."""
+    def estimates(self, below_top_k: bool) -> np.ndarray:
+        """The estimate of each plan, in seconds."""
         factors = self.factors_of_groups()
         left = max(self.effort, self.small) if below_top_k else self.effort
         affordable = self.cost <= np.where(self.searched, min(self.searches, self.effort), left)
         return np.where(self.open & affordable, self.bound * factors[self.group], np.inf)
 
     def batch(self, limit: float, below_top_k: bool) -> np.ndarray:
-        """Return up to TOGETHER untimed plans that promise less than `limit` seconds; expensive plans come
+        """Return up to TOGETHER untimed plans of estimates below `limit` seconds; expensive plans come
         alone. While fewer plans are timed than are to be shown (`below_top_k`), the effort may be
         exceeded."""
-        promised = self.promised(below_top_k)
-        best = np.argsort(promised, kind="stable")[:TOGETHER]
-        best = best[promised[best] < limit]
+        estimates = self.estimates(below_top_k)
+        best = np.argsort(estimates, kind="stable")[:TOGETHER]
+        best = best[estimates[best] < limit]
         spent = np.cumsum(self.cost[best])
         return best[spent <= max(self.effort / TOGETHER, *spent[:1], 0)]
 
@@ -148,15 +148,15 @@ def time_best(
     also: Sequence[Plan],
     executor: Executor | None,
 ) -> tuple[list[Timed], TimingQueue]:
-    """Time plans by promise; the queue has what was learnt, and what is left."""
-    promises = TimingQueue(job, found, effort)
+    """Time plans by their estimates; the queue has what was learnt, and what is left."""
+    queue = TimingQueue(job, found, effort)
     timed = time_all(job, also, executor)
-    while len(batch := promises.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
-        plans = [found.plan(int(promises.places[place])) for place in batch]
+    while len(batch := queue.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
+        plans = [found.plan(int(queue.places[place])) for place in batch]
         for place, one in zip(batch, time_all(job, plans, executor)):
             timed.append(one)
-            promises.learn(place, one.seconds)
-    return timed, promises
+            queue.learn(place, one.seconds)
+    return timed, queue
 
 
 def time_all(job: TrainingJob, plans: Sequence[Plan], executor: Executor | None) -> list[Timed]:
@@ -165,12 +165,12 @@ def time_all(job: TrainingJob, plans: Sequence[Plan], executor: Executor | None)
 
 
 def kth_best_seconds(timed: list[Timed], top: int) -> float:
-    """The seconds that a plan must promise to be worth timing: those of the last of the `top` best."""
+    """The seconds that a plan must stay below to be worth timing: those of the last of the `top` best."""
     return sorted(one.seconds for one in timed)[top - 1] if len(timed) >= top else np.inf
 
 
-def gap(found: Candidates, promises: TimingQueue, timed: list[Timed]) -> float:
+def gap(found: Candidates, queue: TimingQueue, timed: list[Timed]) -> float:
     """The share of the best step by which what was not timed could be faster."""
     bounds = found.seconds.copy()
-    bounds[promises.places[~promises.open]] = np.inf
+    bounds[queue.places[~queue.open]] = np.inf
     return max(0.0, 1 - float(bounds.min()) / min(one.seconds for one in timed))
