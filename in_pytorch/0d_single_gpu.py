@@ -4,14 +4,12 @@ Run    torchrun in_pytorch/0d_single_gpu.py
 """
 
 from functools import partial
-from itertools import islice
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from data import loader
 from model import Transformer, loss_fn
-from running import Job, Outcome, main
+from running import Job, Outcome, main, share
 from weights import draw
 
 MATMULS = {torch.ops.aten.mm.default}
@@ -19,19 +17,16 @@ MATMULS = {torch.ops.aten.mm.default}
 
 def train(job: Job, model: Transformer, microbatches: int = 1) -> Outcome:
     """Forward and backward for each microbatch, and one step for all."""
+    share(job.batch, "sequences of a batch", microbatches)
     optimizer, losses = job.make_optimizer(model.parameters()), []
-    batches = loader(job.text, job.config.sequence, job.batch)
-    for epoch in range(job.epochs):
-        batches.sampler.set_epoch(epoch)
-        for tokens, targets in islice(batches, job.steps):
-            losses.append(torch.zeros((), device=job.device))
-            parts = zip(tokens.to(job.device).chunk(microbatches), targets.to(job.device).chunk(microbatches))
-            for tokens_part, targets_part in parts:
-                loss = loss_fn(model(tokens_part), targets_part) / microbatches
-                loss.backward()
-                losses[-1] += loss.detach()
-            optimizer.step()
-            optimizer.zero_grad()
+    for tokens, targets in job.batches():
+        losses.append(torch.zeros((), device=job.device))
+        for microbatch in zip(tokens.chunk(microbatches), targets.chunk(microbatches)):
+            loss = loss_fn(model(microbatch[0]), microbatch[1]) / microbatches
+            loss.backward()
+            losses[-1] += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
     return Outcome(losses, model)
 
 

@@ -7,7 +7,7 @@ Limit  There is no ZeRO-2 in torch; fully_shard that does not reshard is near to
 Run    torchrun --nproc-per-node 4 in_pytorch/1d_data_parallel.py
 """
 
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import torch.distributed as dist
 from torch import nn
@@ -17,24 +17,20 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from data import loader
 from model import Transformer, loss_fn
-from running import OPTIMIZERS, Job, Outcome, main
+from running import OPTIMIZERS, Job, Outcome, groups_of, main
 from weights import draw
 
 
 def train(job: Job, model: nn.Module, optimizer: Optimizer) -> Outcome:
     """Each rank takes its part of the batch; the mean of the parts' gradients is the wrapper's business."""
-    rank, ranks, losses = dist.get_rank(), dist.get_world_size(), []
-    batches = loader(job.text, job.config.sequence, job.batch, rank, ranks)
-    for epoch in range(job.epochs):
-        batches.sampler.set_epoch(epoch)
-        for tokens, targets in islice(batches, job.steps):
-            loss = loss_fn(model(tokens.to(job.device)), targets.to(job.device))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
+    losses = []
+    for tokens, targets in job.batches(dist.get_rank(), dist.get_world_size()):
+        loss = loss_fn(model(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
     return Outcome(losses, model)
 
 
@@ -103,7 +99,7 @@ def fsdp_large_units(job: Job) -> Outcome:
 
 def hsdp(job: Job) -> Outcome:
     """Shards inside each node of two GPUs, replicas across."""
-    shape, names = (dist.get_world_size() // 2, 2), ("replicate", "shard")
+    shape, names = (groups_of(2), 2), ("replicate", "shard")
     return fsdp(job, init_device_mesh(job.device.type, shape, mesh_dim_names=names))
 
 

@@ -10,7 +10,6 @@ Run    torchrun --nproc-per-node 4 in_pytorch/2d_tensor_parallel.py
 """
 
 from dataclasses import replace
-from itertools import islice
 
 import torch.distributed as dist
 from torch import nn
@@ -26,9 +25,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from data import loader
 from model import Transformer, loss_fn
-from running import Job, Outcome, main
+from running import Job, Outcome, groups_of, main, share
 from weights import draw
 
 
@@ -65,21 +63,19 @@ def tensor_parallel(model: Transformer, tp: DeviceMesh, sequence_parallel: bool)
 
 def train(job: Job, model: nn.Module, dp_rank: int = 0, dp: int = 1) -> Outcome:
     """One GPU's loop; the loss is computed from logits that stay cut by the vocabulary."""
-    batches, losses = loader(job.text, job.config.sequence, job.batch, dp_rank, dp), []
-    optimizer = job.make_optimizer(model.parameters())
-    for epoch in range(job.epochs):
-        batches.sampler.set_epoch(epoch)
-        for tokens, targets in islice(batches, job.steps):
-            with loss_parallel():
-                loss = loss_fn(model(tokens.to(job.device)), targets.to(job.device))
-                loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.full_tensor().detach())
+    optimizer, losses = job.make_optimizer(model.parameters()), []
+    for tokens, targets in job.batches(dp_rank, dp):
+        with loss_parallel():
+            loss = loss_fn(model(tokens), targets)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.full_tensor().detach())
     return Outcome(losses, model)
 
 
 def new_model(job: Job, tp: int) -> Transformer:
+    share(job.config.heads, "heads", tp)
     config = replace(job.config, kv_heads=max(job.config.kv_heads, tp))
     return draw(Transformer(config), config).to(job.device)
 
@@ -96,7 +92,7 @@ def tp_sp(job: Job) -> Outcome:
 
 def tp_fsdp(job: Job) -> Outcome:
     """TP inside nodes of two GPUs, FSDP across them: each slice is sharded once more."""
-    nodes = dist.get_world_size() // 2
+    nodes = groups_of(2)
     mesh = init_device_mesh(job.device.type, (nodes, 2), mesh_dim_names=("dp", "tp"))
     model = tensor_parallel(new_model(job, 2), mesh["tp"], sequence_parallel=True)
     for unit in (model.embedding, *model.layers.values(), model.head):

@@ -10,7 +10,6 @@ Run    torchrun --nproc-per-node 4 in_pytorch/3d_pipeline_parallel.py
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -26,9 +25,8 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from data import loader
 from model import Transformer, loss_fn
-from running import Job, Outcome, main
+from running import Job, Outcome, Refused, main, share
 from weights import draw
 
 
@@ -61,7 +59,11 @@ class Stage:
         self.job, self.model, self.microbatches = job, model, batches
         self.rank, self.last = dist.get_rank(), dist.get_world_size() - 1
         self.activations, self.gradients = dist.new_group(), dist.new_group()
-        self.shape = (job.batch // batches, job.config.sequence, job.config.hidden)
+        self.shape = (
+            share(job.batch, "sequences of a batch", batches),
+            job.config.sequence,
+            job.config.hidden,
+        )
         self.inputs: dict[int, Tensor] = {}
         self.outputs: dict[int, Tensor] = {}
         self.sent: list[dist.Work] = []
@@ -106,12 +108,17 @@ class Stage:
         return x
 
 
+def new_stage(job: Job, stage: int, stages: int) -> Transformer:
+    if stages > job.config.layers:
+        raise Refused(f"{job.config.layers} layers are too few for {stages} stages.")
+    return draw(Transformer(job.config, stage, stages), job.config).to(job.device)
+
+
 def by_hand(job: Job, order: Callable, microbatches: int | None = None) -> Outcome:
     rank, ranks, count = dist.get_rank(), dist.get_world_size(), microbatches or job.microbatches
-    model = draw(Transformer(job.config, rank, ranks), job.config).to(job.device)
+    model = new_stage(job, rank, ranks)
     stage, optimizer, losses = Stage(job, model, count), job.make_optimizer(model.parameters()), []
-    for tokens, targets in islice(loader(job.text, job.config.sequence, job.batch), job.steps):
-        tokens, targets = tokens.to(job.device), targets.to(job.device)
+    for tokens, targets in job.batches():
         loss = stage.step(order(rank, ranks, count), tokens.chunk(count), targets.chunk(count))
         optimizer.step()
         optimizer.zero_grad()
@@ -124,23 +131,29 @@ def mine(layout: str, rank: int, ranks: int) -> list[int]:
     return {"one": [rank], "loop": [rank, rank + ranks], "v": [rank, 2 * ranks - 1 - rank]}[layout]
 
 
+def new_schedule(schedule: type, stages: PipelineStage | list[PipelineStage], job: Job, dp: int = 1):
+    """Raises Refused where the microbatches are too few, or too uneven, for the schedule."""
+    share(job.batch // dp, "sequences of a rank", job.microbatches)
+    try:
+        return schedule(stages, job.microbatches, loss_fn)
+    except ValueError as error:
+        raise Refused(f"{error}") from None
+
+
 def with_schedule(job: Job, schedule: type, layout: str) -> Outcome:
     """A schedule of torch.distributed.pipelining: it receives, runs and sends."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     count = ranks if layout == "one" else 2 * ranks
-    parts = {
-        stage: draw(Transformer(job.config, stage, count), job.config).to(job.device)
-        for stage in mine(layout, rank, ranks)
-    }
+    parts = {stage: new_stage(job, stage, count) for stage in mine(layout, rank, ranks)}
     stages = [PipelineStage(part, stage, count, job.device) for stage, part in parts.items()]
     model, losses = nn.ModuleList(parts.values()), []
     optimizer = job.make_optimizer(model.parameters())
-    pipeline = schedule(stages[0] if layout == "one" else stages, job.microbatches, loss_fn)
-    for tokens, targets in islice(loader(job.text, job.config.sequence, job.batch), job.steps):
-        inputs = (tokens.to(job.device),) if 0 in parts else ()
+    pipeline = new_schedule(schedule, stages[0] if layout == "one" else stages, job)
+    for tokens, targets in job.batches():
+        inputs = (tokens,) if 0 in parts else ()
         if count - 1 in parts:
             found: list[Tensor] = []
-            pipeline.step(*inputs, target=targets.to(job.device), losses=found)
+            pipeline.step(*inputs, target=targets, losses=found)
             losses.append(torch.stack(found).mean().detach())
         else:
             pipeline.step(*inputs)

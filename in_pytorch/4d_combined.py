@@ -11,27 +11,25 @@ Run    torchrun --nproc-per-node 8 in_pytorch/4d_combined.py    (4 processes wil
 
 from functools import partial
 from importlib import import_module
-from itertools import islice
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import loss_parallel
 
-from data import loader
-from model import Transformer, loss_fn
-from running import Job, Outcome, main
+from model import Transformer
+from running import Job, Outcome, groups_of, main
 from weights import draw
 
 tensor_parallel = import_module("2d_tensor_parallel").tensor_parallel
+new_schedule = import_module("3d_pipeline_parallel").new_schedule
 
 
 def combined(job: Job, tp: int, pp: int) -> Outcome:
     """TP inside, FSDP around it, and the pipeline outermost."""
-    shape = (pp, dist.get_world_size() // (pp * tp), tp)
+    shape = (pp, groups_of(pp * tp), tp)
     mesh = init_device_mesh(job.device.type, shape, mesh_dim_names=("pp", "dp", "tp"))
     stage, dp_rank = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
     model = draw(Transformer(job.config, stage, pp), job.config).to(job.device)
@@ -42,16 +40,15 @@ def combined(job: Job, tp: int, pp: int) -> Outcome:
             if len(list(unit.parameters())):
                 fully_shard(unit, mesh=mesh["dp"], reshard_after_forward=False)
         fully_shard(model, mesh=mesh["dp"], reshard_after_forward=False)
-    pipeline = Schedule1F1B(
-        PipelineStage(model, stage, pp, job.device, group=mesh.get_group("pp")), job.microbatches, loss_fn
-    )
+    pipeline_stage = PipelineStage(model, stage, pp, job.device, group=mesh.get_group("pp"))
+    pipeline = new_schedule(Schedule1F1B, pipeline_stage, job, mesh["dp"].size())
     optimizer, losses = job.make_optimizer(model.parameters()), []
-    batches = loader(job.text, job.config.sequence, job.batch, dp_rank, mesh["dp"].size())
-    for tokens, targets in islice(batches, job.steps):
-        inputs, found = ((tokens.to(job.device),) if stage == 0 else ()), []
+    for tokens, targets in job.batches(dp_rank, mesh["dp"].size()):
+        inputs = (tokens,) if stage == 0 else ()
         with loss_parallel():
             if stage == pp - 1:
-                pipeline.step(*inputs, target=targets.to(job.device), losses=found)
+                found: list[Tensor] = []
+                pipeline.step(*inputs, target=targets, losses=found)
                 losses.append(whole(torch.stack(found).mean()))
             else:
                 pipeline.step(*inputs)

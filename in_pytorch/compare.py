@@ -13,9 +13,9 @@ Glossary
     payload        bytes of the whole array of a collective: what is reduced, what comes out of a gather
 """
 
-import argparse
 import contextlib
 import json
+import os
 import sys
 import textwrap
 from collections import Counter
@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lesson_runs import TWINS, LessonRun, Twin, run_lesson
-from running import Job, mean_losses, start
+from running import Job, Parser, mean_losses, start
 from weights import name_in_lessons
 
 # all at once, before the lessons, which are modules of the same names
@@ -63,7 +63,9 @@ class Count(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on, self.calls, self.bytes = False, Counter(), Counter()
+        self.on = False
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(self, operation, types, arguments=(), options=None):
         if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
@@ -245,14 +247,18 @@ def words(traffic: Traffic) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="1d_data_parallel and so on")
     parser.add_argument("--dtype", choices=HELD_IN, action="append", help="of both, one alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    parser.check_known(arguments.scripts, SCRIPTS, "script")
+    parser.check_launch()
+    twins = [twin for twin in TWINS if twin.script in arguments.scripts or not arguments.scripts]
+    twins = [twin for twin in twins if twin.runs_on(int(os.environ["WORLD_SIZE"]))]
+    if not twins:
+        parser.error(f"on {os.environ['WORLD_SIZE']} processes nothing of this is compared: start 4, or 2.")
     device = start()
-    twins = [twin for twin in TWINS if twin.runs_on(dist.get_world_size())]
-    twins = [twin for twin in twins if twin.script in arguments.scripts or not arguments.scripts]
     rows = [compare(twin, arguments.dtype or list(HELD_IN), device) for twin in twins]
     unequal = []
     if dist.get_rank() == 0:

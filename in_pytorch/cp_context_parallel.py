@@ -9,8 +9,6 @@ Limit  Every block is computed whole, and masked: the lessons skip the masked ha
 Run    torchrun --nproc-per-node 4 in_pytorch/cp_context_parallel.py
 """
 
-from itertools import islice
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,15 +17,14 @@ from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
-from data import loader
 from model import Attention, Config, Transformer, loss_fn
-from running import Job, Outcome, main
+from running import Job, Outcome, main, share
 from weights import draw
 
 
 def zigzag(tokens: int, ranks: int, rank: int) -> Tensor:
     """The positions of a rank: one chunk counted from the start of the sequence, one from its end."""
-    chunks = torch.arange(tokens).chunk(2 * ranks)
+    chunks = torch.arange(tokens).split(share(tokens, "tokens", 2 * ranks))
     return torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
 
 
@@ -106,8 +103,8 @@ def ring(job: Job) -> Outcome:
     model = DistributedDataParallel(draw(model, job.config).to(job.device))
     mine = zigzag(job.config.sequence, dist.get_world_size(), dist.get_rank())
     optimizer, losses = job.make_optimizer(model.parameters()), []
-    for tokens, targets in islice(loader(job.text, job.config.sequence, job.batch), job.steps):
-        loss = loss_fn(model(tokens[:, mine].to(job.device)), targets[:, mine].to(job.device))
+    for tokens, targets in job.batches():
+        loss = loss_fn(model(tokens[:, mine]), targets[:, mine])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -135,8 +132,8 @@ def library(job: Job) -> Outcome:
         layer.attention = LibraryAttention(job.config, at)
     model = DistributedDataParallel(draw(model, job.config).to(job.device))
     optimizer, losses = job.make_optimizer(model.parameters()), []
-    for tokens, targets in islice(loader(job.text, job.config.sequence, job.batch), job.steps):
-        buffers = [tokens.to(job.device), targets.to(job.device), at]
+    for tokens, targets in job.batches():
+        buffers = [tokens, targets, at]
         cut = context_parallel(
             mesh, buffers=buffers, buffer_seq_dims=[1, 1, 0], no_restore_buffers=set(buffers[:2])
         )

@@ -12,16 +12,13 @@ Glossary
     counts      rows by expert, which the receiver must know first
 """
 
-from itertools import islice
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data import loader
 from model import Config, Transformer, linear, loss_fn
-from running import Job, Outcome, main
+from running import Job, Outcome, main, share
 from weights import draw
 
 EXPERTS, TOP_K, EXPERT_FFN, BALANCE = 8, 2, 44, 0.01
@@ -112,16 +109,17 @@ def average(model: nn.Module, ranks: int) -> None:
 
 def expert_parallel(job: Job) -> Outcome:
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    mine = share(EXPERTS, "experts", ranks)
     model = Transformer(job.config)
     for layer in model.layers.values():
         layer.mlp = MoE(job.config)
     draw(model, job.config)
     for layer in model.layers.values():
-        layer.mlp.experts.keep(slice(rank * EXPERTS // ranks, (rank + 1) * EXPERTS // ranks))
+        layer.mlp.experts.keep(slice(rank * mine, (rank + 1) * mine))
     model.to(job.device)
     optimizer, losses = job.make_optimizer(model.parameters()), []
-    for tokens, targets in islice(loader(job.text, job.config.sequence, job.batch, rank, ranks), job.steps):
-        loss = loss_fn(model(tokens.to(job.device)), targets.to(job.device))
+    for tokens, targets in job.batches(rank, ranks):
+        loss = loss_fn(model(tokens), targets)
         loss = loss + BALANCE * sum(layer.mlp.balance_loss for layer in model.layers.values())
         loss.backward()
         average(model, ranks)

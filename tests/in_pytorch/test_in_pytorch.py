@@ -22,11 +22,23 @@ pytestmark = pytest.mark.timeout(900)
 @cache
 def compared(ranks: int) -> dict[str, dict]:
     """All strategies on so many ranks, in one launch, by script and name."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    compare = [str(ROOT / "in_pytorch" / "compare.py"), "--json", "--dtype", DTYPES[ranks]]
-    run = subprocess.run([*launch, *compare], env=alone(), capture_output=True, text=True)
+    run = launched(ranks, "in_pytorch/compare.py", "--json", "--dtype", DTYPES[ranks])
     assert run.stdout, run.stderr
     return {f"{row['script']} {row['strategy']}": row for row in json.loads(run.stdout)}
+
+
+@cache
+def odd_jobs() -> dict[str, dict[str, float | str]]:
+    """What every strategy says to options that do not fit 3 processes, in one launch."""
+    return json.loads(launched(3, "tests/support/odd_jobs.py").stdout)
+
+
+def launched(ranks: int, *words: str) -> subprocess.CompletedProcess:
+    """What torchrun's processes printed; an exit code of 2 is no traceback of theirs."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    run = subprocess.run([*launch, *words], cwd=ROOT, env=alone(), capture_output=True, text=True)
+    assert f'{words[0]}", line' not in run.stderr, run.stderr
+    return run
 
 
 def alone() -> dict[str, str]:
@@ -102,13 +114,58 @@ def test_a_schedule_sends_the_lessons_messages(name):
     assert torch == lesson and list(torch) == ["send"]
 
 
+@pytest.mark.parametrize("odd", ["batch 8", "batch 6, 3 microbatches"])
+def test_on_3_processes_a_strategy_computes_one_gpus_loss_or_refuses_in_a_sentence(odd):
+    found = {name: said[odd] for name, said in odd_jobs().items()}
+    losses = {name: loss for name, loss in found.items() if not isinstance(loss, str)}
+    assert list(losses.values()) == pytest.approx(
+        [losses["0d_single_gpu single GPU"]] * len(losses), rel=1e-5
+    )
+    assert len(losses) > 10 and all(name[:2] in ("0d", "1d", "3d") for name in losses)
+    assert found["2d_tensor_parallel TP"] == "4 heads can be cut into 1, 2, 4 equal parts, and not into 3."
+
+
+@pytest.mark.parametrize("odd", ["batch 8, 5 microbatches", "more than the text"])
+def test_what_fits_no_strategy_is_refused(odd):
+    refused = [name for name, said in odd_jobs().items() if isinstance(said[odd], str)]
+    in_microbatches = [name for name in odd_jobs() if name.startswith(("3d", "0d_single_gpu 4", "4d"))]
+    one_batch = {"3d_pipeline_parallel naive, by hand"} if "5" in odd else set()
+    assert set(in_microbatches) - one_batch <= set(refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["in_pytorch/compare.py", "2d_data_parallel"],
+            "no script is called 2d_data_parallel; choose of 0d_",
+        ),
+        (["in_pytorch/1d_data_parallel.py", "--steps", "0"], "--steps is 0; it must be at least 1."),
+        (["in_pytorch/1d_data_parallel.py", "--text", "none"], "there is no file none."),
+        (["in_pytorch/1d_data_parallel.py", "FSDPP"], "no strategy is called FSDPP; choose of DDP ring,"),
+        (["in_pytorch/1d_data_parallel.py", "FSDP"], "torchrun starts this: torchrun --nproc-per-node 4"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, sentence):
+    run = subprocess.run([sys.executable, *words], cwd=ROOT, env=alone(), capture_output=True, text=True)
+    assert run.returncode == 2 and sentence in run.stderr and "Traceback" not in run.stderr
+
+
 def test_the_model_is_short():
     assert len((ROOT / "in_pytorch" / "model.py").read_text().splitlines()) < 120
 
 
+def test_steps_are_counted_in_every_epoch(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "in_pytorch"))
+    from running import Job
+
+    first, second = (tokens.tolist() for tokens, _ in Job(steps=1, epochs=2).batches())
+    assert first != second and len(list(Job(steps=3, epochs=2).batches())) == 6
+
+
 def test_the_ranks_of_a_sampler_share_every_epoch_out(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "in_pytorch"))
-    from data import TEXT, SameOrder, Windows  # type: ignore[import-not-found]
+    from data import TEXT, SameOrder, Windows
 
     windows = Windows(TEXT, 64)
 
