@@ -1,25 +1,26 @@
 """`ndparallel plan` where the plan is given: its step, its memory, and how sure that is."""
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from gpu import si
-from ndparallel.base.errors import UserError
 from ndparallel.base.words import WIDTH
 from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import described, launch, script_given
 from ndparallel.planner.describe import headline, parts, sentences
+from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.results.printing import plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
+
+Predictions = dict[str, Prediction]  # by what was changed
 
 
 def run_one(arguments: argparse.Namespace) -> int:
@@ -27,24 +28,45 @@ def run_one(arguments: argparse.Namespace) -> int:
     with progress() as announce:
         announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
         found = predict(asked.job, asked.plan)
-        changed = dict(same_plan(arguments, found)) if arguments.what_if else {}
+        changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
     better, sentences = compared(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
     if arguments.json:
         training = found.training(arguments.tokens, arguments.price_per_gpu_hour) | {"notes": asked.notes}
-        what_if = [{"change": change} | now.as_dict() for change, now in changed.items()]
-        changes = {"what_if": what_if} if changed else {}
-        beside: dict[str, Any] = (
-            {"measured": {each.quantity: each.as_dict() for each in measured}} if measured else {}
-        )
-        beside |= {"remedies": [each.as_dict() for each in remedies]} if found.missing_bytes > 0 else {}
-        print_json(found.as_dict() | training | better | changes | beside | launch(arguments.emit, found))
+        beside = as_json(found, changed, measured, remedies)
+        print_json(found.as_dict() | training | better | beside | launch(arguments.emit, found))
         return 0
     if arguments.emit:
         print(launch(arguments.emit, found)["launch"], end="")
         return 0
     console, _ = plain_console()
     show(console, found, arguments, [*asked.notes, *sentences])
+    show_beside(console, found, changed, measured, remedies)
+    return 0
+
+
+def as_json(
+    found: Prediction, changed: Predictions, measured: list[Difference], remedies: list[Any]
+) -> dict[str, Any]:
+    """What stands beside the plan: predictions after changes, differences from what was measured, and
+    remedies."""
+    beside: dict[str, Any] = {}
+    if changed:
+        beside["what_if"] = [{"change": change} | now.as_dict() for change, now in changed.items()]
+    if measured:
+        beside["measured"] = {each.quantity: each.as_dict() for each in measured}
+    if found.missing_bytes > 0:
+        beside["remedies"] = [each.as_dict() for each in remedies]
+    return beside
+
+
+def show_beside(
+    console: Console,
+    found: Prediction,
+    changed: Predictions,
+    measured: list[Difference],
+    remedies: list[Any],
+) -> None:
     if found.missing_bytes > 0:
         from ndparallel.commands.plan_remedies import show_remedies
 
@@ -56,7 +78,6 @@ def run_one(arguments: argparse.Namespace) -> int:
         from ndparallel.search.tables import show_changes
 
         show_changes(console, found, changed)
-    return 0
 
 
 def remedies_for(arguments: argparse.Namespace, found: Prediction) -> list[Any]:
@@ -81,20 +102,11 @@ def compared(arguments: argparse.Namespace, found: Prediction) -> tuple[dict[str
     return comparison(found, script[0])
 
 
-def same_plan(arguments: argparse.Namespace, found: Prediction) -> Iterator[tuple[str, Prediction]]:
-    """The same degrees after every change; more GPUs are more data parallelism."""
-    from ndparallel.search.what_if import Variant, what_if
+def after_changes(changes: Sequence[str], found: Prediction) -> Predictions:
+    """What is predicted of the same degrees after every change."""
+    from ndparallel.search.what_if import changed_plan
 
-    plan = found.plan
-    for change in arguments.what_if:
-        cluster = what_if(Variant(found.job, int(plan.gpus)), change)
-        others = plan.tp * plan.pp * plan.cp
-        if cluster.gpus % others:
-            raise UserError(
-                f"--what-if {change}: {cluster.gpus} GPUs are no multiple of tp*pp*cp = {others}; leave "
-                "these out to search."
-            )
-        yield change, predict(cluster.job, replace(plan, dp=cluster.gpus // others))
+    return {change: predict(*changed_plan(found.job, found.plan, change)) for change in changes}
 
 
 # ---------------------------------------------------------------------------------------------------- printed

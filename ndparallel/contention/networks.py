@@ -203,6 +203,3 @@ def max_min_rates(transfers: Iterable[Transfer]) -> dict[Transfer, float]:
                 if not users[limit]:
                     del users[limit]
     return rates
-
-
-NETWORKS = (ProgramOrder, ArrivalOrder, SharedPorts)

@@ -21,7 +21,7 @@ from ndparallel.pipeline.timing import Timing
 from ndparallel.results.printing import prose
 from ndparallel.results.tables import quantity, quiet_table
 
-NOT_BEGUN, WRONG, PASSED, PAR, BETTER = MARKS = ("not begun", "wrong", "passed", "par", "better than par")
+NOT_BEGUN, WRONG, PASSED, PAR, BETTER = ("not begun", "wrong", "passed", "par", "better than par")
 UNITS = {"seconds": "s", "bytes": "B"}
 
 

@@ -34,7 +34,7 @@ from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
 from ndparallel.planner.software import STACKS
 from ndparallel.search.search import MOST, MOST_GPUS
-from ndparallel.search.what_if import Variant, what_if
+from ndparallel.search.what_if import changed_plan
 
 PROGRAM = "ndparallel plan"
 JOB, PLAN, CHANGE = "the job", "the plan", "what if"
@@ -167,11 +167,7 @@ class PlanQuestion:
         return ""
 
     def changed(self, job: TrainingJob, plan: Plan, change: str) -> tuple[TrainingJob, Plan]:
-        """Return the same degrees after a change; more GPUs are more data parallelism."""
-        if change == CHANGES[0]:
-            return job, plan
-        cluster = what_if(Variant(job, int(plan.gpus)), change)
-        return cluster.job, replace(plan, dp=cluster.gpus // int(plan.gpus // plan.dp))
+        return (job, plan) if change == CHANGES[0] else changed_plan(job, plan, change)
 
 
 @cache

@@ -202,24 +202,6 @@ def packed(found: Mapping[str, Any]) -> str:
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
-def unpacked(text: str) -> Any:
-    """Return the answers that `packed` has made text of."""
-    found = json.loads(gzip.decompress(base64.b64decode(text)))
-
-    def unfolded(value: Any) -> Any:
-        if isinstance(value, list):
-            return [unfolded(each) for each in value]
-        if isinstance(value, dict):
-            if "$" in value:
-                return unfolded(found["pool"][value["$"]])
-            if "|" in value:
-                return [list(row) for row in zip(*unfolded(value["|"]))]
-            return {name: unfolded(each) for name, each in value.items()}
-        return value
-
-    return unfolded(found["answers"])
-
-
 def saved_page(each: Callable[[list], Iterable]) -> str:
     """Return the page with all answers inside."""
     return page(known(), packed(answers(each)))[0]

@@ -55,10 +55,7 @@ def shape_from(flags: Given, vocab: int | None) -> ModelShape:
         layers,
         hidden,
         heads,
-        heads if latent else kv_heads_from(flags, heads),
-        latent.head_dim
-        if latent
-        else flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size")),
+        *((heads, latent.head_dim) if latent else kv_heads_and_width(flags, hidden, heads)),
         ffn,
         vocab_from(flags) if vocab is None else vocab,
         activation=activation,
@@ -121,11 +118,11 @@ def ffn_from(flags: Given, hidden: int, activation: str) -> int:
     )
 
 
-def kv_heads_from(flags: Given, heads: int) -> int:
+def kv_heads_and_width(flags: Given, hidden: int, heads: int) -> tuple[int, int]:
     """--num-query-groups counts only with --group-query-attention."""
     groups = flags.number("--num-query-groups", 1) if flags.has("--group-query-attention") else heads
     flags.has("--num-query-groups")
-    return groups
+    return groups, flags.number("--kv-channels", head_width(hidden, heads, "--hidden-size"))
 
 
 def vocab_from(flags: Given) -> int:

@@ -20,13 +20,14 @@ Glossary
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from collectives import Group, all_gather, reduce_scatter
-from gpu import GPU, Handle
+from collectives import all_gather, reduce_scatter
+from gpu import Handle
+from ndparallel.parallel.axis import AxisOperators
 from ndparallel.parallel.slices import part
 
 VARIANTS = ("ring", "all-gather")
@@ -50,20 +51,10 @@ def zigzag(sequence: int, parts: int, index: int) -> tuple[int, ...]:
 
 
 @dataclass
-class ContextParallel:
+class ContextParallel(AxisOperators):
     """The context-parallel operators of one rank: its positions, and how keys and values reach it."""
 
-    gpu: GPU
-    group: Group
     variant: str = "ring"
-
-    @cached_property
-    def size(self) -> int:
-        return self.group.size
-
-    @cached_property
-    def index(self) -> int:
-        return self.group.index(self.gpu.rank)
 
     def positions(self, sequence: int) -> tuple[int, ...]:
         return zigzag(sequence, self.size, self.index)

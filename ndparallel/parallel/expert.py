@@ -25,26 +25,17 @@ from typing import Any
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, all_to_all
-from gpu import GPU, Handle, is_size_only
+from gpu import Handle, is_size_only
+from ndparallel.parallel.axis import AxisOperators
 from ndparallel.parallel.tensor import TensorParallel
 
 
 @dataclass
-class ExpertParallel:
+class ExpertParallel(AxisOperators):
     """One rank's operators. `sequence` are the ranks that have the other tokens of the same sequences."""
 
-    gpu: GPU
-    group: Group
     sequence: Group
     tp: TensorParallel
-
-    @cached_property
-    def size(self) -> int:
-        return self.group.size
-
-    @cached_property
-    def index(self) -> int:
-        return self.group.index(self.gpu.rank)
 
     def sum_over_sequence(self, counts: np.ndarray) -> Handle:
         """Sum what every rank found out about its tokens over the ranks that share their sequences."""

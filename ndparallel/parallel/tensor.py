@@ -24,7 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from collectives import Group, all_gather, all_reduce, reduce_scatter
-from gpu import GPU, Handle
+from gpu import Handle
+from ndparallel.parallel.axis import AxisOperators
 from ndparallel.parallel.slices import Parameter, part
 
 SEQUENCE_PARALLEL = ("none", "sp", "sp-regather")
@@ -32,23 +33,13 @@ TP_OVERLAP = ("none", "backward")
 
 
 @dataclass
-class TensorParallel:
+class TensorParallel(AxisOperators):
     """The tensor-parallel operators of one rank. Activations are (sequence, batch, hidden); shards are cut
     along the sequence."""
 
-    gpu: GPU
-    group: Group
     sequence_parallel: str = "none"
     parts: int = 1
     overlap: str = "none"
-
-    @cached_property
-    def size(self) -> int:
-        return self.group.size
-
-    @cached_property
-    def index(self) -> int:
-        return self.group.index(self.gpu.rank)
 
     @cached_property
     def shards(self) -> bool:

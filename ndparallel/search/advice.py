@@ -120,8 +120,8 @@ class Rules:
         """What the rules end in: a plan for each of the ways that they leave open."""
         if self.fits_on_one():
             return [self.data_parallel(zero=0)]
-        if self.job.shape.experts:
-            return [self.mixture(), *self.sharded()]
+        if experts := self.job.shape.experts:
+            return [self.mixture(experts.experts), *self.sharded()]
         if not self.largest_layer_fits():
             return [self.three_dimensions()]
         billions = f"{self.parameters / 1e9:.4g}"
@@ -203,12 +203,10 @@ class Rules:
         found = self.first_that_fits([replace(plan, recompute=recompute) for recompute in RECOMPUTE])
         return self.told(found) if found else self.told_none(plan)
 
-    def mixture(self) -> Plan:
+    def mixture(self, experts: int) -> Plan:
         """EP inside the node first, then PP until it fits, and TP only where no pipeline is long enough; EP
         over nodes where that is not enough either."""
-        if not self.job.shape.experts:
-            raise ValueError(f"{self.job.shape.name} has no experts.")
-        plan, experts = Plan(cp=self.context(1), zero=1), self.job.shape.experts.experts
+        plan = Plan(cp=self.context(1), zero=1)
         wider = divisors(gcd(self.node, self.gpus // plan.cp))
         some = [
             replace(plan, tp=tp, recompute=recompute, sequence_parallel=self.cuts_sequences(tp))

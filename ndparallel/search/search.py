@@ -103,12 +103,7 @@ def search(
     asked = checked(fixed or {})
     frameworks = launchers(job, asked) if frameworks is None else frameworks
     memory_bytes = job.usable_bytes(headroom) if max_memory is None else max_memory
-    found = candidates(job, gpus, values_of(frameworks) | dict(asked), memory_bytes, executor, frameworks)
-    if not found.legal:
-        raise nothing_left(job, gpus, asked, found.rejected, frameworks)
-    if not len(found.seconds):
-        limits = {"frameworks": frameworks, "max_memory": memory_bytes}
-        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, **limits)
+    found = fitting_candidates(job, gpus, asked, memory_bytes, executor, frameworks)
     fitting = [plan for plan in also if can_hold(job, plan, memory_bytes)]
     timed, queue = time_best(job, found, top, effort, fitting, executor)
     unsure = gap(found, queue, timed)
@@ -118,6 +113,24 @@ def search(
     answers = [predicted(job, one) for one in ranked[:top]]
     counts = (found.rejected, found.legal, len(found.seconds), len(timed), unsure)
     return Found(job, gpus, ranked, *counts, answers, [*frameworks], memory_bytes)
+
+
+def fitting_candidates(
+    job: TrainingJob,
+    gpus: int,
+    asked: Fixed,
+    memory_bytes: float,
+    executor: Executor | None,
+    frameworks: Sequence[str],
+) -> Candidates:
+    """The plans that are legal and fit, priced. Raises UserError where there are none."""
+    found = candidates(job, gpus, values_of(frameworks) | dict(asked), memory_bytes, executor, frameworks)
+    if not found.legal:
+        raise nothing_left(job, gpus, asked, found.rejected, frameworks)
+    if not len(found.seconds):
+        limits = {"frameworks": frameworks, "max_memory": memory_bytes}
+        raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, **limits)
+    return found
 
 
 def can_hold(job: TrainingJob, plan: Plan, memory_bytes: float) -> bool:

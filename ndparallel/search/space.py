@@ -78,11 +78,8 @@ def choices(fixed: Fixed, name: str) -> tuple:
 
 def experts_over(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:
     experts = job.shape.experts
-    return some(
-        [ep for ep in divisors(dp) if experts is None or experts.experts % ep == 0] if experts else [1],
-        fixed,
-        "ep",
-    )
+    degrees = [ep for ep in divisors(dp) if experts.experts % ep == 0] if experts else [1]
+    return some(degrees, fixed, "ep")
 
 
 def microbatches(job: TrainingJob, dp: int, fixed: Fixed) -> list[int]:

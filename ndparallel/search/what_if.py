@@ -21,7 +21,7 @@ from ndparallel.hardware.accelerator import (
     Accelerator,
     find_hardware,
 )
-from ndparallel.planner.job import TrainingJob
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.software import find_stack
 
@@ -58,6 +58,19 @@ def what_if(cluster: Variant, change: str) -> Variant:
         raise unknown("field of the hardware, the job or the model", name, [*FIELDS, *WORDS])
     field = FIELDS[name]
     return field.write(cluster, new_value(name, field, operator, words, field.read(cluster)))
+
+
+def changed_plan(job: TrainingJob, plan: Plan, change: str) -> tuple[TrainingJob, Plan]:
+    """The job and the plan of the same degrees after a change; more GPUs are more data parallelism. Raises
+    UserError where these degrees cannot fill the GPUs."""
+    cluster = what_if(Variant(job, int(plan.gpus)), change)
+    others = plan.tp * plan.pp * plan.cp
+    if cluster.gpus % others:
+        raise UserError(
+            f"--what-if {change}: {cluster.gpus} GPUs are no multiple of tp*pp*cp = {others}; leave these "
+            "out to search."
+        )
+    return cluster.job, replace(plan, dp=cluster.gpus // others)
 
 
 def new_value(name: str, field: Field, operator: str, words: str, before: float) -> float | int:

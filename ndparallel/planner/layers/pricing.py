@@ -46,22 +46,6 @@ class UnitSeconds(NamedTuple):
         return self.forward + self.backward
 
 
-def launched_together(seconds: UnitSeconds) -> UnitSeconds:
-    """The lists of a backward pass follow one another, so the CPU launches for a later one while the GPU is
-    busy with an earlier: what it is behind with in all is waited for once, with the inputs' gradients."""
-    parts = seconds[1:]
-    if not any("launch" in part for part in parts):
-        return seconds
-    launches = sum(part.launch_seconds for part in parts)
-    working = sum(part.total - part.get("launch", 0.0) for part in parts)
-    recompute, inputs, weights = (
-        part.launched(TimeBreakdown({kind: each for kind, each in part.items() if kind != "launch"}))
-        for part in parts
-    )
-    inputs["launch"] = larger(0, launches - working)
-    return UnitSeconds(seconds.forward, recompute, inputs, weights)
-
-
 @dataclass(frozen=True)
 class Pricing:
     """Prices lists for one job and one plan (or an array of plans); a `Machine` whose GPUs are all alike."""
