@@ -14,6 +14,7 @@ import numpy as np
 from collectives import ALGORITHMS, Group
 from gpu import CLASSROOM, Hardware, si
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import parse_quantity
 from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates
 from ndparallel.collective.prices import price
@@ -21,9 +22,12 @@ from ndparallel.collective.runs import measure
 from ndparallel.explorer.setup import Knob, checked, command, looked_at
 from ndparallel.hardware.accelerator import find_hardware
 
-WHAT, WHERE = "what is said", "who talks"
+WHAT, WHERE = "the collective", "the GPUs and their links"
 COLLECTIVES = tuple(name for name in ALGORITHMS if name != "barrier")
 NAMES = tuple(dict.fromkeys(name for each in COLLECTIVES for name in ALGORITHMS[each]))
+USUAL = "as it is"
+LATENCIES = (USUAL, "0s", "1us", "5us", "20us", "100us")
+BANDWIDTHS = (USUAL, "1GB/s", "10GB/s", "50GB/s", "200GB/s", "900GB/s")
 SIZES = ("1e3", "1e4", "1e5", "1e6", "1e7", "1e8", "1e9")
 KNOBS = (
     Knob("collective", "", COLLECTIVES, "all_reduce", "what is done together", WHAT),
@@ -39,6 +43,8 @@ KNOBS = (
         "whose links",
         WHERE,
     ),
+    Knob("latency", "--latency", LATENCIES, USUAL, "of a link inside a node", WHERE, usual=USUAL),
+    Knob("bandwidth", "--bandwidth", BANDWIDTHS, USUAL, "of a link inside a node", WHERE, usual=USUAL),
 )
 BRACKETS, OUTLINE = "[ ] has", "What has an outline has"  # on the terminal, and on the page
 CURVE = np.unique(np.geomspace(1e2, 1e10, 49).astype(np.int64))
@@ -75,7 +81,13 @@ def group_of(setup: Mapping[str, Any]) -> Group:
 
 def hardware_of(setup: Mapping[str, Any]) -> Hardware:
     hardware = CLASSROOM if setup["hardware"] == "classroom" else find_hardware(setup["hardware"])
-    return replace(hardware, gpus_per_node=setup["gpus_per_node"])
+    link = hardware.inside
+    if setup["latency"] != USUAL:
+        link = replace(link, latency_seconds=parse_quantity(setup["latency"], "seconds"))
+    if setup["bandwidth"] != USUAL:
+        rate = parse_quantity(setup["bandwidth"], "bytes per second")
+        link = replace(link, bandwidth_bytes_per_second=rate)
+    return replace(hardware, gpus_per_node=setup["gpus_per_node"], inside=link)
 
 
 def refusal(setup: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.explorer import cluster, cut, guesses, rings, schedules
+from ndparallel.explorer.beginnings import setups as begun
 from ndparallel.explorer.finding import found_for
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import SCREENS, known
@@ -50,10 +51,16 @@ def around(base: Setup, **changes: Iterable[Any]) -> Iterator[Setup]:
 def grid() -> dict[str, list[Setup]]:
     """Return the set-ups of every screen, each once."""
     found = {
-        "cut": [setup for setup in cuts() if not cut.refusal(whole("cut", setup))],
-        "schedule": list(schedule_setups()),
-        "ring": [setup for setup in ring_setups() if not rings.refusal(whole("ring", setup))],
-        "cluster": list(cluster_setups()),
+        "cut": [
+            setup
+            for setup in (*begun("cut"), *begun("timeline"), *cuts())
+            if not cut.refusal(whole("cut", setup))
+        ],
+        "schedule": [*begun("schedule"), *schedule_setups()],
+        "ring": [
+            setup for setup in (*begun("ring"), *ring_setups()) if not rings.refusal(whole("ring", setup))
+        ],
+        "cluster": [*begun("cluster"), *cluster_setups()],
     }
     return {
         screen: list({key(screen, setup): setup for setup in all_}.values()) for screen, all_ in found.items()
@@ -99,7 +106,13 @@ def ring_setups() -> Iterator[Setup]:
     for algorithm, size in product(rings.NAMES, rings.SIZES):
         yield {"algorithm": algorithm, "bytes": size, "ranks": 8, "gpus_per_node": 4}
         yield {"algorithm": algorithm, "bytes": size}
-    yield from around({}, ranks=range(2, 9), hardware=("classroom", "pocket", "a100", "b200"))
+    yield from around(
+        {},
+        ranks=range(2, 9),
+        hardware=("classroom", "pocket", "a100", "b200"),
+        latency=rings.LATENCIES,
+        bandwidth=rings.BANDWIDTHS,
+    )
 
 
 def cluster_setups() -> Iterator[Setup]:

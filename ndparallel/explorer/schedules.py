@@ -13,7 +13,7 @@ from ndparallel.drawing.schedule_picture import peaks
 from ndparallel.explorer.setup import Knob, checked, command, stops
 from ndparallel.pipeline.actions import Action, Layout, Schedule
 from ndparallel.pipeline.catalog import RECIPES, build, written
-from ndparallel.pipeline.checker import explain, run_ranks
+from ndparallel.pipeline.checker import explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import Clock
 from ndparallel.pipeline.timing import Timing, time_schedule
 from ndparallel.pipeline.work import Work
@@ -91,7 +91,8 @@ def described(timing: Timing) -> dict[str, Any]:
         "bubble_over_ideal": timing.bubble_over_ideal,
         "span_bubble_ratio": timing.span_bubble_ratio,
         "peak_held": timing.peak_held,
-        "text": f"{timing.makespan:g} s, bubble {timing.bubble_ratio:.1%}, holds {held:g} microbatches",
+        "text": f"{timing.makespan:g} s, bubble {timing.bubble_ratio:.1%} of it and "
+        f"{timing.bubble_over_ideal:.1%} of the work, holds {held:g} microbatches",
         "rows": list(rows(schedule, timing.start, timing.end)),
     }
 
@@ -123,8 +124,28 @@ def by_hand(placed: str, setup: Mapping[str, Any]) -> dict[str, Any]:
         "rows": list(rows(schedule, clock.start, clock.end)),
         "waits": [f"waits for {need}" if need else "" for need in waits],
         "next": [allowed(actions, microbatches) for actions in lists],
+        "hint": hint(lists, clock, microbatches),
         "verdict": verdict(schedule, setup) if all(map(len, lists)) else "",
     }
+
+
+def hint(lists: Sequence[Sequence[Action]], clock: Clock, microbatches: int) -> dict[str, Any] | None:
+    """Return the action that can begin the soonest after those that ran, which `clock` has timed: of equals
+    the gradient of an input, then a forward. A GPU holds at most as many microbatches as with 1F1B."""
+    found = []
+    for rank, actions in enumerate(lists):
+        number, reasons = numbers(actions), allowed(actions, microbatches)
+        is_full = number["F"] - number["W"] >= len(lists) - rank
+        for op in "IFW":
+            action = Action(op, rank, number[op])
+            if reasons[op] or (op == "F" and is_full) or waits_for(action, clock.done, clock.last_stage):
+                continue
+            found.append((max(clock.now[rank], clock.arrival(action)), "IFW".index(op), action))
+    if not found:
+        return None
+    start, _, action = min(found)
+    words = f"Soonest of all, at {start:g} s, GPU {action.stage} can begin {action}."
+    return {"rank": action.stage, "op": action.op, "text": words}
 
 
 def cut(placed: str, ranks: int) -> list[str]:

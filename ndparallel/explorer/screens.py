@@ -14,6 +14,7 @@ from ndparallel.drawing.palette import (
     ink_on,
 )
 from ndparallel.explorer import cluster, cut, guesses, rings, schedules
+from ndparallel.explorer.beginnings import BEGINNINGS
 from ndparallel.explorer.finding import Finder
 
 SCREENS = {
@@ -28,7 +29,7 @@ ASIDE = ("find", "predict")  # which run in processes of their own
 
 
 def known() -> dict:
-    """Return what the page knows before it asks: colours, and what it begins with."""
+    """Return what the page knows before it asks: its screens, what to try on each, and colours."""
     paints = {
         **ACTIVITIES,
         "other": ACTIVITIES[OTHER],
@@ -37,6 +38,7 @@ def known() -> dict:
         **{f"part {paint.letter}": paint for paint in PARTS},
     }
     return {
+        "screens": {name: each.as_dict(name) for name, each in BEGINNINGS.items()},
         "paints": {name: [paint.light, paint.dark, paint.letter] for name, paint in paints.items()},
         "inks": {name: [ink_on(paint.light), ink_on(paint.dark)] for name, paint in paints.items()},
         "ground": GROUND,

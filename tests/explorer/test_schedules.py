@@ -72,3 +72,11 @@ def test_what_cannot_come_next_says_why():
 def test_what_cannot_be_placed_is_one_sentence(mine):
     with pytest.raises(UserError, match="cannot place"):
         schedules.answer({"mine": mine})
+
+
+def test_who_follows_the_hints_beats_1f1b_and_holds_no_more():
+    letters, answer = ["", "", "", ""], schedules.answer({"mine": ""})["mine"]
+    while hint := answer["hint"]:
+        letters[hint["rank"]] += hint["op"]
+        answer = schedules.answer({"mine": "|".join(letters)})["mine"]
+    assert answer["verdict"].startswith("You beat 1F1B: 30 s, where 1F1B takes 33 s; held 4 3 2 1,")

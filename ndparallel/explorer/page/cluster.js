@@ -31,7 +31,7 @@ function prediction(answer) {
 
 // A bar for every pipeline rank, against what the GPU has.
 function memoryBars({ ranks, kinds, limit, limit_bytes }) {
-  const left = 62, width = 560, tall = Math.min(30, 120 / ranks.length + 12), most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind)));
+  const left = 54, width = 440, tall = Math.min(30, 120 / ranks.length + 12), most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind)));
   const x = (bytes) => left + (bytes / most) * (width - left - 70);
   const bars = ranks.map(({ rank, by_kind, total, text }, at) => {
     let below = 0;

@@ -71,7 +71,7 @@ function stepBars(answer) {
   const rows = [["this", answer]];
   if (answer.pinned) rows.push(["pinned", answer.pinned]);
   const longest = Math.max(...rows.map(([, each]) => each.row.step_seconds));
-  const width = 560, left = 62, scale = (width - left) / longest;
+  const width = 440, left = 54, scale = (width - left) / longest;
   const colourOf = (name) => ({ compute: "other", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" })[name] || "waiting";
   const bar = ([name, each], at) => {
     let x = left;

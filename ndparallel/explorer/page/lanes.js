@@ -1,7 +1,7 @@
 // A timeline as a picture: for every GPU a lane of what it computes, thinner ones of what it sends along each axis, and
 // a strip of what it holds.
 
-const TIMELINE = { left: 110, width: 1100, strip: 26 }; // of the picture
+const TIMELINE = { left: 110, width: 1000, strip: 26 }; // of the picture
 const isCompute = (lane) => lane.stream === "compute";
 
 // The picture, drawn when it can be seen.

@@ -1,13 +1,20 @@
 // The screens, and what leads from one to the other.
 
-const SCREENS = { cut: ["Cut it", showCut], timeline: ["Timeline", showTimeline], ring: ["Ring", showRing], schedule: ["Schedule", showSchedule], cluster: ["Cluster", showCluster], predict: ["Predict first", showPredict] };
+const SCREENS = { cut: showCut, timeline: showTimeline, ring: showRing, schedule: showSchedule, cluster: showCluster, predict: showPredict };
 
 const isSameSetup = (one, other) => one === other || [one, other].every((screen) => ["cut", "timeline"].includes(screen));
 
 function tabs(current, setup) {
   const open = (name) => go(name, isSameSetup(name, current) ? without(setup, "from", "to") : {});
-  const tab = ([name, [words]]) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => open(name) }, words);
-  document.getElementById("tabs").replaceChildren(...Object.entries(SCREENS).map(tab));
+  const tab = (name) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => open(name) }, KNOWN.screens[name].title);
+  document.getElementById("tabs").replaceChildren(...Object.keys(SCREENS).map(tab));
+}
+
+// What the screen is for, and what to try.
+function intro({ what, tries, book }) {
+  const links = tries.map(([words, to], at) => element("li", {}, element("a", { href: to, id: `try-${at}`, "aria-current": to === location.hash ? "true" : null }, words)));
+  document.getElementById("intro").replaceChildren(element("p", {}, `${what} Read more: `, element("code", {}, book), "."),
+    tries.length ? element("ul", { class: "legend" }, element("li", {}, "Try:"), links) : "");
 }
 
 function go(screen, setup, pin) {
@@ -26,9 +33,9 @@ function show() {
   const { screen, setup } = read();
   if (!Object.hasOwn(SCREENS, screen)) return beginAgain(`There is no screen "${screen}".`);
   if (screen !== "cluster" && search) endSearch();
-  keepFocus(() => tabs(screen, setup));
-  document.title = `${SCREENS[screen][0]} · ndparallel explorer`;
-  return SCREENS[screen][1](document.getElementById("screen"), setup);
+  keepFocus(() => { tabs(screen, setup); intro(KNOWN.screens[screen]); });
+  document.title = `${KNOWN.screens[screen].title} · ndparallel explorer`;
+  return SCREENS[screen](document.getElementById("screen"), setup);
 }
 
 function showCommand(words) {

@@ -8,7 +8,6 @@ async function showPredict(screen, setup) {
   if (!answer) return;
   const chapters = [...new Set(answer.cards.map((card) => card.chapter))];
   put(screen, 
-    element("p", { class: "what" }, SAVED ? "Guess first. Then see what the command says." : "Guess first. Then the command runs here and now, and says the answer."),
     ...chapters.map((chapter) => element("section", {}, element("h2", {}, chapter),
       element("div", { class: "cards" }, answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup))))));
 }

@@ -28,7 +28,7 @@ function circle(frame) {
   const point = (rank) => [cx + (wide ? 380 : 260) * Math.sin((2 * Math.PI * rank) / count), cy - (wide ? 215 : 165) * Math.cos((2 * Math.PI * rank) / count)];
   const arrows = frame.arrivals.map(([from, to]) => {
     const [[ax, ay], [bx, by]] = [point(from), point(to)];
-    const trim = (p, q) => p + (q - p) * 0.22;
+    const share = Math.min(0.22, 70 / Math.hypot(bx - ax, by - ay)), trim = (p, q) => p + (q - p) * share;
     return svg("line", { x1: trim(ax, bx), y1: trim(ay, by), x2: trim(bx, ax), y2: trim(by, ay), stroke: colour("communication"), "stroke-width": 5, "marker-end": "url(#tip)" });
   });
   const arrived = new Set(frame.arrivals.map(([, to]) => to));

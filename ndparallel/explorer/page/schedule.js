@@ -17,7 +17,7 @@ function described(each, seconds) {
   return element("section", {}, element("h2", {}, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), picture);
 }
 
-const LISTS = { left: 56, width: 1100, lane: 25, height: 22 }; // of a picture
+const LISTS = { left: 56, width: 900, lane: 25, height: 22 }; // of a picture
 const tallOf = (rows) => rows.length * LISTS.lane;
 
 // One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number.
@@ -41,18 +41,26 @@ function actionBox([start, stop, op, microbatch, chunk, what], rank, a, b, y) {
 }
 
 // Each GPU's next action: a button for every kind, and the reason where there is none.
-function byHand(answer, setup) {
-  const { placed, rows, waits, next, verdict } = answer.mine;
-  const letters = placed.split("|");
-  const place = (rank, op) => go("schedule", { ...setup, mine: letters.map((each, at) => (at === rank ? each + op : each)).join("|") });
-  const takeBack = (rank) => go("schedule", { ...setup, mine: letters.map((each, at) => (at === rank ? each.slice(0, -1) : each)).join("|") });
-  const buttons = letters.map((each, rank) => element("p", { class: "hand" }, element("span", {}, `GPU ${rank}`), " ",
-    Object.entries(next[rank]).map(([op, reason]) => element("button", { type: "button", class: reason ? "plain illegal" : "plain", id: `place-${rank}-${op}`, "aria-disabled": String(Boolean(reason)), "aria-label": `GPU ${rank}: place ${OP_NAMES[op]}`, title: reason || OP_NAMES[op], onclick: () => (reason ? say(`GPU ${rank}, ${op}: ${reason}.`) : place(rank, op)) }, op)),
-    element("button", { type: "button", class: "plain", id: `back-${rank}`, disabled: !each, "aria-label": `GPU ${rank}: take the last one back`, onclick: () => takeBack(rank) }, "⌫"), " ",
-    element("span", { class: "what" }, waits[rank])));
-  const begun = letters.some((each) => each);
+function byHand({ mine, seconds }, setup) {
+  const letters = mine.placed.split("|"), isBegun = letters.some((each) => each);
+  const placed = (rank, change) => go("schedule", { ...setup, mine: letters.map((each, at) => (at === rank ? change(each) : each)).join("|") });
+  if (SAVED) return element("section", { class: "mine" }, element("h2", {}, "Your own: beat 1F1B"), element("p", { class: "what" }, NOT_SAVED));
   return element("section", { class: "mine" }, element("h2", {}, "Your own: beat 1F1B"),
-    begun ? lists("yours", rows, answer.seconds) : element("p", { class: "what" }, "Place actions GPU by GPU: F takes the next microbatch forward, B back; I and W are the two halves of B."),
-    buttons, element("p", { role: "status" }, element("strong", {}, verdict)),
-    begun ? element("button", { type: "button", class: "plain", id: "clear", onclick: () => go("schedule", without(setup, "mine")) }, "clear") : null);
+    isBegun ? lists("yours", mine.rows, Math.max(seconds, ...mine.rows.flat().map((action) => action[1]))) : element("p", { class: "what" }, "Place actions GPU by GPU: F takes the next microbatch forward, B back; I and W are the two halves of B."),
+    letters.map((each, rank) => handOf(rank, each, mine, placed)), element("p", { role: "status" }, element("strong", {}, mine.verdict)),
+    element("p", {}, hintButton(mine.hint), " ", isBegun ? element("button", { type: "button", class: "plain", id: "clear", onclick: () => go("schedule", without(setup, "mine")) }, "clear") : null));
+}
+
+function handOf(rank, letters, mine, placed) {
+  const button = ([op, reason]) => element("button", { type: "button", class: reason ? "plain illegal" : "plain", id: `place-${rank}-${op}`, "aria-disabled": String(Boolean(reason)), "aria-label": `GPU ${rank}: place ${OP_NAMES[op]}`, title: reason || OP_NAMES[op],
+    onclick: () => (reason ? say(`GPU ${rank}, ${op}: ${reason}.`) : placed(rank, (each) => each + op)) }, op);
+  return element("p", { class: "hand" }, element("span", {}, `GPU ${rank}`), " ", Object.entries(mine.next[rank]).map(button),
+    element("button", { type: "button", class: "plain", id: `back-${rank}`, disabled: !letters, "aria-label": `GPU ${rank}: take the last one back`, onclick: () => placed(rank, (each) => each.slice(0, -1)) }, "⌫"), " ",
+    element("span", { class: "what" }, mine.waits[rank]));
+}
+
+// What could come next: the words, and the focus on its button.
+function hintButton(hint) {
+  const tell = () => { say(hint.text); document.getElementById(`place-${hint.rank}-${hint.op}`).focus(); };
+  return element("button", { type: "button", class: "plain", id: "hint", disabled: !hint, onclick: tell }, "give me a hint");
 }
