@@ -82,7 +82,9 @@ function later([width, height], draw) {
 
 // Show something in a part of the page: what can be seen of it at once, and the rest in the frames that follow.
 function put(part, ...children) {
+  const above = part.querySelector("form")?.scrollTop;
   keepFocus(() => part.replaceChildren(...children));
+  part.querySelector("form")?.scrollTo(0, above || 0);
   const isSeen = ([place]) => place.getBoundingClientRect().top < innerHeight && place.getBoundingClientRect().bottom > 0;
   waiting.filter(isSeen).forEach(drawNow);
   requestAnimationFrame(drawNext);

@@ -90,6 +90,6 @@ function stepBars(answer) {
     savable("step", svg("svg", { viewBox: `0 0 ${width} ${end + 22}`, role: "img", "aria-label": answer.parts.map((part) => `${part.name} ${part.text}`).join("; ") },
       rows.map(bar),
       ideal && svg("line", { x1: ideal, x2: ideal, y1: 0, y2: end, stroke: "var(--ink)", "stroke-dasharray": "4 3" }),
-      ideal && svg("text", { x: ideal + 4, y: end + 12, class: "faint" }, "one GPU's step / GPUs"))),
+      ideal && svg("text", { x: ideal, y: end + 12, "text-anchor": ideal > width / 2 ? "end" : "start", class: "faint" }, "one GPU's step / GPUs"))),
     element("ul", { class: "legend" }, text));
 }

@@ -62,7 +62,7 @@ const doing = (activity, what) => (activity === "waiting" ? `waits for ${what}` 
 
 // All that is computed of one microbatch: its letter and its number, where they have room.
 function actionOf(words, activity, a, b, y, thick) {
-  return [svg("line", { x1: a, x2: a, y1: y, y2: y + thick, stroke: "var(--ground)" }), b - a > 9 * words.length && inside(words, activity, a, b, y + thick * 0.75)];
+  return [svg("line", { x1: a, x2: a, y1: y, y2: y + thick, stroke: "var(--ground)" }), b - a > 8 * words.length && inside(words, activity, a, b, y + thick * 0.75)];
 }
 
 function inside(words, activity, a, b, y) {
