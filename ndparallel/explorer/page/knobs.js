@@ -4,9 +4,10 @@
 function controls(screen, knobs, setup, answer, ...more) {
   const groups = [...new Set(knobs.map((knob) => knob.group))];
   return element("form", { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
+    answer.row && answer.timeline ? element("p", {}, pin(screen, setup)) : null,
     groups.map((group) => element("fieldset", {}, element("legend", {}, group),
       knobs.filter((knob) => knob.group === group).map((knob) => control(screen, knob, setup, answer)))),
-    more, answer.row && answer.timeline ? pin(screen, setup) : null);
+    more);
 }
 
 function control(screen, knob, setup, answer) {

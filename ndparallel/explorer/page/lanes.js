@@ -66,7 +66,7 @@ function actionOf(words, activity, a, b, y, thick) {
 }
 
 function inside(words, activity, a, b, y) {
-  return svg("text", { x: (a + b) / 2, y, "text-anchor": "middle", fill: inkOn(activity), "pointer-events": "none", class: "mark" }, words);
+  return svg("text", { x: (a + b) / 2, y, "text-anchor": "middle", fill: inkOn(activity), stroke: colour(activity), "stroke-width": 3, "paint-order": "stroke", "pointer-events": "none", class: "mark" }, words);
 }
 
 // What one GPU holds over time, kind upon kind.

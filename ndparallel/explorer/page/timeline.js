@@ -11,7 +11,7 @@ async function showTimeline(screen, setup) {
   const options = { height: 20, memory: true, shown }, picture = timelinePicture(answer, { ...options, cursor: true });
   zoomByHand(picture, shown, zoomTo);
   put(screen,
-    element("h2", {}, `${answer.row.name}: ${answer.cells.step}`),
+    element("h2", {}, `${answer.row.name}: ${answer.cells.step} `, element("a", { class: "after", href: address("cut", cut) }, "turn its knobs")),
     zoomButtons(whole, shown, zoomTo), moment(answer, picture, shown),
     element("div", { class: "scroll" }, savable("timeline", picture)),
     activities(answer),
