@@ -123,6 +123,53 @@ def test_a_link_restores_what_was_set(tab):
     assert tab.page.locator("#knob-schedule").input_value() == "zb-v"
 
 
+def test_what_is_pinned_stands_in_the_link_and_is_compared(tab):
+    tab.open("#cut?tp=4&pp=1")
+    tab.page.locator("#pin").click()
+    tab.drawn().page.locator("#knob-order").select_option("pp-dp-ep-cp-tp")
+    tab.drawn().page.reload()
+    pinned, shown = (cut.answer({"tp": 4, "pp": 1, **more})["cells"]["step"] for more in ({}, ACROSS))
+    assert tab.drawn().numbers()[0] == shown
+    assert tab.page.locator(".numbers .ghost").first.inner_text() == f"pinned: {pinned}"
+    tab.page.locator("#tab-timeline").click()
+    assert "pinned: TP4 x DP2" in tab.drawn().page.locator("#screen").inner_text()
+
+
+ACROSS = {"order": "pp-dp-ep-cp-tp"}
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("#nowhere", 'no screen "nowhere"'),
+        ("#__proto__", "no screen"),
+        ("#cut?tp=banana", "tp cannot be 'banana'"),
+        ("#cut?pin=%3Fnothing%3D1", ""),
+        ("#timeline?from=9&to=x", ""),
+        ("#ring?hop=x&ranks=99", "ranks cannot be '99'"),
+        ("#schedule?mine=XX", "cannot place"),
+        ("#cluster?gpus=-5", "gpus cannot be '-5'"),
+        ("#predict?ring-bytes=a&none=1", ""),
+    ],
+)
+def test_an_address_that_nobody_knows_gives_the_page_as_it_begins_with_a_sentence(tab, address, said):
+    tab.open(address)
+    screen = address[1:].partition("?")[0]
+    begun = screen if screen in PAGES else "cut"
+    assert tab.page.locator(f"#tab-{begun}[aria-current=page]").count() == 1
+    assert tab.page.locator("main svg, main .card").count() > 0
+    assert said in tab.page.locator("#said").inner_text()
+    assert not said or "what the page begins with" in tab.page.locator("#said").inner_text()
+
+
+def test_a_piece_says_what_it_is_beside_the_pointer_until_escape(tab):
+    tab.open("#cut")
+    tab.page.locator("rect[data-says^='compute']").hover()
+    assert "compute: " in tab.page.locator("#tip").inner_text()
+    tab.page.keyboard.press("Escape")
+    assert not tab.page.locator("#tip").is_visible()
+
+
 def test_a_stop_that_cannot_be_says_why_and_changes_nothing(tab):
     tab.open("#cut")
     address = tab.page.url
