@@ -4,12 +4,12 @@ Idea   Something to try is a set-up, mostly beside another one that is pinned: o
        does. The saved page holds an answer for each.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-Setup = Mapping[str, Any]
+Setup = dict[str, Any]
 
 
 @dataclass(frozen=True)
