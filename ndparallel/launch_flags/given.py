@@ -19,13 +19,13 @@ Meaning = TypeVar("Meaning")
 
 @dataclass
 class Given:
-    """Flags with their values; `repeated` are those whose values before the last were passed over, `strange`
+    """Flags with their values; `repeated` are those whose values before the last were passed over, `unknown`
     those that Megatron-Core does not have and `translated` those of forks, `used` those that were asked for,
     `defaults` what Megatron does about those that are missing. A flag that nobody asks for may have any
     values."""
 
     flags: dict[str, list[str]]
-    strange: dict[str, None] = field(default_factory=dict)
+    unknown: dict[str, None] = field(default_factory=dict)
     repeated: dict[str, None] = field(default_factory=dict)
     translated: dict[str, None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -34,9 +34,9 @@ class Given:
     def add(self, flag: str, values: list[str]) -> None:
         """Take one more flag from the command line."""
         if flag not in megatron_flags():
-            self.strange[flag] = None
+            self.unknown[flag] = None
             return
-        self.strange |= dict.fromkeys(unset := unset_variables(flag, values))
+        self.unknown |= dict.fromkeys(unset := unset_variables(flag, values))
         values = [value for value in values if value not in unset]
         if self.flags.get(flag, values) != values:
             self.repeated[flag] = None
@@ -137,11 +137,11 @@ def shown(values: list[str]) -> str:
     return repr(" ".join(values)[:60])
 
 
-def strange_sentence(strange: Iterable[str]) -> str:
+def unknown_sentence(flags: Iterable[str]) -> str:
     """Name the flags that the release does not have, with the nearest that it has."""
-    named, strange = [], [*strange]
-    for flag in strange[:20]:
+    named, lacking = [], [*flags]
+    for flag in lacking[:20]:
         near = difflib.get_close_matches(flag, megatron_flags(), n=1, cutoff=0.8)
         named.append(f"{flag[:60]} (it has {near[0]})" if near else flag[:60])
-    more = f" and {len(strange) - 20} more" if len(strange) > 20 else ""
+    more = f" and {len(lacking) - 20} more" if len(lacking) > 20 else ""
     return f"{release('megatron')} has no {', '.join(named)}{more}: left out."

@@ -21,7 +21,7 @@ from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT, SPREAD
 from ndparallel.launch_flags.frozen import megatron_flags, release
-from ndparallel.launch_flags.given import Given, given, strange_sentence
+from ndparallel.launch_flags.given import Given, given, unknown_sentence
 from ndparallel.launch_flags.invocation import Example, example_of, scheduled
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.read_model import shape_from
@@ -99,7 +99,7 @@ def reading(script: Script, hardware: Hardware, gpus: int | None, vocab: int | N
 
 def refuse_unknown_branches(flags: Given, script: Script) -> None:
     """Raise UserError where a word of the command may be flags that decide the plan."""
-    for word in flags.strange:
+    for word in flags.unknown:
         name = word.strip('"${}')
         decisive = (
             [flag for flag in script.skipped.get(name, []) if flag in flags.used] if "$" in word else []
@@ -255,8 +255,8 @@ def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterato
         yield f"Given twice, and the last counts: {', '.join(flags.repeated)}."
     if flags.translated:
         yield f"Of a fork or an older release, read as Megatron-Core's: {', '.join(flags.translated)}."
-    if flags.strange:
-        yield strange_sentence(flags.strange)
+    if flags.unknown:
+        yield unknown_sentence(flags.unknown)
     if script.never_set:
         yield f"Tested and never set, so empty: {', '.join([*script.never_set][:8])} (--set gives a value)."
     if script.skipped:
@@ -285,9 +285,9 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from beyond_groups(flags, job, plan)
     if plan.recompute == "full" and not plan.recompute_layers and flags.number("--recompute-num-layers") > 1:
         yield "--recompute-method uniform is of one layer at a time here, whatever --recompute-num-layers."
-    if strange := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
+    if others := set((flags.text("--recompute-modules") or "").split()) - {*fields.MODULES}:
         yield (
-            f"--recompute-modules {' '.join(sorted(strange))[:60]} is not modelled: it can recompute "
+            f"--recompute-modules {' '.join(sorted(others))[:60]} is not modelled: it can recompute "
             f"{', '.join(fields.MODULES)}."
         )
     if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(

@@ -60,7 +60,7 @@ def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
     counted = shape.layers + sum(
         flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")
     )
-    uneven = "--deepspeed" in flags.strange or any(
+    uneven = "--deepspeed" in flags.unknown or any(
         flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last")
     )
     if counted % pp and not uneven:
