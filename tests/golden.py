@@ -223,7 +223,8 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="commands that contain this")
     arguments = parser.parse_args()
     if arguments.action == "save":
-        arguments.file.write_text(json.dumps(run_all(commands()), indent=1))
+        chosen = [command for command in commands() if arguments.only in command]
+        arguments.file.write_text(json.dumps(run_all(chosen), indent=1))
         return 0
     before = {
         command: old

@@ -1,5 +1,6 @@
 """docs/architecture.md shows the house as it stands: the picture is drawn from the list of floors."""
 
+import ast
 import re
 
 from ndparallel.lessons.registry import LESSONS
@@ -29,6 +30,15 @@ def test_the_picture_is_the_list_of_floors():
 def test_every_room_is_described_once():
     described = re.findall(r"^\| (\w+)(?:\.py)? \| .+ \|$", PAGE, re.MULTILINE)
     assert described[0] == "room" and sorted(described[1:]) == sorted(set().union(*FLOORS))
+
+
+def test_every_room_opens_with_what_is_in_it():
+    silent = [room for room in set().union(*FLOORS) - FILES if not opening(room)]
+    assert silent == []
+
+
+def opening(room: str) -> str | None:
+    return ast.get_docstring(ast.parse((ROOT / "ndparallel" / room / "__init__.py").read_text("utf-8")))
 
 
 def test_the_page_is_one_screen():

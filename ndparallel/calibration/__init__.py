@@ -1,0 +1,1 @@
+"""The machine that this runs on, measured with torch: hardware files, and steps beside their predictions."""

@@ -1,0 +1,1 @@
+"""More algorithms of collectives, their closed forms, and thousands of ranks in lockstep."""

@@ -1,0 +1,1 @@
+"""What the lesson files at the root share: options, strategies, sweeps, and the run against one GPU."""

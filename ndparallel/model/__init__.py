@@ -1,0 +1,1 @@
+"""The transformer and its experts: every backward beside its forward, and priced where it is computed."""

@@ -1,0 +1,1 @@
+"""From events to numbers, tables and JSON."""

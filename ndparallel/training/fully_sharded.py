@@ -1,7 +1,6 @@
 """FSDP that fetches ahead: 1d_data_parallel.py's `fsdp`, where no rank waits before every unit."""
 
 from itertools import pairwise
-from typing import Any
 
 from gpu import GPU
 from ndparallel.training.buckets import FullyShardedUnit, Handles
@@ -13,12 +12,10 @@ def fsdp_prefetch(gpu: GPU, job: Job, unit_kind: type[FullyShardedUnit] = FullyS
     """Gather the next unit and reduce the last one while this one computes. Gradients that tp ranks share
     are summed before they are averaged."""
     replica = Replica(gpu, job, unit_kind, job.unit_mb)
-    forward_order: list[Any] = [*reversed(replica.buckets), None]  # after the last comes none
-    backward_order: list[Any] = [*replica.buckets, None]
     for microbatches in replica.steps():
         for microbatch in microbatches:
             x = replica.tokens[microbatch]
-            for unit, following in pairwise(forward_order):
+            for unit, following in pairwise([*reversed(replica.buckets), None]):
                 unit.gather()
                 if following:
                     following.gather(async_op=True)
@@ -26,7 +23,7 @@ def fsdp_prefetch(gpu: GPU, job: Job, unit_kind: type[FullyShardedUnit] = FullyS
                 if job.reshard_after_forward:
                     unit.reshard()
             gradient, on_its_way = None, Handles()  # of nothing yet
-            for unit, following in pairwise(backward_order):
+            for unit, following in pairwise([*replica.buckets, None]):
                 unit.gather()
                 if following:
                     following.gather(async_op=True)

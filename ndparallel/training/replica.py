@@ -176,12 +176,12 @@ class Replica:
         """Return the buckets whose gradients are complete once this unit's backward pass is."""
         return [bucket for bucket in self.buckets if bucket.filled_by(unit)]
 
-    def passed_by(self, action: Action, unit: Unit) -> list[Bucket | BucketParts]:
+    def passed_by(self, action: Action, unit: Unit) -> list[Any]:
         """Return the buckets whose last unit an action has passed, once it has passed this unit."""
         end = -1 if action.op == "F" else 0
         return [bucket for bucket in self.buckets if bucket.units[end] is unit]
 
-    def buckets_of(self, stage: int) -> list[Bucket | BucketParts]:
+    def buckets_of(self, stage: int) -> list[Any]:
         """Return the buckets of one of this rank's stages, the last first."""
         units = self.stages.units[stage]
         return [bucket for bucket in self.buckets if bucket.units[0] in units]
