@@ -19,8 +19,9 @@ from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.plan_name import name_of
-from ndparallel.planner.software import find_stack
+from ndparallel.planner.software import STACKS, find_stack
 
+CHOSEN = ("cp_gathers", "selective")  # switches of the software that a user sets beside a plan
 Row = tuple[str, str, str]  # what has the field, the field, what it becomes
 
 
@@ -46,14 +47,18 @@ class Framework:
         return title(self.frozen())
 
     def priced(self, job: TrainingJob) -> TrainingJob:
-        """The job on the framework's own software; how keys and values travel stays as it was asked for."""
+        """The job on the framework's own software, with those of its switches that are a plan's choice."""
         if not self.software or job.stack.name in self.software or job.stack.executed:
             return job
-        return replace(job, stack=replace(find_stack(self.software[0]), cp_gathers=job.stack.cp_gathers))
+        before = STACKS.get(job.stack.name, job.stack)
+        chosen = {
+            name: value for name in CHOSEN if (value := getattr(job.stack, name)) != getattr(before, name)
+        }
+        return replace(job, stack=replace(find_stack(self.software[0]), **chosen))
 
     def has(self, job: TrainingJob, plans: Plan) -> np.ndarray:
         """Which plans it can run. Their fields may be arrays, all but the schedule and its chunks."""
-        able = obeyed(self.rules, job, plans)
+        able = obeyed(self.rules, self.priced(job), plans)
         for name, values in self.can_launch().items():
             idle = name == "schedule" and np.asarray(plans.pp) == 1
             able &= idle | ~without(values, getattr(plans, name))
@@ -61,10 +66,11 @@ class Framework:
 
     def refusal(self, job: TrainingJob, plan: Plan) -> str:
         """Why it cannot run this plan, whatever software it was priced for; "" where it can."""
+        job = self.priced(job)
         try:
             refuse(self.rules, job, plan)
             if self.writes:
-                self.emit(self.priced(job), plan)
+                self.emit(job, plan)
         except UserError as reason:
             return str(reason)
         return (

@@ -18,7 +18,7 @@ from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.job import TrainingJob
-from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from
+from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from, travel_of
 from ndparallel.planner.prediction import Prediction
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
@@ -87,7 +87,10 @@ def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
     """The job on the software of the framework that --emit or --framework names, unless --software names
     another."""
     name = arguments.emit or arguments.framework
-    return job if arguments.software or not name else FRAMEWORKS[name].priced(job)
+    if arguments.software or not name:
+        return job
+    found = FRAMEWORKS[name].priced(job)
+    return replace(found, stack=replace(found.stack, **travel_of(arguments)))
 
 
 def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:

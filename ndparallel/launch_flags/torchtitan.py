@@ -244,7 +244,7 @@ RULES = (
     LaunchRule(
         lambda job, plan: not job.stack.cp_gathers and plan.cp > 1,
         lambda job, plan: cannot(
-            f"ring for the keys and values of cp={plan.cp}", "add --context-parallel all-gather"
+            f"ring for the keys and values of cp={plan.cp}", "leave --context-parallel ring out"
         ),
     ),
 )

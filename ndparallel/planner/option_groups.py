@@ -89,7 +89,7 @@ def add_software(software: Group) -> None:
     ways.add_argument(
         "--context-parallel",
         choices=VARIANTS,
-        help="how keys and values travel (default ring)",
+        help="how keys and values travel (default: as in the software)",
     )
     ways.add_argument("--cp-comm-type", choices=("p2p", "all_gather"), help=argparse.SUPPRESS)
     software.add_argument(

@@ -40,7 +40,7 @@ JOB_DEFAULTS: dict[str, Any] = {
     "flash_attention": None,
     "routing_imbalance": 1.0,
     "capacity_factor": None,
-    "context_parallel": VARIANTS[0],
+    "context_parallel": None,
     "cp_comm_type": None,
     "overlap": None,
     **STATE_DEFAULTS,
@@ -171,8 +171,7 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     stack = find_stack(arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core"))
     if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
-    if arguments.context_parallel == "all-gather" or arguments.cp_comm_type == "all_gather":
-        stack = replace(stack, cp_gathers=True)
+    stack = replace(stack, **travel_of(arguments))
     if arguments.recompute_modules:
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
@@ -181,6 +180,12 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
             "it out."
         )
     return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
+
+
+def travel_of(arguments: argparse.Namespace) -> dict[str, bool]:
+    """How keys and values travel, where that is asked for."""
+    asked = arguments.context_parallel or arguments.cp_comm_type
+    return {"cp_gathers": asked in ("all-gather", "all_gather")} if asked else {}
 
 
 def overlapping(stack: Stack, words: str) -> Stack:

@@ -182,6 +182,9 @@ TORCHTITAN = replace(
     early_stop=True,
     selective=("half",),
     ledger="torch",
+    # torch/distributed/tensor/experimental/_context_parallel/_attention.py, _ContextParallelOptions of 2.13,
+    # which torchtitan's apply_cp_to_forward leaves as they are
+    cp_gathers=True,
 )
 TORCHTITAN_COMPILED = replace(
     TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", ledger=""

@@ -13,10 +13,9 @@ from ndparallel.planner.software import find_stack
 from ndparallel.search.search import search
 from tests.search.test_search import job, random_plans
 
-GATHERING = replace(find_stack("torchtitan"), cp_gathers=True)
 JOBS = {
     "megatron": job("llama-3-70b"),
-    "torchtitan": replace(job("llama-3-70b"), stack=GATHERING),
+    "torchtitan": job("llama-3-70b", software="torchtitan"),
     "deepspeed": job("llama-3-70b", software="deepspeed"),
 }
 
@@ -45,6 +44,17 @@ def test_of_many_plans_at_once_a_framework_has_those_that_it_has_one_by_one(name
         fields: dict[str, Any] = {row: np.array([getattr(plan, row) for plan in alike]) for row in rows}
         together = one_has([name], some, Plan(**fields, schedule=schedule, chunks=chunks))
         assert together.tolist() == [bool(FRAMEWORKS[name].has(some, plan)) for plan in alike]
+
+
+def test_a_framework_is_judged_by_its_own_software_and_by_what_is_asked_for_beside_it():
+    some = job("llama-3-70b")  # on Megatron-Core's software
+    selective, context = Plan(dp=64, zero=3, recompute="selective"), Plan(cp=4, dp=16, zero=3)
+    for plan in (selective, context):
+        assert launched_by(some, plan) == ["megatron", "torchtitan"]
+    modules = replace(some, stack=replace(some.stack, selective=("mlp",)))
+    assert launched_by(modules, selective) == ["megatron"]
+    ring = replace(some, stack=replace(find_stack("torchtitan"), cp_gathers=False))
+    assert launched_by(ring, context) == ["megatron"]
 
 
 @pytest.mark.parametrize("name", ["megatron", "torchtitan"])

@@ -52,7 +52,7 @@ def recipes() -> Iterator[tuple[str, TrainingJob, Plan]]:
         Plan(tp=2, pp=2, dp=4, zero=2, sequence_parallel=True),
         Plan(pp=4, dp=4, chunks=2, zero=3, schedule="zb-v"),
     )
-    stack = replace(find_stack("torchtitan"), cp_gathers=True)
+    stack = find_stack("torchtitan")
     for model, plan in product(MODELS_OF_TORCHTITAN, plans):
         yield f"{model} {plan}", TrainingJob(find_model(model), find_hardware("h100"), stack, 4096, 64), plan
 
