@@ -1,9 +1,12 @@
 """What DeepSpeed can run of a plan; its configuration is not written.
 
-Idea   Its pipeline runs 1F1B of one chunk, and no gradients or weights are sharded in it
-       (deepspeed/runtime/pipe/engine.py); its experts are not sharded as weights either
-       (deepspeed/runtime/engine.py, "MoE not supported with Stage 3"). Its tensor parallelism (AutoTP) goes
-       with stages 0 to 2, and cuts no sequences. Whole layers are recomputed, or none.
+Idea   Its pipeline runs 1F1B of one chunk (runtime/pipe/schedule.py, TrainSchedule.steps), with gradients and
+       weights that are not sharded (runtime/pipe/engine.py, PipelineEngine.__init__). Tensor parallelism
+       (AutoTP) goes with every level of ZeRO (runtime/engine.py, _configure_tensor_parallel_states), and cuts
+       no sequences. Experts (AutoEP) may be sharded as weights without it
+       (_validate_zero3_moe_compatibility); with it they take neither ZeRO-3 nor a pipeline
+       (module_inject/auto_ep_folding.py, validate_folding_global). Whole layers are recomputed, or none
+       (runtime/pipe/module.py, PipelineModule.forward).
 Limit  Its context parallelism (Ulysses) is another than ours; ZeRO++'s shards inside a node are left out.
 """
 
@@ -12,7 +15,11 @@ from ndparallel.launch_flags.rules import LaunchRule, without
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.job import Plan, TrainingJob
 
-SOURCE = {"framework": "DeepSpeed", "version": "0.18", "source": "github.com/deepspeedai/DeepSpeed"}
+SOURCE = {
+    "framework": "DeepSpeed",
+    "version": "0.19.6",
+    "source": "github.com/deepspeedai/DeepSpeed, commit edaa72212",
+}
 RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("deepspeed"), plan.schedule),
@@ -23,12 +30,14 @@ RULES = (
         lambda job, plan: cannot(f"ZeRO-{plan.zero} in a pipeline", "take --zero 0 or 1"),
     ),
     LaunchRule(
-        lambda job, plan: (plan.tp > 1) & (plan.zero == 3),
-        lambda job, plan: cannot(f"ZeRO-3 with tp={plan.tp}", "take --zero 0, 1 or 2"),
+        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),
+        lambda job, plan: cannot(
+            f"ZeRO-3 of experts that ep ranks share with tp={plan.tp}", "take --zero 0, 1 or 2, or --tp 1"
+        ),
     ),
     LaunchRule(
-        lambda job, plan: (plan.ep > 1) & (plan.zero == 3),
-        lambda job, plan: cannot("ZeRO-3 of experts that ep ranks share", "take --zero 0, 1 or 2"),
+        lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.pp > 1),
+        lambda job, plan: cannot(f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"),
     ),
 )
 

@@ -11,7 +11,6 @@ from typing import Any
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.hardware.accelerator import find_hardware
-from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check, check_model

@@ -87,6 +87,7 @@ def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_
         ),
         (Plan(pp=4, dp=16, zero=1), ["megatron", "deepspeed"]),
         (Plan(dp=64, zero=3), ["megatron", "torchtitan", "deepspeed"]),
+        (Plan(tp=8, dp=8, zero=3), ["megatron", "torchtitan", "deepspeed"]),
         (Plan(pp=4, dp=16, zero=2), ["megatron", "torchtitan"]),
         (Plan(pp=4, dp=16, chunks=2, zero=2, schedule="zb-v"), ["torchtitan"]),
         (Plan(pp=4, dp=16, zero=1, schedule="zb-h1"), []),
@@ -95,6 +96,22 @@ def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_
 def test_a_plan_says_by_whom_it_can_be_launched(plan, by):
     """Megatron-Core has no zb-v; torchtitan no ZeRO-1; DeepSpeed no ZeRO-2 in a pipeline and no chunks."""
     assert launched_by(job("llama-3-70b"), plan) == by
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(dp=64, ep=8, zero=3), ""),
+        (Plan(tp=2, dp=32, ep=8, zero=2), ""),
+        (Plan(pp=4, dp=16, ep=8, zero=1), ""),
+        (Plan(tp=2, dp=32, ep=8, zero=3), "take --zero 0, 1 or 2, or --tp 1"),
+        (Plan(tp=2, pp=4, dp=8, ep=8, zero=1), "take --tp 1"),
+    ],
+)
+def test_deepspeeds_experts_with_tensor_parallelism_take_no_zero_3_and_no_pipeline(plan, said):
+    """validate_folding_global and _validate_zero3_moe_compatibility, DeepSpeed 0.19.6."""
+    refusal = FRAMEWORKS["deepspeed"].refusal(job("mixtral-8x7b", software="deepspeed"), plan)
+    assert refusal.endswith(f"{said}." if said else "") and bool(refusal) == bool(said)
 
 
 def test_what_a_framework_does_not_have_is_refused_with_what_it_has():
