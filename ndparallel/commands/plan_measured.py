@@ -53,8 +53,8 @@ def show_differences(console: Console, found: Prediction, measured: list[Differe
         console.print(prose(verdict(each), width))
         if not each.inside:
             show_causes(console, each, width)
-    if not all(each.inside for each in measured):
-        console.print(prose(of_traits(found), width))
+    if not all(each.inside for each in measured) and (said := of_traits(found)):
+        console.print(prose(said, width))
 
 
 def verdict(one: Difference) -> str:
@@ -87,9 +87,9 @@ def show_causes(console: Console, one: Difference, width: int) -> None:
 
 
 def of_traits(found: Prediction) -> str:
-    """How far measured runs like this one were from their predictions."""
+    """How far measured runs like this one were from their predictions; "" where there are too few."""
     words = [
         f"with {trait} {1 / (1 + error):.2f} times ({count(runs, 'run')})"
         for trait, (error, runs) in usual_errors(found.job, found.plan).items()
     ]
-    return f"Published runs took, of their predicted steps in the mean: {', '.join(words)}."
+    return f"Published runs took, of their predicted steps in the mean: {', '.join(words)}." if words else ""

@@ -32,6 +32,10 @@ from ndparallel.search.what_if import Variant, what_if
 from ndparallel.search.why import WhyNot, compared, parts_of, sentences
 
 MOST_TOP = 1000
+SEARCHED_ANEW = (
+    "Every change is searched anew, and the plan is the one to take then: the simplest of those that "
+    "predictions cannot tell from the fastest."
+)
 
 
 def run_search(arguments: argparse.Namespace, given: Mapping[str, Any], words: str) -> int:
@@ -71,7 +75,9 @@ def show(
     console, width = plain_console()
     for sentence in advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour):
         console.print(prose(sentence, width))
-    show_changes(console, found.best, changed)
+    show_changes(console, found.recommended, changed)
+    if changed:
+        console.print(prose(SEARCHED_ANEW, width))
     for one in why:
         show_why(one)
     if not script_given(arguments):
@@ -112,9 +118,10 @@ def searched(
 
 
 def searched_then(change: str, cluster: Variant, arguments: argparse.Namespace, wanted: Fixed) -> Prediction:
-    """The best plan after a change. Raises UserError where none fits then, which has remedies of its own."""
+    """The plan to take after a change. Raises UserError where none fits then, which has remedies of its
+    own."""
     try:
-        return searched(what_if(cluster, change), arguments, wanted).best
+        return searched(what_if(cluster, change), arguments, wanted).recommended
     except NoPlanFits as none:
         raise UserError(f"after --what-if {change}, {none.reason}") from None
 

@@ -18,7 +18,7 @@ from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
 from ndparallel.planner.job import TrainingJob
-from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from, travel_of
+from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from, travelling
 from ndparallel.planner.prediction import Prediction
 
 BESIDE_A_FILE = ("hardware", "gpus", "vocab", "routing_imbalance")  # what may be given beside a script
@@ -90,7 +90,7 @@ def priced(arguments: argparse.Namespace, job: TrainingJob) -> TrainingJob:
     if arguments.software or not name:
         return job
     found = FRAMEWORKS[name].priced(job)
-    return replace(found, stack=replace(found.stack, **travel_of(arguments)))
+    return replace(found, stack=travelling(found.stack, arguments))
 
 
 def from_file(arguments: argparse.Namespace, framework: Framework, path: Path) -> Reading:

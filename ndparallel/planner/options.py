@@ -170,7 +170,7 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     stack = find_stack(arguments.software or ("pocket" if hardware.name == "pocket" else "megatron-core"))
     if arguments.flash_attention is not None and arguments.flash_attention != stack.flash:
         stack = replace(stack, attention="flash2" if arguments.flash_attention else "unfused")
-    stack = replace(stack, **travel_of(arguments))
+    stack = travelling(stack, arguments)
     if arguments.recompute_modules:
         stack = replace(stack, selective=recomputed_modules(arguments))
     if arguments.overlap is not None and stack.grid:
@@ -181,10 +181,10 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     return stack if arguments.overlap is None else overlapping(stack, arguments.overlap)
 
 
-def travel_of(arguments: argparse.Namespace) -> dict[str, bool]:
-    """How keys and values travel, where that is asked for."""
+def travelling(stack: Stack, arguments: argparse.Namespace) -> Stack:
+    """The stack with keys and values travelling as it is asked for."""
     asked = arguments.context_parallel or arguments.cp_comm_type
-    return {"cp_gathers": asked in ("all-gather", "all_gather")} if asked else {}
+    return replace(stack, cp_gathers=asked in ("all-gather", "all_gather")) if asked else stack
 
 
 def overlapping(stack: Stack, words: str) -> Stack:
