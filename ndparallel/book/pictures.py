@@ -110,8 +110,8 @@ def equal_work(names: Sequence[str], _engine: str, end: float | None = LONGEST) 
     return draw_schedules([time_one(name) for name in names], end)
 
 
-def time_one(name: str, ranks: int = 4, microbatches: int = 8) -> Timing:
-    schedule = build(name, ranks, microbatches)
+def time_one(name: str) -> Timing:
+    schedule = build(name, ranks=4, microbatches=8)
     return time_schedule(schedule, Work.of_whole_stages(schedule.chunks))
 
 

@@ -179,9 +179,7 @@ class Clocks:
         return np.stack([np.flatnonzero(node == node[member]) for member in np.sort(first)])
 
 
-def start_clocks(
-    hardware: Hardware, ranks: Sequence[int] | np.ndarray, itemsize: int = 1, now=0.0, line_free=0.0
-) -> Clocks:
+def start_clocks(hardware: Hardware, ranks: Sequence[int] | np.ndarray, itemsize: int = 1, now=0.0) -> Clocks:
     """Clocks of a group's ranks that start at `now` (seconds; a number, or one for each rank)."""
     nothing = np.zeros(np.shape(ranks))
     return Clocks(
@@ -189,7 +187,7 @@ def start_clocks(
         itemsize,
         np.asarray(ranks),
         nothing + now,
-        nothing + line_free,
+        nothing.copy(),
         nothing.copy(),
         nothing.astype(int),
     )

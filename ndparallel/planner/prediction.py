@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
-from ndparallel.planner.legality import check
+from ndparallel.planner.legality import check, violations
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory, memory_by_rank
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
@@ -173,9 +171,10 @@ def peak_memory(job: TrainingJob, plan: Plan) -> StageMemory:
     return max(memory_of(workload_of(job, plan)), key=lambda memory: memory.total)
 
 
-def fits(job: TrainingJob, plan: Plan, headroom: float = 0.0) -> bool:
-    """Whether it fits, and leaves a share of the memory free."""
-    return bool(np.all(peak_memory(job, plan).total <= job.usable_bytes(headroom)))
+def legal_and_fits(job: TrainingJob, plan: Plan, memory_bytes: float | None = None) -> bool:
+    """Whether a plan is legal, and holds no more than these bytes on a GPU (default: all of its memory)."""
+    most = job.hardware.memory_bytes if memory_bytes is None else memory_bytes
+    return not any(violations(job, plan)) and float(peak_memory(job, plan).total) <= most
 
 
 # ----------------------------------------------------------- a real framework's plan, or the lessons' own run

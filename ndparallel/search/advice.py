@@ -9,7 +9,6 @@ Limit  Guides leave much open; where two ways are open, both are walked and the 
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
@@ -21,7 +20,7 @@ from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.sizes import divisors
-from ndparallel.planner.prediction import Prediction, fits, peak_memory, predict
+from ndparallel.planner.prediction import Prediction, legal_and_fits, peak_memory, predict
 from ndparallel.planner.stages import elements_of
 from ndparallel.search.search import Found, search
 
@@ -95,11 +94,11 @@ class Advice:
         }
 
 
-def advise(job: TrainingJob, gpus: int, executor: Executor | None = None) -> Advice:
+def advise(job: TrainingJob, gpus: int) -> Advice:
     """Follow the rules for `gpus` GPUs, and search. Raises UserError where no plan is legal and fits."""
     rules = Rules(job, gpus)
-    plans = [plan for plan in rules.plans() if not any(violations(job, plan)) and fits(job, plan)]
-    found = search(job, gpus, headroom=0.0, also=plans, executor=executor)  # the guides leave none
+    plans = [plan for plan in rules.plans() if legal_and_fits(job, plan)]
+    found = search(job, gpus, headroom=0.0, also=plans)  # the guides leave none
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(rules.branches, answers, found)
 
@@ -313,7 +312,7 @@ class Rules:
         return max(ep for ep in divisors(common) if ep * plan.tp <= reach or ep == 1)
 
     def holds(self, plan: Plan) -> bool:
-        return not any(violations(self.job, plan)) and fits(self.job, plan)
+        return legal_and_fits(self.job, plan)
 
 
 def again(recompute: str) -> str:

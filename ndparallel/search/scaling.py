@@ -12,15 +12,13 @@ Glossary
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.words import count
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import violations
-from ndparallel.planner.prediction import Prediction, fits, predict
+from ndparallel.planner.prediction import Prediction, legal_and_fits, predict
 from ndparallel.search.search import search
 
 SIZES = (8, 64, 512, 2048, 16384)
@@ -71,7 +69,6 @@ def scale(
     job: TrainingJob,
     gpus: int,
     sizes: Sequence[int] = SIZES,
-    executor: Executor | None = None,
     announce: Callable[[str], None] = lambda words: None,
 ) -> Curves:
     """Search on every size. The job's batch is that of `gpus` GPUs: strong scaling keeps it, weak scaling
@@ -81,22 +78,17 @@ def scale(
     def point(size: int, batch: int) -> Point:
         if (size, batch) not in known:
             announce(f"a search on {count(size, 'GPU')}, {len(known) + 1} of at most {2 * len(sizes)}")
-            known[size, batch] = point_of(replace(job, global_batch=batch), size, executor)
+            known[size, batch] = point_of(replace(job, global_batch=batch), size)
         return known[size, batch]
 
     weak = [point(size, max(1, round(job.global_batch * size / gpus))) for size in sizes]
     return {"weak": weak, "strong": [point(size, job.global_batch) for size in sizes]}
 
 
-def point_of(job: TrainingJob, gpus: int, executor: Executor | None) -> Point:
+def point_of(job: TrainingJob, gpus: int) -> Point:
     try:
-        return Point(
-            gpus,
-            job.global_batch,
-            search(job, gpus, top=1, effort=EFFORT, executor=executor).best,
-            "",
-            usual_plan(job, gpus),
-        )
+        best = search(job, gpus, top=1, effort=EFFORT).best
+        return Point(gpus, job.global_batch, best, "", usual_plan(job, gpus))
     except UserError as reason:
         return Point(gpus, job.global_batch, None, str(reason), None)
 
@@ -112,7 +104,7 @@ def usual_plan(job: TrainingJob, gpus: int) -> Prediction | None:
         plan = Plan(
             tp=row.tp, pp=row.pp, dp=row.dp, zero=1, sequence_parallel=sequence_parallel, recompute=recompute
         )
-        if not any(violations(job, plan)) and fits(job, plan):
+        if legal_and_fits(job, plan):
             return predict(job, plan)
     return None
 

@@ -20,8 +20,8 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.launch_flags.frameworks import values_of, whose
 from ndparallel.planner.job import HEADROOM, Plan, TrainingJob
-from ndparallel.planner.legality import below_one, violations, word_violations
-from ndparallel.planner.prediction import Prediction, peak_memory, prediction_of, workload_of
+from ndparallel.planner.legality import below_one, word_violations
+from ndparallel.planner.prediction import Prediction, legal_and_fits, prediction_of, workload_of
 from ndparallel.search.candidates import Candidates, candidates
 from ndparallel.search.kinds import best_of_kinds, equals_of, simplest, time_kinds
 from ndparallel.search.space import Fixed, checked, choices, nothing_left
@@ -104,7 +104,7 @@ def search(
     frameworks = launchers(job, asked) if frameworks is None else frameworks
     memory_bytes = job.usable_bytes(headroom) if max_memory is None else max_memory
     found = fitting_candidates(job, gpus, asked, memory_bytes, executor, frameworks)
-    fitting = [plan for plan in also if can_hold(job, plan, memory_bytes)]
+    fitting = [plan for plan in also if legal_and_fits(job, plan, memory_bytes)]
     timed, queue = time_best(job, found, top, effort, fitting, executor)
     unsure = gap(found, queue, timed)
     timed = time_kinds(job, found, queue, timed, executor) if kinds else timed
@@ -131,11 +131,6 @@ def fitting_candidates(
         limits = {"frameworks": frameworks, "max_memory": memory_bytes}
         raise NoPlanFits(none_fits(job, gpus, found), job, gpus, asked, **limits)
     return found
-
-
-def can_hold(job: TrainingJob, plan: Plan, memory_bytes: float) -> bool:
-    """Whether a plan is legal, and holds no more than these bytes on a GPU."""
-    return not any(violations(job, plan)) and peak_memory(job, plan).total <= memory_bytes
 
 
 def predicted(job: TrainingJob, one: Timed) -> Prediction:

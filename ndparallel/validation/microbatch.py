@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.legality import violations
-from ndparallel.planner.prediction import fits, time_step
+from ndparallel.planner.prediction import legal_and_fits, time_step
 from ndparallel.validation.hardware import number_in
 
 USUAL = (1, 2, 4, 8)  # sequences
@@ -27,5 +26,5 @@ def quickest_microbatch(job: TrainingJob, plan: Plan) -> Plan:
     where none does."""
     sizes = [size for size in USUAL if job.global_batch % (plan.dp * size) == 0]
     plans = [replace(plan, micro_batch=size) for size in sizes]
-    fitting = [one for one in plans if not any(violations(job, one)) and fits(job, one)]
+    fitting = [one for one in plans if legal_and_fits(job, one)]
     return min(fitting, key=lambda one: time_step(job, one).seconds, default=plan)

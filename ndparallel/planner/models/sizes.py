@@ -34,10 +34,10 @@ def checked_size(value: object, field: str, label: str = "", least: int = 1) -> 
     return value
 
 
-def checked_sizes(thing: object, fields: Iterable[str], least: int = 1) -> None:
+def checked_sizes(thing: object, fields: Iterable[str]) -> None:
     """Check several attributes of `thing`."""
     for field in fields:
-        checked_size(getattr(thing, field), field, least=least)
+        checked_size(getattr(thing, field), field)
 
 
 def checked_choice(value: object, label: str, choices: Iterable[str]) -> str:
