@@ -106,15 +106,20 @@ class Replay:
         start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
         return Ends(start, last, complete, clocks.reducing)
 
-    @cached_property
+    @property
     def steps(self) -> list[Step]:
         """In an order that can run."""
+        return self.ordered[0]
+
+    @cached_property
+    def ordered(self) -> tuple[list[Step], Done]:
+        """The steps in an order that can run, and which of them sends on what each action has done."""
         order: list[Step] = []
         done: Done = {}
         waits = run_ranks([self._program(rank, order, done) for rank in range(self.schedule.ranks)], done)
         if any(waits):
             raise UserError(f"{self.schedule.name} cannot run: {explain(self.schedule)}")
-        return order
+        return order, done
 
     def busiest(self, work: Work) -> float:
         """Seconds that a microbatch takes on the rank that has most to do, beside its reductions."""
@@ -177,51 +182,54 @@ class Replay:
         latency, wire = ([*chain(*by_rank), 0.0] for by_rank in links)
         return Tariff(prices, latency, wire, [reduced_by(kind, work) for kind in self.kinds])
 
-    @cached_property
+    @property
     def kinds(self) -> dict[Kind, int]:
         """Kinds of steps, and their places in the list of prices."""
-        ranks = range(self.schedule.ranks)
-        kinds = dict.fromkeys(
-            tuple((op, stage) for op, stage, _ in step)
-            for rank in ranks
-            for step in self.schedule.steps(rank)
-        )
-        pairs = [()] * any(len(kind) == 2 for kind in kinds)
-        return {kind: place for place, kind in enumerate([*kinds, *pairs])}
+        return self.numbered[0]
+
+    @cached_property
+    def numbered(self) -> tuple[dict[Kind, int], list[list[tuple[int, list[Action]]]]]:
+        """The kinds; and every rank's steps, each with its kind's place."""
+        kinds: dict[Kind, int] = {}
+        by_rank = [
+            [
+                (kinds.setdefault(tuple([action[:2] for action in step]), len(kinds)), step)
+                for step in self.schedule.steps(rank)
+            ]
+            for rank in range(self.schedule.ranks)
+        ]
+        if any(len(kind) == 2 for kind in kinds):
+            kinds[()] = len(kinds)
+        return kinds, by_rank
 
     @cached_property
     def places(self) -> tuple[list[int], list[int], list[int]]:
         """Every rank's first and last step, and the one that completes each stage."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        complete: dict[int, int] = {}
-        kinds = list(self.kinds)
-        for place, (rank, price, *_) in enumerate(self.steps, start=1):
-            if kind := kinds[price]:
-                first.setdefault(rank, place)
-                last[rank] = place
-                complete |= {stage: place for op, stage in kind if op in "BW"}
-        ranks, stages = range(self.schedule.ranks), range(self.schedule.layout.stages)
-        return (
-            [first[rank] for rank in ranks],
-            [last[rank] for rank in ranks],
-            [complete[stage] for stage in stages],
+        lists = self.schedule.actions
+        complete = {action[1]: action for actions in lists for action in actions if action[0] in "BW"}
+        first, last, completing = (
+            [self.ordered[1][GIVES[op], stage, microbatch] for op, stage, microbatch in some]
+            for some in (
+                [actions[0] for actions in lists],
+                [actions[-1] for actions in lists],
+                [complete[stage] for stage in range(self.schedule.layout.stages)],
+            )
         )
+        return first, last, completing
 
     def _program(self, rank: int, order: list[Step], done: Done) -> Iterator[Action]:
-        last_stage = self.schedule.layout.stages - 1
-        for actions in self.schedule.steps(rank):
+        last_stage, nothing = self.schedule.layout.stages - 1, self.kinds.get((), -1)
+        for kind, actions in self.numbered[1][rank]:
             for action in actions:
                 while need := waits_for(action, done, last_stage):
                     yield need
             *early, arrival = [self._arrival(action, done) for action in actions]
-            order += [(rank, self.kinds[()], *before, *NOTHING_GOES) for before in early]
-            kind = tuple([action[:2] for action in actions])
+            order += [(rank, nothing, *before, *NOTHING_GOES) for before in early]
             for op, stage, microbatch in actions:
                 leaves = self.departures.get((op, stage), NOTHING_GOES)
-                order.append((rank, self.kinds[kind], *arrival, *leaves))
+                order.append((rank, kind, *arrival, *leaves))
                 done[GIVES[op], stage, microbatch] = len(order)
-                kind, arrival = (), NOTHING_COMES
+                kind, arrival = nothing, NOTHING_COMES
 
     def _arrival(self, action: Action, done: Done) -> Arrival:
         """The message that an action needs from another rank."""

@@ -2,7 +2,8 @@
 
 Idea   Time the plan of the least estimate, learn from it how far the bound was off for its schedule, and go
        on until no estimate that is left is below what was found, or the effort is spent. The bounds of
-       what is left say how much faster the best could still be.
+       what is left say how much faster the best could still be; where that is too much, plans are timed in
+       the order of their bounds.
 Cost   the effort; a schedule that is searched for takes a tenth of a second and more.
 Limit  Which plans are timed follows from their bounds and steps alone, not from how long anything takes here.
 
@@ -31,6 +32,8 @@ TOGETHER = 8  # plans timed at a time, whether in one process or in several
 PER_SCHEDULE = 1_000  # plans of every schedule whose estimates are compared
 PASSES = 8  # times that an action is met: few rounds and one more, with messages and without, F and B
 ATTEMPTS = 650  # the same of a schedule that is searched for
+CERTIFY = 0.25  # of the effort, once more, for plans whose bounds keep the gap wide
+SURE = 0.01  # gap below which no more plans are timed for it
 AGAIN = 0.2  # of the effort for a plan whose list of actions was written for another one
 
 
@@ -101,6 +104,14 @@ class TimingQueue:
         spent = np.cumsum(self.cost[best])
         return best[spent <= max(self.effort / TOGETHER, *spent[:1], 0)]
 
+    def least_bounds(self, limit: float) -> np.ndarray:
+        """Return the untimed plans of the least bounds, up to TOGETHER, where these are below `limit`
+        seconds."""
+        bounds = np.where(self.open, self.bound, np.inf)
+        least = np.argsort(bounds, kind="stable")[:TOGETHER]
+        least = least[bounds[least] < limit]
+        return least[np.cumsum(self.cost[least]) <= self.effort]
+
     def learn(self, place: int, seconds: float) -> None:
         self.open[place] = False
         self.spend(place)
@@ -152,11 +163,21 @@ def time_best(
     queue = TimingQueue(job, found, effort)
     timed = time_all(job, also, executor)
     while len(batch := queue.batch(kth_best_seconds(timed, top), below_top_k=len(timed) < top)):
-        plans = [found.plan(int(queue.places[place])) for place in batch]
-        for place, one in zip(batch, time_all(job, plans, executor)):
-            timed.append(one)
-            queue.learn(place, one.seconds)
+        timed += time_batch(job, found, queue, batch, executor)
+    queue.effort = max(0.0, queue.effort) + CERTIFY * effort
+    while len(batch := queue.least_bounds(kth_best_seconds(timed, 1) * (1 - SURE))):
+        timed += time_batch(job, found, queue, batch, executor)
     return timed, queue
+
+
+def time_batch(
+    job: TrainingJob, found: Candidates, queue: TimingQueue, batch: np.ndarray, executor: Executor | None
+) -> list[Timed]:
+    """Time these plans of the queue, and learn from each."""
+    timed = time_all(job, [found.plan(int(queue.places[place])) for place in batch], executor)
+    for place, one in zip(batch, timed):
+        queue.learn(place, one.seconds)
+    return timed
 
 
 def time_all(job: TrainingJob, plans: Sequence[Plan], executor: Executor | None) -> list[Timed]:

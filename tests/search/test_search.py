@@ -19,6 +19,7 @@ from ndparallel.planner.legality import violations
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, predict, time_step
 from ndparallel.planner.software import find_stack
+from ndparallel.search import timing_queue
 from ndparallel.search.advice import SMALL, advise
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.search.candidates import candidates
@@ -148,6 +149,17 @@ def test_of_few_plans_the_best_is_the_best_of_all_timed_one_by_one():
     result = search(some, 8, fixed, **ALL)
     assert len(steps) > 20 and result.best.seconds == pytest.approx(min(steps), rel=1e-12)
     assert result.gap <= 1 - min(every.seconds) / min(steps) + 1e-12
+
+
+def test_plans_of_low_bounds_are_timed_until_the_certificate_is_one_per_cent(monkeypatch):
+    """Stages of 126 layers are uneven but with 8 chunks, of which the bounds know nothing."""
+    some = job("llama-3-405b", batch=2048, sequence=8192)
+    fixed = {"tp": 4, "pp": 16, "schedule": "interleaved", "zero": 1, "recompute": "none"}
+    sure = search(some, 16384, fixed, top=4)
+    monkeypatch.setattr(timing_queue, "CERTIFY", 0.0)
+    unsure = search(some, 16384, fixed, top=4)
+    assert sure.gap < timing_queue.SURE < unsure.gap
+    assert sure.best.plan == unsure.best.plan and sure.timed > unsure.timed
 
 
 def test_a_price_is_a_bound_of_time_and_the_bytes_of_memory_in_every_schedule():
