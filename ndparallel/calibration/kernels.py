@@ -2,11 +2,14 @@
 
 Idea   A kernel is a name, a type of number, a shape and something to run. Shapes are those of training:
        products of tokens with weights, causal attention of one batch.
-Limit  torch's eager kernels, without compilation or CUDA graphs; of matmuls float32 and bfloat16, no type of
-       8 bits. Written for CPUs and GPUs, and tried on CPUs alone.
+Limit  torch's eager kernels; of compiled ones and of CUDA graphs the launches alone. Written for CPUs and
+       GPUs, and tried on CPUs alone: types of 8 bits and graphs, which take a GPU, were never run.
 
 Glossary
     launch      a chain of multiplications of one number, forward and backward: nothing but launches
+    launch eager, launch compiled, launch graph
+                a chain of products of matrices so small that nothing but launches is left of it: kernel by
+                kernel, by torch.compile, which cannot make one kernel of them, and from a CUDA graph
     attention   forward alone, and forward with backward
 """
 
@@ -21,6 +24,8 @@ from ndparallel.calibration.timing import Clock, Run
 HEADS = 8
 ROW = 512  # elements that a norm norms
 CHAIN = 50  # multiplications of a launch kernel
+TINY = 16  # rows and columns of the matrices of such a chain
+FIRST_WITH_FP8 = (8, 9)  # compute capability: Ada, and Hopper after it
 CPU_SHAPES = (
     (256, 64, 64),
     (512, 128, 128),
@@ -108,6 +113,23 @@ def kernels(torch: Any, sizes: Sizes) -> dict[Kernel, Run]:
     return found
 
 
+def more_kernels(torch: Any, sizes: Sizes, compiled: bool) -> dict[Kernel, Run]:
+    """Return what a hardware file has beside the kernels of a step: matmuls of 8 bits where the device has
+    them, and launches by mode; `compiled` ones take a compiler some seconds."""
+    device, dtype = device_of(torch), sizes.dtypes[0]
+    found: dict[Kernel, Run] = {}
+    if device == "cuda" and torch.cuda.get_device_capability() >= FIRST_WITH_FP8:
+        for shape in sizes.matmuls:
+            found[Kernel("matmul", "float8", shape)] = fp8_matmul(torch, device, shape)
+    chain = tiny_matmuls(torch, device, dtype)
+    modes = {"eager": chain}
+    if compiled:
+        modes["compiled"] = torch.compile(chain)
+    if device == "cuda":
+        modes["graph"] = in_graph(torch, chain)
+    return found | {Kernel(f"launch {mode}", dtype, (CHAIN,)): run for mode, run in modes.items()}
+
+
 def drawn(torch: Any, device: str, dtype: str, *shape: int, gradient: bool = False) -> Any:
     return torch.randn(shape, device=device, dtype=getattr(torch, dtype), requires_grad=gradient)
 
@@ -116,6 +138,17 @@ def matmul(torch: Any, device: str, dtype: str, shape: tuple[int, int, int]) -> 
     m, n, k = shape
     x, weight = drawn(torch, device, dtype, m, k), drawn(torch, device, dtype, n, k)
     return lambda: torch.nn.functional.linear(x, weight)
+
+
+def fp8_matmul(torch: Any, device: str, shape: tuple[int, int, int]) -> Run:
+    """One scale for each whole matrix."""
+    functional, one = torch.nn.functional, torch.ones((), device=device)
+    m, n, k = shape
+    x, weight = (
+        drawn(torch, device, "float32", *sizes).to(torch.float8_e4m3fn) for sizes in ((m, k), (n, k))
+    )
+    scale = (one, functional.ScalingType.TensorWise)
+    return lambda: functional.scaled_mm(x, weight.t(), *scale, *scale)
 
 
 def attention(torch: Any, device: str, dtype: str, shape: tuple[int, ...]) -> Iterator[tuple[str, Run]]:
@@ -154,3 +187,25 @@ def launches(torch: Any, device: str, dtype: str) -> Run:
         torch.autograd.grad(y, x)
 
     return chain
+
+
+def tiny_matmuls(torch: Any, device: str, dtype: str) -> Run:
+    x = torch.zeros(TINY, TINY, device=device, dtype=getattr(torch, dtype))
+
+    def chain() -> Any:
+        y = x
+        for _ in range(CHAIN):
+            y = y @ x
+        return y
+
+    return chain
+
+
+def in_graph(torch: Any, run: Run) -> Run:
+    """Record what a run launches, and return what launches all of it at once."""
+    run()  # makes what cannot be made while a graph is recorded
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay

@@ -2,14 +2,22 @@
 
 Idea   The ranks of a node are one group; the ranks with the same number in their nodes are another. Every
        rank measures, and the slowest counts: a collective is over when all are.
-Limit  Tried with gloo on one host. All-reduces alone make the file's links; the others are written beside
-       them.
+Limit  Tried with gloo on one host and on two network namespaces, never with NCCL. All-reduces alone make the
+       file's links; what the other collectives show is written beside them.
+
+Glossary
+    step      of a collective on a ring: everyone sends a part of the bytes to the next
+    hidden    of the shorter of an all-reduce and the matmuls beside it: the share that takes no time of its
+              own; 1 where they do not slow one another, 0 where one follows the other, less where they are
+              slower than that
 """
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.table import FittedLink, fitted_link
 from ndparallel.calibration.timing import Clock, Run, median, seconds_of
@@ -36,8 +44,30 @@ def launched() -> tuple[int, int]:
     return int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
-def join(torch: Any) -> None:
+@contextlib.contextmanager
+def joined(torch: Any) -> Iterator[None]:
+    """Take this process's device, and be one of the processes that torchrun has started, while it lasts."""
+    if device_of(torch) == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    if launched()[0] == 1:
+        yield
+        return
     torch.distributed.init_process_group("nccl" if device_of(torch) == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def refuse_together(torch: Any, refusal: str) -> None:
+    """Raise UserError on all ranks where one of them has a refusal, with the first one's words."""
+    refusals: list[Any] = [refusal]
+    if launched()[0] > 1:
+        refusals = [None] * launched()[0]
+        torch.distributed.all_gather_object(refusals, refusal)
+    for rank, words in enumerate(refusals):
+        if words:
+            raise UserError(f"rank {rank}: {words}" if len(refusals) > 1 else words)
 
 
 def groups(torch: Any) -> dict[str, tuple[Any, int]]:
@@ -132,6 +162,7 @@ MAKERS: dict[str, Callable[..., Run]] = {
     "matmul": matmul,
     "all_reduce_and_matmul": all_reduce_and_matmul,
 }
+COLLECTIVES = tuple(MAKERS)[:5]
 
 
 def measure_links(
@@ -153,10 +184,41 @@ def measure_links(
 
 def fitted_links(samples: dict[MeasuredTransfer, list[float]]) -> dict[str, FittedLink]:
     """Return the links, inside and across, that all-reduces show."""
-    found: dict[str, FittedLink] = {}
-    for where in ("inside", "across"):
-        mine = [one for one in samples if one.kind == "all_reduce" and one.where == where]
-        if mine:
-            points = [(float(one.bytes), median(samples[one])) for one in mine]
-            found[where] = fitted_link(points, mine[0].ranks)
+    return {
+        where: fitted_link(points(samples, "all_reduce", where, ranks), ranks)
+        for where, ranks in places(samples).items()
+    }
+
+
+def links_by_collective(samples: dict[MeasuredTransfer, list[float]]) -> list[dict[str, Any]]:
+    """Return latency and bandwidth of a step of each collective; none of one whose seconds are no line."""
+    found = []
+    for where, ranks in places(samples).items():
+        for kind in COLLECTIVES:
+            with contextlib.suppress(UserError):
+                link = fitted_link(points(samples, kind, where, ranks), ranks, kind)
+                found.append({"kind": kind, "where": where, "ranks": ranks} | link._asdict())
     return found
+
+
+def hidden_shares(samples: dict[MeasuredTransfer, list[float]]) -> list[dict[str, Any]]:
+    """Return how much of an all-reduce and of a matmul beside it hides the other, by bytes."""
+    found = []
+    for transfer, both in samples.items():
+        if transfer.kind == "all_reduce_and_matmul":
+            alone = [median(samples[transfer._replace(kind=kind)]) for kind in ("all_reduce", "matmul")]
+            share = (sum(alone) - median(both)) / min(alone)
+            found.append({"where": transfer.where, "bytes": transfer.bytes, "hidden": share})
+    return found
+
+
+def places(samples: dict[MeasuredTransfer, list[float]]) -> dict[str, int]:
+    """Return where was measured, with the ranks of a group there."""
+    return {transfer.where: transfer.ranks for transfer in samples}
+
+
+def points(
+    samples: dict[MeasuredTransfer, list[float]], kind: str, where: str, ranks: int
+) -> list[tuple[float, float]]:
+    mine = [MeasuredTransfer(kind, where, ranks, size) for size in BYTES]
+    return [(float(one.bytes), median(samples[one])) for one in mine]

@@ -15,7 +15,7 @@ def machine(torch: Any, name: str) -> ThisMachine:
     """Describe the device that torch would train on."""
     is_gpu = device_of(torch) == "cuda"
     if is_gpu:
-        of_gpu = torch.cuda.get_device_properties(0)
+        of_gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
         what, memory, processors = of_gpu.name, of_gpu.total_memory, of_gpu.multi_processor_count
     else:
         what, processors = f"{platform.machine()} CPU, {torch.get_num_threads()} threads", 1

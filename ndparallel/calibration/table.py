@@ -10,7 +10,7 @@ Limit  A hardware file holds nominal bandwidths, of which a share arrives
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ class ThisMachine:
     is_gpu: bool = False
 
 
-@dataclass(frozen=True)
-class FittedLink:
+class FittedLink(NamedTuple):
     latency_seconds: float
     bandwidth_bytes_per_second: float
 
@@ -131,6 +130,15 @@ def launch_seconds(seconds: Mapping[Kernel, float]) -> float:
     return seconds[kernel] / kernel.shape[0]
 
 
+def launch_seconds_by_mode(samples: Samples) -> dict[str, float]:
+    """Return the seconds of a launch: eager, and where they were measured compiled and from a graph."""
+    return {
+        kernel.kind.removeprefix("launch "): median(found) / kernel.shape[0]
+        for kernel, found in samples.items()
+        if kernel.kind.startswith("launch ")
+    }
+
+
 def launch_keys(machine: ThisMachine, seconds: float) -> dict[str, str]:
     """On a GPU the host launches ahead of the kernels; on a CPU every kernel waits for its launch."""
     if machine.is_gpu:
@@ -158,16 +166,18 @@ def link_keys(where: str, link: FittedLink | None, fraction: float) -> dict[str,
     }
 
 
-def fitted_link(points: list[tuple[float, float]], ranks: int) -> FittedLink:
-    """Return latency and bandwidth of a ring from all-reduces of (bytes, seconds), which take
-    2 (p-1) (a + n / (p B)): the line with the least relative errors."""
+def fitted_link(points: list[tuple[float, float]], ranks: int, kind: str = "all_reduce") -> FittedLink:
+    """Return latency a and bandwidth B of a ring's steps from (bytes n, seconds) of a collective, which take
+    steps (a + n / (parts B)): the line with the least relative errors. Raises UserError where more bytes
+    take no longer."""
     size, seconds = np.array(points).T
     columns = np.stack([np.ones_like(size), size], axis=1) / seconds[:, None]
     constant, slope = np.linalg.lstsq(columns, np.ones_like(size), rcond=None)[0]
-    steps = 2 * (ranks - 1)
+    steps = {"all_reduce": 2 * (ranks - 1), "point_to_point": 1}.get(kind, ranks - 1)
+    parts = 1 if kind == "point_to_point" else ranks
     if slope <= 0:
         raise UserError(f"more bytes take no longer: {NOISE}")
-    return FittedLink(max(0.0, float(constant) / steps), steps / (ranks * float(slope)))
+    return FittedLink(max(0.0, float(constant) / steps), steps / (parts * float(slope)))
 
 
 def measured(samples: Mapping[Any, list[float]]) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Two hosts on one machine: two network namespaces, joined by a virtual cable, and an mpirun that starts
-ranks in both.
+"""Two hosts on one machine: two network namespaces, joined by a virtual cable, and an mpirun or a torchrun
+that starts ranks in both.
 
 Each host has a network and a host name of its own; processors, memory and disk are shared. In place of ssh,
 mpirun is given a script that enters the other namespace. Making namespaces takes root.
@@ -43,6 +43,11 @@ def missing() -> str | None:
     """What this machine lacks for two hosts, in a sentence; None where it lacks nothing."""
     if importlib.util.find_spec("mpi4py") is None or MPIRUN is None:
         return "two hosts need mpirun and mpi4py: pip install 'ndparallel[mpi]'"
+    return missing_for_namespaces()
+
+
+@cache
+def missing_for_namespaces() -> str | None:
     if not (shutil.which("ip") and shutil.which("unshare")):
         return "two hosts need the commands ip (iproute2) and unshare (util-linux)"
     name = f"try-{os.getpid()}"
@@ -108,6 +113,25 @@ class TwoHosts:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def torchrun(self, processes: int, *words: str) -> list[subprocess.Popen]:
+        """Start torchrun on both hosts, half of the processes on each; they meet on the first."""
+        return [
+            subprocess.Popen(
+                [
+                    *("ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run"),
+                    *("--nnodes", "2", "--node-rank", f"{rank}", "--nproc-per-node", f"{processes // 2}"),
+                    *("--master-addr", ADDRESSES[0], "--master-port", "29500", *words),
+                ],
+                cwd=ROOT,
+                env=os.environ
+                | {"PYTHONPATH": f"{ROOT}", "GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, name in enumerate(self.names)
+        ]
 
     def cut(self) -> None:
         ip("-n", self.names[0], "link", "set", "cable", "down")
