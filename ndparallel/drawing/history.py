@@ -15,10 +15,11 @@ Glossary
     phase   the first word of an operation's name, as forward; the second is its unit, as layers.3
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, NamedTuple, Protocol
 
 from gpu import COLLECTIVE, COMPUTE, MEMORY, MEMORY_KINDS, WAIT, Event, say
@@ -131,22 +132,33 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
 
 def numbered(spans: Sequence[Span]) -> Iterator[Span]:
     """Yield the spans of one compute lane with their microbatches, where there are several: a unit meets them
-    one after another, and its first operation comes once for each."""
+    one after another, and its first operation comes once for each. A W that was put off is the oldest
+    microbatch's whose weights' gradients are not there yet."""
     first: dict[tuple[str, str], str] = {}
     met: dict[tuple[str, str], int] = {}
+    done: dict[str, set[int]] = defaultdict(set)  # by unit, the microbatches with weights' gradients
     numbers: list[int | None] = []
     for span in spans:
         if span.activity == palette.OPTIMIZER:
             met.clear()
+            done.clear()
         key = phase_and_unit(span.what) if span.activity in palette.PER_MICROBATCH else None
         if key:
+            phase, unit = key
             if first.setdefault(key, span.what) == span.what:
-                met[key] = met.get(key, -1) + 1
+                met[key] = oldest_without(done[unit]) if phase == palette.WEIGHT else met.get(key, -1) + 1
+            if span.what.endswith(" weight"):
+                done[unit].add(met[key])
             numbers.append(met[key])
         else:
             numbers.append(None)
     several = any(numbers)
     yield from (span._replace(microbatch=number if several else None) for span, number in zip(spans, numbers))
+
+
+def oldest_without(done: set[int]) -> int:
+    """Return the first microbatch that is not among these."""
+    return next(number for number in count() if number not in done)
 
 
 @lru_cache(maxsize=4096)

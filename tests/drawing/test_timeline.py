@@ -1,9 +1,11 @@
 """Lanes and the terminal's timeline: what filled each cell, readable without colours, one scale for all."""
 
 import io
+from collections import defaultdict
 from dataclasses import replace
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from ndparallel.drawing.history import (
     joined,
     label,
     memory_history,
+    phase_and_unit,
     thinned,
     ticks,
     timeline,
@@ -38,6 +41,14 @@ from ndparallel.drawing.palette import (
     ink_on,
 )
 from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, levels, main_activities, shares
+from ndparallel.engines.launch import launch
+from ndparallel.hardware.pocket import POCKET
+from ndparallel.lessons.registry import load
+from ndparallel.model.stages import layers_per_stage
+from ndparallel.parallel.mesh import Mesh
+from ndparallel.pipeline.catalog import build
+from ndparallel.training.job import Job
+from tests.support.common import SMALL
 from tests.support.synthetic import HARDWARE, UNITS, Run, data_parallel, pipeline
 
 RUNS = data_parallel()
@@ -232,6 +243,29 @@ def test_microbatches_are_numbered_where_there_is_room():
     assert drawn(many, width=25)[1] == "GPU 0       " + 12 * "F"
     one = timeline("x", [compute(*pass_of_two, "backward layers.0 out", "optimizer adamw")])
     assert {span.microbatch for span in one.lanes[0].spans} == {None}
+
+
+PHASE = {"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "dualpipev"])
+def test_every_pass_has_the_microbatch_that_its_schedule_says(name):
+    """DualPipeV runs some backward passes whole, and puts off the W of others."""
+    schedule, program = build(name, 3, 7), load("3d_pipeline_parallel").strategy("ZB-V").program
+    job = Job(SMALL.replace(layers=6), Mesh(pp=3), 7, microbatches=7, schedule=name, sizes_only=True)
+    layers = layers_per_stage(job.model, schedule.layout.stages)
+    units = [f"layers.{layer}" for layer in range(6)]
+    stage_of = dict(zip(units, np.repeat(np.arange(len(layers)), layers)))
+    run = timeline(name, launch(program, 3, POCKET, job, engine="inline"))
+    for lane in (lane for lane in run.lanes if lane.stream == COMPUTE):
+        planned, shown = defaultdict(list), defaultdict(list)
+        for action in schedule.actions[lane.rank]:
+            planned[PHASE[action.op], action.stage].append(action.microbatch)
+        for span in lane.spans:
+            phase, unit = phase_and_unit(str(span.what))
+            if unit in units and span.microbatch not in shown[phase, unit][-1:]:
+                shown[phase, unit].append(span.microbatch)
+        assert shown == {(phase, unit): planned[phase, stage_of[unit]] for phase, unit in shown}
 
 
 def test_the_picture_has_at_most_100_columns_folds_equal_gpus_and_reads_without_colours():
