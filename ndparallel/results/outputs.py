@@ -1,9 +1,8 @@
-"""What else a run can leave behind: its timelines as an SVG, one strategy as a Chrome trace, one rank's run
-in words.
+"""What else a run can leave behind: its timelines as an SVG, its events as a Chrome trace, one rank's run in
+words.
 
 Idea   A run is drawn only after it is over, from its events, so that asking for a picture changes no number.
-Limit  A trace and a narration are of one strategy: the last that --strategy names, or the last of the
-       lesson's contrast.
+Limit  A narration is of one strategy: the last that --strategy names, or the last of the lesson's contrast.
 """
 
 import argparse
@@ -33,7 +32,7 @@ def drawn_strategies(run: Run, contrast: Sequence[str], arguments: argparse.Name
 
 
 def narrated_strategy(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> str:
-    """The one strategy to trace or to narrate. Raises UserError where it has not run."""
+    """The one strategy to narrate. Raises UserError where it has not run."""
     wanted = arguments.strategy or [name for name in contrast if name in run.results] or list(run.results)
     if wanted[-1] not in run:
         raise UserError(
@@ -49,15 +48,15 @@ def narrated_strategy(run: Run, contrast: Sequence[str], arguments: argparse.Nam
 
 def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
     """Write the files that are asked for, and say of each what it has."""
+    names = drawn_strategies(run, contrast, arguments)
+    for path in (arguments.svg, arguments.trace):
+        if path is not None and not names:
+            raise UserError(
+                f"there is nothing to draw into {path!r}, because no strategy ran and has kept its events."
+            )
     if arguments.svg is not None:
         from ndparallel.drawing.svg import draw_timelines  # only where a picture is asked for
 
-        names = drawn_strategies(run, contrast, arguments)
-        if not names:
-            raise UserError(
-                f"there is nothing to draw into {arguments.svg!r}, because no strategy ran and has kept its "
-                "events."
-            )
         write_atomically(
             arguments.svg, draw_timelines([alike(timeline(name, run.results[name])) for name in names])
         )
@@ -65,12 +64,9 @@ def write_files(run: Run, contrast: Sequence[str], arguments: argparse.Namespace
     if arguments.trace is not None:
         from ndparallel.drawing.trace import trace_json
 
-        name = narrated_strategy(run, contrast, arguments)
-        write_atomically(arguments.trace, trace_json(run.results[name]))
-        yield (
-            f"{arguments.trace} has {name} on {count(run[name].gpus, 'GPU')}: open it with ui.perfetto.dev, "
-            "or offline with vizviewer."
-        )
+        write_atomically(arguments.trace, trace_json({name: run.results[name] for name in names}))
+        told = listed([f"{name} on {count(run[name].gpus, 'GPU')}" for name in names])
+        yield f"{arguments.trace} has {told}: open it with ui.perfetto.dev, or offline with vizviewer."
 
 
 def narration(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:

@@ -11,7 +11,7 @@ from ndparallel.drawing.trace import messages, trace, trace_json
 from tests.support.synthetic import HARDWARE, data_parallel, finished, pipeline
 
 RUNS = {"data parallel": data_parallel(), "pipeline": pipeline()}
-TRACES = {name: trace(runs)["traceEvents"] for name, runs in RUNS.items()}
+TRACES = {name: trace({name: runs})["traceEvents"] for name, runs in RUNS.items()}
 
 
 def of(name, phase):
@@ -127,8 +127,22 @@ def test_counters_reach_the_counted_peak_and_end_with_what_is_held():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_file_is_plain_json_in_the_order_of_time_and_the_same_every_time(name):
-    text = trace_json(RUNS[name])
+    text = trace_json({name: RUNS[name]})
     entries = json.loads(text)["traceEvents"]
     times = [entry["ts"] for entry in entries if entry["ph"] != "M"]
     assert times == sorted(times)
-    assert text == trace_json(list(reversed(RUNS[name])))
+    assert text == trace_json({name: list(reversed(RUNS[name]))})
+
+
+def test_strategies_stand_one_below_the_other_and_share_neither_processes_nor_arrows():
+    both, one, other = trace(RUNS)["traceEvents"], *(TRACES[name] for name in RUNS)
+    names = {entry["pid"]: entry["args"]["name"] for entry in both if entry["name"] == "process_name"}
+    assert (
+        len(names) == sum(len(runs) for runs in RUNS.values()) and [*names.values()][-1] == "pipeline: GPU 1"
+    )
+    for phase, count in Counter(entry["ph"] for entry in (*one, *other)).items():
+        assert sum(entry["ph"] == phase for entry in both) == count
+    strategy = {pid: name.partition(":")[0] for pid, name in names.items()}
+    starts, ends = ({entry["id"]: entry for entry in both if entry["ph"] == phase} for phase in "sf")
+    assert len(starts) == sum(entry["ph"] == "s" for entry in both)
+    assert all(strategy[start["pid"]] == strategy[ends[number]["pid"]] for number, start in starts.items())

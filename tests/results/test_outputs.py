@@ -53,18 +53,17 @@ def test_the_svg_of_every_lessons_contrast_is_under_30_kb(name, capsys, tmp_path
     assert set(contrast) <= texts(path.read_text())
 
 
-def test_the_trace_is_of_the_last_strategy_and_the_run_says_which(capsys, tmp_path):
+def test_the_trace_has_the_strategies_of_the_timelines_and_the_run_says_so(capsys, tmp_path):
     path = tmp_path / "trace.json"
     code, out, _ = lesson(capsys, *FEW, "--trace", str(path))
-    assert (
-        code == 0
-        and f"{path} has ZeRO-1 on 4 GPUs: open it with ui.perfetto.dev, or offline with vizviewer." in out
-    )
+    said = f"{path} has DDP ring on 4 GPUs and ZeRO-1 on 4 GPUs: open it with ui.perfetto.dev, or offline"
+    assert code == 0 and f"{said} with vizviewer." in out
     events = json.loads(path.read_text())["traceEvents"]
-    assert {event["pid"] for event in events} == {1, 2, 3, 4}
-    assert any("reduce-scatter" in event["name"] for event in events), (
-        "ZeRO-1 reduces and scatters; DDP ring all-reduces"
-    )
+    pids = {
+        word: {event["pid"] for event in events if f"ring {word}" in event["name"]}
+        for word in ("all-reduce", "reduce-scatter")
+    }
+    assert pids == {"all-reduce": {1, 2, 3, 4}, "reduce-scatter": {5, 6, 7, 8}}
 
 
 def test_the_story_is_of_one_gpu_of_the_last_strategy_and_comes_last(capsys):
@@ -120,7 +119,7 @@ def test_compare_has_the_same_options(capsys, tmp_path):
     assert (
         command_line(["compare", "--engine", "inline", *FEW, "--trace", str(path), "--timeline", "none"]) == 0
     )
-    assert f"{path} has ZeRO-1 on 4 GPUs" in capsys.readouterr().out
+    assert f"{path} has DDP ring on 4 GPUs and ZeRO-1 on 4 GPUs" in capsys.readouterr().out
     assert json.loads(path.read_text())["traceEvents"]
 
 
