@@ -7,7 +7,8 @@ Limit  Streams of one GPU do not slow one another on a link that they share; `ov
        and --contention by how much.
 
 Glossary
-    exposed   communication that the compute stream waits for
+    exposed   communication that the compute stream waits for: a message under way, or a collective from when
+              this GPU begins it, late members included
     hidden    communication under way while the compute stream does something else
     bubble    a GPU's compute stream waits for a message that has not been sent yet; the tail until the step's
               end is in it

@@ -2,6 +2,7 @@
 against the blackboard."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives import Group, all_to_all
 from gpu import (
     CLASSROOM,
     COLLECTIVE,
@@ -24,6 +26,7 @@ from gpu import (
     pass_on_whole,
     ring,
 )
+from ndparallel.engines.launch import launch
 from ndparallel.results.event_sums import Breakdown
 from ndparallel.results.measure import (
     breakdown,
@@ -84,6 +87,31 @@ def test_waiting_for_a_message_is_exposed_while_it_is_on_the_wire_and_bubble_bef
     departure = HARDWARE.seconds(Operation("", flops=30_000))
     wire = HARDWARE.inside.latency_seconds + 20_000 / HARDWARE.inside.bandwidth_bytes_per_second
     assert (part.bubble, part.exposed) == pytest.approx((departure, wire), rel=1e-12)
+
+
+def late_by(seconds: float, meet: Callable[[GPU], Any]) -> Breakdown:
+    """Where the time of GPU 0 went that meets another, which comes so much later."""
+
+    def program(gpu: GPU) -> None:
+        gpu.compute(Operation("work", flops=10 * (1 + seconds * gpu.rank)))
+        meet(gpu)
+
+    runs = launch(program, 2, CLASSROOM, engine="inline")
+    return breakdown(runs[0].events, step(runs))
+
+
+def test_a_late_sender_is_bubble_to_who_waits_for_its_message_and_exposed_inside_a_collective():
+    both, message = Group("both", (0, 1)), np.zeros(4, np.uint8)
+
+    def hand_over(gpu: GPU) -> None:
+        gpu.send(0, message, "it") if gpu.rank else gpu.receive(1, "it")
+
+    def exchange(gpu: GPU) -> None:
+        all_to_all(gpu, np.zeros(8, np.uint8), np.zeros(8, np.uint8), both)
+
+    wire = 0.05 + 0.01
+    assert late_by(5, hand_over) == pytest.approx((1, wire, 0, 5))
+    assert late_by(5, exchange) == pytest.approx((1, 5 + wire, 0, 0))
 
 
 def test_the_tail_after_a_gpus_last_event_is_bubble():
