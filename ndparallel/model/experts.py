@@ -188,7 +188,10 @@ class MoELayer(Gated):
         if not self.config.shared_experts:
             return 0.0
         gathered = self.tp.column_input(normed)
-        saved.keep(normed=normed if self.tp.regathers else gathered)
+        if self.tp.size == 1:
+            saved.keep_as("normed", "routed")
+        else:
+            saved.keep(normed=normed if self.tp.regathers else gathered)
         return self.linear_over_tp(
             "down", self.activate(gathered, saved), self.block.w["down"], self.tp.row_output
         )

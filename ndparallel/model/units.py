@@ -176,20 +176,29 @@ class Saved(dict[str, np.ndarray]):
     def __init__(self, gpu: GPU) -> None:
         super().__init__()
         self.gpu = gpu
+        self.shared: set[str] = set()  # two names of one array, which is counted once
 
     def keep(self, **arrays: np.ndarray) -> None:
         self.gpu.allocate("activations", sum(array.nbytes for array in arrays.values()))
         self.update(arrays)
 
+    def keep_as(self, name: str, kept: str) -> None:
+        """Keep an array under another name too: its memory is freed with the later of both."""
+        self[name], self.shared = self[kept], {name, kept}
+
     def take(self, name: str) -> np.ndarray:
-        array = self.pop(name)
-        self.gpu.free("activations", array.nbytes)
-        return array
+        return self.take_all(name)[0]
 
     def take_all(self, *names: str) -> list[np.ndarray]:
-        arrays = [self.pop(name) for name in names]
-        self.gpu.free("activations", sum(array.nbytes for array in arrays))
-        return arrays
+        arrays = {name: self.pop(name) for name in names}
+        self.gpu.free("activations", sum(self._freed(name, array) for name, array in arrays.items()))
+        return [*arrays.values()]
+
+    def _freed(self, name: str, array: np.ndarray) -> int:
+        if name not in self.shared:
+            return array.nbytes
+        self.shared = set()
+        return 0
 
     def drop(self) -> None:
         self.take_all(*self)

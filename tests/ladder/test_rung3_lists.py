@@ -161,13 +161,14 @@ def test_experts_in_balance_are_listed_as_they_are_executed(tp, ep, shape, recom
 @pytest.mark.parametrize("shape", [MIXTURE, SHARED])
 @pytest.mark.parametrize(("tp", "shards"), [(1, "none"), (2, "none"), (2, "sp"), (4, "sp-regather")])
 def test_experts_keep_what_the_executed_ones_keep_but_for_the_routers_numbers(tp, shards, shape, recompute):
-    """The executed router keeps probabilities, choices, their order, and its rank's rows of the norm apart
-    from those that shared experts read; without these nobody keeps all rows."""
+    """The executed router keeps probabilities, choices, their order, and under tensor parallelism its rows
+    of the norm apart from those that shared experts read; without these nobody keeps all rows."""
     job = job_of(shape, regathers=shards == "sp-regather")
     plan = Plan(tp=tp, ep=2, dp=2, micro_batch=2, sequence_parallel=shards != "none", recompute=recompute)
     lists = built(job, plan)
     moe = lists.moe
-    router = SINGLE * lists.own_rows * (moe.experts + 2 * moe.top_k + shape.hidden)
+    own = shape.hidden if tp > 1 or not moe.shared_experts else 0
+    router = SINGLE * lists.own_rows * (moe.experts + 2 * moe.top_k + own)
     unread = 0 if moe.shared_experts else gathered_bytes(lists)
     executed = ExecutedWorkload(job, plan).passes("block", "forward")
     held = sum(item.bytes for item in executed if isinstance(item, Hold))

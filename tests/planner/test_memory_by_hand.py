@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from gpu import Operation
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes, normed_bytes
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.models.shape import Experts
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
@@ -225,6 +227,26 @@ def test_torchtitan_keeps_a_layers_input_every_second_matrixs_output_and_attenti
     lists = LayerLists(find_model("llama-3-8b"), Share(1, S, tp=tp), find_stack("torchtitan"))
     outputs = (2 * H + 2 * KV) + (2 * F + H)
     assert kept_bytes(lists, "selective") == 2 * S * (H + (outputs / 2 + H) / tp)
+
+
+@pytest.mark.parametrize("ep", [1, 8])
+def test_torchtitan_keeps_of_experts_the_rows_that_came_over_ep_and_half_of_the_shared_ones(ep):
+    """Its save list has the all-to-alls, and neither grouped products nor the router. Every layer here
+    is one of experts, and no dense MLP is counted."""
+    experts = Experts(experts=8, top_k=2, ffn=F // 4, shared_experts=1, shared_ffn=F // 2)
+    shape = replace(find_model("llama-3-8b"), experts=experts)
+    lists = LayerLists(shape, Share(1, S, ep=ep), find_stack("torchtitan"))
+    outputs, exchanged = (2 * H + 2 * KV) + (2 * F // 2 + H), 2 * 2 * H * (ep > 1)
+    assert kept_bytes(lists, "selective") == 2 * S * (H + outputs / 2 + H + exchanged)
+    forward, again, _, _ = lists.layer(True, "selective")
+    matmuls = [
+        {item.name: item.flops for item in items if isinstance(item, Operation) and item.kind == "matmul"}
+        for items in (forward, again)
+    ]
+    whole = ("router", "experts")
+    assert matmuls[1] == {
+        name: flops if name.startswith(whole) else flops / 2 for name, flops in matmuls[0].items()
+    }
 
 
 def test_dropout_keeps_a_byte_for_each_number_of_a_mask():

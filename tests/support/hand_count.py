@@ -235,7 +235,7 @@ def mlp_saved(z: Sizes) -> dict[str, int]:
 
 
 def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
-    """Choices and their order are integers of 4 bytes."""
+    """Choices and their order are integers of 4 bytes; without tp the shared experts read what is routed."""
     c, width, integer = z.config, z.config.expert_ffn // z.tp, 4 / np.dtype(z.dtype).itemsize
     saved = {
         "x": z.shard,
@@ -246,7 +246,7 @@ def experts_saved(z: Sizes, sent, received) -> dict[str, float]:
         "rows": received * c.hidden,
         "experts": gated_saved(z, received, width),
     }
-    shared = {"normed": z.normed, "shared": gated_saved(z, z.tokens, c.shared_experts * width)}
+    shared = {"normed": z.normed * (z.tp > 1), "shared": gated_saved(z, z.tokens, c.shared_experts * width)}
     return saved | (shared if c.shared_experts else {})
 
 

@@ -17,6 +17,7 @@ from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
+ALWAYS_AGAIN = ("router", "experts")  # matrices that torchtitan's selective recomputation never keeps
 
 
 class LayerLists(AttentionLists, ExpertLists):
@@ -237,15 +238,15 @@ def _last_matmul(items: list) -> int:
 
 
 def half_of_matrices(items: list) -> list:
-    """torchtitan's selective recomputation: every second matmul runs again, everything small too, attention
-    never (2410.06511)."""
-    small = [item for item in items if isinstance(item, Operation) and item.kind == "elementwise"]
-    matmuls = [item for item in items if isinstance(item, Operation) and item.kind == "matmul"]
-    return small + [
-        item._replace(flops=item.flops / 2, bytes=item.bytes / 2, shape=_half(item.shape)) for item in matmuls
-    ]
+    """torchtitan's selective recomputation: every second matmul runs again, all of the router, the experts
+    and everything small; attention and what is exchanged never (2410.06511; torchtitan 0.3.0,
+    distributed/activation_checkpoint.py)."""
+    operations = [item for item in items if isinstance(item, Operation)]
+    small = [item for item in operations if item.kind == "elementwise"]
+    matmuls = [item for item in operations if item.kind == "matmul"]
+    return small + [item if item.name.startswith(ALWAYS_AGAIN) else _half(item) for item in matmuls]
 
 
-def _half(shape: tuple) -> tuple:
-    m, n, k = shape
-    return m, n, k / 2
+def _half(matmul: Operation) -> Operation:
+    m, n, k = matmul.shape
+    return matmul._replace(flops=matmul.flops / 2, bytes=matmul.bytes / 2, shape=(m, n, k / 2))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.parts import ATTENTION, MLP
+from ndparallel.planner.models.shape import Linear
 from ndparallel.planner.stages import KEPT
 
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
@@ -149,7 +150,18 @@ def shared_bytes(lists: LayerLists):
 
 
 def half_of_outputs(lists: LayerLists):
-    """Every second matrix's output, and attention's (torchtitan, 2410.06511)."""
+    """Every second matrix's output, and attention's; of experts, whose own matrices and router run again,
+    the rows that came over ep, both ways (torchtitan 0.3.0, distributed/activation_checkpoint.py)."""
     shape, tp = lists.shape, lists.share.tp
-    outputs = sum(matrix.outputs for matrix in (*shape.attention(), *shape.mlp(shape.ffn)))
-    return lists.share.rows * (outputs / 2 + shape.heads * shape.value_dim) / tp * lists.itemsize
+    moe_share = shape.moe_layers / shape.layers
+
+    def half(matrices: Sequence[Linear]):
+        return sum(matrix.outputs for matrix in matrices) / 2
+
+    widths = half(shape.attention()) + shape.heads * shape.value_dim
+    widths += (1 - moe_share) * half(shape.mlp(shape.ffn))
+    exchanged = 0
+    if moe_share:
+        widths += moe_share * half(lists.shared_matrices())
+        exchanged = (lists.share.ep > 1) * (lists.received + lists.routed) * shape.hidden
+    return (lists.share.rows * widths / tp + moe_share * exchanged) * lists.itemsize
