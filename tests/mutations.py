@@ -2,11 +2,12 @@
 
 Idea   A test is worth what it catches. Comparisons are flipped, + becomes -, terms are dropped, numbers grow,
        min becomes max: one place at a time, in a copy of the code, and the tests that are about this file run
-       until one fails. What none notices survives: a claim is missing, or the change is none.
+       until one fails: those that call the function that is changed, the quickest first. What none notices
+       survives: a claim is missing, or the change is none.
 
-           python tests/mutations.py                             200 places of all rooms, half an hour of CPU
-           python tests/mutations.py --room memory --places 30   one room's
-           python tests/mutations.py --at gpu.py:207             every mutation of a line
+           python -m tests.mutations                             200 places of all rooms, an hour of CPU
+           python -m tests.mutations --room memory --places 30   one room's
+           python -m tests.mutations --at gpu.py:207             every mutation of a line
 
        equivalent_mutations.toml lists the survivors that change nothing, each with the reason.
 Limit  It is a habit of development and no test. Messages of errors are not mutated, nor what is repeated in
@@ -17,6 +18,7 @@ import argparse
 import ast
 import compileall
 import copy
+import json
 import os
 import random
 import shutil
@@ -26,102 +28,25 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.mutated_rooms import ROOMS, ROOT, Room
 
-ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutations.toml")
 COPIED = (
-    "gpu.py",
-    "collectives.py",
-    "[0-4]d_*.py",
+    "*.py",
     "ndparallel",
     "tests",
     "pyproject.toml",
     "docs",
     "README.md",
 )
-LIMIT_SECONDS = 600  # of a room's tests, after which a mutation is caught: what never ends is noticed
+LIMIT_SECONDS = 600  # of a room's tests, and
+TEST_SECONDS = 60  # of a test, after which a mutation is caught: what never ends is noticed
 
-
-@dataclass(frozen=True)
-class Room:
-    """Files that are mutated, and the tests that are about them, the quick ones first."""
-
-    files: Sequence[str]
-    tests: Sequence[str]
-
-
-ROOMS = {
-    "clock": Room(
-        ["gpu.py"],
-        [
-            "tests/test_gpu.py",
-            "tests/engines/test_launch.py",
-            "tests/results/test_measure.py",
-            "tests/lessons/test_single_gpu.py",
-            "tests/hardware/test_disturbances.py",
-            "tests/collective/test_numbers.py",
-            "tests/ladder/test_rung2_seconds.py",
-        ],
-    ),
-    "collectives": Room(
-        ["collectives.py", "ndparallel/collective/algorithms.py", "ndparallel/collective/lockstep.py"],
-        ["tests/collective", "tests/ladder/test_rung2_seconds.py"],
-    ),
-    "memory": Room(
-        [
-            "ndparallel/planner/memory/total.py",
-            "ndparallel/planner/memory/states.py",
-            "ndparallel/planner/layers/kept.py",
-        ],
-        [
-            "tests/planner/test_memory.py",
-            "tests/planner/test_memory_by_hand.py",
-            "tests/planner/test_states.py",
-            "tests/planner/test_windows_and_prediction.py",
-            "tests/ladder/test_rung3_framework.py",
-            "tests/planner/test_imbalance.py",
-            "tests/planner/test_sane.py",
-            "tests/ladder/test_rung4_reality.py",
-        ],
-    ),
-    "rules": Room(
-        ["ndparallel/parallel/divisibility.py", "ndparallel/planner/legality.py"],
-        [
-            "tests/parallel/test_divisibility.py",
-            "tests/planner/test_legality.py",
-            "tests/search/test_rules.py",
-            "tests/planner/test_knobs.py",
-        ],
-    ),
-    "prices": Room(
-        [
-            "ndparallel/collective/prices.py",
-            "ndparallel/hardware/accelerator.py",
-            "ndparallel/planner/groups.py",
-            "ndparallel/planner/layers/collective_time.py",
-        ],
-        [
-            "tests/collective/test_prices.py",
-            "tests/collective/test_formulas.py",
-            "tests/hardware",
-            "tests/planner/test_time.py",
-        ],
-    ),
-    "overlap": Room(
-        [f"ndparallel/planner/step/{name}.py" for name in ("overlap", "streams", "tail")],
-        [
-            "tests/planner/test_overlap.py",
-            "tests/planner/test_step.py",
-            "tests/ladder/test_rung3_framework.py",
-            "tests/ladder/test_rung3_scale.py",
-        ],
-    ),
-}
 
 # -------------------------------------------------------------------------------------------- what is mutated
 
@@ -162,6 +87,7 @@ class Mutation:
     end: int
     before: str
     after: str
+    function: int  # the first line of the function that it is in; 0 where it runs at import
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.before}  ->  {self.after}"
@@ -174,7 +100,7 @@ def mutations(file: str) -> list[Mutation]:
     for line in lines:
         begins.append(begins[-1] + len(line))
     found = []
-    for node in mutable(ast.parse(source)):
+    for node, function in mutable(ast.parse(source)):
         assert node.end_lineno and node.end_col_offset is not None
         start, end = (
             begins[node.lineno - 1] + node.col_offset,
@@ -182,20 +108,25 @@ def mutations(file: str) -> list[Mutation]:
         )
         text, before = one_line(lines[node.lineno - 1]), one_line(source[start:end])
         for after in changes(node):
-            found.append(Mutation(file, node.lineno, text, start, end, before, ast.unparse(after)))
+            found.append(Mutation(file, node.lineno, text, start, end, before, ast.unparse(after), function))
     return sorted(found, key=lambda each: (each.start, each.end))
 
 
-def mutable(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """A tree's expressions and statements that run, but for the words of messages."""
+def mutable(node: ast.AST, function: int = 0) -> Iterator[tuple[ast.expr | ast.stmt, int]]:
+    """A tree's expressions and statements that run, but for the words of messages; and the first line of the
+    function that each is in."""
+    if isinstance(node, ast.FunctionDef):
+        function = min(each.lineno for each in (node, *node.decorator_list))
+    elif isinstance(node, ast.Lambda):
+        function = node.lineno
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not isinstance(child, NOT_MUTATED):
                 if isinstance(child, ast.expr | ast.stmt):
-                    yield child
-                yield from mutable(child)
+                    yield child, function
+                yield from mutable(child, function)
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -244,6 +175,15 @@ def mutated(source: bytes, mutation: Mutation) -> bytes:
 # ------------------------------------------------------------------------------------------- who notices that
 
 
+@dataclass(frozen=True)
+class Calls:
+    """One test: its seconds, and the functions that it calls, by file and first line."""
+
+    test: str
+    seconds: float
+    functions: frozenset[tuple[str, int]]
+
+
 class Copy:
     """A copy of the code, of which one place at a time is changed."""
 
@@ -255,29 +195,47 @@ class Copy:
                 (shutil.copytree if path.is_dir() else shutil.copy2)(path, folder / path.name)
         compileall.compile_dir(folder, quiet=2, maxlevels=9)
 
-    def is_caught(self, mutation: Mutation, tests: Sequence[str]) -> bool:
+    def calls(self, room: Room) -> list[Calls]:
+        """What every test of a room calls, the quickest first. Exits where one fails."""
+        written = self.folder / "calls.json"
+        recording = {"FILES": ",".join(room.files), "CALLS": f"{written}"}
+        watched = ["-p", "tests.functions_called", f"--timeout={LIMIT_SECONDS}", *room.tests]
+        if not self.passes(watched, recording, 4 * LIMIT_SECONDS):
+            raise SystemExit(f"Before any mutation: {' '.join(room.tests)} fail.")
+        rows = json.loads(written.read_text("utf-8"))
+        recorded = [Calls(test, seconds, frozenset(map(tuple, met))) for test, seconds, met in rows]
+        return sorted(recorded, key=lambda each: each.seconds)
+
+    def is_caught(self, mutation: Mutation, room: Room, calls: Sequence[Calls]) -> bool:
+        """Whether a test fails: of those that call the function, or of all for what runs at import."""
+        place = (mutation.file, mutation.function)
+        tests = [each.test for each in calls if place in each.functions] if mutation.function else room.tests
         path = self.folder / mutation.file
         before, written = path.read_bytes(), path.stat()
         path.write_bytes(mutated(before, mutation))
         try:
-            return not (self.passes(tests, "not slow") and self.passes(tests, "slow"))
+            return bool(tests) and not self.passes(tests)
         finally:
             path.write_bytes(before)
             os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
 
-    def passes(self, tests: Sequence[str], marked: str) -> bool:
-        """Whether all tests of these files that are marked so pass, in time."""
-        usual = ["-n", "0", "-x", "-m", marked, "-p", "no:cacheprovider", "--hypothesis-profile", "mutations"]
+    def passes(
+        self, tests: Sequence[str], environment: Mapping[str, str] | None = None, limit: float = LIMIT_SECONDS
+    ) -> bool:
+        """Whether all these tests pass, in time."""
+        usual = ["-n", "0", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "mutations"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *usual, *tests],
+            [sys.executable, "-m", "pytest", *usual, f"--timeout={TEST_SECONDS}", *tests],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": f"{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=os.environ
+            | {"PYTHONPATH": f"{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"}
+            | dict(environment or {}),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
-            return process.wait(LIMIT_SECONDS) in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
+            return process.wait(limit) == 0
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -286,17 +244,17 @@ class Copy:
                 process.wait()
 
 
-def survivors(chosen: Iterable[tuple[str, Mutation]], code: Copy) -> Iterator[Mutation]:
+def survivors(room: Room, chosen: Iterable[Mutation], code: Copy) -> list[Mutation]:
     """Mutations that no test of their room notices; says of each how it ends."""
-    for room, mutation in chosen:
+    calls, survived = code.calls(room), []
+    for mutation in chosen:
         start = time.monotonic()
-        caught = code.is_caught(mutation, ROOMS[room].tests)
-        print(
-            f"{'caught  ' if caught else 'SURVIVED'} {time.monotonic() - start:5.0f} s  {mutation}",
-            flush=True,
-        )
+        caught = code.is_caught(mutation, room, calls)
+        verdict = "caught  " if caught else "SURVIVED"
+        print(f"{verdict} {time.monotonic() - start:5.0f} s  {mutation}", flush=True)
         if not caught:
-            yield mutation
+            survived.append(mutation)
+    return survived
 
 
 def equivalents() -> set[tuple[str, str, str, str]]:
@@ -305,20 +263,19 @@ def equivalents() -> set[tuple[str, str, str, str]]:
     return {(each["file"], " ".join(each["line"].split()), each["before"], each["after"]) for each in listed}
 
 
-def choose(options: argparse.Namespace) -> list[tuple[str, Mutation]]:
+def choose(options: argparse.Namespace) -> dict[str, list[Mutation]]:
     """So many places of each room, by chance; or all of a line."""
     if options.at:
         file, line = options.at.split(":")
         room = next(name for name, room in ROOMS.items() if file in room.files)
-        return [(room, each) for each in mutations(file) if each.line == int(line)]
+        return {room: [each for each in mutations(file) if each.line == int(line)]}
     rooms = [options.room] if options.room else list(ROOMS)
-    draw = random.Random(options.seed)
-    chosen = []
+    draw, chosen = random.Random(options.seed), {}
     for number, name in enumerate(rooms):
         places = [mutation for file in ROOMS[name].files for mutation in mutations(file)]
         share = (options.places + number) // len(rooms)
         kept = draw.sample(places, min(share, len(places)))
-        chosen += [(name, each) for each in sorted(kept, key=lambda each: (each.file, each.start))]
+        chosen[name] = sorted(kept, key=lambda each: (each.file, each.start))
     return chosen
 
 
@@ -330,20 +287,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", choices=ROOMS)
     parser.add_argument("--at", help="FILE:LINE")
+    parser.add_argument("--workers", type=int, default=2, help="rooms at a time (default 2)")
     options = parser.parse_args()
     chosen, known = choose(options), equivalents()
-    with tempfile.TemporaryDirectory() as folder:
-        code = Copy(Path(folder) / "code")
-        for room in {room for room, _ in chosen}:
-            if not (code.passes(ROOMS[room].tests, "not slow") and code.passes(ROOMS[room].tests, "slow")):
-                sys.exit(
-                    f"The tests of {room} fail, or take more than {LIMIT_SECONDS} s, before any mutation."
-                )
-        lived = [*survivors(chosen, code)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
+        begun = [
+            pool.submit(survivors, ROOMS[name], places, Path(folder) / name)
+            for name, places in chosen.items()
+        ]
+        lived = [mutation for each in begun for mutation in each.result()]
+    number = sum(map(len, chosen.values()))
     unknown = [each for each in lived if (each.file, each.text, each.before, each.after) not in known]
-    print(
-        f"\n{len(chosen)} mutations: {len(chosen) - len(lived)} caught, {len(lived) - len(unknown)} known to"
-    )
+    print(f"\n{number} mutations: {number - len(lived)} caught, {len(lived) - len(unknown)} known to")
     print(f"change nothing, {len(unknown)} that a claim is missing for:")
     print(*unknown, sep="\n")
     return bool(unknown)

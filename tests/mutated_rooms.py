@@ -1,0 +1,111 @@
+"""The files that tests/mutations.py changes, room by room, and the tests that are about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Files that are mutated, and the tests that are about them."""
+
+    files: Sequence[str]
+    tests: Sequence[str]
+
+
+def files_of(folder: str) -> list[str]:
+    """The modules of a folder, all but its __init__.py."""
+    return [f"{folder}/{path.name}" for path in sorted((ROOT / folder).glob("[!_]*.py"))]
+
+
+LAYERS = ("dense", "attention", "experts", "parts", "operations", "pricing", "breakdown", "flops", "frozen")
+ROOMS = {
+    "clock": Room(
+        ["gpu.py"],
+        [
+            "tests/test_gpu.py",
+            "tests/engines/test_launch.py",
+            "tests/results/test_measure.py",
+            "tests/lessons/test_single_gpu.py",
+            "tests/hardware/test_disturbances.py",
+            "tests/collective/test_numbers.py",
+            "tests/ladder/test_rung2_seconds.py",
+        ],
+    ),
+    "collectives": Room(
+        ["collectives.py", "ndparallel/collective/algorithms.py", "ndparallel/collective/lockstep.py"],
+        ["tests/collective", "tests/ladder/test_rung2_seconds.py"],
+    ),
+    "memory": Room(
+        [*files_of("ndparallel/planner/memory"), "ndparallel/planner/layers/kept.py"],
+        [
+            "tests/planner/test_memory.py",
+            "tests/planner/test_memory_by_hand.py",
+            "tests/planner/test_states.py",
+            "tests/planner/test_windows_and_prediction.py",
+            "tests/ladder/test_rung3_framework.py",
+            "tests/planner/test_imbalance.py",
+            "tests/planner/test_sane.py",
+            "tests/ladder/test_rung4_reality.py",
+        ],
+    ),
+    "rules": Room(
+        [
+            "ndparallel/parallel/divisibility.py",
+            "ndparallel/planner/legality.py",
+            *(
+                f"ndparallel/launch_flags/{name}.py"
+                for name in ("rules", "megatron", "torchtitan", "deepspeed")
+            ),
+        ],
+        [
+            "tests/parallel/test_divisibility.py",
+            "tests/planner/test_legality.py",
+            "tests/search/test_rules.py",
+            "tests/planner/test_knobs.py",
+            "tests/search/test_launchable.py",
+            "tests/launch_flags",
+        ],
+    ),
+    "prices": Room(
+        [
+            "ndparallel/collective/prices.py",
+            "ndparallel/hardware/accelerator.py",
+            "ndparallel/planner/groups.py",
+            "ndparallel/planner/layers/collective_time.py",
+        ],
+        [
+            "tests/collective/test_prices.py",
+            "tests/collective/test_formulas.py",
+            "tests/hardware",
+            "tests/planner/test_time.py",
+        ],
+    ),
+    "layers": Room(
+        [
+            "ndparallel/planner/software.py",
+            "ndparallel/planner/launches.py",
+            *(f"ndparallel/planner/layers/{name}.py" for name in LAYERS),
+        ],
+        [
+            "tests/planner/test_launches.py",
+            "tests/planner/test_time.py",
+            "tests/planner/test_knobs.py",
+            "tests/planner/test_memory.py",
+            "tests/ladder/test_rung3_lists.py",
+            "tests/ladder/test_rung3_framework.py",
+            "tests/ladder/test_rung4_reality.py",
+        ],
+    ),
+    "overlap": Room(
+        [f"ndparallel/planner/step/{name}.py" for name in ("overlap", "streams", "tail")],
+        [
+            "tests/planner/test_overlap.py",
+            "tests/planner/test_step.py",
+            "tests/ladder/test_rung3_framework.py",
+            "tests/ladder/test_rung3_scale.py",
+        ],
+    ),
+}
