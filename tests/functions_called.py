@@ -46,7 +46,7 @@ def calls_noted(node: str) -> Iterator[None]:
     try:
         yield
     finally:
-        threading.settrace(before)  # type: ignore[arg-type]
+        threading.settrace(before)
         sys.settrace(before)
 
 

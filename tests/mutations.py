@@ -116,7 +116,7 @@ def mutable(node: ast.AST, function: int = 0) -> Iterator[tuple[ast.expr | ast.s
     """A tree's expressions and statements that run, but for the words of messages; and the first line of the
     function that each is in."""
     if isinstance(node, ast.FunctionDef):
-        function = min(each.lineno for each in (node, *node.decorator_list))
+        function = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     elif isinstance(node, ast.Lambda):
         function = node.lineno
     for name, value in ast.iter_fields(node):
@@ -291,10 +291,8 @@ def main() -> int:
     options = parser.parse_args()
     chosen, known = choose(options), equivalents()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
-        begun = [
-            pool.submit(survivors, ROOMS[name], places, Path(folder) / name)
-            for name, places in chosen.items()
-        ]
+        copies = {room: Copy(Path(folder) / room) for room in chosen}  # of the code as it is now
+        begun = [pool.submit(survivors, ROOMS[room], chosen[room], copies[room]) for room in chosen]
         lived = [mutation for each in begun for mutation in each.result()]
     number = sum(map(len, chosen.values()))
     unknown = [each for each in lived if (each.file, each.text, each.before, each.after) not in known]

@@ -29,7 +29,8 @@ from ndparallel.drawing.palette import ACTIVITIES
 
 def trace(strategies: Mapping[str, Iterable[RankRun]]) -> dict[str, Any]:
     """Return all events of the runs of these strategies in the Trace Event Format (JSON object form)."""
-    named, timed = [], []
+    named: list[dict] = []
+    timed: list[dict] = []
     arrows, first = count(1), 1
     for name, its_runs in strategies.items():
         runs = sorted(its_runs, key=lambda run: run.rank)

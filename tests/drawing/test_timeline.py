@@ -258,7 +258,8 @@ def test_every_pass_has_the_microbatch_that_its_schedule_says(name):
     stage_of = dict(zip(units, np.repeat(np.arange(len(layers)), layers)))
     run = timeline(name, launch(program, 3, POCKET, job, engine="inline"))
     for lane in (lane for lane in run.lanes if lane.stream == COMPUTE):
-        planned, shown = defaultdict(list), defaultdict(list)
+        planned: dict = defaultdict(list)
+        shown: dict = defaultdict(list)
         for action in schedule.actions[lane.rank]:
             planned[PHASE[action.op], action.stage].append(action.microbatch)
         for span in lane.spans:
