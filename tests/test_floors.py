@@ -55,6 +55,7 @@ FLOORS_OF_ROOM = {
 MOST_BOXES = 30  # files of the root and rooms of the package
 LINES_OF_A_LESSON = range(60, 181)
 MOST_LINES = 400  # of every other file
+MOST_LINES_OF_A_FUNCTION = 40  # with its docstring
 
 
 @cache
@@ -114,6 +115,21 @@ def test_a_lesson_has_60_to_180_lines_and_every_other_file_at_most_400():
     assert {path.name: lines(path) for path in lessons if lines(path) not in LINES_OF_A_LESSON} == {}
     others = {*files(), *(ROOT / "in_pytorch").glob("*.py")}
     assert {path.name: lines(path) for path in others if lines(path) > MOST_LINES} == {}
+
+
+def test_a_function_fits_on_a_screen():
+    definitions = [
+        (path.name, node)
+        for path in {*root_files(), *files()}
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    long = {(name, node.name) for name, node in definitions if height(node) > MOST_LINES_OF_A_FUNCTION}
+    assert long == set()
+
+
+def height(function: ast.FunctionDef) -> int:
+    return (function.end_lineno or 0) - function.lineno + 1
 
 
 def lines(path: Path) -> int:

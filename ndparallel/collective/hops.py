@@ -181,12 +181,8 @@ def draw(show: Show) -> Iterator[Text]:
     ]
     width = max(len(cell) for frame in boards for row in frame for cell in row) + 2
     if len(cells) > 1:
-        yield Text(
-            " " * len(margin(0))
-            + "".join(str(number).center(width) + " " for number in range(len(cells)))
-            + "  piece",
-            style="dim",
-        )
+        numbers = "".join(str(number).center(width) + " " for number in range(len(cells)))
+        yield Text(f"{' ' * len(margin(0))}{numbers}  piece", style="dim")
     for number, (frame, rows) in enumerate(zip(show.frames, boards)):
         yield Text(
             f"hop {number} of {len(show.frames) - 1}, at {si(frame.seconds, 's')}" if number else "start",
@@ -194,20 +190,21 @@ def draw(show: Show) -> Iterator[Text]:
         )
         before = boards[number - 1] if number else rows
         for rank, row in enumerate(rows):
-            line = Text(margin(rank))
-            for cell, old in zip(row, before[rank]):
-                line.append(*styled(cell, cell != old, width, show))
-            if rank in frame.arrivals:
-                source, content = frame.arrivals[rank]
-                unseen = (
-                    ""
-                    if row != before[rank]
-                    else f"{' '.join(name(show, value) for value in runs(content))} "
-                )
-                line.append(f"  {unseen}from rank {source}", style="dim")
-            line.rstrip()
-            yield line
+            yield rank_line(show, frame, rank, row, before[rank], width)
         yield Text()
+
+
+def rank_line(show: Show, frame: Frame, rank: int, row: list[str], before: list[str], width: int) -> Text:
+    """What one rank holds; what has arrived and cannot be seen in its cells is named."""
+    line = Text(margin(rank))
+    for cell, old in zip(row, before):
+        line.append(*styled(cell, cell != old, width, show))
+    if rank in frame.arrivals:
+        source, content = frame.arrivals[rank]
+        unseen = "" if row != before else f"{' '.join(name(show, value) for value in runs(content))} "
+        line.append(f"  {unseen}from rank {source}", style="dim")
+    line.rstrip()
+    return line
 
 
 def margin(rank: int) -> str:

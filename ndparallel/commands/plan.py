@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_state_options(parser)
     add_plan_options(parser)
     add_search_options(parser)
+    add_questions(parser)
     output = parser.add_argument_group("the answer")
     output.add_argument(
         "--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)"
@@ -72,6 +73,10 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--any", action="store_true", help="for research: plans that no framework can launch, too"
     )
+
+
+def add_questions(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("questions about it")
     group.add_argument(
         "--why",
         action="append",

@@ -69,19 +69,7 @@ class Job:
             raise unknown("dtype", self.dtype, DTYPES)
         if self.recompute not in RECOMPUTE:
             raise unknown("recompute", self.recompute, RECOMPUTE)
-        for name in ("batch", "microbatches", "steps", "parts"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.steps > MOST_TRAINED:
-            raise UserError(
-                f"steps is {self.steps:,}; choose {MOST_TRAINED:,} at most: a run keeps the events of all."
-            )
-        most = self.model.layers + MOST_STAGES_ABOVE_LAYERS
-        if self.stage_chunks is not None and not 1 <= self.stage_chunks <= most:
-            raise UserError(
-                f"a GPU cannot hold {self.stage_chunks} stages of {self.model.layers} layers; choose 1 to "
-                f"{most} chunks."
-            )
+        check_counts(self)
         for name in ("bucket_mb", "unit_mb"):
             if not getattr(self, name) >= 0:  # nor is NaN
                 raise UserError(
@@ -109,6 +97,23 @@ class Job:
 
     def replace(self, **changes) -> "Job":
         return replace(self, **changes)
+
+
+def check_counts(job: Job) -> None:
+    """Raise UserError for what there is none of, or too many."""
+    for name in ("batch", "microbatches", "steps", "parts"):
+        if getattr(job, name) < 1:
+            raise UserError(f"{name} is {getattr(job, name)}; it must be at least 1.")
+    if job.steps > MOST_TRAINED:
+        raise UserError(
+            f"steps is {job.steps:,}; choose {MOST_TRAINED:,} at most: a run keeps the events of all."
+        )
+    most = job.model.layers + MOST_STAGES_ABOVE_LAYERS
+    if job.stage_chunks is not None and not 1 <= job.stage_chunks <= most:
+        raise UserError(
+            f"a GPU cannot hold {job.stage_chunks} stages of {job.model.layers} layers; choose 1 to "
+            f"{most} chunks."
+        )
 
 
 def check_bfloat16(job: Job) -> None:
