@@ -7,6 +7,7 @@ Limit  At most 8 ranks, one for each letter.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -122,12 +123,21 @@ def measured(collective: str, group: Group, hardware: Hardware, nbytes: int) -> 
 
 
 def curves(collective: str, group: Group, hardware: Hardware) -> dict[str, Any]:
-    """Return the seconds of every algorithm by size."""
-    names = candidates(collective, group, hardware)
+    """Return the seconds of every algorithm by size, and the powers of ten at which the axes have words."""
+    seconds = {
+        name: np.broadcast_to(price(collective, name, group, hardware, CURVE), CURVE.shape)
+        for name in candidates(collective, group, hardware)
+    }
+    low, high = (np.log10(edge([edge(each[each > 0]) for each in seconds.values()])) for edge in (min, max))
     return {
         "bytes": CURVE.tolist(),
-        "seconds": {
-            name: np.broadcast_to(price(collective, name, group, hardware, CURVE), CURVE.shape).tolist()
-            for name in names
+        "seconds": {name: each.tolist() for name, each in seconds.items()},
+        "ticks": {
+            "bytes": powers_of_ten(range(2, 11, 2), "B"),
+            "seconds": powers_of_ten(range(ceil(low), floor(high) + 1), "s"),
         },
     }
+
+
+def powers_of_ten(powers: range, unit: str) -> list[list[Any]]:
+    return [[10.0**power, si(10.0**power, unit)] for power in powers]

@@ -104,9 +104,9 @@ function showPlans(command, setup) {
 function plans(command, setup) {
   if (search?.command === command) {
     const bar = element("progress", { "aria-label": "the search", ...(search.share == null ? {} : { value: search.share, max: 1 }) });
-    return [element("p", {}, bar, " ", search.running), element("button", { type: "button", class: "plain", id: "end-search", onclick: () => { endSearch(); showPlans(command, setup); } }, "end the search")];
+    return [element("p", {}, bar, " ", search.running), button("end-search", "end the search", () => { endSearch(); showPlans(command, setup); })];
   }
-  const begin = SAVED ? element("p", { class: "what" }, NOT_SAVED) : element("button", { type: "button", class: "plain", id: "search", onclick: () => beginSearch(command, read().setup) }, "search all legal plans");
+  const begin = SAVED ? element("p", { class: "what" }, NOT_SAVED) : button("search", "search all legal plans", () => beginSearch(command, read().setup));
   const answer = found[command];
   if (!answer) return [begin];
   if (!answer.plans) return [element("p", { class: "reason" }, answer.reason || answer.error), begin];
@@ -115,10 +115,12 @@ function plans(command, setup) {
 
 function planTable(rows, setup) {
   const names = Object.keys(rows[0].cells);
-  const line = ({ plan, cells, setup: knobs, remark }, at) => element("tr", {},
-    element("td", {}, plan, remark ? element("strong", {}, ` (${remark})`) : null), names.map((name) => element("td", {}, cells[name])),
-    element("td", {}, element("button", { type: "button", class: "plain", id: `plan-${at}`, "aria-label": `show ${plan}`, onclick: () => go("cluster", { ...setup, ...knobs }) }, "show")));
-  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ["plan", ...names].map((name) => element("th", {}, name)), element("td", {}))), element("tbody", {}, rows.map(line))));
+  const line = ({ plan, cells, setup: knobs, remark }, at) => [
+    element("td", {}, plan, remark ? element("strong", {}, ` (${remark})`) : null),
+    ...names.map((name) => cells[name]),
+    element("td", {}, button(`plan-${at}`, "show", () => go("cluster", { ...setup, ...knobs }), { "aria-label": `show ${plan}` })),
+  ];
+  return table(["plan", ...names, element("td")], rows.map(line));
 }
 
 // ---------------------------------------------------------------------------------------------- launch scripts
@@ -126,6 +128,6 @@ function planTable(rows, setup) {
 function launchScripts(answer) {
   const script = ([name, { title: words, command, text, reason }]) => element("details", { id: `launch-${name}` }, element("summary", {}, words),
     reason ? element("p", { class: "reason" }, reason) : [element("p", {}, element("code", {}, command)), element("pre", { tabindex: 0 }, text),
-      element("button", { type: "button", class: "plain", onclick: () => copy(text) }, "copy the script")]);
+      button(`copy-${name}`, "copy the script", () => copy(text))]);
   return element("section", {}, element("h2", {}, "Start it"), Object.entries(answer.launch).map(script));
 }

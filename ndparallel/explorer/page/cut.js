@@ -59,10 +59,7 @@ function stack(held, kinds, x, bottom, perByte) {
 }
 
 function traffic(answer) {
-  if (!answer.traffic || !answer.traffic.length) return null;
-  const names = Object.keys(answer.traffic[0]).filter((name) => name !== "axis");
-  return element("section", {}, element("h2", {}, "Who talks how often, over which link"),
-    element("div", { class: "scroll" }, element("table", {},
-      element("thead", {}, element("tr", {}, element("th", {}, "axis"), names.map((name) => element("th", {}, name.replace(/_.*/, ""))))),
-      element("tbody", {}, answer.traffic_text.map((row) => element("tr", {}, row.map((cell) => element("td", {}, cell))))))));
+  if (!answer.traffic?.length) return null;
+  const heads = Object.keys(answer.traffic[0]).map((name) => name.replace(/_.*/, ""));
+  return element("section", {}, element("h2", {}, "Who talks how often, over which link"), table(heads, answer.traffic_text));
 }

@@ -20,6 +20,18 @@ function filled(made, attributes, children) {
   return made;
 }
 
+// A button; `more` are attributes that not every button has.
+function button(id, words, onclick, more = {}) {
+  return element("button", { type: "button", class: "plain", id, onclick, ...more }, words);
+}
+
+// A table under its heads; `rows` are lists of cells, or made already.
+function table(heads, rows) {
+  const cells = (tag, all) => all.map((cell) => (cell instanceof Node ? cell : element(tag, {}, String(cell))));
+  const line = (row) => element("tr", {}, cells("td", row));
+  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, cells("th", heads))), element("tbody", {}, rows.map(line))));
+}
+
 // The colour of an activity, as a variable of the page's style: it follows light and dark by itself.
 const colour = (name) => `var(--${name.replaceAll(" ", "-")})`;
 const letter = (name) => (KNOWN.paints[name] || ["", "", "?"])[2];
@@ -123,8 +135,8 @@ addEventListener("keydown", ({ key }) => {
 
 // A picture with buttons that save it.
 function savable(name, picture) {
-  const button = (kind, save) => element("button", { type: "button", class: "save", "aria-label": `save the picture ${name} as ${kind}`, onclick: () => save(name, standalone(picture)) }, kind);
-  return element("figure", {}, picture, element("figcaption", {}, "save ", button("SVG", saveSVG), " ", button("PNG", savePNG)));
+  const as = (kind, save) => button(null, kind, () => save(name, standalone(picture)), { class: "save", "aria-label": `save the picture ${name} as ${kind}` });
+  return element("figure", {}, picture, element("figcaption", {}, "save ", as("SVG", saveSVG), " ", as("PNG", savePNG)));
 }
 
 // The picture as a file of its own: its colours and sizes stand in it, and not in the page's style.

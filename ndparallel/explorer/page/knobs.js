@@ -44,7 +44,7 @@ async function offer(screen, knob, setup, value, reason) {
 }
 
 function remedyButtons(screen, setup, remedies) {
-  return remedies.slice(0, 4).map(({ name, value }) => element("button", { type: "button", class: "save", id: `remedy-${name}`, onclick: () => go(screen, { ...setup, [name]: value }) }, `with ${name.replaceAll("_", " ")} ${value}`));
+  return remedies.slice(0, 4).map(({ name, value }) => button(`remedy-${name}`, `with ${name.replaceAll("_", " ")} ${value}`, () => go(screen, { ...setup, [name]: value }), { class: "save" }));
 }
 
 // Why nothing is shown, and the ways out.
@@ -55,7 +55,7 @@ function reasonWhy(screen, setup, answer) {
 // Keep this set-up beside the next ones.
 function pin(screen, setup) {
   const words = `?${new URLSearchParams(setup)}`, isPinned = read().pin === words;
-  return element("button", { type: "button", class: "plain", id: "pin", "aria-pressed": String(isPinned), onclick: () => go(screen, setup, isPinned ? "" : words) }, isPinned ? "unpin" : "pin, to compare");
+  return button("pin", isPinned ? "unpin" : "pin, to compare", () => go(screen, setup, isPinned ? "" : words), { "aria-pressed": String(isPinned) });
 }
 
 // What was computed, in a few numbers: [name, key] of the answer's cells.

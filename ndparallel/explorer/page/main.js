@@ -6,7 +6,7 @@ const isSameSetup = (one, other) => one === other || [one, other].every((screen)
 
 function tabs(current, setup) {
   const open = (name) => go(name, isSameSetup(name, current) ? without(setup, "from", "to") : {});
-  const tab = (name) => element("button", { type: "button", id: `tab-${name}`, "aria-current": name === current ? "page" : null, onclick: () => open(name) }, KNOWN.screens[name].title);
+  const tab = (name) => button(`tab-${name}`, KNOWN.screens[name].title, () => open(name), { class: null, "aria-current": name === current ? "page" : null });
   document.getElementById("tabs").replaceChildren(...Object.keys(SCREENS).map(tab));
 }
 

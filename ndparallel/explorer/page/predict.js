@@ -24,15 +24,14 @@ function cardOf(card, setup) {
 
 // The slider of a guess; what asks for a reason has none.
 function asking(card, setup) {
-  const go_on = (guess) => go("predict", { ...setup, [card.name]: guess });
-  const button = (words, guess) => element("button", { type: "button", class: "plain", id: `show-${card.name}`, onclick: () => go_on(guess()) }, words);
-  if (!card.command) return button("unfold", () => "asked");
+  const guessed = (guess) => go("predict", { ...setup, [card.name]: guess });
+  if (!card.command) return button(`show-${card.name}`, "unfold", () => guessed("asked"));
   const middle = card.low + Math.round((card.high - card.low) / 2 / card.step) * card.step;
   const output = element("output", { for: `guess-${card.name}` });
   const text = (value) => { output.textContent = `${value}${["%", "x"].includes(card.unit) ? "" : " "}${card.unit}`; };
   const slider = element("input", { type: "range", id: `guess-${card.name}`, min: card.low, max: card.high, step: card.step, value: middle, "aria-labelledby": `words-${card.name}`, oninput: (event) => text(event.target.value) });
   text(slider.value);
-  return [element("p", { class: "slide" }, slider, output), button("see the run", () => slider.value)];
+  return [element("p", { class: "slide" }, slider, output), button(`show-${card.name}`, "see the run", () => guessed(slider.value))];
 }
 
 // `commands` and *names* of a question.
@@ -59,8 +58,8 @@ function run(card, answer, setup) {
   return element("div", { role: "status" }, scale(card, answer),
     element("p", {}, element("strong", {}, answer.text), `. ${answer.off} ${answer.why}`),
     element("details", {}, element("summary", {}, element("code", {}, card.command)), element("pre", { tabindex: 0 }, answer.output)),
-    element("p", {}, element("button", { type: "button", class: "plain", id: `copy-${card.name}`, onclick: () => copy(card.command) }, "copy the command"), " ",
-      element("button", { type: "button", class: "plain", id: `again-${card.name}`, onclick: () => go("predict", without(setup, card.name)) }, "guess again"), " ",
+    element("p", {}, button(`copy-${card.name}`, "copy the command", () => copy(card.command)), " ",
+      button(`again-${card.name}`, "guess again", () => go("predict", without(setup, card.name))), " ",
       card.shown ? element("a", { href: `#${card.shown}` }, "see it on the page") : null));
 }
 

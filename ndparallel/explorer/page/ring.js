@@ -17,7 +17,7 @@ function hopByHop(answer, setup, shown) {
   const slider = element("input", { type: "range", id: "hop", min: 0, max: last, value: shown, "aria-label": "hop", "aria-valuetext": words, oninput: (event) => at(event.target.value) });
   return element("section", {},
     element("p", { class: "what" }, answer.idea),
-    element("p", { class: "slide" }, element("button", { type: "button", class: "plain", id: "play", onclick: play }, "play"), slider, element("output", { for: "hop" }, words)),
+    element("p", { class: "slide" }, button("play", "play", play), slider, element("output", { for: "hop" }, words)),
     circle(frame),
     element("p", {}, answer.conclusion));
 }
@@ -45,30 +45,39 @@ function circle(frame) {
 }
 
 function algorithms(answer) {
-  const rows = answer.algorithms.map((row) => element("tr", {}, [row.algorithm, row.text, row.sent, row.messages_per_rank].map((cell) => element("td", {}, String(cell)))));
-  return element("section", {}, element("h2", {}, "All algorithms, this size"), element("div", { class: "scroll" }, element("table", {},
-    element("thead", {}, element("tr", {}, ["", "time", "most sent by a GPU", "messages"].map((head) => element("th", {}, head)))), element("tbody", {}, rows))));
+  const rows = answer.algorithms.map((row) => [row.algorithm, row.text, row.sent, row.messages_per_rank]);
+  return element("section", {}, element("h2", {}, "All algorithms, this size"), table(["", "time", "most sent by a GPU", "messages"], rows));
+}
+
+const LINES = [["part 1", ""], ["part 2", "7 3"], ["part 3", "2 3"], ["part 0", "9 3 2 3"], ["part 1", "4 4"], ["part 2", "12 4"], ["part 3", "1 2"]];
+const CURVES = { left: 60, width: 520, height: 300 }; // of the picture
+
+// How the line of an algorithm is drawn.
+function stroke(at, width) {
+  const [name, dashes] = LINES[at % LINES.length];
+  return { fill: "none", stroke: colour(name), "stroke-width": width, "stroke-dasharray": dashes };
 }
 
 // Seconds by size, both in powers of ten: where lines cross, another algorithm is fastest.
-function crossover(answer) {
-  const { bytes, seconds } = answer.curves, names = Object.keys(seconds);
-  const colours = ["part 1", "part 2", "part 3", "part 0", "part 1", "part 2", "part 3"], dashes = ["", "7 3", "2 3", "9 3 2 3", "4 4", "12 4", "1 2"];
-  const all = names.flatMap((name) => seconds[name]).filter((value) => value > 0);
-  const [low, high] = [Math.log10(Math.min(...all)), Math.log10(Math.max(...all))];
-  const left = 60, width = 520, height = 300, x = (value) => left + ((Math.log10(value) - 2) / 8) * (width - left), y = (value) => 12 + (1 - (Math.log10(value) - low) / (high - low || 1)) * (height - 40);
-  const lines = names.map((name, at) => svg("path", { d: `M${bytes.map((size, i) => `${x(size).toFixed(1)},${y(seconds[name][i]).toFixed(1)}`).join("L")}`, fill: "none", stroke: colour(colours[at % 7]), "stroke-width": 2.5, "stroke-dasharray": dashes[at % 7], "data-says": name }));
-  const powers = [2, 4, 6, 8, 10].map((power) => svg("text", { x: x(10 ** power), y: height - 8, "text-anchor": "middle", class: "faint" }, ["100 B", "10 kB", "1 MB", "100 MB", "10 GB"][(power - 2) / 2]));
-  const times = [];
-  for (let power = Math.ceil(low); power <= high; power += 1) {
-    const words = power < -6 ? `${10 ** (power + 9)} ns` : power < -3 ? `${10 ** (power + 6)} us` : power < 0 ? `${10 ** (power + 3)} ms` : `${10 ** power} s`;
-    times.push(svg("line", { x1: left, x2: width, y1: y(10 ** power), y2: y(10 ** power), class: "line" }), svg("text", { x: left - 6, y: y(10 ** power) + 4, "text-anchor": "end", class: "faint" }, words));
-  }
-  const here = svg("line", { x1: x(answer.bytes), x2: x(answer.bytes), y1: 8, y2: height - 26, stroke: "var(--faint)", "stroke-dasharray": "3 3" });
-  const key = element("ul", { class: "legend" }, names.map((name, at) => {
-    const mark = svg("svg", { viewBox: "0 0 30 10", class: "key", "aria-hidden": "true" }, svg("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour(colours[at % 7]), "stroke-width": 3, "stroke-dasharray": dashes[at % 7] }));
-    return element("li", {}, mark, name);
-  }));
+function crossover({ bytes: here, curves: { bytes, seconds, ticks } }) {
+  const names = Object.keys(seconds), { left, width, height } = CURVES;
+  const powers = names.flatMap((name) => seconds[name]).filter((value) => value > 0).map(Math.log10);
+  const low = Math.min(...powers), span = Math.max(...powers) - low || 1;
+  const x = (value) => left + ((Math.log10(value) - 2) / 8) * (width - left);
+  const y = (value) => 12 + (1 - (Math.log10(value) - low) / span) * (height - 40);
+  const line = (name, at) => svg("path", { d: `M${bytes.map((size, i) => `${x(size).toFixed(1)},${y(seconds[name][i]).toFixed(1)}`).join("L")}`, ...stroke(at, 2.5), "data-says": name });
+  const drawn = [
+    ticks.seconds.map(([value, text]) => [svg("line", { x1: left, x2: width, y1: y(value), y2: y(value), class: "line" }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", class: "faint" }, text)]),
+    ticks.bytes.map(([value, text]) => svg("text", { x: x(value), y: height - 8, "text-anchor": "middle", class: "faint" }, text)),
+    svg("line", { x1: x(here), x2: x(here), y1: 8, y2: height - 26, stroke: "var(--faint)", "stroke-dasharray": "3 3" }),
+    names.map(line),
+  ];
   return element("section", {}, element("h2", {}, "Which is fastest, by size"),
-    savable("crossover", svg("svg", { viewBox: `0 0 ${width + 20} ${height}`, role: "img", "aria-label": `seconds by bytes of ${names.join(", ")}` }, times, powers, here, lines)), key);
+    savable("crossover", svg("svg", { viewBox: `0 0 ${width + 20} ${height}`, role: "img", "aria-label": `seconds by bytes of ${names.join(", ")}` }, drawn)),
+    element("ul", { class: "legend" }, names.map(lineKey)));
+}
+
+function lineKey(name, at) {
+  const line = svg("line", { x1: 0, x2: 30, y1: 5, y2: 5, ...stroke(at, 3) });
+  return element("li", {}, svg("svg", { viewBox: "0 0 30 10", class: "key", "aria-hidden": "true" }, line), name);
 }

@@ -48,19 +48,19 @@ function byHand({ mine, seconds }, setup) {
   return element("section", { class: "mine" }, element("h2", {}, "Your own: beat 1F1B"),
     isBegun ? lists("yours", mine.rows, Math.max(seconds, ...mine.rows.flat().map((action) => action[1]))) : element("p", { class: "what" }, "Place actions GPU by GPU: F takes the next microbatch forward, B back; I and W are the two halves of B."),
     letters.map((each, rank) => handOf(rank, each, mine, placed)), element("p", { role: "status" }, element("strong", {}, mine.verdict)),
-    element("p", {}, hintButton(mine.hint), " ", isBegun ? element("button", { type: "button", class: "plain", id: "clear", onclick: () => go("schedule", without(setup, "mine")) }, "clear") : null));
+    element("p", {}, hintButton(mine.hint), " ", isBegun ? button("clear", "clear", () => go("schedule", without(setup, "mine"))) : null));
 }
 
 function handOf(rank, letters, mine, placed) {
-  const button = ([op, reason]) => element("button", { type: "button", class: reason ? "plain illegal" : "plain", id: `place-${rank}-${op}`, "aria-disabled": String(Boolean(reason)), "aria-label": `GPU ${rank}: place ${OP_NAMES[op]}`, title: reason || OP_NAMES[op],
-    onclick: () => (reason ? say(`GPU ${rank}, ${op}: ${reason}.`) : placed(rank, (each) => each + op)) }, op);
-  return element("p", { class: "hand" }, element("span", {}, `GPU ${rank}`), " ", Object.entries(mine.next[rank]).map(button),
-    element("button", { type: "button", class: "plain", id: `back-${rank}`, disabled: !letters, "aria-label": `GPU ${rank}: take the last one back`, onclick: () => placed(rank, (each) => each.slice(0, -1)) }, "⌫"), " ",
+  const place = ([op, reason]) => button(`place-${rank}-${op}`, op, () => (reason ? say(`GPU ${rank}, ${op}: ${reason}.`) : placed(rank, (each) => each + op)),
+    { class: reason ? "plain illegal" : "plain", "aria-disabled": String(Boolean(reason)), "aria-label": `GPU ${rank}: place ${OP_NAMES[op]}`, title: reason || OP_NAMES[op] });
+  return element("p", { class: "hand" }, element("span", {}, `GPU ${rank}`), " ", Object.entries(mine.next[rank]).map(place),
+    button(`back-${rank}`, "⌫", () => placed(rank, (each) => each.slice(0, -1)), { disabled: !letters, "aria-label": `GPU ${rank}: take the last one back` }), " ",
     element("span", { class: "what" }, mine.waits[rank]));
 }
 
 // What could come next: the words, and the focus on its button.
 function hintButton(hint) {
   const tell = () => { say(hint.text); document.getElementById(`place-${hint.rank}-${hint.op}`).focus(); };
-  return element("button", { type: "button", class: "plain", id: "hint", disabled: !hint, onclick: tell }, "give me a hint");
+  return button("hint", "give me a hint", tell, { disabled: !hint });
 }

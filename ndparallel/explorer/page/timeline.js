@@ -39,13 +39,13 @@ function showWindow(whole, setup, from, to, how = go) {
 
 function zoomButtons(whole, shown, at) {
   const span = shown.to - shown.from, middle = (shown.from + shown.to) / 2;
-  const button = (words, label, act, enabled) => element("button", { type: "button", class: "plain", id: `zoom-${label.replaceAll(" ", "-")}`, "aria-label": label, disabled: !enabled, onclick: act }, words);
+  const zoom = (words, label, act, enabled) => button(`zoom-${label.replaceAll(" ", "-")}`, words, act, { "aria-label": label, disabled: !enabled });
   return element("p", {}, [
-    button("+", "zoom in", () => at(middle - span / 4, middle + span / 4), span > whole / 200),
-    button("−", "zoom out", () => at(middle - span, middle + span), span < whole),
-    button("◀", "earlier", () => at(shown.from - span / 2, shown.to - span / 2), shown.from > 0),
-    button("▶", "later", () => at(shown.from + span / 2, shown.to + span / 2), shown.to < whole),
-    button("whole step", "whole step", () => at(0, whole), span < whole),
+    zoom("+", "zoom in", () => at(middle - span / 4, middle + span / 4), span > whole / 200),
+    zoom("−", "zoom out", () => at(middle - span, middle + span), span < whole),
+    zoom("◀", "earlier", () => at(shown.from - span / 2, shown.to - span / 2), shown.from > 0),
+    zoom("▶", "later", () => at(shown.from + span / 2, shown.to + span / 2), shown.to < whole),
+    zoom("whole step", "whole step", () => at(0, whole), span < whole),
   ].flatMap((each) => [each, " "]));
 }
 
@@ -97,7 +97,7 @@ function moment(answer, picture, shown) {
   };
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches, step = still ? 50 : 4;
   const play = () => playFrom(0, 1000 / step, still ? 1000 : 40, (at) => slider.isConnected && (slider.value = at * step, moved(), true));
-  return element("div", {}, element("p", { class: "slide" }, element("button", { type: "button", class: "plain", id: "play", onclick: play }, "play"), slider), said);
+  return element("div", {}, element("p", { class: "slide" }, button("play", "play", play), slider), said);
 }
 
 function whatAllDo({ lanes, who }, second) {
