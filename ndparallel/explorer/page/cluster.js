@@ -31,16 +31,23 @@ function prediction(answer) {
 
 // A bar for every pipeline rank, against what the GPU has.
 function memoryBars({ ranks, kinds, limit, limit_bytes }) {
-  const left = 54, width = 440, tall = Math.min(30, 120 / ranks.length + 12), most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind)));
-  const x = (bytes) => left + (bytes / most) * (width - left - 70);
-  const bars = ranks.map(({ rank, by_kind, total, text }, at) => {
-    let below = 0;
-    const parts = by_kind.map((bytes, kind) => svg("rect", { x: x(below), y: at * tall + 14, width: x((below += bytes)) - x(below - bytes), height: tall - 5, fill: colour(`memory ${kinds[kind]}`), "data-says": kinds[kind] }));
-    return svg("g", { "data-says": text.join(", ") }, svg("text", { x: 0, y: at * tall + 14 + tall / 2 }, `rank ${rank}`), parts, svg("text", { x: x(below) + 5, y: at * tall + 14 + tall / 2, class: below > limit_bytes ? null : "faint" }, total));
+  const { left, width } = BARS, tall = Math.min(30, 120 / ranks.length + 12), end = ranks.length * tall + 16;
+  const most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind))), x = (bytes) => left + (bytes / most) * (width - left - 70);
+  const says = ranks.map(({ rank, total, text }) => `pipeline rank ${rank} holds ${total}: ${text.join(", ")}`);
+  const bar = ({ rank, by_kind, total, text }, at) => {
+    const all = sum(by_kind), y = at * tall + 14, middle = y + tall / 2;
+    return svg("g", { "data-says": text.join(", ") }, textAt(`rank ${rank}`, 0, middle), memoryBar(by_kind, kinds, x, y, tall - 5), textAt(total, x(all) + 5, middle, { class: all > limit_bytes ? null : "faint" }));
+  };
+  return picture("memory", width, end + 4, says.join("; "), ranks.map(bar),
+    lineAt(x(limit_bytes), 12, x(limit_bytes), end, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }), textAt(`the GPU has ${limit}`, x(limit_bytes), 9, { "text-anchor": "end", class: "faint" }));
+}
+
+function memoryBar(by_kind, kinds, x, y, height) {
+  let below = 0;
+  return by_kind.map((bytes, kind) => {
+    below += bytes;
+    return rectAt(x(below - bytes), y, x(below) - x(below - bytes), height, { fill: colour(`memory ${kinds[kind]}`) });
   });
-  const end = ranks.length * tall + 16;
-  return savable("memory", svg("svg", { viewBox: `0 0 ${width} ${end + 4}`, role: "img", "aria-label": ranks.map(({ rank, total, text }) => `pipeline rank ${rank} holds ${total}: ${text.join(", ")}`).join("; ") },
-    bars, svg("line", { x1: x(limit_bytes), x2: x(limit_bytes), y1: 12, y2: end, stroke: "var(--ink)", "stroke-dasharray": "4 3" }), svg("text", { x: x(limit_bytes), y: 9, "text-anchor": "end", class: "faint" }, `the GPU has ${limit}`)));
 }
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);

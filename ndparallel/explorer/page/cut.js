@@ -32,21 +32,21 @@ function grid(answer) {
     const rows = Math.ceil(members.length / perRow), top = y;
     y += rows * h + 30;
     return svg("g", {},
-      svg("rect", { x: 1, y: top + 1, width: perRow * w + 2 * pad, height: rows * h + 22, rx: 8, fill: "none", class: "line" }),
-      svg("text", { x: pad, y: top + 15, class: "faint" }, `node ${node}`),
+      rectAt(1, top + 1, perRow * w + 2 * pad, rows * h + 22, { rx: 8, fill: "none", class: "line" }),
+      textAt(`node ${node}`, pad, top + 15, { class: "faint" }),
       members.map((gpu, at) => gpuBox(gpu, answer, pad + (at % perRow) * w, top + 20 + Math.floor(at / perRow) * h, w - 8, h - 6, limit)));
   });
-  return savable("gpus", svg("svg", { viewBox: `0 0 ${perRow * w + 2 * pad + 2} ${y}`, role: "img", "aria-label": answer.gpus.map((gpu) => `GPU ${gpu.rank} in node ${gpu.node}`).join(", ") }, boxes));
+  return picture("gpus", perRow * w + 2 * pad + 2, y, answer.gpus.map((gpu) => `GPU ${gpu.rank} in node ${gpu.node}`).join(", "), boxes);
 }
 
 function gpuBox(gpu, answer, x, y, w, h, limit) {
   const held = answer.memory.gpus[gpu.rank];
   const groups = Object.entries(gpu.groups).map(([axis, ranks]) => `${axis} with GPU ${ranges(ranks.filter((rank) => rank !== gpu.rank))}`);
   return svg("g", { "data-says": [`GPU ${gpu.rank} holds ${held.peak}`, ...groups].join("; ") },
-    svg("rect", { x, y, width: w, height: h, rx: 6, fill: "var(--ground)", stroke: "var(--faint)" }),
-    svg("text", { x: x + 8, y: y + 18, "font-weight": 600 }, `GPU ${gpu.rank}`),
-    Object.entries(gpu.place).map(([axis, at], line) => svg("text", { x: x + 8, y: y + 36 + 13 * line, class: "faint" }, `${axis} ${at}`)),
-    svg("text", { x: x + w - 8, y: y + 18, "text-anchor": "end", class: "faint" }, held.peak), stack(held, answer.memory.kinds, x + w - 26, y + h - 6, (h - 40) / limit));
+    rectAt(x, y, w, h, { rx: 6, fill: "var(--ground)", stroke: "var(--faint)" }),
+    textAt(`GPU ${gpu.rank}`, x + 8, y + 18, { "font-weight": 600 }),
+    Object.entries(gpu.place).map(([axis, at], line) => textAt(`${axis} ${at}`, x + 8, y + 36 + 13 * line, { class: "faint" })),
+    textAt(held.peak, x + w - 8, y + 18, { "text-anchor": "end", class: "faint" }), stack(held, answer.memory.kinds, x + w - 26, y + h - 6, (h - 40) / limit));
 }
 
 // What a GPU holds, kind upon kind, from `bottom` upwards.
@@ -54,7 +54,7 @@ function stack(held, kinds, x, bottom, perByte) {
   return held.by_kind.map((bytes, at) => {
     const height = bytes * perByte;
     bottom -= height;
-    return svg("rect", { x, y: bottom, width: 18, height, fill: colour(`memory ${kinds[at]}`), "data-says": `GPU ${held.rank}, ${kinds[at]}: ${held.texts[at]}` });
+    return rectAt(x, bottom, 18, height, { fill: colour(`memory ${kinds[at]}`), "data-says": `GPU ${held.rank}, ${kinds[at]}: ${held.texts[at]}` });
   });
 }
 

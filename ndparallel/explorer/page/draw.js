@@ -11,6 +11,16 @@ function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
+// Parts of a picture; `more` are what else a part has.
+const rectAt = (x, y, width, height, more = {}) => svg("rect", { x, y, width, height, ...more });
+const lineAt = (x1, y1, x2, y2, more = {}) => svg("line", { x1, y1, x2, y2, ...more });
+const textAt = (words, x, y, more = {}) => svg("text", { x, y, ...more }, words);
+
+// A picture that can be saved under its name; `label` says aloud what it shows.
+function picture(name, width, height, label, ...drawn) {
+  return savable(name, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, drawn));
+}
+
 function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);

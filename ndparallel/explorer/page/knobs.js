@@ -69,28 +69,29 @@ function numbers(answer, shown) {
 
 // Bars of one step: this set-up, the pinned one, and the work itself spread over all GPUs.
 function stepBars(answer) {
-  const rows = [["this", answer]];
-  if (answer.pinned) rows.push(["pinned", answer.pinned]);
-  const longest = Math.max(...rows.map(([, each]) => each.row.step_seconds));
-  const width = 440, left = 54, scale = (width - left) / longest;
-  const colourOf = (name) => ({ compute: "other", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" })[name] || "waiting";
-  const bar = ([name, each], at) => {
-    let x = left;
-    const segments = each.parts.map((part) => {
-      const w = part.seconds * scale, here = x;
-      x += w;
-      return svg("g", {}, svg("rect", { x: here, y: at * 46 + 4, width: w, height: 26, fill: colour(colourOf(part.name)), stroke: colourOf(part.name) === "idle" ? "var(--grid)" : "var(--ground)", "data-says": `${part.name}: ${part.text}` }),
-        w > 9 * part.name.length ? svg("text", { x: here + 5, y: at * 46 + 21, style: null, fill: inkOn(colourOf(part.name)) }, part.name) : null);
-    });
-    return svg("g", {}, svg("text", { x: 0, y: at * 46 + 21 }, name), segments);
-  };
-  const ideal = answer.row.efficiency ? left + answer.row.step_seconds * answer.row.efficiency * scale : null;
-  const end = rows.length * 46;
-  const text = answer.parts.map((part) => element("li", {}, `${part.name}: ${part.text}`));
+  const sets = [["this", answer], ...(answer.pinned ? [["pinned", answer.pinned]] : [])], end = sets.length * 46;
+  const longest = Math.max(...sets.map(([, each]) => each.row.step_seconds)), perSecond = (BARS.width - BARS.left) / longest;
+  const text = answer.parts.map((part) => `${part.name}: ${part.text}`);
   return element("div", {},
-    savable("step", svg("svg", { viewBox: `0 0 ${width} ${end + 22}`, role: "img", "aria-label": answer.parts.map((part) => `${part.name} ${part.text}`).join("; ") },
-      rows.map(bar),
-      ideal && svg("line", { x1: ideal, x2: ideal, y1: 0, y2: end, stroke: "var(--ink)", "stroke-dasharray": "4 3" }),
-      ideal && svg("text", { x: ideal, y: end + 12, "text-anchor": ideal > width / 2 ? "end" : "start", class: "faint" }, "one GPU's step / GPUs"))),
-    element("ul", { class: "legend" }, text));
+    picture("step", BARS.width, end + 22, text.join("; "), sets.map(([name, each], at) => [textAt(name, 0, at * 46 + 21), stepBar(each.parts, at * 46, perSecond)]), idealLine(answer.row, end, perSecond)),
+    element("ul", { class: "legend" }, text.map((words) => element("li", {}, words))));
+}
+
+const BARS = { left: 54, width: 440 }; // of a picture
+const BAR_COLOURS = { compute: "other", optimizer: "optimizer", bubble: "idle", "stage imbalance": "idle" }; // all else is waiting
+
+function stepBar(parts, y, perSecond) {
+  let x = BARS.left;
+  return parts.map(({ name, seconds, text }) => {
+    const wide = seconds * perSecond, activity = BAR_COLOURS[name] || "waiting", stroke = activity === "idle" ? "var(--grid)" : "var(--ground)";
+    x += wide;
+    return [rectAt(x - wide, y + 4, wide, 26, { fill: colour(activity), stroke, "data-says": `${name}: ${text}` }),
+      wide > 9 * name.length && textAt(name, x - wide + 5, y + 21, { fill: inkOn(activity) })];
+  });
+}
+
+function idealLine({ efficiency, step_seconds }, end, perSecond) {
+  if (!efficiency) return null;
+  const x = BARS.left + step_seconds * efficiency * perSecond, anchor = x > BARS.width / 2 ? "end" : "start";
+  return [lineAt(x, 0, x, end, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }), textAt("one GPU's step / GPUs", x, end + 12, { "text-anchor": anchor, class: "faint" })];
 }

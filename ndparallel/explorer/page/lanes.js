@@ -31,21 +31,21 @@ function timelinePicture(answer, options) {
   return svg("svg", { viewBox: `0 0 ${width + 20} ${tall}`, class: options.cursor ? "zoomed" : null, role: "img", "aria-label": `timeline of ${answer.row.name}, ${answer.cells.step}` },
     rows.map((row) => laneOf(row, view)),
     rows.filter((row) => row.strip).map((row) => memoryStrip(answer.memory, row.lane.ranks[0], row.strip, view)),
-    svg("line", { x1: left, x2: width, y1: end, y2: end, class: "line" }),
+    lineAt(left, end, width, end, { class: "line" }),
     ticks.filter(([second]) => from <= second && second <= to).map(([second, text]) => tick(view.x(second), end, text)),
-    options.cursor ? svg("line", { x1: left, x2: left, y1: 0, y2: end, class: "cursor", stroke: "var(--ink)", "stroke-width": 1.5 }) : null);
+    options.cursor ? lineAt(left, 0, left, end, { class: "cursor", stroke: "var(--ink)", "stroke-width": 1.5 }) : null);
 }
 
 function tick(x, y, text) {
-  return [svg("line", { x1: x, x2: x, y1: y - 3, y2: y + 4, class: "line" }), svg("text", { x, y: y + 16, "text-anchor": "middle", class: "faint" }, text)];
+  return [lineAt(x, y - 3, x, y + 4, { class: "line" }), textAt(text, x, y + 16, { "text-anchor": "middle", class: "faint" })];
 }
 
 function laneOf({ lane, y, thick }, view) {
   const name = isCompute(lane) ? `${view.who} ${ranges(lane.ranks)}` : lane.stream, below = y + thick * 0.75;
   const isInside = ([start, end]) => end >= view.from && start <= view.to;
   return [
-    svg("text", { x: isCompute(lane) ? 0 : 18, y: below, class: isCompute(lane) ? null : "faint" }, name),
-    isCompute(lane) && svg("rect", { x: TIMELINE.left, y, width: TIMELINE.width - TIMELINE.left, height: thick, fill: colour("idle"), stroke: "var(--grid)" }),
+    textAt(name, isCompute(lane) ? 0 : 18, below, { class: isCompute(lane) ? null : "faint" }),
+    isCompute(lane) && rectAt(TIMELINE.left, y, TIMELINE.width - TIMELINE.left, thick, { fill: colour("idle"), stroke: "var(--grid)" }),
     lane.spans.filter(isInside).map((span) => spanOf(span, lane, y, thick, view)),
     lane.actions.filter(isInside).map(([start, end, activity, words]) => actionOf(words, activity, view.x(start), view.x(end), y, thick)),
   ];
@@ -54,7 +54,7 @@ function laneOf({ lane, y, thick }, view) {
 function spanOf([start, end, activity, what, text], lane, y, thick, view) {
   const a = view.x(start), b = view.x(end);
   const words = `${view.who} ${ranges(lane.ranks)}, ${doing(activity, what)}: ${text}`;
-  return [svg("rect", { x: a, y, width: Math.max(b - a, 0.3), height: thick, fill: colour(activity), "data-says": words }),
+  return [rectAt(a, y, Math.max(b - a, 0.3), thick, { fill: colour(activity), "data-says": words }),
     b - a > 14 && isCompute(lane) && !lane.actions.length && inside(letter(activity), activity, a, b, y + thick * 0.75)];
 }
 
@@ -62,11 +62,11 @@ const doing = (activity, what) => (activity === "waiting" ? `waits for ${what}` 
 
 // All that is computed of one microbatch: its letter and its number, where they have room.
 function actionOf(words, activity, a, b, y, thick) {
-  return [svg("line", { x1: a, x2: a, y1: y, y2: y + thick, stroke: "var(--ground)" }), b - a > 8 * words.length && inside(words, activity, a, b, y + thick * 0.75)];
+  return [lineAt(a, y, a, y + thick, { stroke: "var(--ground)" }), b - a > 8 * words.length && inside(words, activity, a, b, y + thick * 0.75)];
 }
 
 function inside(words, activity, a, b, y) {
-  return svg("text", { x: (a + b) / 2, y, "text-anchor": "middle", fill: inkOn(activity), stroke: colour(activity), "stroke-width": 3, "paint-order": "stroke", "pointer-events": "none", class: "mark" }, words);
+  return textAt(words, (a + b) / 2, y, { "text-anchor": "middle", fill: inkOn(activity), stroke: colour(activity), "stroke-width": 3, "paint-order": "stroke", "pointer-events": "none", class: "mark" });
 }
 
 // What one GPU holds over time, kind upon kind.
@@ -80,5 +80,5 @@ function memoryStrip({ gpus, kinds }, rank, y, view) {
     below = above;
     return svg("path", { d: `M${edge.join("L")}Z`, fill: colour(`memory ${kind}`), "data-says": `GPU ${rank} holds ${kind}; ${peak} of all kinds at its peak` });
   });
-  return [areas, svg("text", { x: 18, y: y + strip - 6, class: "faint" }, peak)];
+  return [areas, textAt(peak, 18, y + strip - 6, { class: "faint" })];
 }

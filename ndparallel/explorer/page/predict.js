@@ -67,10 +67,10 @@ function run(card, answer, setup) {
 function scale(card, answer) {
   const width = 400, x = (value) => 10 + ((Math.min(Math.max(value, card.low), card.high) - card.low) / (card.high - card.low)) * (width - 20);
   return svg("svg", { viewBox: `0 0 ${width} 58`, role: "img", "aria-label": `${answer.text}; guessed ${answer.guess}` },
-    svg("line", { x1: 10, x2: width - 10, y1: 30, y2: 30, stroke: "var(--faint)" }),
-    svg("text", { x: 10, y: 52, class: "faint" }, card.ends[0]), svg("text", { x: width - 10, y: 52, class: "faint", "text-anchor": "end" }, card.ends[1]),
-    svg("line", { x1: x(answer.guess), x2: x(answer.value), y1: 30, y2: 30, stroke: colour("waiting"), "stroke-width": 4 }),
+    lineAt(10, 30, width - 10, 30, { stroke: "var(--faint)" }),
+    textAt(card.ends[0], 10, 52, { class: "faint" }), textAt(card.ends[1], width - 10, 52, { class: "faint", "text-anchor": "end" }),
+    lineAt(x(answer.guess), 30, x(answer.value), 30, { stroke: colour("waiting"), "stroke-width": 4 }),
     svg("circle", { cx: x(answer.guess), cy: 30, r: 7, fill: "var(--ground)", stroke: "var(--ink)", "stroke-width": 2, "data-says": "your guess" }),
     svg("path", { d: `M${x(answer.value)},23l7,7l-7,7l-7,-7z`, fill: colour("backward"), "data-says": "the run" }),
-    svg("text", { x: x(answer.value), y: 15, "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }, `the run: ${answer.text}`));
+    textAt(`the run: ${answer.text}`, x(answer.value), 15, { "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }));
 }

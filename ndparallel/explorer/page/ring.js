@@ -23,25 +23,40 @@ function hopByHop(answer, setup, shown) {
 }
 
 // The ranks on a circle, what each holds, and arrows for what has just arrived.
-function circle(frame) {
-  const count = frame.boards.length, wide = count > 5, width = wide ? 1000 : 760, height = wide ? 540 : 440, cx = width / 2, cy = height / 2;
-  const point = (rank) => [cx + (wide ? 380 : 260) * Math.sin((2 * Math.PI * rank) / count), cy - (wide ? 215 : 165) * Math.cos((2 * Math.PI * rank) / count)];
-  const arrows = frame.arrivals.map(([from, to]) => {
-    const [[ax, ay], [bx, by]] = [point(from), point(to)];
-    const share = Math.min(0.22, 70 / Math.hypot(bx - ax, by - ay)), trim = (p, q) => p + (q - p) * share;
-    return svg("line", { x1: trim(ax, bx), y1: trim(ay, by), x2: trim(bx, ax), y2: trim(by, ay), stroke: colour("communication"), "stroke-width": 5, "marker-end": "url(#tip)" });
-  });
-  const arrived = new Set(frame.arrivals.map(([, to]) => to));
-  const full = Math.min(44, (wide ? 220 : 300) / frame.boards[0].length);
-  const boxes = frame.boards.map((board, rank) => {
-    const [x, y] = point(rank), left = x - (board.length * full) / 2;
-    return svg("g", {}, svg("text", { x, y: y - 24, "text-anchor": "middle", "font-weight": 600 }, `GPU ${rank}`),
-      board.map((held, at) => svg("g", {},
-        svg("rect", { x: left + at * full, y: y - 16, width: full - 2, height: 28, rx: 3, fill: colour(held === "." ? "idle" : `part ${at % 4}`), stroke: arrived.has(rank) ? colour("communication") : "none", "stroke-width": 2 }),
-        svg("text", { x: left + at * full + full / 2 - 1, y: y + 3, "text-anchor": "middle", fill: inkOn(held === "." ? "idle" : `part ${at % 4}`), "font-size": full < 36 ? 9 : 12 }, held === "." ? "" : held))));
-  });
-  const marker = svg("defs", {}, svg("marker", { id: "tip", viewBox: "0 0 10 10", refX: 7, refY: 5, markerWidth: 4, markerHeight: 4, orient: "auto" }, svg("path", { d: "M0,0L10,5L0,10z", fill: colour("communication") })));
-  return savable("ring", svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": frame.boards.map((board, rank) => `GPU ${rank} holds ${board.join(" ")}`).join("; ") }, marker, arrows, boxes));
+function circle({ boards, arrivals }) {
+  const place = placeOnCircle(boards.length), arrived = new Set(arrivals.map(([, to]) => to));
+  const says = boards.map((board, rank) => `GPU ${rank} holds ${board.join(" ")}`).join("; ");
+  const drawn = boards.map((board, rank) => boardAt(board, rank, place, arrived.has(rank)));
+  return picture("ring", place.width, place.height, says, arrowHead(), arrivals.map((ends) => arrow(...ends.map(place.of))), drawn);
+}
+
+// How large the picture is, how wide a board may be, and where each rank stands.
+function placeOnCircle(count) {
+  const isWide = count > 5, width = isWide ? 1000 : 760, height = isWide ? 540 : 440, angle = (rank) => (2 * Math.PI * rank) / count;
+  const of = (rank) => [width / 2 + (isWide ? 380 : 260) * Math.sin(angle(rank)), height / 2 - (isWide ? 215 : 165) * Math.cos(angle(rank))];
+  return { width, height, board: isWide ? 220 : 300, of };
+}
+
+function arrow([ax, ay], [bx, by]) {
+  const share = Math.min(0.22, 70 / Math.hypot(bx - ax, by - ay)), near = (a, b) => a + (b - a) * share;
+  return lineAt(near(ax, bx), near(ay, by), near(bx, ax), near(by, ay), { stroke: colour("communication"), "stroke-width": 5, "marker-end": "url(#arrow)" });
+}
+
+function arrowHead() {
+  const head = svg("path", { d: "M0,0L10,5L0,10z", fill: colour("communication") });
+  return svg("defs", {}, svg("marker", { id: "arrow", viewBox: "0 0 10 10", refX: 7, refY: 5, markerWidth: 4, markerHeight: 4, orient: "auto" }, head));
+}
+
+// What a rank holds, cell by cell; an outline where a message has just arrived.
+function boardAt(board, rank, place, isNew) {
+  const [x, y] = place.of(rank), wide = Math.min(44, place.board / board.length), left = x - (board.length * wide) / 2;
+  const outline = { stroke: isNew ? colour("communication") : "none", "stroke-width": 2 };
+  const cell = (held, at) => {
+    const name = held === "." ? "idle" : `part ${at % 4}`;
+    return [rectAt(left + at * wide, y - 16, wide - 2, 28, { rx: 3, fill: colour(name), ...outline }),
+      textAt(held === "." ? "" : held, left + (at + 0.5) * wide - 1, y + 3, { "text-anchor": "middle", fill: inkOn(name), "font-size": wide < 36 ? 9 : 12 })];
+  };
+  return [textAt(`GPU ${rank}`, x, y - 24, { "text-anchor": "middle", "font-weight": 600 }), board.map(cell)];
 }
 
 function algorithms(answer) {
@@ -67,17 +82,17 @@ function crossover({ bytes: here, curves: { bytes, seconds, ticks } }) {
   const y = (value) => 12 + (1 - (Math.log10(value) - low) / span) * (height - 40);
   const line = (name, at) => svg("path", { d: `M${bytes.map((size, i) => `${x(size).toFixed(1)},${y(seconds[name][i]).toFixed(1)}`).join("L")}`, ...stroke(at, 2.5), "data-says": name });
   const drawn = [
-    ticks.seconds.map(([value, text]) => [svg("line", { x1: left, x2: width, y1: y(value), y2: y(value), class: "line" }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", class: "faint" }, text)]),
-    ticks.bytes.map(([value, text]) => svg("text", { x: x(value), y: height - 8, "text-anchor": "middle", class: "faint" }, text)),
-    svg("line", { x1: x(here), x2: x(here), y1: 8, y2: height - 26, stroke: "var(--faint)", "stroke-dasharray": "3 3" }),
+    ticks.seconds.map(([value, text]) => [lineAt(left, y(value), width, y(value), { class: "line" }), textAt(text, left - 6, y(value) + 4, { "text-anchor": "end", class: "faint" })]),
+    ticks.bytes.map(([value, text]) => textAt(text, x(value), height - 8, { "text-anchor": "middle", class: "faint" })),
+    lineAt(x(here), 8, x(here), height - 26, { stroke: "var(--faint)", "stroke-dasharray": "3 3" }),
     names.map(line),
   ];
   return element("section", {}, element("h2", {}, "Which is fastest, by size"),
-    savable("crossover", svg("svg", { viewBox: `0 0 ${width + 20} ${height}`, role: "img", "aria-label": `seconds by bytes of ${names.join(", ")}` }, drawn)),
+    picture("crossover", width + 20, height, `seconds by bytes of ${names.join(", ")}`, drawn),
     element("ul", { class: "legend" }, names.map(lineKey)));
 }
 
 function lineKey(name, at) {
-  const line = svg("line", { x1: 0, x2: 30, y1: 5, y2: 5, ...stroke(at, 3) });
+  const line = lineAt(0, 5, 30, 5, stroke(at, 3));
   return element("li", {}, svg("svg", { viewBox: "0 0 30 10", class: "key", "aria-hidden": "true" }, line), name);
 }

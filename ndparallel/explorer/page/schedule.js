@@ -13,8 +13,8 @@ async function showSchedule(screen, setup) {
 }
 
 function described(each, seconds) {
-  const picture = later([LISTS.width + 4, tallOf(each.rows)], () => lists(each.name, each.rows, seconds));
-  return element("section", {}, element("h2", {}, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), picture);
+  const place = later([LISTS.width + 4, tallOf(each.rows)], () => lists(each.name, each.rows, seconds));
+  return element("section", {}, element("h2", {}, each.name, element("span", { class: "after" }, ` ${each.text}`)), element("p", { class: "what" }, each.what), place);
 }
 
 const LISTS = { left: 56, width: 900, lane: 25, height: 22 }; // of a picture
@@ -23,21 +23,20 @@ const tallOf = (rows) => rows.length * LISTS.lane;
 // One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number.
 function lists(name, rows, seconds) {
   const { left, width } = LISTS, x = (second) => left + (second / seconds) * (width - left);
-  const picture = svg("svg", { viewBox: `0 0 ${width + 4} ${tallOf(rows)}`, role: "img", "aria-label": rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ") },
-    rows.map((actions, rank) => laneOfActions(actions, rank, x)));
-  return element("div", { class: "scroll" }, savable(name, picture));
+  const says = rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ");
+  return element("div", { class: "scroll" }, picture(name, width + 4, tallOf(rows), says, rows.map((actions, rank) => laneOfActions(actions, rank, x))));
 }
 
 function laneOfActions(actions, rank, x) {
   const y = rank * LISTS.lane, { left, height } = LISTS, end = actions.length ? x(actions.at(-1)[1]) : left;
-  return [svg("text", { x: 0, y: y + 16 }, `GPU ${rank}`), svg("rect", { x: left, y, width: end - left, height, fill: colour("idle"), stroke: "var(--grid)" }),
+  return [textAt(`GPU ${rank}`, 0, y + 16), rectAt(left, y, end - left, height, { fill: colour("idle"), stroke: "var(--grid)" }),
     actions.map((action) => actionBox(action, rank, x(action[0]), x(action[1]), y))];
 }
 
 function actionBox([start, stop, op, microbatch, chunk, what], rank, a, b, y) {
-  const box = svg("rect", { x: a, y, width: b - a, height: LISTS.height, fill: colour(ACTIVITY[op]), stroke: "var(--ground)", "stroke-width": 0.7, "data-says": `GPU ${rank}: ${what}, from ${start} to ${stop} s` });
+  const box = rectAt(a, y, b - a, LISTS.height, { fill: colour(ACTIVITY[op]), stroke: "var(--ground)", "stroke-width": 0.7, "data-says": `GPU ${rank}: ${what}, from ${start} to ${stop} s` });
   if (b - a <= 9) return box;
-  return [box, svg("text", { x: (a + b) / 2, y: y + 16, "text-anchor": "middle", fill: inkOn(ACTIVITY[op]), class: "mark", "text-decoration": chunk ? "underline" : null, "pointer-events": "none" }, microbatch)];
+  return [box, textAt(microbatch, (a + b) / 2, y + 16, { "text-anchor": "middle", fill: inkOn(ACTIVITY[op]), class: "mark", "text-decoration": chunk ? "underline" : null, "pointer-events": "none" })];
 }
 
 // Each GPU's next action: a button for every kind, and the reason where there is none.
