@@ -10,36 +10,82 @@ async function showCluster(screen, setup) {
   if (!answer) return;
   if (answer.found) found[answer.found.command] = answer.found;
   if (search && search.command !== answer.search) endSearch();
-  const right = answer.row ? element("section", { "aria-label": "one training step" }, prediction(answer)) : reasonWhy("cluster", setup, answer);
-  put(screen, element("div", { class: "columns" },
-    controls("cluster", answer.knobs, setup, answer, SAVED ? null : drop(setup)),
-    element("section", {}, right, element("section", { id: "plans", "aria-label": "the search" }), answer.row ? launchScripts(answer) : null)));
+  const right = answer.row
+    ? element("section", { "aria-label": "one training step" }, prediction(answer))
+    : reasonWhy("cluster", setup, answer);
+  put(
+    screen,
+    element(
+      "div",
+      { class: "columns" },
+      controls("cluster", answer.knobs, setup, answer, SAVED ? null : drop(setup)),
+      element(
+        "section",
+        {},
+        right,
+        element("section", { id: "plans", "aria-label": "the search" }),
+        answer.row ? launchScripts(answer) : null,
+      ),
+    ),
+  );
   showPlans(answer.search, setup);
 }
 
 function prediction(answer) {
   const change = answer.what_if ? element("p", { class: "reason" }, `what if ${answer.what_if.text}`) : null;
-  return [element("p", {}, answer.headline),
-    numbers(answer, Object.keys(answer.cells).map((name) => [name, name])),
+  return [
+    element("p", {}, answer.headline),
+    numbers(
+      answer,
+      Object.keys(answer.cells).map((name) => [name, name]),
+    ),
     change,
-    element("div", { class: "boards" },
+    element(
+      "div",
+      { class: "boards" },
       element("section", {}, element("h2", {}, "Where the step goes"), stepBars(answer)),
-      element("section", {}, element("h2", {}, "What a GPU of each pipeline rank holds"), memoryBars(answer.memory), legend(answer.memory.kinds.map((kind) => `memory ${kind}`)))),
+      element(
+        "section",
+        {},
+        element("h2", {}, "What a GPU of each pipeline rank holds"),
+        memoryBars(answer.memory),
+        legend(answer.memory.kinds.map((kind) => `memory ${kind}`)),
+      ),
+    ),
     answer.remarks.map((words) => element("p", {}, words)),
-    element("section", {}, element("h2", {}, answer.timeline.name), laterTimeline(answer, { height: 16 }), activities(answer))];
+    element("section", {}, element("h2", {}, answer.timeline.name), laterTimeline(answer, { height: 16 }), activities(answer)),
+  ];
 }
 
 // A bar for every pipeline rank, against what the GPU has.
 function memoryBars({ ranks, kinds, limit, limit_bytes }) {
-  const { left, width } = BARS, tall = Math.min(30, 120 / ranks.length + 12), end = ranks.length * tall + 16;
-  const most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind))), x = (bytes) => left + (bytes / most) * (width - left - 70);
+  const { left, width } = BARS,
+    tall = Math.min(30, 120 / ranks.length + 12),
+    end = ranks.length * tall + 16;
+  const most = Math.max(limit_bytes, ...ranks.map((rank) => sum(rank.by_kind))),
+    x = (bytes) => left + (bytes / most) * (width - left - 70);
   const says = ranks.map(({ rank, total, text }) => `pipeline rank ${rank} holds ${total}: ${text.join(", ")}`);
   const bar = ({ rank, by_kind, total, text }, at) => {
-    const all = sum(by_kind), y = at * tall + 14, middle = y + tall / 2;
-    return svg("g", { "data-says": text.join(", ") }, textAt(`rank ${rank}`, 0, middle), memoryBar(by_kind, kinds, x, y, tall - 5), textAt(total, x(all) + 5, middle, { class: all > limit_bytes ? null : "faint" }));
+    const all = sum(by_kind),
+      y = at * tall + 14,
+      middle = y + tall / 2;
+    return svg(
+      "g",
+      { "data-says": text.join(", ") },
+      textAt(`rank ${rank}`, 0, middle),
+      memoryBar(by_kind, kinds, x, y, tall - 5),
+      textAt(total, x(all) + 5, middle, { class: all > limit_bytes ? null : "faint" }),
+    );
   };
-  return picture("memory", width, end + 4, says.join("; "), ranks.map(bar),
-    lineAt(x(limit_bytes), 12, x(limit_bytes), end, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }), textAt(`the GPU has ${limit}`, x(limit_bytes), 9, { "text-anchor": "end", class: "faint" }));
+  return picture(
+    "memory",
+    width,
+    end + 4,
+    says.join("; "),
+    ranks.map(bar),
+    lineAt(x(limit_bytes), 12, x(limit_bytes), end, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }),
+    textAt(`the GPU has ${limit}`, x(limit_bytes), 9, { "text-anchor": "end", class: "faint" }),
+  );
 }
 
 function memoryBar(by_kind, kinds, x, y, height) {
@@ -55,8 +101,18 @@ const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 // ------------------------------------------------------------------------------------------- a model of one's own
 
 function drop(setup) {
-  const input = element("input", { type: "file", id: "config", accept: ".json,application/json", onchange: (event) => readConfig(event.target.files[0], setup) });
-  return element("label", { class: "knob" }, element("span", { class: "what" }, "a model's config.json: choose it, or drop it on this page"), input);
+  const input = element("input", {
+    type: "file",
+    id: "config",
+    accept: ".json,application/json",
+    onchange: (event) => readConfig(event.target.files[0], setup),
+  });
+  return element(
+    "label",
+    { class: "knob" },
+    element("span", { class: "what" }, "a model's config.json: choose it, or drop it on this page"),
+    input,
+  );
 }
 
 async function readConfig(file, setup) {
@@ -89,7 +145,9 @@ async function lookAgain(command, answer, setup) {
   if (!answer || search?.command !== command) return;
   if ("running" in answer) {
     search = { command, ...answer };
-    setTimeout(async () => { if (search?.command === command) lookAgain(command, await ask("find", { do: "look" }, false), setup); }, 250);
+    setTimeout(async () => {
+      if (search?.command === command) lookAgain(command, await ask("find", { do: "look" }, false), setup);
+    }, 250);
   } else {
     search = null;
     found[command] = answer;
@@ -111,13 +169,26 @@ function showPlans(command, setup) {
 function plans(command, setup) {
   if (search?.command === command) {
     const bar = element("progress", { "aria-label": "the search", ...(search.share == null ? {} : { value: search.share, max: 1 }) });
-    return [element("p", {}, bar, " ", search.running), button("end-search", "end the search", () => { endSearch(); showPlans(command, setup); })];
+    return [
+      element("p", {}, bar, " ", search.running),
+      button("end-search", "end the search", () => {
+        endSearch();
+        showPlans(command, setup);
+      }),
+    ];
   }
-  const begin = SAVED ? element("p", { class: "what" }, NOT_SAVED) : button("search", "search all legal plans", () => beginSearch(command, read().setup));
+  const begin = SAVED
+    ? element("p", { class: "what" }, NOT_SAVED)
+    : button("search", "search all legal plans", () => beginSearch(command, read().setup));
   const answer = found[command];
   if (!answer) return [begin];
   if (!answer.plans) return [element("p", { class: "reason" }, answer.reason || answer.error), begin];
-  return [answer.advice.map((words) => element("p", {}, words)), planTable(answer.plans, setup), element("p", { class: "what" }, answer.certainty), element("p", { class: "what" }, "The same from ", element("code", {}, answer.command))];
+  return [
+    answer.advice.map((words) => element("p", {}, words)),
+    planTable(answer.plans, setup),
+    element("p", { class: "what" }, answer.certainty),
+    element("p", { class: "what" }, "The same from ", element("code", {}, answer.command)),
+  ];
 }
 
 function planTable(rows, setup) {
@@ -125,7 +196,11 @@ function planTable(rows, setup) {
   const line = ({ plan, cells, setup: knobs, remark }, at) => [
     element("td", {}, plan, remark ? element("strong", {}, ` (${remark})`) : null),
     ...names.map((name) => cells[name]),
-    element("td", {}, button(`plan-${at}`, "show", () => go("cluster", { ...setup, ...knobs }), { "aria-label": `show ${plan}` })),
+    element(
+      "td",
+      {},
+      button(`plan-${at}`, "show", () => go("cluster", { ...setup, ...knobs }), { "aria-label": `show ${plan}` }),
+    ),
   ];
   return table(["plan", ...names, element("td")], rows.map(line));
 }
@@ -133,8 +208,18 @@ function planTable(rows, setup) {
 // ---------------------------------------------------------------------------------------------- launch scripts
 
 function launchScripts(answer) {
-  const script = ([name, { title: words, command, text, reason }]) => element("details", { id: `launch-${name}` }, element("summary", {}, words),
-    reason ? element("p", { class: "reason" }, reason) : [element("p", {}, element("code", {}, command)), element("pre", { tabindex: 0 }, text),
-      button(`copy-${name}`, "copy the script", () => copy(text))]);
+  const script = ([name, { title: words, command, text, reason }]) =>
+    element(
+      "details",
+      { id: `launch-${name}` },
+      element("summary", {}, words),
+      reason
+        ? element("p", { class: "reason" }, reason)
+        : [
+            element("p", {}, element("code", {}, command)),
+            element("pre", { tabindex: 0 }, text),
+            button(`copy-${name}`, "copy the script", () => copy(text)),
+          ],
+    );
   return element("section", {}, element("h2", {}, "Start it"), Object.entries(answer.launch).map(script));
 }

@@ -39,7 +39,11 @@ function button(id, words, onclick, more = {}) {
 function table(heads, rows) {
   const cells = (tag, all) => all.map((cell) => (cell instanceof Node ? cell : element(tag, {}, String(cell))));
   const line = (row) => element("tr", {}, cells("td", row));
-  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, cells("th", heads))), element("tbody", {}, rows.map(line))));
+  return element(
+    "div",
+    { class: "scroll" },
+    element("table", {}, element("thead", {}, element("tr", {}, cells("th", heads))), element("tbody", {}, rows.map(line))),
+  );
 }
 
 // The colour of an activity, as a variable of the page's style: it follows light and dark by itself.
@@ -82,7 +86,8 @@ function ranges(ranks) {
 
 // What a piece of a picture says while the pointer is on it: its attribute data-says.
 addEventListener("pointerover", ({ target, clientX, clientY }) => {
-  const tip = document.getElementById("tip"), words = target.closest?.("[data-says]")?.dataset.says;
+  const tip = document.getElementById("tip"),
+    words = target.closest?.("[data-says]")?.dataset.says;
   tip.hidden = !words;
   if (!words) return;
   tip.textContent = words;
@@ -132,7 +137,9 @@ let playing = null;
 function playFrom(first, last, milliseconds, show) {
   clearInterval(playing);
   let at = first;
-  playing = setInterval(() => { if (at > last || !show(at++)) clearInterval(playing); }, milliseconds);
+  playing = setInterval(() => {
+    if (at > last || !show(at++)) clearInterval(playing);
+  }, milliseconds);
 }
 
 addEventListener("keydown", ({ key }) => {
@@ -145,20 +152,26 @@ addEventListener("keydown", ({ key }) => {
 
 // A picture with buttons that save it.
 function savable(name, picture) {
-  const as = (kind, save) => button(null, kind, () => save(name, standalone(picture)), { class: "save", "aria-label": `save the picture ${name} as ${kind}` });
+  const as = (kind, save) =>
+    button(null, kind, () => save(name, standalone(picture)), { class: "save", "aria-label": `save the picture ${name} as ${kind}` });
   return element("figure", {}, picture, element("figcaption", {}, "save ", as("SVG", saveSVG), " ", as("PNG", savePNG)));
 }
 
 // The picture as a file of its own: its colours and sizes stand in it, and not in the page's style.
 function standalone(picture) {
-  const copy = picture.cloneNode(true), [, , width, height] = picture.getAttribute("viewBox").split(" ").map(Number);
-  for (const [name, value] of Object.entries({ xmlns: SVG, width, height, "font-family": "system-ui, sans-serif", "font-size": 12 })) copy.setAttribute(name, value);
-  for (const text of copy.querySelectorAll("text:not([fill])")) text.setAttribute("fill", text.classList.contains("faint") ? "var(--faint)" : "var(--ink)");
+  const copy = picture.cloneNode(true),
+    [, , width, height] = picture.getAttribute("viewBox").split(" ").map(Number);
+  for (const [name, value] of Object.entries({ xmlns: SVG, width, height, "font-family": "system-ui, sans-serif", "font-size": 12 }))
+    copy.setAttribute(name, value);
+  for (const text of copy.querySelectorAll("text:not([fill])"))
+    text.setAttribute("fill", text.classList.contains("faint") ? "var(--faint)" : "var(--ink)");
   for (const line of copy.querySelectorAll(".line")) line.setAttribute("stroke", "var(--grid)");
   for (const piece of copy.querySelectorAll("[data-says]")) piece.append(svg("title", {}, piece.dataset.says));
   copy.prepend(svg("rect", { width: "100%", height: "100%", fill: "var(--ground)" }));
   const style = getComputedStyle(document.documentElement);
-  const words = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim());
+  const words = new XMLSerializer()
+    .serializeToString(copy)
+    .replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim());
   return { words, width, height };
 }
 
@@ -171,7 +184,8 @@ function download(file, blob) {
 const saveSVG = (name, { words }) => download(`${name}.svg`, new Blob([words], { type: "image/svg+xml" }));
 
 function savePNG(name, { words, width, height }) {
-  const image = new Image(), canvas = element("canvas", { width: width * 2, height: height * 2 });
+  const image = new Image(),
+    canvas = element("canvas", { width: width * 2, height: height * 2 });
   image.onload = () => {
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     canvas.toBlob((blob) => download(`${name}.png`, blob), "image/png");

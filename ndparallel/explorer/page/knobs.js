@@ -3,11 +3,20 @@
 // All knobs, under their headings. A stop that cannot be says why.
 function controls(screen, knobs, setup, answer, ...more) {
   const groups = [...new Set(knobs.map((knob) => knob.group))];
-  return element("form", { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
+  return element(
+    "form",
+    { "aria-label": "what is set", onsubmit: (event) => event.preventDefault() },
     answer.row && answer.timeline ? element("p", {}, pin(screen, setup)) : null,
-    groups.map((group) => element("fieldset", {}, element("legend", {}, group),
-      knobs.filter((knob) => knob.group === group).map((knob) => control(screen, knob, setup, answer)))),
-    more);
+    groups.map((group) =>
+      element(
+        "fieldset",
+        {},
+        element("legend", {}, group),
+        knobs.filter((knob) => knob.group === group).map((knob) => control(screen, knob, setup, answer)),
+      ),
+    ),
+    more,
+  );
 }
 
 function control(screen, knob, setup, answer) {
@@ -20,61 +29,143 @@ function control(screen, knob, setup, answer) {
   const id = `knob-${knob.name}`;
   const what = element("span", { class: "what", id: `${id}-what` }, `${knob.name.replaceAll("_", " ")}: ${knob.what}`);
   if (knob.kind === "words") {
-    const options = knob.stops.map((stop) => element("option", { value: stop.value, disabled: Boolean(stop.reason) && !free, selected: stop.value === knob.value, title: stop.reason || null }, stop.value));
+    const options = knob.stops.map((stop) =>
+      element(
+        "option",
+        { value: stop.value, disabled: Boolean(stop.reason) && !free, selected: stop.value === knob.value, title: stop.reason || null },
+        stop.value,
+      ),
+    );
     return element("label", { class: "knob" }, what, element("select", { id, onchange: (event) => set(event.target.value) }, options));
   }
   if (knob.kind === "number") {
-    return element("label", { class: "knob" }, what, element("input", { type: "number", id, min: 1, max: knob.most, value: knob.value, required: true, onchange: (event) => (event.target.reportValidity() ? go_to(event.target.value) : null) }));
+    return element(
+      "label",
+      { class: "knob" },
+      what,
+      element("input", {
+        type: "number",
+        id,
+        min: 1,
+        max: knob.most,
+        value: knob.value,
+        required: true,
+        onchange: (event) => (event.target.reportValidity() ? go_to(event.target.value) : null),
+      }),
+    );
   }
-  const stops = knob.stops.map((stop) => element("label", { class: stop.reason ? "illegal" : "", title: stop.reason || null },
-    element("input", { type: "radio", name: id, id: `${id}-${stop.value}`, value: stop.value, checked: stop.value === knob.value, "aria-describedby": stop.reason ? "said" : null,
-      onfocus: () => stop.reason && say(`${knob.name} ${stop.value}: ${stop.reason}`), onchange: (event) => set(event.target.value) }),
-    element("span", {}, String(stop.value))));
-  return element("div", { class: "knob", role: "radiogroup", "aria-labelledby": `${id}-what` }, what, element("div", { class: "stops" }, stops));
+  const stops = knob.stops.map((stop) =>
+    element(
+      "label",
+      { class: stop.reason ? "illegal" : "", title: stop.reason || null },
+      element("input", {
+        type: "radio",
+        name: id,
+        id: `${id}-${stop.value}`,
+        value: stop.value,
+        checked: stop.value === knob.value,
+        "aria-describedby": stop.reason ? "said" : null,
+        onfocus: () => stop.reason && say(`${knob.name} ${stop.value}: ${stop.reason}`),
+        onchange: (event) => set(event.target.value),
+      }),
+      element("span", {}, String(stop.value)),
+    ),
+  );
+  return element(
+    "div",
+    { class: "knob", role: "radiogroup", "aria-labelledby": `${id}-what` },
+    what,
+    element("div", { class: "stops" }, stops),
+  );
 }
 
 // Say why a stop cannot be, and what else would have to be moved for it.
 async function offer(screen, knob, setup, value, reason) {
-  const wanted = { ...setup, [knob.name]: value }, words = `${knob.name} ${value}: ${reason}`;
+  const wanted = { ...setup, [knob.name]: value },
+    words = `${knob.name} ${value}: ${reason}`;
   await show(); // where it stands is what is set
   say(words);
   const { config, ...knobs } = wanted;
   const answer = await ask(screen, { ...typed(knobs), ...(config ? { config } : {}) }, false);
-  if (answer?.remedies) sayMore(words, remedyButtons(screen, wanted, answer.remedies.filter(({ name }) => name !== knob.name)));
+  if (answer?.remedies)
+    sayMore(
+      words,
+      remedyButtons(
+        screen,
+        wanted,
+        answer.remedies.filter(({ name }) => name !== knob.name),
+      ),
+    );
 }
 
 function remedyButtons(screen, setup, remedies) {
-  return remedies.slice(0, 4).map(({ name, value }) => button(`remedy-${name}`, `with ${name.replaceAll("_", " ")} ${value}`, () => go(screen, { ...setup, [name]: value }), { class: "save" }));
+  return remedies
+    .slice(0, 4)
+    .map(({ name, value }) =>
+      button(`remedy-${name}`, `with ${name.replaceAll("_", " ")} ${value}`, () => go(screen, { ...setup, [name]: value }), {
+        class: "save",
+      }),
+    );
 }
 
 // Why nothing is shown, and the ways out.
 function reasonWhy(screen, setup, answer) {
-  return element("div", { class: "reason" }, element("p", {}, answer.reason), element("p", {}, remedyButtons(screen, setup, answer.remedies || [])));
+  return element(
+    "div",
+    { class: "reason" },
+    element("p", {}, answer.reason),
+    element("p", {}, remedyButtons(screen, setup, answer.remedies || [])),
+  );
 }
 
 // Keep this set-up beside the next ones.
 function pin(screen, setup) {
-  const words = `?${new URLSearchParams(setup)}`, isPinned = read().pin === words;
-  return button("pin", isPinned ? "unpin" : "pin, to compare", () => go(screen, setup, isPinned ? "" : words), { "aria-pressed": String(isPinned) });
+  const words = `?${new URLSearchParams(setup)}`,
+    isPinned = read().pin === words;
+  return button("pin", isPinned ? "unpin" : "pin, to compare", () => go(screen, setup, isPinned ? "" : words), {
+    "aria-pressed": String(isPinned),
+  });
 }
 
 // What was computed, in a few numbers: [name, key] of the answer's cells.
 function numbers(answer, shown) {
   const other = answer.pinned;
   const text = (cell) => (cell === "=" ? "yes" : cell);
-  const cell = ([name, key]) => element("div", {}, element("dt", {}, name), element("dd", {}, text(answer.cells[key])),
-    other ? element("dd", { class: "ghost" }, `pinned: ${text(other.cells[key])}`) : null);
+  const cell = ([name, key]) =>
+    element(
+      "div",
+      {},
+      element("dt", {}, name),
+      element("dd", {}, text(answer.cells[key])),
+      other ? element("dd", { class: "ghost" }, `pinned: ${text(other.cells[key])}`) : null,
+    );
   return element("dl", { class: "numbers" }, shown.map(cell));
 }
 
 // Bars of one step: this set-up, the pinned one, and the work itself spread over all GPUs.
 function stepBars(answer) {
-  const sets = [["this", answer], ...(answer.pinned ? [["pinned", answer.pinned]] : [])], end = sets.length * 46;
-  const longest = Math.max(...sets.map(([, each]) => each.row.step_seconds)), perSecond = (BARS.width - BARS.left) / longest;
+  const sets = [["this", answer], ...(answer.pinned ? [["pinned", answer.pinned]] : [])],
+    end = sets.length * 46;
+  const longest = Math.max(...sets.map(([, each]) => each.row.step_seconds)),
+    perSecond = (BARS.width - BARS.left) / longest;
   const text = answer.parts.map((part) => `${part.name}: ${part.text}`);
-  return element("div", {},
-    picture("step", BARS.width, end + 22, text.join("; "), sets.map(([name, each], at) => [textAt(name, 0, at * 46 + 21), stepBar(each.parts, at * 46, perSecond)]), idealLine(answer.row, end, perSecond)),
-    element("ul", { class: "legend" }, text.map((words) => element("li", {}, words))));
+  return element(
+    "div",
+    {},
+    picture(
+      "step",
+      BARS.width,
+      end + 22,
+      text.join("; "),
+      sets.map(([name, each], at) => [textAt(name, 0, at * 46 + 21), stepBar(each.parts, at * 46, perSecond)]),
+      idealLine(answer.row, end, perSecond),
+    ),
+    element(
+      "ul",
+      { class: "legend" },
+      text.map((words) => element("li", {}, words)),
+    ),
+  );
 }
 
 const BARS = { left: 54, width: 440 }; // of a picture
@@ -83,15 +174,23 @@ const BAR_COLOURS = { compute: "other", optimizer: "optimizer", bubble: "idle", 
 function stepBar(parts, y, perSecond) {
   let x = BARS.left;
   return parts.map(({ name, seconds, text }) => {
-    const wide = seconds * perSecond, activity = BAR_COLOURS[name] || "waiting", stroke = activity === "idle" ? "var(--grid)" : "var(--ground)";
+    const wide = seconds * perSecond,
+      activity = BAR_COLOURS[name] || "waiting",
+      stroke = activity === "idle" ? "var(--grid)" : "var(--ground)";
     x += wide;
-    return [rectAt(x - wide, y + 4, wide, 26, { fill: colour(activity), stroke, "data-says": `${name}: ${text}` }),
-      wide > 9 * name.length && textAt(name, x - wide + 5, y + 21, { fill: inkOn(activity) })];
+    return [
+      rectAt(x - wide, y + 4, wide, 26, { fill: colour(activity), stroke, "data-says": `${name}: ${text}` }),
+      wide > 9 * name.length && textAt(name, x - wide + 5, y + 21, { fill: inkOn(activity) }),
+    ];
   });
 }
 
 function idealLine({ efficiency, step_seconds }, end, perSecond) {
   if (!efficiency) return null;
-  const x = BARS.left + step_seconds * efficiency * perSecond, anchor = x > BARS.width / 2 ? "end" : "start";
-  return [lineAt(x, 0, x, end, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }), textAt("one GPU's step / GPUs", x, end + 12, { "text-anchor": anchor, class: "faint" })];
+  const x = BARS.left + step_seconds * efficiency * perSecond,
+    anchor = x > BARS.width / 2 ? "end" : "start";
+  return [
+    lineAt(x, 0, x, end, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }),
+    textAt("one GPU's step / GPUs", x, end + 12, { "text-anchor": anchor, class: "faint" }),
+  ];
 }

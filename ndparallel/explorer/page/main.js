@@ -1,20 +1,34 @@
 // The screens, and what leads from one to the other.
 
-const SCREENS = { cut: showCut, timeline: showTimeline, ring: showRing, schedule: showSchedule, cluster: showCluster, predict: showPredict };
+const SCREENS = {
+  cut: showCut,
+  timeline: showTimeline,
+  ring: showRing,
+  schedule: showSchedule,
+  cluster: showCluster,
+  predict: showPredict,
+};
 
 const isSameSetup = (one, other) => one === other || [one, other].every((screen) => ["cut", "timeline"].includes(screen));
 
 function tabs(current, setup) {
   const open = (name) => go(name, isSameSetup(name, current) ? without(setup, "from", "to") : {});
-  const tab = (name) => button(`tab-${name}`, KNOWN.screens[name].title, () => open(name), { class: null, "aria-current": name === current ? "page" : null });
+  const tab = (name) =>
+    button(`tab-${name}`, KNOWN.screens[name].title, () => open(name), { class: null, "aria-current": name === current ? "page" : null });
   document.getElementById("tabs").replaceChildren(...Object.keys(SCREENS).map(tab));
 }
 
 // What the screen is for, and what to try.
 function intro({ what, tries, book }) {
-  const links = tries.map(([words, to], at) => element("li", {}, element("a", { href: to, id: `try-${at}`, "aria-current": to === location.hash ? "true" : null }, words)));
-  document.getElementById("intro").replaceChildren(element("p", {}, `${what} Read more: `, element("code", {}, book), "."),
-    tries.length ? element("ul", { class: "legend" }, element("li", {}, "Try:"), links) : "");
+  const links = tries.map(([words, to], at) =>
+    element("li", {}, element("a", { href: to, id: `try-${at}`, "aria-current": to === location.hash ? "true" : null }, words)),
+  );
+  document
+    .getElementById("intro")
+    .replaceChildren(
+      element("p", {}, `${what} Read more: `, element("code", {}, book), "."),
+      tries.length ? element("ul", { class: "legend" }, element("li", {}, "Try:"), links) : "",
+    );
 }
 
 function go(screen, setup, pin) {
@@ -33,7 +47,10 @@ function show() {
   const { screen, setup } = read();
   if (!Object.hasOwn(SCREENS, screen)) return beginAgain(`There is no screen "${screen}".`);
   if (screen !== "cluster" && search) endSearch();
-  keepFocus(() => { tabs(screen, setup); intro(KNOWN.screens[screen]); });
+  keepFocus(() => {
+    tabs(screen, setup);
+    intro(KNOWN.screens[screen]);
+  });
   document.title = `${KNOWN.screens[screen].title} · ndparallel explorer`;
   return SCREENS[screen](document.getElementById("screen"), setup);
 }
@@ -62,7 +79,10 @@ async function copy(words) {
 
 document.getElementById("copy").addEventListener("click", () => copy(document.getElementById("command").textContent));
 document.getElementById("copy-link").addEventListener("click", () => copy(location.href));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { paint(); show(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  paint();
+  show();
+});
 addEventListener("popstate", show);
 paint();
 show();

@@ -7,19 +7,39 @@ async function showPredict(screen, setup) {
   const answer = await answerFor("predict", {});
   if (!answer) return;
   const chapters = [...new Set(answer.cards.map((card) => card.chapter))];
-  put(screen, 
-    ...chapters.map((chapter) => element("section", {}, element("h2", {}, chapter),
-      element("div", { class: "cards" }, answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup))))));
+  put(
+    screen,
+    ...chapters.map((chapter) =>
+      element(
+        "section",
+        {},
+        element("h2", {}, chapter),
+        element(
+          "div",
+          { class: "cards" },
+          answer.cards.filter((card) => card.chapter === chapter).map((card) => cardOf(card, setup)),
+        ),
+      ),
+    ),
+  );
 }
 
 function cardOf(card, setup) {
-  const guessed = setup[card.name], answer = revealed[`${card.name} ${guessed}`];
+  const guessed = setup[card.name],
+    answer = revealed[`${card.name} ${guessed}`];
   if (guessed !== undefined && !answer) reveal(card, guessed);
-  return element("article", { class: "card", id: `card-${card.name}` },
+  return element(
+    "article",
+    { class: "card", id: `card-${card.name}` },
     element("p", { id: `words-${card.name}` }, marked(`${card.words} ${card.guess}`)),
-    guessed === undefined ? asking(card, setup)
-      : !answer ? element("p", { class: "what" }, "running ", element("code", {}, card.command))
-      : card.command || answer.error ? run(card, answer, setup) : element("p", { role: "status" }, answer.why));
+    guessed === undefined
+      ? asking(card, setup)
+      : !answer
+        ? element("p", { class: "what" }, "running ", element("code", {}, card.command))
+        : card.command || answer.error
+          ? run(card, answer, setup)
+          : element("p", { role: "status" }, answer.why),
+  );
 }
 
 // The slider of a guess; what asks for a reason has none.
@@ -28,8 +48,19 @@ function asking(card, setup) {
   if (!card.command) return button(`show-${card.name}`, "unfold", () => guessed("asked"));
   const middle = card.low + Math.round((card.high - card.low) / 2 / card.step) * card.step;
   const output = element("output", { for: `guess-${card.name}` });
-  const text = (value) => { output.textContent = `${value}${["%", "x"].includes(card.unit) ? "" : " "}${card.unit}`; };
-  const slider = element("input", { type: "range", id: `guess-${card.name}`, min: card.low, max: card.high, step: card.step, value: middle, "aria-labelledby": `words-${card.name}`, oninput: (event) => text(event.target.value) });
+  const text = (value) => {
+    output.textContent = `${value}${["%", "x"].includes(card.unit) ? "" : " "}${card.unit}`;
+  };
+  const slider = element("input", {
+    type: "range",
+    id: `guess-${card.name}`,
+    min: card.low,
+    max: card.high,
+    step: card.step,
+    value: middle,
+    "aria-labelledby": `words-${card.name}`,
+    oninput: (event) => text(event.target.value),
+  });
   text(slider.value);
   return [element("p", { class: "slide" }, slider, output), button(`show-${card.name}`, "see the run", () => guessed(slider.value))];
 }
@@ -55,22 +86,45 @@ function reveal(card, guess) {
 
 function run(card, answer, setup) {
   if (answer.error) return element("p", { class: "reason" }, answer.error);
-  return element("div", { role: "status" }, scale(card, answer),
+  return element(
+    "div",
+    { role: "status" },
+    scale(card, answer),
     element("p", {}, element("strong", {}, answer.text), `. ${answer.off} ${answer.why}`),
     element("details", {}, element("summary", {}, element("code", {}, card.command)), element("pre", { tabindex: 0 }, answer.output)),
-    element("p", {}, button(`copy-${card.name}`, "copy the command", () => copy(card.command)), " ",
-      button(`again-${card.name}`, "guess again", () => go("predict", without(setup, card.name))), " ",
-      card.shown ? element("a", { href: `#${card.shown}` }, "see it on the page") : null));
+    element(
+      "p",
+      {},
+      button(`copy-${card.name}`, "copy the command", () => copy(card.command)),
+      " ",
+      button(`again-${card.name}`, "guess again", () => go("predict", without(setup, card.name))),
+      " ",
+      card.shown ? element("a", { href: `#${card.shown}` }, "see it on the page") : null,
+    ),
+  );
 }
 
 // The guess and the answer on one scale.
 function scale(card, answer) {
-  const width = 400, x = (value) => 10 + ((Math.min(Math.max(value, card.low), card.high) - card.low) / (card.high - card.low)) * (width - 20);
-  return svg("svg", { viewBox: `0 0 ${width} 58`, role: "img", "aria-label": `${answer.text}; guessed ${answer.guess}` },
+  const width = 400,
+    x = (value) => 10 + ((Math.min(Math.max(value, card.low), card.high) - card.low) / (card.high - card.low)) * (width - 20);
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${width} 58`, role: "img", "aria-label": `${answer.text}; guessed ${answer.guess}` },
     lineAt(10, 30, width - 10, 30, { stroke: "var(--faint)" }),
-    textAt(card.ends[0], 10, 52, { class: "faint" }), textAt(card.ends[1], width - 10, 52, { class: "faint", "text-anchor": "end" }),
+    textAt(card.ends[0], 10, 52, { class: "faint" }),
+    textAt(card.ends[1], width - 10, 52, { class: "faint", "text-anchor": "end" }),
     lineAt(x(answer.guess), 30, x(answer.value), 30, { stroke: colour("waiting"), "stroke-width": 4 }),
-    svg("circle", { cx: x(answer.guess), cy: 30, r: 7, fill: "var(--ground)", stroke: "var(--ink)", "stroke-width": 2, "data-says": "your guess" }),
+    svg("circle", {
+      cx: x(answer.guess),
+      cy: 30,
+      r: 7,
+      fill: "var(--ground)",
+      stroke: "var(--ink)",
+      "stroke-width": 2,
+      "data-says": "your guess",
+    }),
     svg("path", { d: `M${x(answer.value)},23l7,7l-7,7l-7,-7z`, fill: colour("backward"), "data-says": "the run" }),
-    textAt(`the run: ${answer.text}`, x(answer.value), 15, { "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }));
+    textAt(`the run: ${answer.text}`, x(answer.value), 15, { "text-anchor": x(answer.value) > width / 2 ? "end" : "start" }),
+  );
 }

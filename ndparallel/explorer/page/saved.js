@@ -11,7 +11,10 @@ async function open_() {
   const unfolded = (value) => {
     const found = at(value);
     if (Array.isArray(found)) return found.map(unfolded);
-    if (found && found["|"]) { const columns = unfolded(found["|"]); return columns[0].map((_, row) => columns.map((column) => column[row])); }
+    if (found && found["|"]) {
+      const columns = unfolded(found["|"]);
+      return columns[0].map((_, row) => columns.map((column) => column[row]));
+    }
     if (found === null || typeof found !== "object") return found;
     return Object.fromEntries(Object.entries(found).map(([name, each]) => [name, unfolded(each)]));
   };
@@ -22,13 +25,17 @@ async function askInside(screen, question) {
   const inside = await (opened ??= open_());
   if (screen === "find") return { error: NOT_SAVED };
   if (screen === "predict") return inside.unfolded(question.question ? guessed(inside, question) : inside.part("predict")[""]);
-  const settings = inside.unfolded(inside.part("settings"))[screen], answers = inside.part(screen);
+  const settings = inside.unfolded(inside.part("settings"))[screen],
+    answers = inside.part(screen);
   const key = (setup) => settings.map(([name, begin]) => setup[name] ?? begin).join(" ");
   const { mine, config, ...setup } = question;
   const found = !mine && !config && answers[key(setup)];
   if (!found) return { error: NOT_SAVED };
   const answer = inside.unfolded(found);
-  if (answer.knobs) answer.knobs = answer.knobs.map((knob, at) => onlySaved(knob, settings[at]?.[2] || [], (value) => answers[key({ ...setup, [knob.name]: value })]));
+  if (answer.knobs)
+    answer.knobs = answer.knobs.map((knob, at) =>
+      onlySaved(knob, settings[at]?.[2] || [], (value) => answers[key({ ...setup, [knob.name]: value })]),
+    );
   return screen === "cluster" ? { ...answer, found: inside.unfolded(inside.part("found")) } : answer;
 }
 
@@ -40,6 +47,7 @@ function onlySaved(knob, numbers, there) {
 }
 
 function guessed(inside, { question, guess }) {
-  const answer = inside.unfolded(inside.part("guesses")[question]), card = inside.unfolded(inside.part("predict")[""]).cards.find(({ name }) => name === question);
+  const answer = inside.unfolded(inside.part("guesses")[question]),
+    card = inside.unfolded(inside.part("predict")[""]).cards.find(({ name }) => name === question);
   return card.command ? { ...answer, guess, off: answer.off[Math.round((guess - card.low) / card.step)] } : answer;
 }

@@ -45,7 +45,9 @@ async function ask(screen, question, shown = true) {
     const answer = await answerTo(screen, question);
     return number === asked[screen] && !answer.superseded ? answer : null;
   } catch {
-    return number === asked[screen] ? { error: "The server does not answer any more: start `ndparallel explore` again.", lost: true } : null;
+    return number === asked[screen]
+      ? { error: "The server does not answer any more: start `ndparallel explore` again.", lost: true }
+      : null;
   } finally {
     if (number === asked[screen]) busy(false);
   }
@@ -62,14 +64,19 @@ async function answerTo(screen, question) {
 }
 
 async function askServer(screen, question) {
-  const reply = await fetch(`/${screen}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) });
+  const reply = await fetch(`/${screen}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(question),
+  });
   return reply.json();
 }
 
 // The answer that a screen is drawn from, or null where there is none. What the address says and nobody knows gives the
 // page as it begins, with a sentence.
 async function answerFor(name, question) {
-  const answer = await ask(name, question), pin = read().pin;
+  const answer = await ask(name, question),
+    pin = read().pin;
   if (!answer) return null;
   if (answer.error) return answer.lost || !location.hash.includes("?") ? fail(answer.error) : beginAgain(answer.error);
   const other = pin ? await ask(name, typed(setupOf(pin))) : {};
@@ -91,13 +98,18 @@ async function beginAgain(reason) {
 function fail(words) {
   say(words);
   showCommand("");
-  put(document.getElementById("screen"), element("p", { class: "reason" }, words), element("a", { href: `#${read().screen}` }, "begin again"));
+  put(
+    document.getElementById("screen"),
+    element("p", { class: "reason" }, words),
+    element("a", { href: `#${read().screen}` }, "begin again"),
+  );
   return null;
 }
 
 // What is said, with what can be done about it.
 function sayMore(words, buttons) {
-  if (document.getElementById("said").textContent === words) document.getElementById("said").append(...buttons.flatMap((each) => [" ", each]));
+  if (document.getElementById("said").textContent === words)
+    document.getElementById("said").append(...buttons.flatMap((each) => [" ", each]));
 }
 
 function say(words) {

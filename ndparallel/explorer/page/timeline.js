@@ -6,17 +6,29 @@ async function showTimeline(screen, setup) {
   if (!answer) return;
   if (!answer.timeline) return put(screen, element("p", { class: "reason" }, answer.reason));
   const other = answer.pinned?.timeline && answer.pinned;
-  const whole = Math.max(answer.timeline.seconds, other?.timeline.seconds || 0), shown = part(whole, setup);
+  const whole = Math.max(answer.timeline.seconds, other?.timeline.seconds || 0),
+    shown = part(whole, setup);
   const zoomTo = (first, last, how) => showWindow(whole, setup, first, last, how);
-  const options = { height: 20, memory: true, shown }, picture = timelinePicture(answer, { ...options, cursor: true });
+  const options = { height: 20, memory: true, shown },
+    picture = timelinePicture(answer, { ...options, cursor: true });
   zoomByHand(picture, shown, zoomTo);
-  put(screen,
-    element("h2", {}, `${answer.row.name}: ${answer.cells.step} `, element("a", { class: "after", href: address("cut", cut) }, "turn its knobs")),
-    zoomButtons(whole, shown, zoomTo), moment(answer, picture, shown),
+  put(
+    screen,
+    element(
+      "h2",
+      {},
+      `${answer.row.name}: ${answer.cells.step} `,
+      element("a", { class: "after", href: address("cut", cut) }, "turn its knobs"),
+    ),
+    zoomButtons(whole, shown, zoomTo),
+    moment(answer, picture, shown),
     element("div", { class: "scroll" }, savable("timeline", picture)),
     activities(answer),
-    other ? element("section", {}, element("h2", {}, `pinned: ${other.row.name}, ${other.cells.step}`), laterTimeline(other, options)) : null,
-    element("p", { class: "what" }, "Drag over the picture to see a part of it larger; two fingers, or Ctrl and the wheel, do it too."));
+    other
+      ? element("section", {}, element("h2", {}, `pinned: ${other.row.name}, ${other.cells.step}`), laterTimeline(other, options))
+      : null,
+    element("p", { class: "what" }, "Drag over the picture to see a part of it larger; two fingers, or Ctrl and the wheel, do it too."),
+  );
 }
 
 // The part of the step that is shown: all of it, unless the address names a part that there is.
@@ -34,38 +46,53 @@ function activities(answer) {
 function showWindow(whole, setup, from, to, how = go) {
   const [first, last] = [Math.max(0, from), Math.min(whole, to)];
   if (last - first < whole / 1e4) return;
-  how("timeline", first === 0 && last === whole ? without(setup, "from", "to") : { ...setup, from: first.toPrecision(5), to: last.toPrecision(5) });
+  how(
+    "timeline",
+    first === 0 && last === whole ? without(setup, "from", "to") : { ...setup, from: first.toPrecision(5), to: last.toPrecision(5) },
+  );
 }
 
 function zoomButtons(whole, shown, at) {
-  const span = shown.to - shown.from, middle = (shown.from + shown.to) / 2;
-  const zoom = (words, label, act, enabled) => button(`zoom-${label.replaceAll(" ", "-")}`, words, act, { "aria-label": label, disabled: !enabled });
-  return element("p", {}, [
-    zoom("+", "zoom in", () => at(middle - span / 4, middle + span / 4), span > whole / 200),
-    zoom("−", "zoom out", () => at(middle - span, middle + span), span < whole),
-    zoom("◀", "earlier", () => at(shown.from - span / 2, shown.to - span / 2), shown.from > 0),
-    zoom("▶", "later", () => at(shown.from + span / 2, shown.to + span / 2), shown.to < whole),
-    zoom("whole step", "whole step", () => at(0, whole), span < whole),
-  ].flatMap((each) => [each, " "]));
+  const span = shown.to - shown.from,
+    middle = (shown.from + shown.to) / 2;
+  const zoom = (words, label, act, enabled) =>
+    button(`zoom-${label.replaceAll(" ", "-")}`, words, act, { "aria-label": label, disabled: !enabled });
+  return element(
+    "p",
+    {},
+    [
+      zoom("+", "zoom in", () => at(middle - span / 4, middle + span / 4), span > whole / 200),
+      zoom("−", "zoom out", () => at(middle - span, middle + span), span < whole),
+      zoom("◀", "earlier", () => at(shown.from - span / 2, shown.to - span / 2), shown.from > 0),
+      zoom("▶", "later", () => at(shown.from + span / 2, shown.to + span / 2), shown.to < whole),
+      zoom("whole step", "whole step", () => at(0, whole), span < whole),
+    ].flatMap((each) => [each, " "]),
+  );
 }
 
 // Drag marks a part; a pinch, or Ctrl with the wheel, zooms around where it is.
 function zoomByHand(picture, shown, at) {
-  const fingers = new Map(), span = shown.to - shown.from;
+  const fingers = new Map(),
+    span = shown.to - shown.from;
   const second = (x) => {
-    const box = picture.getBoundingClientRect(), inside = ((x - box.left) / box.width) * (TIMELINE.width + 20);
+    const box = picture.getBoundingClientRect(),
+      inside = ((x - box.left) / box.width) * (TIMELINE.width + 20);
     return shown.from + Math.min(Math.max((inside - TIMELINE.left) / (TIMELINE.width - TIMELINE.left), 0), 1) * span;
   };
   const around = (middle, times, how) => at(middle - (middle - shown.from) * times, middle + (shown.to - middle) * times, how);
   const mark = svg("rect", { y: 0, height: "100%", class: "marked", width: 0 });
   picture.append(mark);
-  picture.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, [event.clientX, event.clientX]); picture.setPointerCapture(event.pointerId); });
+  picture.addEventListener("pointerdown", (event) => {
+    fingers.set(event.pointerId, [event.clientX, event.clientX]);
+    picture.setPointerCapture(event.pointerId);
+  });
   picture.addEventListener("pointermove", (event) => {
     const finger = fingers.get(event.pointerId);
     if (!finger) return;
     finger[1] = event.clientX;
     const [a, b] = finger.map((x) => TIMELINE.left + ((second(x) - shown.from) / span) * (TIMELINE.width - TIMELINE.left));
-    if (fingers.size === 1) for (const [name, value] of Object.entries({ x: Math.min(a, b), width: Math.abs(b - a) })) mark.setAttribute(name, value);
+    if (fingers.size === 1)
+      for (const [name, value] of Object.entries({ x: Math.min(a, b), width: Math.abs(b - a) })) mark.setAttribute(name, value);
   });
   const end = (event) => {
     const all = [...fingers.values()];
@@ -78,25 +105,40 @@ function zoomByHand(picture, shown, at) {
   };
   picture.addEventListener("pointerup", end);
   picture.addEventListener("pointercancel", end);
-  picture.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey) return;
-    event.preventDefault();
-    around(second(event.clientX), event.deltaY > 0 ? 1.25 : 0.8, replaced);
-  }, { passive: false });
+  picture.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      around(second(event.clientX), event.deltaY > 0 ? 1.25 : 0.8, replaced);
+    },
+    { passive: false },
+  );
 }
 
 // A moment of the step: a line in the picture, and what everybody does then. It plays, or is moved by hand.
 function moment(answer, picture, shown) {
-  const line = picture.querySelector(".cursor"), said = element("p", { id: "hovered", role: "status" }, "Point at a piece, move the moment, or play it, to read what everybody does.");
-  const slider = element("input", { type: "range", id: "moment", min: 0, max: 1000, value: 0, "aria-label": "moment", oninput: () => moved() });
+  const line = picture.querySelector(".cursor"),
+    said = element("p", { id: "hovered", role: "status" }, "Point at a piece, move the moment, or play it, to read what everybody does.");
+  const slider = element("input", {
+    type: "range",
+    id: "moment",
+    min: 0,
+    max: 1000,
+    value: 0,
+    "aria-label": "moment",
+    oninput: () => moved(),
+  });
   const moved = () => {
-    const share = slider.value / 1000, x = TIMELINE.left + share * (TIMELINE.width - TIMELINE.left);
+    const share = slider.value / 1000,
+      x = TIMELINE.left + share * (TIMELINE.width - TIMELINE.left);
     for (const name of ["x1", "x2"]) line.setAttribute(name, x);
     said.textContent = whatAllDo(answer.timeline, shown.from + share * (shown.to - shown.from));
     slider.setAttribute("aria-valuetext", said.textContent);
   };
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches, step = still ? 50 : 4;
-  const play = () => playFrom(0, 1000 / step, still ? 1000 : 40, (at) => slider.isConnected && (slider.value = at * step, moved(), true));
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches,
+    step = still ? 50 : 4;
+  const play = () => playFrom(0, 1000 / step, still ? 1000 : 40, (at) => slider.isConnected && ((slider.value = at * step), moved(), true));
   return element("div", {}, element("p", { class: "slide" }, button("play", "play", play), slider), said);
 }
 
