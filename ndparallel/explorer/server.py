@@ -11,6 +11,7 @@ Glossary
 """
 
 import json
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,11 @@ class Explorer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a tab that was closed before its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):

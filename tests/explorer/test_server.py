@@ -127,6 +127,15 @@ def test_of_the_questions_that_wait_the_newest_is_answered():
     assert sorted(map(str, answered)) == ["0", "1 superseded", "2 superseded", "3"]
 
 
+def test_a_tab_that_is_closed_before_its_answer_leaves_no_traceback(server, capfd):
+    for error in (BrokenPipeError(), ConnectionResetError()):
+        try:
+            raise error
+        except ConnectionError:
+            server.handle_error(None, None)
+    assert capfd.readouterr().err == ""
+
+
 def test_the_server_is_of_this_machine_alone(server):
     assert server.server_address[0] == "127.0.0.1"
     assert json.loads(request(server, "POST", "/echo", json.dumps({"é": "ü"}))[1]) == {"é": "ü"}
