@@ -261,6 +261,16 @@ def test_1f1b_can_be_placed_with_the_keyboard_alone(tab):
     assert "As fast as 1F1B" in tab.page.locator(".mine [role=status]").inner_text()
 
 
+def test_a_hint_says_what_can_come_next_and_goes_to_its_button(tab):
+    tab.open("#schedule?mine=F|||")
+    tab.page.locator("#hint").click()
+    assert (
+        tab.page.locator("#said").inner_text()
+        == "Soonest of all, at 1 s, GPU 0 can begin F of microbatch 1 on stage 0."
+    )
+    assert tab.page.evaluate("document.activeElement.id") == "place-0-F"
+
+
 CONTROLS = (
     ".stops label:not(.illegal) input:not(:checked)",
     "main select:not([disabled])",

@@ -72,48 +72,62 @@ function zoomButtons(whole, shown, at) {
 
 // Drag marks a part; a pinch, or Ctrl with the wheel, zooms around where it is.
 function zoomByHand(picture, shown, at) {
-  const fingers = new Map(),
-    span = shown.to - shown.from;
-  const second = (x) => {
-    const box = picture.getBoundingClientRect(),
-      inside = ((x - box.left) / box.width) * (TIMELINE.width + 20);
-    return shown.from + Math.min(Math.max((inside - TIMELINE.left) / (TIMELINE.width - TIMELINE.left), 0), 1) * span;
-  };
+  const second = (x) => shown.from + shareOfLanes(picture, x) * (shown.to - shown.from);
   const around = (middle, times, how) => at(middle - (middle - shown.from) * times, middle + (shown.to - middle) * times, how);
-  const mark = svg("rect", { y: 0, height: "100%", class: "marked", width: 0 });
-  picture.append(mark);
+  const mark = picture.appendChild(svg("rect", { y: 0, height: "100%", class: "marked", width: 0 }));
+  followFingers(
+    picture,
+    (fingers) => markPart(mark, picture, fingers),
+    ([[a, b], other]) => {
+      mark.setAttribute("width", 0);
+      if (other) around(second((b + other[1]) / 2), Math.abs(a - other[0]) / Math.max(Math.abs(b - other[1]), 1));
+      else if (Math.abs(b - a) > 8) at(second(Math.min(a, b)), second(Math.max(a, b)));
+    },
+  );
+  const wheel = (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    around(second(event.clientX), event.deltaY > 0 ? 1.25 : 0.8, replaced);
+  };
+  picture.addEventListener("wheel", wheel, { passive: false });
+}
+
+// How far along the lanes a place on the screen is, from 0 to 1.
+function shareOfLanes(picture, x) {
+  const { left, width } = TIMELINE,
+    box = picture.getBoundingClientRect();
+  const inside = ((x - box.left) / box.width) * (width + 20);
+  return Math.min(Math.max((inside - left) / (width - left), 0), 1);
+}
+
+// Tell of fingers, each [where it came, where it is], while they move and when the first of them goes.
+function followFingers(picture, moved, gone) {
+  const fingers = new Map();
+  const end = (event) => {
+    const all = [...fingers.values()];
+    fingers.clear();
+    if (all.length) gone(event.type === "pointercancel" ? [[0, 0]] : all);
+  };
   picture.addEventListener("pointerdown", (event) => {
     fingers.set(event.pointerId, [event.clientX, event.clientX]);
     picture.setPointerCapture(event.pointerId);
   });
   picture.addEventListener("pointermove", (event) => {
-    const finger = fingers.get(event.pointerId);
-    if (!finger) return;
-    finger[1] = event.clientX;
-    const [a, b] = finger.map((x) => TIMELINE.left + ((second(x) - shown.from) / span) * (TIMELINE.width - TIMELINE.left));
-    if (fingers.size === 1)
-      for (const [name, value] of Object.entries({ x: Math.min(a, b), width: Math.abs(b - a) })) mark.setAttribute(name, value);
+    if (!fingers.has(event.pointerId)) return;
+    fingers.get(event.pointerId)[1] = event.clientX;
+    moved([...fingers.values()]);
   });
-  const end = (event) => {
-    const all = [...fingers.values()];
-    fingers.clear();
-    mark.setAttribute("width", 0);
-    if (event.type === "pointercancel" || !all.length) return;
-    const [[a, b], other] = all;
-    if (other) return around(second((b + other[1]) / 2), Math.abs(a - other[0]) / Math.max(Math.abs(b - other[1]), 1));
-    if (Math.abs(b - a) > 8) at(Math.min(second(a), second(b)), Math.max(second(a), second(b)));
-  };
   picture.addEventListener("pointerup", end);
   picture.addEventListener("pointercancel", end);
-  picture.addEventListener(
-    "wheel",
-    (event) => {
-      if (!event.ctrlKey) return;
-      event.preventDefault();
-      around(second(event.clientX), event.deltaY > 0 ? 1.25 : 0.8, replaced);
-    },
-    { passive: false },
+}
+
+function markPart(mark, picture, [[a, b], other]) {
+  if (other) return;
+  const [from, to] = [Math.min(a, b), Math.max(a, b)].map(
+    (x) => TIMELINE.left + shareOfLanes(picture, x) * (TIMELINE.width - TIMELINE.left),
   );
+  mark.setAttribute("x", from);
+  mark.setAttribute("width", to - from);
 }
 
 // A moment of the step: a line in the picture, and what everybody does then. It plays, or is moved by hand.
