@@ -3,11 +3,13 @@ importing numpy and rich takes anyway.
 
 Idea   Every round runs the floor and the commands one after another, so that what else the machine does slows
        all alike. The ratio of the fastest of each is what the machine could do; the median ratio is what it
-       did.
+       did. A round before them is not counted: Python keeps there what it has compiled, as it does at a
+       reader's, whatever this environment says of that.
 
 Run    python benchmarks/startup.py [rounds]
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOOR = ("-c", "import numpy, rich.console, rich.table")
 JOB = "--model llama-3-70b --gpus 512 --global-batch 512 --sequence 8192"
 PLAN = "--tp 8 --pp 4 --zero 1"
+KEEPING_BYTECODE = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 COMMANDS = {
     "python 1d_data_parallel.py": (("1d_data_parallel.py",), 8),
     "python 4d_combined.py": (("4d_combined.py",), 12),
@@ -28,13 +31,16 @@ COMMANDS = {
 
 def seconds(arguments: tuple[str, ...]) -> float:
     start = perf_counter()
-    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, *arguments]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=KEEPING_BYTECODE)
     return perf_counter() - start
 
 
 def main(rounds: int) -> None:
     floors: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for arguments in (FLOOR, *(arguments for arguments, _ in COMMANDS.values())):
+        seconds(arguments)
     for _ in range(rounds):
         floors.append(seconds(FLOOR))
         for name, (arguments, _) in COMMANDS.items():
