@@ -1,7 +1,7 @@
 """Every legal plan with its bytes and its least seconds, in arrays.
 
-Idea   Layouts and words make rows, whose columns are computed once; schedule and chunks make groups, which
-       are priced one after the other. A group is pruned by memory before it is priced.
+Idea   Layouts and words make rows; schedule and chunks make groups. Bytes are counted for all rows, and a
+       group is pruned by memory; seconds are priced for the rows of which something is left.
 Cost   some million plans a second.
 Limit  Of a schedule that is searched for, memory is what the search may use.
 

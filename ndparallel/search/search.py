@@ -3,7 +3,7 @@
 Idea   Enumerate (space.py), prune by memory and price (candidates.py), time the best (timing_queue.py),
        and say what is known of the rest. A price is a bound from below of a plan's step
        (search/bounds/lower_bound.py).
-Cost   pricing, some million plans a second; timing, a second or two.
+Cost   pricing, some million plans a second; timing, about a second.
 Limit  Where a bound is far below its step, as in pipelines with few microbatches, the gap is wide.
 
 Glossary
