@@ -6,6 +6,7 @@ Limit  torch's eager kernels; of compiled ones and of CUDA graphs the launches a
        GPUs, and tried on CPUs alone: types of 8 bits and graphs, which take a GPU, were never run.
 
 Glossary
+    matmul      forward and both gradients of a linear layer; "matmul forward" is the first of them
     launch      a chain of multiplications of one number, forward and backward: nothing but launches
     launch eager, launch compiled, launch graph
                 a chain of products of matrices so small that nothing but launches is left of it: kernel by
@@ -120,7 +121,7 @@ def more_kernels(torch: Any, sizes: Sizes, compiled: bool) -> dict[Kernel, Run]:
     found: dict[Kernel, Run] = {}
     if device == "cuda" and torch.cuda.get_device_capability() >= FIRST_WITH_FP8:
         for shape in sizes.matmuls:
-            found[Kernel("matmul", "float8", shape)] = fp8_matmul(torch, device, shape)
+            found[Kernel("matmul forward", "float8", shape)] = fp8_matmul(torch, device, shape)
     chain = tiny_matmuls(torch, device, dtype)
     modes = {"eager": chain}
     if compiled:
@@ -135,13 +136,16 @@ def drawn(torch: Any, device: str, dtype: str, *shape: int, gradient: bool = Fal
 
 
 def matmul(torch: Any, device: str, dtype: str, shape: tuple[int, int, int]) -> Run:
+    """The three products of a linear layer, called by autograd as in a step: on a CPU narrow ones take a
+    third longer there than one after another by hand."""
     m, n, k = shape
-    x, weight = drawn(torch, device, dtype, m, k), drawn(torch, device, dtype, n, k)
-    return lambda: torch.nn.functional.linear(x, weight)
+    x, weight = (drawn(torch, device, dtype, *sizes, gradient=True) for sizes in ((m, k), (n, k)))
+    dy = drawn(torch, device, dtype, m, n)
+    return lambda: torch.autograd.grad(torch.nn.functional.linear(x, weight), (x, weight), dy)
 
 
 def fp8_matmul(torch: Any, device: str, shape: tuple[int, int, int]) -> Run:
-    """One scale for each whole matrix."""
+    """The forward product alone, with one scale for each whole matrix."""
     functional, one = torch.nn.functional, torch.ones((), device=device)
     m, n, k = shape
     x, weight = (

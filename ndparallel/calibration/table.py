@@ -24,6 +24,7 @@ from ndparallel.model import costs
 ATTENTION_KERNELS = ("flash1", "triton", "flash2", "cudnn", "cudnn-2026")  # one stands for all
 NO_LINK = "1 kB/s"
 ARRAYS = {"sum": 3, "silu": 2}  # that such a kernel reads and writes
+PRODUCTS = {"matmul": 3, "matmul forward": 1}  # of each kind of matmul
 NOISE = "this machine is too busy to be measured; try again."
 
 
@@ -50,7 +51,7 @@ Samples = Mapping[Kernel, list[float]]
 def hardware_table(machine: ThisMachine, samples: Samples, links: Mapping[str, FittedLink]) -> dict[str, Any]:
     """Return the keys and values of a hardware file."""
     seconds = {kernel: median(found) for kernel, found in samples.items()}
-    matmuls = [kernel for kernel in seconds if kernel.kind == "matmul"]
+    matmuls = [kernel for kernel in seconds if kernel.kind in PRODUCTS]
     first = matmuls[0].dtype
     best = {kernel.dtype: 0.0 for kernel in matmuls}
     for kernel in matmuls:
@@ -81,10 +82,10 @@ def of(unit: str, value: float) -> str:
 
 
 def flops(kernel: Kernel) -> float:
-    """FLOPs of a matmul, or of causal attention's forward pass, masked pairs not counted."""
-    if kernel.kind == "matmul":
+    """FLOPs of a matmul's products, or of causal attention's forward pass, masked pairs not counted."""
+    if kernel.kind in PRODUCTS:
         m, n, k = kernel.shape
-        return float(costs.matmul("", m, n, k).flops)
+        return PRODUCTS[kernel.kind] * float(costs.matmul("", m, n, k).flops)
     batch, heads, length, width = kernel.shape
     return 4.0 * batch * heads * length * (length + 1) / 2 * width
 
@@ -94,8 +95,8 @@ def efficiency(seconds: Mapping[Kernel, float], dtype: str, base: float) -> list
     shares: dict[float, float] = {}
     for kernel, taken in seconds.items():
         if kernel.kind == "matmul" and kernel.dtype == dtype:
-            share = flops(kernel) / taken / base
-            shares[flops(kernel)] = max(share, shares.get(flops(kernel), 0.0))
+            size = flops(kernel) / PRODUCTS[kernel.kind]
+            shares[size] = max(flops(kernel) / taken / base, shares.get(size, 0.0))
     return [[size, min(1.0, shares[size])] for size in sorted(shares)]
 
 
