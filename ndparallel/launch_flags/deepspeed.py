@@ -23,29 +23,31 @@ SOURCE = {
 RULES = (
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("deepspeed"), plan.schedule),
-        lambda job, plan: cannot(f"schedule {plan.schedule}", "it has 1f1b"),
+        lambda job, plan: deepspeed_lacks(f"schedule {plan.schedule}", "it has 1f1b"),
     ),
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & (plan.zero >= 2),
-        lambda job, plan: cannot(f"ZeRO-{plan.zero} in a pipeline", "take --zero 0 or 1"),
+        lambda job, plan: deepspeed_lacks(f"ZeRO-{plan.zero} in a pipeline", "take --zero 0 or 1"),
     ),
     LaunchRule(
         lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.zero == 3),
-        lambda job, plan: cannot(
+        lambda job, plan: deepspeed_lacks(
             f"ZeRO-3 of experts that ep ranks share with tp={plan.tp}", "take --zero 0, 1 or 2, or --tp 1"
         ),
     ),
     LaunchRule(
         lambda job, plan: (plan.ep > 1) & (plan.tp > 1) & (plan.pp > 1),
-        lambda job, plan: cannot(f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"),
+        lambda job, plan: deepspeed_lacks(
+            f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"
+        ),
     ),
 )
 
 
 def not_written(job: TrainingJob, plan: Plan) -> str:
     """Raise UserError: a plan's place in DeepSpeed is its configuration and the model's own code."""
-    raise cannot("launch script that is written here", "take --emit megatron or torchtitan")
+    raise deepspeed_lacks("launch script that is written here", "take --emit megatron or torchtitan")
 
 
-def cannot(what: str, instead: str) -> UserError:
+def deepspeed_lacks(what: str, instead: str) -> UserError:
     return UserError(f"DeepSpeed has no {what}; {instead}.")

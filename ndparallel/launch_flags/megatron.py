@@ -123,7 +123,7 @@ def model_flags(shape: ModelShape) -> Iterator[str]:
     yield chosen("activation", shape.activation, fields.ACTIVATIONS)
     yield chosen("norm", shape.norm, fields.NORMS)
     if ("norm" in shape.biases) != (shape.norm == "layernorm"):
-        raise cannot(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
+        raise no_flags_for(f"a {shape.norm} {'with' if 'norm' in shape.biases else 'without'} a shift")
     refuse_other_layers(shape)
     yield chosen("position", shape.position, fields.POSITIONS)
     linear = tuple(bias for bias in ("qkv", "output", "mlp") if bias in shape.biases)
@@ -146,7 +146,7 @@ def refuse_other_layers(shape: ModelShape) -> None:
         ("head" in shape.biases, "a bias of the head"),
     ):
         if there:
-            raise cannot(what)
+            raise no_flags_for(what)
 
 
 def attention_flags(shape: ModelShape) -> Iterator[str]:
@@ -172,7 +172,7 @@ def latent_flags(shape: ModelShape) -> Iterator[str]:
     """Its norms of the latent vectors are `--qk-layernorm`."""
     assert shape.latent
     if shape.qk_norm:
-        raise cannot("multi-head latent attention with a norm on every head")
+        raise no_flags_for("multi-head latent attention with a norm on every head")
     yield "--multi-latent-attention --qk-layernorm"
     yield from numbers(shape.latent, fields.LATENT_SIZES)
     yield f"--q-lora-rank {shape.latent.query_rank}" if shape.latent.query_rank else ""
@@ -260,13 +260,13 @@ def layout_of(shape: ModelShape, stages: int) -> str:
 def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield from numbers(job, fields.JOB_SIZES)
     if job.shape.position == "learned" and job.shape.positions < job.sequence:
-        raise cannot(
+        raise no_flags_for(
             f"a sequence of {job.sequence} with {job.shape.positions} learned positions",
             "shorten the sequence",
         )
     yield f"--max-position-embeddings {job.shape.positions or job.sequence}"
     if words := state_words(job):
-        raise cannot(" or ".join(words))
+        raise no_flags_for(" or ".join(words))
     yield chosen("dtype", job.dtype, fields.DTYPES)
     yield chosen("attention", job.stack.attention, fields.ATTENTION)
     rate = 0.1 if job.stack.dropout else 0  # Megatron's own, or none
@@ -309,7 +309,7 @@ def refuse_other_software(stack: Stack) -> None:
 
 def schedules_it_has(job: TrainingJob, plan: Plan) -> UserError:
     named = (name + " with several chunks" * (not RECIPES[name].chunks) for name in names_in("megatron"))
-    return cannot(f"the schedule {plan.schedule}", f"it has {', and '.join(named)}")
+    return no_flags_for(f"the schedule {plan.schedule}", f"it has {', and '.join(named)}")
 
 
 def unsharded(plan: Plan):
@@ -324,35 +324,35 @@ RULES = (
     ),
     LaunchRule(
         lambda job, plan: not job.stack.pp_overlap and (plan.chunks > 1) & (plan.pp == 2),
-        lambda job, plan: cannot(
+        lambda job, plan: no_flags_for(
             "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
         ),
     ),
     LaunchRule(
         lambda job, plan: job.shape.experts and unsharded(plan),
-        lambda job, plan: cannot(
+        lambda job, plan: no_flags_for(
             f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
         ),
     ),
     LaunchRule(
         lambda job, plan: "half" in job.stack.selective and plan.recompute == "selective",
-        lambda job, plan: cannot(
+        lambda job, plan: no_flags_for(
             "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
         ),
     ),
     LaunchRule(
         lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
-        lambda job, plan: cannot("tensor parallelism without any overlap", "add tp to --overlap"),
+        lambda job, plan: no_flags_for("tensor parallelism without any overlap", "add tp to --overlap"),
     ),
     LaunchRule(
         lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
-        lambda job, plan: cannot(
+        lambda job, plan: no_flags_for(
             "tp in parts beside matmuls without sequence parallelism", "add --sequence-parallel"
         ),
     ),
     LaunchRule(
         lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
-        lambda job, plan: cannot("context parallelism without overlap", "add cp to --overlap"),
+        lambda job, plan: no_flags_for("context parallelism without overlap", "add cp to --overlap"),
     ),
 )
 
@@ -368,9 +368,9 @@ def chosen(what: str, word, flags: dict) -> str:
     """The flags of a choice. Raises UserError where Megatron-Core has none."""
     if word not in flags:
         has = ", ".join(map(str, flags))
-        raise cannot(f"{what} {word}", f"it has {has}")
+        raise no_flags_for(f"{what} {word}", f"it has {has}")
     return flags[word]
 
 
-def cannot(what: str, instead: str = "") -> UserError:
+def no_flags_for(what: str, instead: str = "") -> UserError:
     return UserError(f"{release('megatron')} has no flags for {what}{f': {instead}' if instead else ''}.")

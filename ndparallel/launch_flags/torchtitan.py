@@ -97,7 +97,7 @@ def model_of(job: TrainingJob) -> tuple[str, str, str]:
     for name, found in MODELS.items():
         if sizes(preset(name)) == sizes(job.shape):
             return found
-    raise cannot(f"model of these sizes ({job.shape.name})", f"it has {', '.join(MODELS)}")
+    raise torchtitan_lacks(f"model of these sizes ({job.shape.name})", f"it has {', '.join(MODELS)}")
 
 
 def sizes(shape: ModelShape) -> tuple:
@@ -118,7 +118,7 @@ def converters(job: TrainingJob) -> str:
     if job.dtype == "bf16":
         return ""
     if job.shape.experts:
-        raise cannot("one switch for experts in fp8", "choose bf16")
+        raise torchtitan_lacks("one switch for experts in fp8", "choose bf16")
     return (
         ', converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"], '
         f"model_compile_enabled={compiled(job)})]"
@@ -144,9 +144,9 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
     yield from sharding(plan)
     yield from pipeline(job, plan)
     if words := state_words(replace(job, half=False)):
-        raise cannot(" or ".join(words), "leave that out")
+        raise torchtitan_lacks(" or ".join(words), "leave that out")
     if job.capacity_factor is not None:
-        raise cannot("capacity factor", "leave --capacity-factor out")
+        raise torchtitan_lacks("capacity factor", "leave --capacity-factor out")
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
     yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'all'}"
@@ -198,7 +198,7 @@ def rounds_of(job: TrainingJob, plan: Plan):
 
 def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
     number, rounds = int(plan.microbatches(job)), int(rounds_of(job, plan))
-    return cannot(
+    return torchtitan_lacks(
         f"{plan.schedule} of {number} microbatches on {plan.pp} pipeline ranks, as its {rounds} rounds are "
         "equal",
         f"take {number // rounds * rounds} microbatches",
@@ -208,47 +208,53 @@ def equal_rounds(job: TrainingJob, plan: Plan) -> UserError:
 RULES = (
     LaunchRule(
         lambda job, plan: plan.zero == 1,
-        lambda job, plan: cannot("ZeRO-1", "take --zero 0, 2 or 3"),
+        lambda job, plan: torchtitan_lacks("ZeRO-1", "take --zero 0, 2 or 3"),
     ),
     LaunchRule(
         lambda job, plan: (plan.zero == 0) & (plan.cp > 1),
-        lambda job, plan: cannot(
+        lambda job, plan: torchtitan_lacks(
             f"weights that cp={plan.cp} ranks hold whole: it shards them over cp", "take --zero 2 or 3"
         ),
     ),
     LaunchRule(
         lambda job, plan: (plan.zero == 3) & (plan.shards > 0) & (plan.shards % plan.cp > 0),
-        lambda job, plan: cannot(f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"),
+        lambda job, plan: torchtitan_lacks(
+            f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"
+        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & without(names_in("torchtitan"), plan.schedule),
-        lambda job, plan: cannot(f"schedule {plan.schedule}", f"it has {', '.join(names_in('torchtitan'))}"),
+        lambda job, plan: torchtitan_lacks(
+            f"schedule {plan.schedule}", f"it has {', '.join(names_in('torchtitan'))}"
+        ),
     ),
     LaunchRule(
         lambda job, plan: (plan.pp > 1) & (plan.recipe.chunks is None) & (plan.chunks == 1),
-        lambda job, plan: cannot(f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}"),
+        lambda job, plan: torchtitan_lacks(
+            f"{plan.schedule} with one chunk", f"take more, or {default_schedule(1)}"
+        ),
     ),
     LaunchRule(unequal_rounds, equal_rounds),
     LaunchRule(
         lambda job, plan: (plan.recompute == "full") & (plan.recompute_layers > 0),
-        lambda job, plan: cannot(
+        lambda job, plan: torchtitan_lacks(
             f"full recomputation of {plan.recompute_layers} layers of a stage", "take all, or selective"
         ),
     ),
     LaunchRule(
         lambda job, plan: job.stack.selective != TORCHTITAN.selective and plan.recompute == "selective",
-        lambda job, plan: cannot(
+        lambda job, plan: torchtitan_lacks(
             f"recomputation of {', '.join(job.stack.selective)}", "leave --recompute-modules out"
         ),
     ),
     LaunchRule(
         lambda job, plan: not job.stack.cp_gathers and plan.cp > 1,
-        lambda job, plan: cannot(
+        lambda job, plan: torchtitan_lacks(
             f"ring for the keys and values of cp={plan.cp}", "leave --context-parallel ring out"
         ),
     ),
 )
 
 
-def cannot(what: str, instead: str) -> UserError:
+def torchtitan_lacks(what: str, instead: str) -> UserError:
     return UserError(f"{release('torchtitan')} has no {what}; {instead}.")
