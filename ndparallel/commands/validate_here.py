@@ -6,9 +6,11 @@ from statistics import fmean
 from typing import Any
 
 from gpu import si
+from ndparallel.base.errors import UserError
 from ndparallel.base.files import write_atomically
 from ndparallel.calibration import machine
 from ndparallel.calibration.kernels import SIZES, clock_of, device_of, kernels, load_torch
+from ndparallel.calibration.links import launched
 from ndparallel.calibration.steps import StepRow, as_runs, kernels_of, rows, steps
 from ndparallel.calibration.table import measured
 from ndparallel.calibration.timing import Run, measure_in_turn
@@ -19,6 +21,8 @@ NAME, ROUNDS, LEAST_SECONDS = "here", 7, 0.05
 
 
 def validate_here(arguments: argparse.Namespace) -> int:
+    if launched()[0] > 1:
+        raise UserError("validate --here trains on one process alone: start it without torchrun.")
     torch = load_torch()
     if device_of(torch) == "cpu":
         torch.set_num_threads(1)

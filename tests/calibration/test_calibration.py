@@ -178,6 +178,12 @@ def test_without_torch_one_sentence_says_how_to_get_it(command, capsys):
     assert "pip install 'ndparallel[torch]'" in capsys.readouterr().err
 
 
+def test_steps_of_several_processes_are_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["validate", "--here"]) == 2
+    assert "start it without torchrun" in capsys.readouterr().err
+
+
 def test_how_to_measure_is_refused_where_nothing_is_measured(capsys):
     assert main(["validate", "--cpu-time"]) == 2
     assert "give --here too" in capsys.readouterr().err
