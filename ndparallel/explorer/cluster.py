@@ -237,7 +237,7 @@ def cells(found: Prediction) -> dict[str, str]:
         "error to expect": f"±{found.error_bar.fraction:.0%}",
         "tokens/s/GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
         "MFU": f"{found.mfu:.1%}",
-        "fullest GPU": si(float(found.fullest.total), "B"),
+        "fullest GPU": si(float(found.fullest.total), "B") + ", tight" * found.is_tight,
         f"{TOKENS:.0e} tokens".replace("e+", "e"): f"{found.days(TOKENS):.3g} days",
     }
 

@@ -17,6 +17,7 @@ from ndparallel.launch_flags.frameworks import FRAMEWORKS, Framework, written
 from ndparallel.launch_flags.invocation import by_number
 from ndparallel.launch_flags.read_megatron import Reading
 from ndparallel.launch_flags.shell import LARGEST
+from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import TrainingJob
 from ndparallel.planner.options import JOB_DEFAULTS, PLAN_DEFAULTS, job_and_plan, routing_from, travelling
 from ndparallel.planner.prediction import Prediction
@@ -163,4 +164,6 @@ def launch(framework: str | None, found: Prediction) -> dict[str, str]:
         print(
             f"careful: the fullest GPU lacks {si(found.missing_bytes, 'B')} for this plan.", file=sys.stderr
         )
+    if found.is_tight:
+        print(f"careful: {room_words(found)}", file=sys.stderr)
     return {"launch": text}

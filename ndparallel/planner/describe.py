@@ -151,14 +151,19 @@ def assumed_links(job: TrainingJob, gpus: int) -> list[str]:
     ]
 
 
+def room_words(found: Prediction) -> str:
+    """Whether the plan fits, and how sure that is."""
+    room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
+    if room > 0:
+        return f"It does not fit: the fullest GPU has {has} and needs {si(room, 'B')} more."
+    if not found.is_tight:
+        return f"It fits: {si(-room, 'B')} of {has} are left."
+    doubtful = f"memory is predicted to +- {found.memory_bar.fraction:.0%}, {si(found.doubtful_bytes, 'B')}"
+    return f"It fits, but is tight: {si(-room, 'B')} of {has} are left, and {doubtful}."
+
+
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:
     """What the tables do not say."""
-    room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
-    fits = (
-        f"It does not fit: the fullest GPU has {has} and needs {si(room, 'B')} more."
-        if room > 0
-        else f"It fits: {si(-room, 'B')} of {has} are left."
-    )
     kind, lost = bound(found)
     whose = f"rank {found.step.rank}'s step" if found.plan.pp > 1 else "the step"
     model = "frozen" if found.job.adapters else "mfu"
@@ -168,7 +173,7 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         "TFLOP/s per GPU; "
         f"{training_words(found, tokens, price_per_gpu_hour)}.",
         f"MFU {found.mfu:.1%}: {DEFINITIONS[model]}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
-        f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {fits}",
+        f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *imbalance_sentences(found),
         *shared_ports(found),
         *assumed_links(found.job, int(found.plan.gpus)),

@@ -110,6 +110,20 @@ class Prediction:
     def error_bar(self) -> ErrorBar:
         return error_bar(self.job, self.plan)
 
+    @cached_property
+    def memory_bar(self) -> ErrorBar:
+        return error_bar(self.job, self.plan, of="memory_error")
+
+    @property
+    def doubtful_bytes(self) -> float:
+        """By how much the memory may be above the predicted one: its error bar."""
+        return float(self.fullest.total) * self.memory_bar.fraction
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it fits as predicted, and does not one error bar above."""
+        return -self.doubtful_bytes < self.missing_bytes <= 0
+
     def days(self, tokens: float) -> float:
         return tokens / self.tokens * self.seconds / DAY
 
@@ -136,6 +150,8 @@ class Prediction:
             "parameters": self.job.shape.parameters().total,
             "memory_bytes_per_stage": [stage_bytes(memory) for memory in self.memory],
             "fits": self.missing_bytes <= 0,
+            "tight": self.is_tight,
+            "memory_error_bar": self.memory_bar.fraction,
             "error_bar": self.error_bar.fraction,
             "gpus": int(self.plan.gpus),
             "microbatches": self.microbatches,

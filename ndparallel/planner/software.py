@@ -60,6 +60,16 @@ class Stack:
     # next, until the step ends (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync;
     # torchtitan's reshard_after_forward, which is off in a pipeline)
     whole_in_pipeline: bool = False
+    # FSDP: gradients stay whole from one microbatch to the next, in the type in which they travel
+    # (set_requires_gradient_sync(False) in all but the last; FSDPParam.to_accumulated_grad_if_needed in
+    # torch/distributed/fsdp/_fully_shard/_fsdp_param.py)
+    whole_between: bool = False
+    # the memory that it prints has the allocator's free blocks in it (max_reserved in
+    # torchtitan/components/metrics.py)
+    prints_reserved: bool = False
+    # the last stage of a pipeline keeps the logits of all microbatches and joins them at the end of the step
+    # (output_chunks in torch/distributed/pipelining/stage.py, _merge_outputs in schedules.py)
+    keeps_outputs: bool = False
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True
     cp_overlap: bool = True  # keys and values go round beside attention
@@ -73,7 +83,15 @@ class Stack:
     selective: tuple[str, ...] = ("core_attn",)  # what selective recomputation runs again, out of MODULES
     logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
     logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
+    # the same where weights have 16 bits and the loss casts nothing; 0: as with others
+    logits_kept_half: int = 0
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
+    cuts_table: bool = True  # tp cuts the embedding's table
+    # inputs of matrices are kept as they were cast to fewer bits, and not in 16
+    keeps_cast: bool = False
+    # a gradient in 16 bits that nobody reads is kept of each shape of weights, for autograd
+    # (get_dummy_wgrad in transformer_engine/pytorch/module/base.py)
+    dummy_gradients: bool = False
     optimizer_bytes: int = 36  # moved for each parameter of the rank's share
     # a token crosses to a node once, however many of its experts are there (DeepEP)
     deduplicates: bool = False
@@ -152,6 +170,8 @@ MEGATRON_CORE = Stack(
     "cudnn",
     deduplicates=True,
     early_gates=True,
+    keeps_cast=True,
+    dummy_gradients=True,
     launching="modules",
     ledger="megatron-core",
 )
@@ -171,11 +191,13 @@ FSDP_2023 = Stack(
     logits_kept=10,
     launching="eager",
     whole_in_pipeline=True,
+    keeps_outputs=True,
     grouped_experts=True,
 )
 TORCHTITAN = replace(
     FSDP_2023,
     logits_kept=16,
+    prints_reserved=True,
     name="torchtitan",
     fusion="eager",
     attention="flash2",
@@ -192,13 +214,17 @@ TORCHTITAN_COMPILED = replace(
 # PyTorch's ColwiseParallel makes a DTensor of each matrix's input for itself
 # (torch/distributed/tensor/parallel/style.py), so models that
 # name q, k, v, gate and up in their plan have five sums behind them (KempnerInstitute/KempnerForge,
-# kempnerforge/distributed/
-# tensor_parallel.py); torchtitan's PrepareModuleInput saves three.
+# kempnerforge/distributed/tensor_parallel.py); torchtitan's PrepareModuleInput saves three. The same file
+# leaves the table whole. Gradients of all but the last microbatch stay whole (kempnerforge/training/grad.py).
+# Of logits in 16 bits there are four copies: they, their log-softmax, and the gradients of both.
 PYTORCH = replace(
     TORCHTITAN,
     name="pytorch",
+    logits_kept_half=8,
+    prints_reserved=False,
     parallel_loss=False,
-    sequence_parallel=False,
+    cuts_table=False,
+    whole_between=True,
     tp_by_matrix=True,
     grouped_experts=False,
 )

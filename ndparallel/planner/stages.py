@@ -68,7 +68,8 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
-        return counted.token_embedding / tp + counted.position_embedding + counted.embedding_norm, 0.0
+        table = counted.token_embedding / (tp if job.stack.cuts_table else 1)
+        return table + counted.position_embedding + counted.embedding_norm, 0.0
     if kind == "head":
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
         head = copied * counted.token_embedding / tp + counted.head_bias / tp + counted.final_norm

@@ -23,7 +23,6 @@ from ndparallel.search.timing_queue import EFFORT
 
 COLUMNS = ("step", "MFU", "memory", "bound by")
 MOST_KINDS = 10  # lines
-TIGHT = 0.05  # of a GPU's memory; predictions of memory are off by 4 % in the mean (docs/validation.md)
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
 
 
@@ -39,7 +38,7 @@ def cells(found: Prediction) -> tuple[str, ...]:
         plan_words(found.plan),
         si(found.seconds, "s"),
         f"{found.mfu:.1%}",
-        si(float(found.fullest.total), "B"),
+        si(float(found.fullest.total), "B") + " tight" * found.is_tight,
         f"{kind} {share:.0%}",
     )
 
@@ -182,9 +181,14 @@ def choice_words(found: Found) -> str:
 
 
 def free_words(found: Found) -> str:
-    free = 1 - float(found.recommended.fullest.total) / found.job.hardware.memory_bytes
-    warning = ", and memory is predicted to some per cent: leave more with --headroom" * (free < TIGHT)
-    return f" It leaves {free:.1%} of the memory{warning}."
+    take = found.recommended
+    free = 1 - float(take.fullest.total) / found.job.hardware.memory_bytes
+    if not take.is_tight:
+        return f" It leaves {free:.1%} of the memory."
+    return (
+        f" It is tight: it leaves {free:.1%} of the memory, which is predicted to "
+        f"+- {take.memory_bar.fraction:.0%}: leave more with --headroom."
+    )
 
 
 def launch_words(found: Found) -> str:

@@ -21,21 +21,24 @@ The rules for what is not stated
     experts               whole, on ep ranks; in Megatron-Core with plain all-to-alls cut by tp besides, where
                           no etp is stated; with ep=1, or where etp says so, taken as spread over tp too
     dispatcher            what the software's `dispatcher` says (alltoall, deepep, hybridep), or its release's
-    microbatch            what the stated number of microbatches leaves; else of 1, 2, 4 and 8 sequences the
-                          quickest that fits
+    microbatch            what the stated number of microbatches leaves; in torchtitan's pipelines one
+                          sequence, until 2024 what as many microbatches as ranks leave; else of 1, 2, 4 and 8
+                          sequences the quickest that fits
     chunks                the schedule's own; where it is interleaved, two in torchtitan
                           (torchtitan/distributed/pipeline_parallel.py), and else one layer to a chunk
-    recompute             none; a number of layers is a stage's; modules that are not known here cost nothing;
-                          offloading is free
+    recompute             none, or of the fewest layers with which it fits; a number of layers is a stage's;
+                          modules that are not known here cost nothing; offloading is free
     schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
                           ranks, looped breadth-first
     CUDA graphs           what the software's `cuda_graphs` says (false, "router", "step"), or what the
                           recipes of a release of Megatron-Bridge capture; none of others
+    async TP, fused loss  what the software's `async_tp` and `fused_loss` say, or the run's note; no
+    gradients             in 16 bits in Megatron-Bridge's performance recipes, and NeMo's in fp8
     precision             16 bits. fp8 where it is named, with delayed scaling where nobody says otherwise
                           (of Megatron-Bridge and torchtitan scaled by the tensor itself). TF32, fp32: the
                           same bytes as 16 bits on a machine whose memory and links are half as large and
                           fast, at that type's peak
-    weights in 16 bits    where the precision says "pure", or on PyTorch without FSDP (one data-parallel rank)
+    weights in 16 bits    where the precision says "pure", or on PyTorch, but for mixed precision under FSDP 1
     head width            hidden / heads; 128 in a mixture of experts
     model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
                           for each token
@@ -60,14 +63,16 @@ from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import STACKS, Stack
 from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
-from ndparallel.validation.microbatch import quickest_microbatch, states_microbatch
+from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
 from ndparallel.validation.model import Stated, shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.words import (
     attention_kernel,
     cuts_experts,
     deduplicates,
+    gradient_bytes,
     graphs_of,
+    habits_of,
     modules_of,
     number_of_bits,
     number_type_of,
@@ -75,6 +80,7 @@ from ndparallel.validation.words import (
     schedule_named,
     shards_of,
     stack_name,
+    states_recomputation,
     year_in,
     zero_stage,
 )
@@ -133,19 +139,19 @@ def express(run: Mapping[str, Any]) -> Case:
     shape = shape_of(run, degrees["tp"], stack.name.startswith(("megatron", "nemo")))
     plan = plan_of(run, degrees, shape, stack, hardware.gpus_per_node)
     batch = global_batch(run["batch"], plan)
-    half = half_of(run.get("precision"), stack, plan)
-    dtype = number_type_of(run.get("precision"), str(run["software"].get("framework")).lower())
+    framework = str(run["software"].get("framework")).lower()
+    half = half_of(run.get("precision"), stack, plan, framework)
+    dtype = number_type_of(run.get("precision"), framework)
     job = TrainingJob(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
     if number_in(run["batch"].get("global")) and not states_microbatch(run["batch"]):
-        plan = quickest_microbatch(job, plan)
-    plan = in_groups(job, plan)
+        plan = usual_microbatch(job, plan, framework)
+    plan = in_groups(job, plan if states_recomputation(run) else least_recomputation(job, plan))
     refuse_impossible(job, plan)
     seconds, part = measured_seconds(run["measured"], job, plan)
     job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
     source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
-    return Case(
-        str(run.get("id", "?")), job, plan, seconds, measured_bytes(run["measured"]), part, source, widened
-    )
+    held = measured_bytes(run["measured"], source)
+    return Case(str(run.get("id", "?")), job, plan, seconds, held, part, source, widened)
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,6 +209,8 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
         expert_tp=stack.expert_tp
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
         graphs=graphs_of(software.get("cuda_graphs"), words, gpu, has_experts(run["model"])),
+        gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
+        **habits_of(software, run.get("note")),
     )
 
 

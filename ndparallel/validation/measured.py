@@ -6,6 +6,7 @@ Limit  Printed MFUs have many definitions; it is taken as ours (flops.py), of th
        of number.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.flops import model_flops, recomputed_flops
 from ndparallel.validation.hardware import number_in
+
+# sources whose GB are 1024**3 bytes: KempnerForge's kempnerforge/metrics/memory.py
+PRINTS_GIB = "KempnerForge"
 
 
 def measured_seconds(measured: Mapping[str, Any], job: TrainingJob, plan: Plan) -> tuple[float | None, str]:
@@ -52,8 +56,9 @@ def seconds_of_layer(given: Mapping[str, float]) -> tuple[float, str] | None:
     return None
 
 
-def measured_bytes(measured: Mapping[str, Any]) -> float | None:
-    units = {"memory_gb": 1e9, "memory_gib": 2**30}
+def measured_bytes(measured: Mapping[str, Any], source: str = "") -> float | None:
+    """Return the bytes that the source gives; None where it gives none."""
+    units = {"memory_gb": 2**30 if re.search(PRINTS_GIB, source) else 1e9, "memory_gib": 2**30}
     return next(
         (number_in(measured[key]) * unit for key, unit in units.items() if number_in(measured.get(key))), None
     )

@@ -5,6 +5,7 @@ Idea   The planner's bytes are those of 16 bits. A run in TF32 or float32 has al
 Limit  Kernels in float32 are as good as those in 16 bits.
 """
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +19,13 @@ SINGLE_OPTIMIZER_BYTES = 14  # AdamW in float32 reads 4 arrays and writes 3; in 
 SINGLE_LOGITS = 4  # logits and their gradient; in numbers of 2 bytes
 
 
-def half_of(stated: Any, stack: Stack, plan: Plan) -> bool:
-    """Return whether weights and optimizer states have the number type of the matmuls."""
+def half_of(stated: Any, stack: Stack, plan: Plan, framework: str) -> bool:
+    """Return whether weights and optimizer states have the number type of the matmuls. FSDP2 shards weights
+    in the type that they have; FSDP 1 keeps those of mixed precision in float32."""
     precision = str(stated or "").lower()
-    alone = (
-        stack.name.startswith("pytorch")
-        and plan.dp == 1
-        and "mixed" not in precision
-        and "amp" not in precision
-    )
-    return "pure" in precision or alone or number_of_bits(precision) >= SINGLE_BITS
+    own_type = plan.dp == 1 or re.search(r"fsdp ?2|fully.shard", framework)
+    plain = stack.name.startswith("pytorch") and own_type and not re.search("mixed|amp", precision)
+    return bool("pure" in precision or plain or number_of_bits(precision) >= SINGLE_BITS)
 
 
 def in_four_bytes(job: TrainingJob, dtype: str) -> TrainingJob:

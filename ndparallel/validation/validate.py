@@ -40,10 +40,7 @@ def result_of(run: Mapping[str, Any]) -> Result:
     name, family = str(run.get("id", "?")), str(run.get("family") or "other")
     try:
         case = express(run)
-        predicted = (
-            float(predicted_seconds(case)),
-            float(peak_memory(case.job, case.plan).total) * case.widened,
-        )
+        predicted = (float(predicted_seconds(case)), predicted_bytes(case))
     except UserError as error:
         return Result(name, missed=str(error), family=family)
     return Result(
@@ -74,6 +71,13 @@ def predicted_seconds(case: Case) -> float:
     return {"layer": layer.total, "layer forward": layer.forward, "layer backward": layer.backward}[
         case.part
     ].total
+
+
+def predicted_bytes(case: Case) -> float:
+    """Return what the framework prints as a GPU's memory: PyTorch's tensors at their peak, or its blocks."""
+    memory = peak_memory(case.job, case.plan)
+    printed = memory.reserved if case.job.stack.prints_reserved else memory.allocated
+    return float(printed) * case.widened
 
 
 def summary(results: list[Result]) -> dict[str, Any]:

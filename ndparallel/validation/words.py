@@ -7,6 +7,7 @@ Limit  A word that is not known here stands for what is said nowhere: see the ru
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ndparallel.base.quantities import whole_number
@@ -114,6 +115,31 @@ def graphs_of(stated: Any, framework: str, gpu: str, experts: bool) -> str:
     return "step" if not experts or release[1] >= "26.06" else "router"
 
 
+HABITS = (  # a field of a run's software, how a note says it, and what of a stack it changes
+    ("async_tp", "async ?tp", {"tp_overlap": "all"}),
+    # Transformer Engine's writes gradients in 16 bits beside the logits, and scales them
+    # (transformer_engine/common/triton/cross_entropy.py)
+    ("fused_loss", r"fused ce\b", {"logits_kept": 4}),
+)
+
+
+def habits_of(software: Mapping[str, Any], note: Any) -> dict[str, Any]:
+    """Return fields of a stack that a run states of its software, or in its note."""
+    stated = [
+        fields
+        for key, words, fields in HABITS
+        if software.get(key, re.search(words, str(note).lower()) is not None)
+    ]
+    return {name: value for fields in stated for name, value in fields.items()}
+
+
+def gradient_bytes(usual: int, framework: str, bits: int) -> int:
+    """Return the bytes of a gradient: 2 in Megatron-Bridge's performance recipes, and in NeMo's in fewer than
+    16 bits (grad_reduce_in_fp32 in megatron/bridge/perf_recipes/_common.py and in NeMo's
+    scripts/performance/llm)."""
+    return 2 if "bridge" in framework or ("nemo" in framework and bits < 16) else usual
+
+
 def deduplicates(stated: Any, framework: str, usual: bool) -> bool:
     """Return whether a token crosses to a node once (DeepEP, hybrid dispatchers) and not once for each of its
     experts there: as stated, or as usual; NeMo's recipes of early 2025 have Megatron-Core's all-to-all."""
@@ -180,6 +206,12 @@ def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
     if re.match(NOTHING, words) or not re.search(WHOLE_LAYERS, words):
         return "none", 0
     return "full", recomputed_layers(words, layers)
+
+
+def states_recomputation(run: Mapping[str, Any]) -> bool:
+    """Return whether a run says what it computes again, if only that it is nothing."""
+    stated = run.get("recompute")
+    return stated is not None and not re.match("unknown|n/a|$", words_of(stated))
 
 
 def recomputed_layers(words: str, layers: int) -> int:

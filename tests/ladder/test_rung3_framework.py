@@ -66,13 +66,12 @@ def assert_seconds(lesson: Job, results, rel: float = 1e-9, **software) -> tuple
 
 
 def assert_memory(results, job: TrainingJob, plan: Plan) -> None:
-    """But for what the ends keep, tokens of a byte and what goes into the loss, and buffers of gradients."""
+    """But for the embedding's tokens, of a byte each, and buffers of gradients."""
     memory, counted, rows = peak_memory(job, plan), counted_bytes(results), plan.share(job).rows
     for kind in ("weights", "gradients", "optimizer"):
         assert getattr(memory, kind) == counted[kind]
     tokens = rows * in_flight(framework_workload(job, plan))[0]
-    head = 2 * 2 * rows * job.shape.hidden if plan.pp == 1 else 0
-    assert memory.activations + memory.logits + tokens + head == counted["activations"]
+    assert memory.activations + memory.logits + tokens == counted["activations"]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])

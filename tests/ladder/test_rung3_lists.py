@@ -15,7 +15,7 @@ from gpu import Operation
 from ndparallel.hardware.pocket import POCKET as GPUS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.kept import gathered_bytes, kept_bytes, normed_bytes
+from ndparallel.planner.layers.kept import gathered_bytes, kept_bytes
 from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Hold, Start, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.memory.total import logits_bytes
@@ -103,12 +103,12 @@ def apart(weights: list, job: TrainingJob, plan: Plan, unit: str) -> list[list]:
 
 
 def kept(job: TrainingJob, plan: Plan, kind: str):
-    """Bytes that the planner counts for what a unit keeps; what it leaves out at the two ends is added."""
+    """Bytes that the planner counts for what a unit keeps, and the tokens of the embedding."""
     lists = built(job, plan)
     if kind == "embedding":
         return lists.share.rows  # its tokens, which are bytes
     if kind == "head":
-        return logits_bytes(job, plan) + normed_bytes(lists)
+        return logits_bytes(job, plan)
     return kept_bytes(lists, plan.recompute)
 
 

@@ -6,15 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ndparallel.base.quantities import si
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
-from ndparallel.planner.memory.states import CONTEXT_BYTES
+from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.prediction import peak_memory
+from ndparallel.planner.number_types import NUMBER_TYPES
+from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
 
@@ -87,7 +90,7 @@ def test_zero_shards_optimizer_then_gradients_then_weights():
     assert one.optimizer == none.optimizer / 8
     assert two.gradients == none.gradients / 8
     assert three.weights == pytest.approx(none.weights / 8 * 2)  # shards are float32
-    assert none.buffers == CONTEXT_BYTES
+    assert none.buffers == context_bytes(Plan(dp=8))
 
 
 def test_1f1b_keeps_p_minus_i_microbatches_on_rank_i_and_interleaving_more():
@@ -110,3 +113,76 @@ def test_only_the_last_rank_holds_logits():
 def test_half_the_microbatch_never_needs_more_memory(recompute, micro_batch, tp, zero):
     plan = Plan(dp=4, tp=tp, micro_batch=2 * micro_batch, recompute=recompute, zero=zero)
     assert peak_memory(job(), replace(plan, micro_batch=micro_batch)).total <= peak_memory(job(), plan).total
+
+
+LLAMA = find_model("llama-3-8b")
+
+
+def fsdp(name, **changes):
+    return replace(TrainingJob(LLAMA, find_hardware("h200"), find_stack(name), 4096, 32), **changes)
+
+
+def test_in_16_bits_fsdp_keeps_6_bytes_of_a_shard_at_the_loss_and_8_at_the_end():
+    # torch.optim.AdamW in the weights' type: a weight and two moments; the gradient comes with the backward
+    memory = peak_memory(fsdp("pytorch", half=True), Plan(dp=4, micro_batch=8, zero=3, recompute="full"))
+    shards = LLAMA.parameters().total / 4
+    assert memory.weights + memory.optimizer == pytest.approx(6 * shards)
+    assert memory.gradients == pytest.approx(2 * shards)
+    assert memory.free_blocks > memory.gradients  # which are not there while the loss turns
+
+
+def test_gradients_of_fsdp_stay_whole_in_float32_between_microbatches_where_the_loop_says_so():
+    once, twice = (
+        peak_memory(fsdp("pytorch", half=True), Plan(dp=4, micro_batch=size, zero=3)) for size in (8, 4)
+    )
+    layer = LLAMA.parameters().attention + LLAMA.parameters().dense_mlp + LLAMA.parameters().layer_norms
+    assert twice.buffers - once.buffers == pytest.approx(4 * (LLAMA.parameters().total - layer))
+    titan = [peak_memory(fsdp("torchtitan"), Plan(dp=4, micro_batch=size, zero=3)) for size in (8, 4)]
+    assert titan[0].buffers == titan[1].buffers
+
+
+def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_twice():
+    plan = Plan(pp=2, dp=4, micro_batch=1, zero=3)
+    kept, forgotten = (
+        memory_by_rank(framework_workload(fsdp("torchtitan", stack=stack), plan))[-1].logits
+        for stack in (find_stack("torchtitan"), replace(find_stack("torchtitan"), keeps_outputs=False))
+    )
+    assert kept - forgotten == 2 * 2 * (8 - 1) * 4096 * LLAMA.vocab  # copies, bytes, microbatches, logits
+
+
+def test_megatron_core_keeps_a_gradient_that_nobody_reads_of_each_shape_of_weights():
+    some = replace(fsdp("megatron-core"), stack=replace(find_stack("megatron-core"), dummy_gradients=False))
+    with_them, without = (peak_memory(each, Plan(tp=2, dp=2)) for each in (fsdp("megatron-core"), some))
+    layer = (LLAMA.parameters().attention + LLAMA.parameters().dense_mlp) / 2 + LLAMA.parameters().layer_norms
+    head = LLAMA.vocab * LLAMA.hidden / 2
+    assert with_them.total - without.total == pytest.approx(2 * (layer + head))
+
+
+def test_what_the_loss_and_what_the_backward_pass_need_is_reserved_for_both_and_allocated_for_one():
+    memory = peak_memory(fsdp("torchtitan"), Plan(dp=4, micro_batch=2, zero=3, recompute="full"))
+    assert memory.reserved - memory.allocated == memory.free_blocks < memory.logits
+    assert memory.total - memory.reserved == memory.outside
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "nvfp4"])
+def test_what_goes_into_matrices_is_kept_in_the_type_that_it_was_cast_to(dtype):
+    lists, cast = (
+        LayerLists(LLAMA, Share(1, 4096, number_type=NUMBER_TYPES[name]), find_stack("megatron-core"))
+        for name in ("bf16", dtype)
+    )
+    size, ffn, hidden = NUMBER_TYPES[dtype].copy, LLAMA.ffn, LLAMA.hidden
+    # both norms' outputs and what goes into the second matrix; what attention gives is kept in both types
+    saved = 4096 * ((2 - size) * (2 * hidden + ffn) - size * hidden)
+    assert kept_bytes(lists, "none") - kept_bytes(cast, "none") == pytest.approx(saved)
+
+
+def test_a_plan_is_tight_where_the_bar_of_its_memory_crosses_what_a_gpu_has():
+    some, plan = fsdp("megatron-core"), Plan(tp=2, dp=2)
+    need, bar = peak_memory(some, plan).total, predict(some, plan).memory_bar.fraction
+    found = [
+        predict(replace(some, hardware=replace(some.hardware, memory_bytes=need * (1 + share * bar))), plan)
+        for share in (-0.1, 0.9, 1.1)
+    ]
+    assert [one.is_tight for one in found] == [False, True, False]
+    assert [one.as_dict()["tight"] for one in found] == [False, True, False]
+    assert f"is tight: {si(0.9 * bar * need, 'B')} of" in room_words(found[1])

@@ -19,7 +19,9 @@ from ndparallel.planner.step.framework import framework_workload
 
 S, H, F, KV, VOCAB = 4096, 4096, 14336, 1024, 128256
 LAYER, TABLE = 218_112_000, 525_336_576  # parameters of Llama-3-8B: of a layer; of embedding, and of head
-CORE = 0.5e9  # what CUDA, NCCL and the allocator take
+CORE = 0.5e9 + 3 * 32 * 2**20  # CUDA's context, and cuBLAS's workspaces
+RINGS = 24 * (4 * 2**20 + 512 * 2**10 + 4800 * 2**10)  # of one axis: channels, and NCCL's three protocols
+AT_HEAD = 2 * 2 * S * H + 2 * VOCAB * H  # the last norm's input and output, and a gradient that nobody reads
 EXPERT, MOE_SHARED = (
     3 * H * F,
     2 * H * H + 2 * H * KV + 8 * H + 2 * H,
@@ -45,7 +47,7 @@ def test_zero_1_shards_the_optimizer_alone_and_zero_2_the_gradients_too():
     for zero, bytes_each in enumerate(expected):
         memory = peak_memory(job(), Plan(dp=8, zero=zero))
         assert states(memory) == tuple(each * parameters for each in bytes_each)
-        assert memory.buffers == CORE
+        assert memory.buffers == 2 * LAYER + CORE + RINGS  # the first: gradients that nobody reads
 
 
 def test_context_parallel_ranks_share_the_shards():
@@ -58,7 +60,7 @@ def test_context_parallel_ranks_share_the_shards():
 def test_fsdp_shards_float32_and_gathers_two_layers_both_ends_and_one_layers_gradients():
     memory = peak_memory(job(), Plan(dp=8, zero=3))
     assert states(memory) == (4 * 8_030_261_248 / 8, 4 * 8_030_261_248 / 8, 8 * 8_030_261_248 / 8)
-    assert memory.buffers == 2 * (2 * LAYER + 2 * TABLE + H) + 4 * LAYER + CORE
+    assert memory.buffers == 2 * (2 * LAYER + 2 * TABLE + H) + (4 + 2) * LAYER + CORE + RINGS
 
 
 def test_fsdp_with_replicas_shards_over_fewer_ranks():
@@ -108,7 +110,8 @@ def test_fsdp_keeps_each_expert_once_and_gathers_those_of_two_layers():
     mine = (32 * MOE_SHARED + MIXTRAL_ENDS) / 8 + 32 * 8 * EXPERT / 8
     layer = MOE_SHARED + 4 * EXPERT
     assert states(memory) == pytest.approx((4 * mine, 4 * mine, 8 * mine), rel=1e-12)
-    assert memory.buffers == 2 * (2 * layer + MIXTRAL_ENDS) + 4 * layer + CORE
+    unread = 2 * (MOE_SHARED + EXPERT)
+    assert memory.buffers == 2 * (2 * layer + MIXTRAL_ENDS) + 4 * layer + unread + CORE + 2 * RINGS
 
 
 def test_experts_keep_their_rows_before_between_and_after_their_matrices():
@@ -170,14 +173,15 @@ ATTENTION, MLP = 4 * H + 2 * KV, 2 * H + 3 * F  # numbers for a token: input, no
 def test_a_dense_layer_keeps_every_matrixs_input_and_what_attention_needs():
     memory = peak_memory(job(), Plan())
     assert memory.activations == 32 * 2 * S * (ATTENTION + MLP)
-    assert memory.logits == 6 * S * VOCAB
+    assert memory.logits == 6 * S * VOCAB + AT_HEAD
 
 
-@pytest.mark.parametrize(("stack", "kept"), [("megatron-core", 6), ("torchtitan", 16)])
-def test_logits_are_cut_by_tp_where_the_loss_is(stack, kept):
-    assert peak_memory(job(stack=stack), Plan(tp=2)).logits == kept * S * VOCAB / 2
+@pytest.mark.parametrize(("stack", "kept", "unread"), [("megatron-core", 6, VOCAB), ("torchtitan", 16, 0)])
+def test_logits_are_cut_by_tp_where_the_loss_is(stack, kept, unread):
+    beside = 2 * 2 * S * H + unread * H
+    assert peak_memory(job(stack=stack), Plan(tp=2)).logits == kept * S * VOCAB / 2 + beside
     whole = replace(job(stack=stack), stack=replace(find_stack(stack), parallel_loss=False))
-    assert peak_memory(whole, Plan(tp=2)).logits == kept * S * VOCAB
+    assert peak_memory(whole, Plan(tp=2)).logits == kept * S * VOCAB + beside
 
 
 def test_tp_cuts_what_lies_between_its_collectives_and_sequence_parallelism_the_rest():
@@ -271,7 +275,7 @@ def test_every_rank_holds_its_layers_and_the_first_and_the_last_the_ends():
     ]
     layer = 2 * S * (ATTENTION + MLP)
     assert [memory.activations for memory in ranks] == [8 * layer * count for count in (4, 3, 2, 1)]
-    assert [memory.logits for memory in ranks] == [0, 0, 0, 6 * S * VOCAB]
+    assert [memory.logits for memory in ranks] == [0, 0, 0, 6 * S * VOCAB + AT_HEAD]
 
 
 def test_a_v_has_both_ends_on_the_first_rank_and_chunks_are_parts_of_a_rank():
@@ -312,5 +316,5 @@ def test_a_searched_order_keeps_what_its_list_keeps():
 
 def test_all_kinds_add_up():
     memory = peak_memory(job(), Plan())
-    by_hand = 18 * 8_030_261_248 + 32 * 2 * S * (ATTENTION + MLP) + 6 * S * VOCAB + CORE
-    assert memory.total == by_hand
+    kept = 32 * 2 * S * (ATTENTION + MLP) + 6 * S * VOCAB
+    assert memory.total == 18 * 8_030_261_248 + kept + AT_HEAD + 2 * LAYER + CORE

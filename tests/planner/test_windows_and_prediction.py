@@ -85,7 +85,8 @@ def test_prediction_layers_cost_time_and_memory_of_the_last_pipeline_rank():
     mine, plain = (framework_workload(job(one), plan) for one in (shape, without_prediction(shape)))
     more, less = memory_by_rank(mine), memory_by_rank(plain)
     assert [one.total for one in more[:-1]] == [one.total for one in less[:-1]]
-    assert more[-1].logits == 2 * less[-1].logits
+    dummy = 2 * shape.vocab * shape.hidden  # bytes of a gradient that both heads have together
+    assert more[-1].logits - less[-1].logits == less[-1].logits - dummy
     states = DEEPSEEK.parameters().prediction - 256 * DEEPSEEK.parameters().expert
     assert more[-1].weights - less[-1].weights == pytest.approx(
         2 * (states + 256 * DEEPSEEK.parameters().expert / 64)

@@ -12,12 +12,12 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.prediction import peak_memory, time_step
+from ndparallel.planner.prediction import legal_and_fits, peak_memory, time_step
 from ndparallel.planner.software import STACKS
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.hardware import hardware_of
-from ndparallel.validation.validate import result_of, summary
+from ndparallel.validation.validate import predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
     graphs_of,
@@ -414,6 +414,37 @@ def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
     by_layer = replace(case.job, stack=replace(case.job.stack, whole_in_pipeline=False))
     parameters = case.job.shape.parameters().total / (case.plan.tp * case.plan.pp)
     assert whole > 0.9 * 6 * parameters > 5 * peak_memory(by_layer, case.plan).buffers
+
+
+@pytest.mark.parametrize(("framework", "size"), [("torchtitan 2024-12", 4), ("torchtitan 2025-06", 1)])
+def test_torchtitans_pipeline_has_as_many_microbatches_as_ranks_and_later_one_sequence_each(framework, size):
+    # torchtitan/parallelisms/pipelining_utils.py of 2024; pull request 1073
+    run = changed(RUNS["titan_t5_1F1B"], software={"framework": framework})
+    assert express(run).plan.micro_batch == size
+
+
+def test_recomputation_that_nobody_states_is_of_the_fewest_layers_with_which_a_run_fits():
+    case = express(RUNS["mbridge_073_LLAMA3_70B_DGX-GB300_64"])
+    layers = case.plan.recompute_layers
+    fewer = replace(case.plan, recompute_layers=layers - 1, recompute="full" if layers > 1 else "none")
+    assert layers and legal_and_fits(case.job, case.plan) and not legal_and_fits(case.job, fewer)
+    stated = express(changed(RUNS["mbridge_073_LLAMA3_70B_DGX-GB300_64"], recompute="none"))
+    assert stated.plan.recompute == "none"
+
+
+def test_what_a_note_says_of_async_tp_and_a_fused_loss_is_obeyed_unless_the_software_says_otherwise():
+    run = RUNS["titan_t4_2D+asyncTP"]
+    silent = changed(run, software={"async_tp": False})
+    assert [express(one).job.stack.tp_overlap for one in (run, silent)] == ["all", "none"]
+    assert express(RUNS["smx_b200_llama3_70b_l12_tp8_pp1_dp1_mbc8_cef"]).job.stack.logits_kept == 4
+
+
+def test_memory_is_held_against_what_the_framework_prints():
+    """PyTorch's blocks in torchtitan, its tensors elsewhere; KempnerForge's GB are 1024**3 bytes."""
+    for name, unit in (("titan_t1_eager", "reserved"), ("kempner_mfu_04", "allocated")):
+        case = express(RUNS[name])
+        assert predicted_bytes(case) == getattr(peak_memory(case.job, case.plan), unit)
+    assert express(RUNS["kempner_mfu_04"]).measured_bytes == 61.1 * 2**30
 
 
 def test_a_microbatch_that_nobody_states_is_the_quickest_that_fits():

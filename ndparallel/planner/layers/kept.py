@@ -101,7 +101,14 @@ def normed_bytes(lists: LayerLists, half: int = ATTENTION):
 def gathered_bytes(lists: LayerLists):
     keeps_shards = lists.stack.tp_overlap != "none" or lists.stack.regathers
     rows = lists.share.shard if keeps_shards else lists.share.rows
-    return rows * lists.shape.hidden * lists.itemsize
+    return rows * lists.shape.hidden * input_bytes(lists)
+
+
+def input_bytes(lists: LayerLists):
+    """Bytes of a number that goes into a matrix, as it is kept for the weights' gradient: Transformer Engine
+    keeps the cast copy alone (transformer_engine/pytorch/module/linear.py)."""
+    cast = lists.share.number_type.copy if lists.stack.keeps_cast else 0
+    return cast or lists.itemsize
 
 
 def mask_bytes(lists: LayerLists):
@@ -120,25 +127,31 @@ def attention_bytes(lists: LayerLists, from_ranks: bool):
             + shape.latent.kv_rank
             + shape.latent.rope_dim
         )
-    return normed_bytes(lists, ATTENTION) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
+    cast = input_bytes(lists) % lists.itemsize * shape.heads * shape.value_dim / tp  # of what attention gives
+    kept = lists.share.rows * (widths * lists.itemsize + cast)
+    return normed_bytes(lists, ATTENTION) + kept + mask_bytes(lists)
 
 
 def mlp_bytes(lists: LayerLists, again: bool):
     """Bytes that the MLP keeps; where it runs again, only what goes into it."""
-    widths = 0 if again else (2 + lists.shape.gated) * lists.shape.ffn / lists.share.tp
-    return normed_bytes(lists, MLP) + lists.share.rows * widths * lists.itemsize + mask_bytes(lists)
+    each = (1 + lists.shape.gated) * lists.itemsize + input_bytes(lists)
+    inside = 0 if again else lists.share.rows * lists.shape.ffn / lists.share.tp * each
+    return normed_bytes(lists, MLP) + inside + mask_bytes(lists)
 
 
 def experts_bytes(lists: LayerLists, again: tuple[str, ...]):
     """Rows before the experts, between their matrices, and after them where their gates are, on the busiest
     rank; beside them what the shared experts keep."""
-    norms, hidden = normed_bytes(lists, MLP), lists.shape.hidden
+    hidden, each, cast = lists.shape.hidden, lists.itemsize, input_bytes(lists)
+    norms = normed_bytes(lists, MLP) + gathered_bytes(lists) * (each / cast - 1)  # the router casts nothing
     if "moe" in again:
         return norms
-    between = 1 + lists.shape.gated + ("moe_act" not in again)
-    inside = lists.received * (hidden + between * lists.expert_ffn)
-    behind = 0 if lists.stack.early_gates else lists.routed * hidden
-    return norms + (inside + behind) * lists.itemsize + shared_bytes(lists)
+    activation = 0 if "moe_act" in again else cast
+    between = (1 + lists.shape.gated) * each + activation
+    behind = 0 if lists.stack.early_gates else lists.routed * hidden * each
+    return (
+        norms + lists.received * (hidden * cast + between * lists.expert_ffn) + behind + shared_bytes(lists)
+    )
 
 
 def shared_bytes(lists: LayerLists):
@@ -146,7 +159,8 @@ def shared_bytes(lists: LayerLists):
     (Megatron-Core, megatron/core/transformer/moe/shared_experts.py). Its input the router keeps."""
     width = lists.moe.shared_experts * lists.moe.shared_ffn / lists.share.tp
     gated = lists.share.shard * lists.shape.hidden * lists.moe.shared_gate
-    return (lists.share.rows * (2 + lists.shape.gated) * width + gated) * lists.itemsize
+    each = (1 + lists.shape.gated) * lists.itemsize + input_bytes(lists)
+    return lists.share.rows * width * each + gated * lists.itemsize
 
 
 def half_of_outputs(lists: LayerLists):

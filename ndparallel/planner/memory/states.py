@@ -1,10 +1,9 @@
-"""Bytes of weights, gradients and optimizer on one GPU.
+"""Bytes of weights, gradients and optimizer on one GPU, and of what lies beside them.
 
 Cost   Mixed precision: 2 bytes for a weight, 2 or 4 for its gradient, 12 for the optimizer (weight and two
        moments in float32). Moments may be kept in fewer bits, the optimizer on the host; of a frozen model
        only the adapters have gradients and optimizer.
-Limit  What the allocator rounds up and the libraries hold is one constant, CONTEXT_BYTES. Memory of the host
-       is not counted.
+Limit  Memory of the host is not counted.
 
 Glossary
     held      parameters on a GPU, in numbers of 16 bits: (shared by all of dp, of its experts)
@@ -21,10 +20,10 @@ import numpy as np
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
+from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.numbers import either
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 
-CONTEXT_BYTES = 0.5e9  # of CUDA, NCCL and the allocator beside what the tensors need
 Elements = tuple[Any, Any]
 
 
@@ -37,7 +36,7 @@ def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements
         "weights": sum(held) * HALF,
         "gradients": (sharded if plan.zero >= 2 else whole) * job.gradient_bytes,
         "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
-        "buffers": CONTEXT_BYTES + dequantized_bytes(job, plan),
+        "buffers": context_bytes(plan) + dummy_bytes(job, plan) + dequantized_bytes(job, plan),
     }
 
 
@@ -56,23 +55,23 @@ def checkpoint_bytes(job: TrainingJob) -> float:
     return trained * (HALF + optimizer_bytes(replace(job, offload=())))
 
 
+# ----------------------------------------------------------------------------------------------------- FSDP
+
+
 def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements) -> dict[str, Any]:
-    """Shards are kept in float32, and so need no copy; where they are frozen, or the optimizer is on the
-    host, in 16 bits. Two layers and the ends are gathered in 16 bits, and one layer's gradients wait to be
-    scattered; in a pipeline PyTorch keeps all of them whole."""
+    """Shards are kept in float32, and so need no copy; where weights have 16 bits, or are frozen, or the
+    optimizer is on the host, in 16."""
     mine, own = sharded_fully(plan, held), sharded_fully(plan, trained)
     number, apart = HALF if job.half else SINGLE, bool(job.adapters or "optimizer" in job.offload)
-    ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
-    gathered = (2 * unit(job, plan, elements_of) + ends) * HALF
-    waiting = unit(job, plan, trained_of) * job.stack.gradient_bytes
-    if job.stack.whole_in_pipeline:
-        gathered = either(plan.pp > 1, sum(held) * HALF, gathered)
-        waiting = either(plan.pp > 1, sum(trained) * job.stack.gradient_bytes, waiting)
     return {
         "weights": mine * (HALF if apart else number),
         "gradients": own * number,
         "optimizer": own * (optimizer_bytes(job) if apart else 2 * job.moment_bytes),
-        "buffers": gathered + waiting + CONTEXT_BYTES + dequantized_bytes(job, plan),
+        "buffers": whole_weights(job, plan, held)
+        + whole_gradients(job, plan, trained)
+        + context_bytes(plan)
+        + dummy_bytes(job, plan)
+        + dequantized_bytes(job, plan),
     }
 
 
@@ -81,10 +80,60 @@ def sharded_fully(plan: Plan, elements: Elements):
     return shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp)
 
 
+def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
+    """Weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of all."""
+    ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
+    some = 2 * unit(job, plan, elements_of) + ends
+    return either(keeps_weights(job, plan), sum(held), some) * HALF
+
+
+def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
+    """Gradients that are not scattered yet: of one layer, or of all until the last microbatch."""
+    return (
+        either(keeps_gradients(job, plan), sum(trained), unit(job, plan, trained_of))
+        * job.stack.gradient_bytes
+    )
+
+
+def keeps_weights(job: TrainingJob, plan: Plan):
+    return (plan.pp > 1) & job.stack.whole_in_pipeline
+
+
+def keeps_gradients(job: TrainingJob, plan: Plan):
+    between = (plan.microbatches(job) > 1) & job.stack.whole_between
+    return keeps_weights(job, plan) | between
+
+
+def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
+    """What FSDP needs only while it goes through the layers: gathered weights, waiting gradients, and at the
+    end of the backward pass the scattered ones."""
+    nothing, own = (0.0, 0.0), sharded_fully(plan, trained) * (HALF if job.half else SINGLE)
+    return whole_weights(job, plan, nothing) + whole_gradients(job, plan, nothing) + own
+
+
 def unit(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
     """Parameters of the largest layer."""
-    kinds = ("dense", "experts")[: 1 + (job.shape.experts is not None)]
-    return reduce(np.maximum, [sum(of(job, plan, kind)) for kind in kinds])
+    return reduce(np.maximum, [sum(of(job, plan, kind)) for kind in layer_kinds(job)])
+
+
+def layer_kinds(job: TrainingJob) -> tuple[str, ...]:
+    return ("dense", "experts")[: 1 + (job.shape.experts is not None)]
+
+
+# ------------------------------------------------------------------------------------------------- buffers
+
+
+def dummy_bytes(job: TrainingJob, plan: Plan):
+    """Bytes of one gradient in 16 bits for each shape of a layer's weights; all experts have the same."""
+    if not job.stack.dummy_gradients or job.adapters:
+        return 0.0
+    return reduce(np.maximum, [shapes_of(job, plan, kind) for kind in layer_kinds(job)]) * HALF
+
+
+def shapes_of(job: TrainingJob, plan: Plan, kind: str):
+    shared, experts = elements_of(job, plan, kind)
+    some = job.shape.experts
+    return shared + experts * plan.ep / some.experts if some else shared
 
 
 def dequantized_bytes(job: TrainingJob, plan: Plan):

@@ -2,12 +2,17 @@
 
 Idea   Weights, gradients and optimizer follow from the parameters that a rank holds; activations from the
        tensors that a layer keeps until its backward pass, times the microbatches that the schedule keeps in
-       flight.
-Cost   See states.py and layers/kept.py.
-Limit  As there.
+       flight. What the loss needs and what a layer's backward pass needs is not there at the same time, but
+       PyTorch's allocator keeps blocks of both: it splits the large blocks of freed logits for small tensors,
+       and then has none whole for the next step's (c10/cuda/CUDACachingAllocator.cpp). So a GPU holds their
+       sum, of which tensors at no time take more than the larger.
+Cost   See states.py, outside.py and layers/kept.py.
+Limit  Blocks are not rounded up to 2 MiB, nor lost between tensors of unlike sizes.
 
 Glossary
     in flight   chunks of one microbatch that a rank keeps at the same time
+    allocated   bytes of tensors at their peak (torch.cuda.max_memory_allocated)
+    reserved    with the allocator's free blocks (torch.cuda.max_memory_reserved)
 """
 
 from dataclasses import dataclass
@@ -15,8 +20,12 @@ from typing import Any
 
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.kept import held_activations, once_bytes, prediction_bytes
-from ndparallel.planner.memory.states import Elements, fsdp_states, plain_states
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.kept import held_activations, normed_bytes, once_bytes, prediction_bytes
+from ndparallel.planner.layers.operations import HALF
+from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
+from ndparallel.planner.memory.states import Elements, fsdp_states, passing_bytes, plain_states
+from ndparallel.planner.numbers import smaller
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import schedule_of
@@ -26,7 +35,8 @@ STAGE_MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "logit
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes by kind on one GPU of one pipeline rank."""
+    """Bytes by kind on one GPU of one pipeline rank; of their sum, those outside PyTorch's allocator, and
+    those of its blocks that no tensor has at the peak."""
 
     weights: Any
     gradients: Any
@@ -34,10 +44,20 @@ class StageMemory:
     activations: Any
     logits: Any
     buffers: Any
+    outside: Any = 0.0
+    free_blocks: Any = 0.0
 
     @property
     def total(self):
         return sum(getattr(self, kind) for kind in STAGE_MEMORY_KINDS)
+
+    @property
+    def reserved(self):
+        return self.total - self.outside
+
+    @property
+    def allocated(self):
+        return self.reserved - self.free_blocks
 
 
 def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
@@ -62,13 +82,16 @@ def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> Stag
     stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (elements_of, trained_of))
-    states = fsdp_states if plan.zero == 3 and plan.dp * plan.cp > 1 else plain_states
+    sharded = plan.zero == 3 and plan.dp * plan.cp > 1
+    once, logits = once_bytes(job, plan), logits_bytes(job, plan) if "head" in kinds else 0.0
     return StageMemory(
-        **states(job, plan, held, trained),
+        **(fsdp_states if sharded else plain_states)(job, plan, held, trained),
         activations=held_activations(job, plan, kinds, chunks)
-        + once_bytes(job, plan)
+        + once
         + (prediction_bytes(job, plan) if "head" in kinds else 0.0),
-        logits=logits_bytes(job, plan) if "head" in kinds else 0.0,
+        logits=logits,
+        outside=context_bytes(plan) - WORKSPACE_BYTES,
+        free_blocks=smaller(logits, once + (passing_bytes(job, plan, trained) if sharded else 0.0)),
     )
 
 
@@ -77,5 +100,12 @@ def summed(elements: list[Elements]) -> Elements:
 
 
 def logits_bytes(job: TrainingJob, plan: Plan):
-    cut, heads = plan.tp if job.stack.parallel_loss else 1, 1 + job.shape.prediction_layers
-    return plan.share(job).rows * job.shape.vocab / cut * job.stack.logits_kept * heads
+    """Bytes at the head: logits while the loss turns round, the last norm's input and output, the logits of
+    other microbatches before and after they are joined, and the head's dummy gradient."""
+    stack, shape, share = job.stack, job.shape, plan.share(job)
+    kept = (job.half and stack.logits_kept_half) or stack.logits_kept
+    others = stack.keeps_outputs * (plan.pp > 1) * (plan.microbatches(job) - 1)
+    logits = share.rows * shape.vocab / (plan.tp if stack.parallel_loss else 1)
+    dummy = stack.dummy_gradients * (not job.adapters) * shape.vocab * shape.hidden / plan.tp * HALF
+    head = logits * kept + normed_bytes(LayerLists(shape, share, stack))
+    return head * (1 + shape.prediction_layers) + logits * 2 * HALF * others + dummy
