@@ -2,13 +2,14 @@
 plan that search finds.
 
 Idea   A dense model: on one GPU, DP; under 10 billion parameters, FSDP; above, FSDP, with TP inside the
-       node from 512 GPUs on, or TP and PP. A mixture of experts: EP first, inside the node, as little TP as
-       can be, then PP. Pipelines are interleaved; long sequences take CP. Every branch names its guide.
+       node from 512 GPUs on, or TP and PP. A mixture of experts: EP first, inside the node or over several,
+       as little TP as can be, then PP. Pipelines are interleaved, into more chunks where microbatches are
+       few; long sequences take CP. Every branch names its guide.
 Cost   that of a search.
 Limit  Guides leave much open; where two ways are open, both are walked and the faster one is taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
@@ -28,6 +29,7 @@ SMALL, LARGE = 10e9, 100e9  # parameters
 MANY_GPUS = 512  # from where on FSDP alone has too much to gather
 STATE_BYTES = 18  # of a parameter in mixed precision: weight and gradient, master weight and two moments
 SHARE_OF_SEQUENCE = 8_192  # tokens of a sequence that a rank should have at the most
+NODES_OF_EXPERTS = (1, 2, 4, 8, 16, 32)  # that EP may reach over
 LEAST_MICROBATCHES = 4  # for every pipeline rank
 
 
@@ -50,7 +52,11 @@ PLAYBOOK = Guide(
 TORCHTITAN = Guide(
     "torchtitan", "Liang et al. 2410.06511, section 3, and its recipes of Llama 3.1 8B, 70B and 405B"
 )
-GUIDES = (MEGATRON, PLAYBOOK, TORCHTITAN)
+BRIDGE = Guide(
+    "Megatron-Bridge",
+    "NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, Parallel Mapping Strategies",
+)
+GUIDES = (MEGATRON, PLAYBOOK, TORCHTITAN, BRIDGE)
 
 
 @dataclass(frozen=True)
@@ -196,15 +202,20 @@ class Rules:
     # ---- the ways with a pipeline
 
     def three_dimensions(self) -> Plan:
-        """TP as far as the node goes, then PP."""
+        """TP as far as the node goes, then PP; long sequences are cut by as much CP as they need, or twice as
+        much."""
         tp = self.within_node()
-        plan = Plan(tp=tp, cp=self.context(tp), zero=1, sequence_parallel=self.cuts_sequences(tp))
-        found = self.first_that_fits([replace(plan, recompute=recompute) for recompute in RECOMPUTE])
-        return self.told(found) if found else self.told_none(plan)
+        cut = self.cuts_sequences(tp)
+        plans = [Plan(tp=tp, cp=cp, zero=1, sequence_parallel=cut) for cp in self.contexts(tp)]
+        found = {
+            f"CP{plan.cp}": self.first_that_fits([replace(plan, recompute=kind) for kind in RECOMPUTE])
+            for plan in plans
+        }
+        return self.quickest(MEGATRON, "how much CP?", found) or self.told_none(plans[0])
 
     def mixture(self, experts: int) -> Plan:
-        """EP inside the node first, then PP until it fits, and TP only where no pipeline is long enough; EP
-        over nodes where that is not enough either."""
+        """EP inside the node or over several, then PP until it fits, and TP only where no pipeline is long
+        enough."""
         plan = Plan(cp=self.context(1), zero=1)
         wider = divisors(gcd(self.node, self.gpus // plan.cp))
         some = [
@@ -212,23 +223,34 @@ class Rules:
             for tp in wider
             for recompute in (RECOMPUTE if tp == wider[-1] else RECOMPUTE[:2])
         ]
-        reaches = [self.node * times for times in (1, 2, 4, 8, 16, 32)]
-        found = self.first_that_fits(some, reaches)
-        if not found:
+        reaches = (self.first_that_fits(some, self.node * nodes) for nodes in NODES_OF_EXPERTS)
+        found = {f"EP{one.ep}": one for one in reaches if one}
+        take = self.quickest(BRIDGE, f"EP of {experts} experts inside the node?", found)
+        if not take:
             return self.told_none(plan)
-        where = "inside the node" if found.ep * found.tp <= self.node else "over nodes, by DeepEP"
-        follows = f"EP{found.ep} {where}"
-        self.ask(MEGATRON, f"{experts} experts?", follows, experts=experts, ep=found.ep)
-        self.ask(MEGATRON, "TP beside it?", f"TP{found.tp}" if found.tp > 1 else "no", tp=found.tp)
-        return self.told(found)
+        self.ask(MEGATRON, "TP beside it?", f"TP{take.tp}" if take.tp > 1 else "no", tp=take.tp)
+        return take
 
-    def first_that_fits(self, plans: Sequence[Plan], reaches: Sequence[int] = (1,)) -> Plan | None:
+    def quickest(self, guide: Guide, question: str, ways: Mapping[str, Plan | None]) -> Plan | None:
+        """The quickest of ways that a guide leaves open, told; None where none fits."""
+        plans = {name: self.filled(plan) if plan.pp == 1 else plan for name, plan in ways.items() if plan}
+        if not plans:
+            return None
+        seconds = {name: predict(self.job, plan).seconds for name, plan in plans.items()}
+        first = min(seconds, key=lambda name: seconds[name])
+        others = [f"{name} {si(each, 's')}" for name, each in seconds.items() if name != first]
+        follows = f"{first}, {si(seconds[first], 's')} a step; {', '.join(others)}" if others else first
+        self.ask(
+            guide, question, follows, **{f"{name.lower()}_seconds": each for name, each in seconds.items()}
+        )
+        return self.told(plans[first])
+
+    def first_that_fits(self, plans: Sequence[Plan], reach: int = 1) -> Plan | None:
         """The first of these that fits in some pipeline, interleaved if that can be; EP and TP together
-        within the first of `reaches` GPUs, or the next."""
-        for able, reach in product((self.interleaved, lambda deep: [deep]), reaches):
-            for plan in plans:
-                if found := self.shortest(plan, able, reach):
-                    return found
+        within `reach` GPUs."""
+        for able, plan in product((self.interleaved, lambda deep: [deep]), plans):
+            if found := self.shortest(plan, able, reach):
+                return found
         return None
 
     def told_none(self, plan: Plan) -> Plan:
@@ -247,27 +269,34 @@ class Rules:
         return None
 
     def interleaved(self, plan: Plan) -> list[Plan]:
-        """The plan with several chunks, those in the middle first: "empirically a value in the middle often
-        gives the best trade-off"."""
+        """The plan with several chunks, those in the middle first ("a middle value often gives the best
+        balance"); the most of them first where microbatches are few ("when a global batch contains many
+        micro-batches, using a smaller VPP size can improve performance")."""
         layers = self.job.shape.layers
         each = layers // plan.pp if layers % plan.pp == 0 else (layers + 2) // plan.pp
         legal = divisors(max(each, 1))[1:]
-        middle = sorted(legal, key=lambda chunks: abs(legal.index(chunks) - (len(legal) - 1) // 2))
-        some = [replace(plan, chunks=chunks, schedule=default_schedule(chunks)) for chunks in middle]
+        first = len(legal) - 1 if self.has_few_microbatches(plan) else (len(legal) - 1) // 2
+        ordered = sorted(legal, key=lambda chunks: abs(legal.index(chunks) - first))
+        some = [replace(plan, chunks=chunks, schedule=default_schedule(chunks)) for chunks in ordered]
         return some if plan.pp > 1 else [plan]
 
     def told(self, plan: Plan) -> Plan:
-        """Ask what led to a plan; without a pipeline its microbatch may be larger than one sequence."""
+        """Ask what led to a plan."""
         left = f"PP{plan.pp}, and DP{plan.dp} is what is left{again(plan.recompute)}"
         self.ask(MEGATRON, "how much PP until it fits?", left, pp=plan.pp, dp=plan.dp)
         if plan.pp == 1:
-            return self.filled(plan)
+            return plan
+        number, few = int(plan.microbatches(self.job)), self.has_few_microbatches(plan)
+        follows = f"{number}{', too few for a small bubble' * few}"
+        least = LEAST_MICROBATCHES * plan.pp
+        self.ask(PLAYBOOK, f"{least} microbatches or more?", follows, microbatches=number)
         follows = f"{plan.chunks} chunks" if plan.chunks > 1 else "no number of chunks fits"
-        self.ask(MEGATRON, f"interleave PP{plan.pp}?", follows, pp=plan.pp, chunks=plan.chunks)
-        number, low = int(plan.microbatches(self.job)), LEAST_MICROBATCHES * plan.pp
-        follows = f"{number}{', too few for a small bubble' * (number < low)}"
-        self.ask(PLAYBOOK, f"{low} microbatches or more?", follows, microbatches=number)
+        guide = BRIDGE if few else MEGATRON
+        self.ask(guide, f"interleave PP{plan.pp}?", follows, pp=plan.pp, chunks=plan.chunks)
         return plan
+
+    def has_few_microbatches(self, plan: Plan) -> bool:
+        return bool(plan.microbatches(self.job) < LEAST_MICROBATCHES * plan.pp)
 
     def within_node(self) -> int:
         """As much TP as a node has GPUs, and the model heads for."""
@@ -294,15 +323,22 @@ class Rules:
             if cp <= max(wanted, 1) and not any(violations(self.job, Plan(tp=tp, cp=cp)))
         ]
         cp = legal[-1]
-        follows = f"yes: CP{cp}" if cp > 1 else "no"
+        follows = f"yes: CP{cp}" if cp > 1 else "not by themselves"
         self.ask(
             MEGATRON,
-            f"long sequences? {self.job.sequence} tokens",
+            f"sequences that need CP? {self.job.sequence} tokens",
             follows,
             sequence=self.job.sequence,
             cp=cp,
         )
         return cp
+
+    def contexts(self, tp: int) -> list[int]:
+        """As much CP as a long sequence needs, and twice as much: both "CP: sequence length >= 8K tokens"."""
+        cp = self.context(tp)
+        twice = Plan(tp=tp, cp=2 * cp)
+        able = self.gpus % (2 * cp * tp) == 0 and not any(violations(self.job, twice))
+        return [cp, 2 * cp] if self.job.sequence >= SHARE_OF_SEQUENCE and able else [cp]
 
     def experts_within(self, plan: Plan, reach: int) -> int:
         """As much EP as `reach` GPUs have room for beside TP, and as divides experts and DP."""

@@ -3,6 +3,8 @@
 import pytest
 
 from ndparallel.planner.legality import violations
+from ndparallel.planner.prediction import predict
+from ndparallel.search.advice import Rules
 from ndparallel.search.layouts import LAYOUTS, compared
 
 GPUS = {  # of the sources, and billions of parameters
@@ -30,8 +32,14 @@ def test_both_jobs_of_llama_3_take_16_million_tokens_a_step():
     assert tokens == {2**24}
 
 
-@pytest.mark.parametrize("model", ["mixtral-8x7b", "mixtral-8x22b"])
-def test_the_guides_are_nearly_as_good_as_what_was_run(model):
-    found = compared(next(one for one in LAYOUTS if one.model == model))
-    advised = found.difference("advise")
-    assert advised is not None and advised < 0.05
+@pytest.mark.parametrize("one", LAYOUTS, ids=lambda one: f"{one.model} {one.sequence}")
+def test_the_guides_are_nearly_as_good_as_what_was_run(one):
+    """But for DeepSeek-V3, whose DualPipe hides the all-to-alls that Megatron-Core's plans wait for."""
+    rules = Rules(one.job, int(one.run.gpus))
+    advised = min(predict(one.job, plan).seconds for plan in rules.plans() if rules.holds(plan))
+    assert advised / predict(one.job, one.run).seconds < (1.25 if one.model == "deepseek-v3" else 1.0)
+
+
+def test_advice_on_a_published_layout_is_held_against_the_run():
+    found = compared(next(one for one in LAYOUTS if one.model == "mixtral-8x7b"))
+    assert found.difference("advise") == pytest.approx(-0.032, abs=0.02)
