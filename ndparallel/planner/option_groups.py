@@ -117,7 +117,9 @@ def add_routing(router: Group) -> None:
 
 
 def add_degrees(plan: Group) -> None:
-    plan.add_argument("--plan", metavar="NAME", help="all of it by its name, as a search prints it; or:")
+    plan.add_argument(
+        "--plan", metavar="NAME", help="all of it by its name, which a search prints and explains; or:"
+    )
     plan.add_argument("--tp", "--tensor-model-parallel-size", help="tensor parallelism (default 1)", **NUMBER)
     plan.add_argument("--pp", "--pipeline-model-parallel-size", help="pipeline ranks (default 1)", **NUMBER)
     plan.add_argument("--dp", help="data parallelism (default: what the GPUs leave)", **NUMBER)

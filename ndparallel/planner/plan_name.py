@@ -17,6 +17,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
+from ndparallel.base.words import count, listed
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
@@ -37,20 +38,41 @@ def degrees_of(plan: Plan) -> str:
     return "x".join(above_one) or "DP1"
 
 
+SHARDED = (
+    "shards nothing",
+    "shards the optimizer's states",
+    "shards gradients and the optimizer's states",
+    "shards weights, gradients and the optimizer's states",
+)
+AGAIN = {"none": "", "selective": "recomputes parts of each layer", "full": "recomputes whole layers"}
+
+
 def words_of(plan: Plan) -> list[str]:
     """What else it chooses, without what it does not use."""
+    return [word for word, _ in meanings(plan)]
+
+
+def explained(plan: Plan) -> str:
+    """What these words mean, in a sentence without its end."""
+    return listed([f"{word} {meaning}" for word, meaning in meanings(plan)])
+
+
+def meanings(plan: Plan) -> list[tuple[str, str]]:
+    """The words behind the degrees, and what each does."""
     cut = plan.pp > 1 or (plan.schedule, plan.chunks) != (Plan.schedule, Plan.chunks)
     chunks = f"{plan.chunks}" if plan.recipe.chunks is None else ""
+    dealt = f", with {plan.chunks} chunks of layers on each pipeline rank" * (plan.chunks > 1)
     layers = f"{plan.recompute_layers}" if plan.recompute_layers else ""
+    some = f", {layers} of each stage" * bool(layers)
     words = [
-        f"zero{plan.zero}",
-        f"shards{plan.shards}" if plan.shards else "",
-        "sp" if plan.sequence_parallel else "",
-        f"{plan.schedule}{chunks}" if cut else "",
-        f"mbs{plan.micro_batch}",
-        f"{plan.recompute}{layers}" if plan.recompute != "none" else "",
+        (f"zero{plan.zero}", SHARDED[plan.zero]),
+        (f"shards{plan.shards}" if plan.shards else "", f"does so over {plan.shards} ranks"),
+        ("sp" if plan.sequence_parallel else "", "is sequence parallelism"),
+        (f"{plan.schedule}{chunks}" if cut else "", f"is the schedule {plan.schedule}{dealt}"),
+        (f"mbs{plan.micro_batch}", f"has {count(plan.micro_batch, 'sequence')} in a microbatch"),
+        (f"{plan.recompute}{layers}" if plan.recompute != "none" else "", f"{AGAIN[plan.recompute]}{some}"),
     ]
-    return [word for word in words if word]
+    return [(word, meaning) for word, meaning in words if word]
 
 
 def parsed_name(name: str) -> dict[str, Any]:

@@ -28,12 +28,11 @@ from ndparallel.search.bounds.depth import StagePartition, depth_of
 from ndparallel.search.bounds.lower_bound import least_seconds, peak_bytes
 from ndparallel.search.space import Fixed, at, families, layouts, runs, schedules
 
-GIB = 2**30
 ROW = (*DEGREES, "zero", "shards", "sequence_parallel", "recompute")  # what a row says of a plan
 Fitting = dict[
     str, tuple[np.ndarray, np.ndarray]
 ]  # by schedule, places of the plans that fit, and their bytes
-LACKS = (1, 4, 16, 64, 256)  # GiB: the groups in which plans that do not fit are counted
+LACKS = (1, 4, 16, 64, 256)  # GB: the groups in which plans that do not fit are counted
 
 
 @dataclass
@@ -226,9 +225,9 @@ def taken(plans: Plan, rows: np.ndarray, names: Sequence[str] = ROW) -> Plan:
 
 def too_much(lacking: np.ndarray) -> dict[str, int]:
     """How many plans lack how many bytes."""
-    counts, _ = np.histogram(lacking / GIB, [0, *LACKS, np.inf])
+    counts, _ = np.histogram(lacking / 1e9, [0, *LACKS, np.inf])
     return {reason(low, high): int(count) for low, high, count in zip((0, *LACKS), (*LACKS, None), counts)}
 
 
 def reason(low: int, high: int | None) -> str:
-    return f"does not fit: lacks {low} to {high} GiB" if high else f"does not fit: lacks more than {low} GiB"
+    return f"does not fit: lacks {low} to {high} GB" if high else f"does not fit: lacks more than {low} GB"

@@ -166,11 +166,14 @@ def check_job(job: TrainingJob, gpus: int) -> None:
             raise UserError(f"{name} is {number}; a search takes from 1 to {most:,}.")
 
 
+LACKING = "does not fit: lacks "  # how reasons of too much memory begin
+
+
 def none_fits(job: TrainingJob, gpus: int, found: Candidates) -> str:
     lacks = [
-        (count, reason.removeprefix("does not fit: lacks "))
+        (count, reason.removeprefix(LACKING))
         for reason, count in found.rejected.items()
-        if "GiB" in reason
+        if reason.startswith(LACKING)
     ]
     words = "; ".join(f"{count:,} lack{'s' * (count == 1)} {much}" for count, much in lacks)
     return (

@@ -13,7 +13,7 @@ from ndparallel.base.words import WIDTH, count, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.planner.describe import assumed_links, bound, plan_words, training_words
 from ndparallel.planner.job import TrainingJob
-from ndparallel.planner.plan_name import name_of
+from ndparallel.planner.plan_name import explained, name_of
 from ndparallel.planner.prediction import PLAN_FIELDS, Prediction
 from ndparallel.results.printing import plain_console, prose
 from ndparallel.results.tables import quiet_table
@@ -21,7 +21,7 @@ from ndparallel.search.kinds import DIMENSIONS, choice_error, is_uneven
 from ndparallel.search.search import Found
 from ndparallel.search.timing_queue import EFFORT
 
-COLUMNS = ("step", "MFU", "memory", "bound by")
+COLUMNS = ("step", "MFU", "memory", "most lost to")
 MOST_KINDS = 10  # lines
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
 
@@ -57,14 +57,13 @@ def rejected(found: Found, width: int) -> Table:
 def certainty(found: Found) -> str:
     """How many plans there were, and how sure it is that the first is the fastest."""
     counted = (
-        f"{found.legal:,} legal plans, of which {found.fit:,} fit; all of these priced, "
-        f"{count(found.timed, 'plan')} timed."
+        f"{found.legal:,} legal plans, of which {found.fit:,} fit. Of all of these the step's lower bound "
+        f"was computed, of {count(found.timed, 'plan')} the step itself."
     )
     if found.gap < 0.0005:
         return f"{counted} No other plan can be faster."
     return (
-        f"{counted} By its price no plan that was not timed can be more than {found.gap:.1%} faster than the "
-        "first."
+        f"{counted} By its bound none of the others can be more than {found.gap:.1%} faster than the first."
     )
 
 
@@ -163,6 +162,7 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
     take = found.recommended
     return [
         f"Take {name_of(take.plan)}: {reason(found)}.",
+        f"In that name, {explained(take.plan)}.",
         f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found)}",
         f"{training_words(take, tokens, price)}.{free_words(found)}",
         launch_words(found),
@@ -175,8 +175,8 @@ def choice_words(found: Found) -> str:
     if equals < 2:
         return ""
     return (
-        f" It is chosen from {equals} equals (=), and the least of several predictions is mostly one that is "
-        f"too low: reckon with up to +{error_of_choice(found):.0%}."
+        f" Predictions cannot tell the {equals} kinds marked = apart, and the smallest of several uncertain "
+        f"numbers is mostly one that came out too small: reckon with up to +{error_of_choice(found):.0%}."
     )
 
 

@@ -11,7 +11,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.commands.command_line import main
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
-from ndparallel.planner.plan_name import name_of, parsed_name
+from ndparallel.planner.plan_name import explained, name_of, parsed_name
 
 DEGREE = st.integers(1, 4096)
 CHUNKS = {
@@ -73,6 +73,26 @@ def test_names_are_short_and_say_what_a_launch_script_would():
 def test_what_is_no_name_is_refused_with_the_part_that_is_wrong(name, said):
     with pytest.raises(UserError, match=said):
         parsed_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "TP2xPP3,zero1,sp,interleaved41,mbs2",
+            "zero1 shards the optimizer's states, sp is sequence parallelism, interleaved41 is the schedule "
+            "interleaved, with 41 chunks of layers on each pipeline rank and mbs2 has 2 sequences in a "
+            "microbatch",
+        ),
+        (
+            "DP8,zero3,shards4,mbs1,full3",
+            "zero3 shards weights, gradients and the optimizer's states, shards4 does so over 4 ranks, mbs1 "
+            "has 1 sequence in a microbatch and full3 recomputes whole layers, 3 of each stage",
+        ),
+    ],
+)
+def test_every_word_of_a_name_is_explained(name, said):
+    assert explained(Plan(**parsed_name(name))) == said
 
 
 def answer(capsys, *words: str) -> dict:
