@@ -224,12 +224,15 @@ class Rules:
             for recompute in (RECOMPUTE if tp == wider[-1] else RECOMPUTE[:2])
         ]
         reaches = (self.first_that_fits(some, self.node * nodes) for nodes in NODES_OF_EXPERTS)
-        found = {f"EP{one.ep}": one for one in reaches if one}
-        take = self.quickest(BRIDGE, f"EP of {experts} experts inside the node?", found)
+        found = {f"EP{one.ep} {self.where(one)}": one for one in reaches if one}
+        take = self.quickest(BRIDGE if len(found) > 1 else MEGATRON, f"{experts} experts?", found)
         if not take:
             return self.told_none(plan)
         self.ask(MEGATRON, "TP beside it?", f"TP{take.tp}" if take.tp > 1 else "no", tp=take.tp)
         return take
+
+    def where(self, plan: Plan) -> str:
+        return "inside the node" if plan.ep * plan.tp <= self.node else "over nodes"
 
     def quickest(self, guide: Guide, question: str, ways: Mapping[str, Plan | None]) -> Plan | None:
         """The quickest of ways that a guide leaves open, told; None where none fits."""
