@@ -18,6 +18,7 @@ from typing import Any
 from gpu import si
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import default_schedule
+from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.sizes import divisors
@@ -235,12 +236,14 @@ class Rules:
         return "inside the node" if plan.ep * plan.tp <= self.node else "over nodes"
 
     def quickest(self, guide: Guide, question: str, ways: Mapping[str, Plan | None]) -> Plan | None:
-        """The quickest of ways that a guide leaves open, told; None where none fits."""
+        """The first of the ways that a guide leaves open of which predictions cannot say that another is
+        quicker, told; None where none fits."""
         plans = {name: self.filled(plan) if plan.pp == 1 else plan for name, plan in ways.items() if plan}
         if not plans:
             return None
         seconds = {name: predict(self.job, plan).seconds for name, plan in plans.items()}
-        first = min(seconds, key=lambda name: seconds[name])
+        longest = min(seconds.values()) * (1 + PLANS_OF_ONE_JOB)
+        first = next(name for name, each in seconds.items() if each <= longest)
         others = [f"{name} {si(each, 's')}" for name, each in seconds.items() if name != first]
         follows = f"{first}, {si(seconds[first], 's')} a step; {', '.join(others)}" if others else first
         self.ask(

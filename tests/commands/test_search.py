@@ -159,8 +159,9 @@ def test_advice_on_experts_is_the_frameworks_guide_ep_first_little_tp_and_interl
     for model, gpus, most_tp, chunks in (("mixtral-8x7b", "64", 1, 1), ("mixtral-8x22b", "128", 4, 7)):
         found = record(capsys, "advise", "--model", model, "--gpus", gpus, "--global-batch", "256")
         asked = {branch["question"]: branch for branch in found["branches"]}
-        assert asked["8 experts?"]["follows"].endswith("inside the node")
-        assert asked["8 experts?"]["guide"] == "Megatron-Core" and "README" in asked["8 experts?"]["source"]
+        experts = asked["8 experts?"]
+        assert re.match(r"EP[48] inside the node(,|$)", experts["follows"])  # over nodes is no 5 % quicker
+        assert experts["guide"] in ("Megatron-Core", "Megatron-Bridge")
         plan = found["advised"]["plan"]
         assert plan["tp"] <= most_tp and plan["ep"] > 1 and plan["chunks"] >= chunks
         assert found["left_on_the_table_ratio"] < 0.1
