@@ -81,6 +81,7 @@ ROOMS = {
             "tests/collective/test_formulas.py",
             "tests/hardware",
             "tests/planner/test_time.py",
+            "tests/planner/test_launches.py",
         ],
     ),
     "layers": Room(

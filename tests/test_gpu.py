@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpu import (
+    CLASSROOM,
     COMPUTE,
     GPU,
     MEMORY,
@@ -139,6 +140,15 @@ def test_an_announced_receive_hides_behind_compute_and_its_result_comes_at_its_w
     assert handle.wait() == 1 and handle.wait() == 1
     assert (handle.start, handle.end, second.now) == (0.0, 1.5, 1.5)
     assert times(second, WAIT) == [(1.0, 1.5)]
+
+
+def test_a_classroom_gpu_holds_a_gigabyte_and_not_a_byte_more():
+    gpu = GPU(0, CLASSROOM, Mailboxes().of(0))
+    assert sum(gpu.peak_bytes.values()) == 0
+    gpu.allocate("weights", 1e9)
+    assert gpu.peak_bytes["weights"] == 1e9
+    with pytest.raises(OutOfMemoryError):
+        gpu.allocate("buffers", 1)
 
 
 def test_memory_that_is_full_to_the_last_byte_is_not_exceeded_and_one_more_is():

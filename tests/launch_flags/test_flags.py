@@ -242,6 +242,16 @@ def test_torchtitan_has_rounds_of_equally_many_microbatches_alone():
         emit_torchtitan(job_of(batch=18, software="torchtitan"), plan)
 
 
+@pytest.mark.parametrize(
+    ("model", "tp", "padded"), [("gpt2", 1, 50304), ("gpt2", 4, 50688), ("llama-3-8b", 2, None)]
+)
+def test_megatron_says_to_what_it_pads_the_vocabulary_and_nothing_where_it_need_not(model, tp, padded):
+    """To a multiple of 128 tp: --make-vocab-size-divisible-by."""
+    script = emit_megatron(job_of(model, batch=64), Plan(tp=tp, dp=8 // tp))
+    assert ("It pads the vocabulary" in script) == bool(padded)
+    assert not padded or f"to {padded}, so that tp={tp}" in script
+
+
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():
     for job, plan, said in (
         (job_of("mpt-7b"), Plan(dp=8), "layernorm without a shift"),

@@ -128,6 +128,19 @@ def group(ranks, stride=1, rails=1.0):
     )
 
 
+def test_a_ring_over_nodes_has_as_many_rails_as_members_in_each_and_one_member_has_one():
+    assert [group(ranks, stride).bandwidth for ranks, stride in ((4, 8), (4, 4), (32, 1))] == [
+        40e9,
+        80e9,
+        320e9,
+    ]
+
+
+def test_an_all_to_all_inside_a_node_sends_all_but_ones_own_part():
+    sent = 3 / 4 * 8e9 / 400e9
+    assert collective_seconds("all_to_all", 8e9, group(4)) == pytest.approx(START_SECONDS + sent + 2e-6)
+
+
 def test_a_ring_inside_a_node_takes_2p_minus_2_hops_and_pieces():
     assert collective_seconds("all_reduce", 8e9, group(8)) == pytest.approx(
         START_SECONDS + 14 * (2e-6 + 1e9 / 400e9)

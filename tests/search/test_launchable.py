@@ -19,6 +19,8 @@ JOBS = {
     "deepspeed": job("llama-3-70b", software="deepspeed"),
 }
 
+SHARED_EXPERTS = {(1, 8, 3): True, (2, 8, 1): True, (2, 8, 2): True, (2, 8, 3): False, (2, 1, 3): True}
+
 
 @pytest.mark.parametrize("name", ["megatron", "torchtitan"])
 def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name):
@@ -32,6 +34,24 @@ def test_a_framework_has_a_plan_where_it_can_be_written_and_nowhere_else(name):
         assert framework.has(some, plan) == written, plan
         verdicts.append(written)
     assert 40 < sum(verdicts) < 260
+
+
+def test_deepspeed_has_zero_3_of_experts_that_ep_ranks_share_without_tp_alone():
+    some = job("mixtral-8x7b", software="deepspeed")
+    plans = {(tp, ep, zero): Plan(tp=tp, dp=64 // tp, ep=ep, zero=zero) for tp, ep, zero in SHARED_EXPERTS}
+    assert {
+        key: bool(FRAMEWORKS["deepspeed"].has(some, plan)) for key, plan in plans.items()
+    } == SHARED_EXPERTS
+
+
+def test_megatron_has_no_recomputation_of_every_second_matrix_and_need_not_where_nothing_runs_again():
+    some = job("llama-3-70b")
+    halves = replace(some, stack=replace(some.stack, selective=("half",)))
+    found = [
+        FRAMEWORKS["megatron"].has(halves, Plan(dp=64, zero=1, recompute=recompute))
+        for recompute in ("none", "selective", "full")
+    ]
+    assert found == [True, False, True]
 
 
 @pytest.mark.parametrize("name", [*FRAMEWORKS])
