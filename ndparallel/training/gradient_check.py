@@ -3,7 +3,8 @@
 Idea   Every rank reports flat slices of named parameters; each is held against the same slice of the single
        GPU's whole tensor.
 Limit  Gradients are the first step's alone: after it, weights differ by rounding already. Weights are those
-       after the last step.
+       after the last step. A tensor that is zero but for rounding, as the gradient of a router whose experts
+       are in balance, is held to the size of the largest.
 
 Glossary
     difference     max |g - g0| / max |g0| of one tensor; a run's is the largest over tensors and ranks
@@ -37,12 +38,21 @@ def weight_difference(outcomes: Iterable[Outcome], reference: Tensors) -> float:
 
 def largest_difference(holdings: Iterable[Holding], reference: Tensors) -> float:
     """Return the largest relative difference of any tensor on any rank; NaN where one has a NaN."""
-    largest = {name: np.abs(tensor).max() for name, tensor in reference.items()}
+    largest = scales(reference)
     return worst(
         difference(parameter, elements, array, reference[parameter.name], largest[parameter.name])
         for holding in holdings
         for parameter, elements, array in holding.pieces()
     )
+
+
+def scales(reference: Tensors) -> dict[str, float]:
+    """Return what each tensor's difference is relative to: its largest element; that of all tensors where its
+    own is within the rounding of theirs, and so would be zero."""
+    largest = {name: float(np.abs(tensor).max()) for name, tensor in reference.items()}
+    most = max(largest.values(), default=0.0)
+    rounding = {name: most * np.finfo(tensor.dtype).eps for name, tensor in reference.items()}
+    return {name: own if own > rounding[name] else most for name, own in largest.items()}
 
 
 def difference(
