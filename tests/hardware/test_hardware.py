@@ -255,3 +255,17 @@ def test_products_that_are_launched_together_share_the_multiprocessors(products,
     together = Operation("scores", "matmul", shape, "bfloat16", flops=2.0 * 1024 * 2048 * 64 * products)
     limit = h100.peak("bfloat16") * h100.matmul_fraction
     assert h100.rate(together) == pytest.approx(limit * share)
+
+
+@pytest.mark.parametrize(("limit", "share"), [("150 W", 0.5), ("300 W", 1.0), ("600 W", 1.0)])
+def test_without_joules_a_power_limit_lowers_matmuls_by_its_share_and_never_raises_them(
+    limit, share, tmp_path
+):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'based_on = "v100"\npower_limit = "{limit}"\n')
+    assert accelerator(str(path)).matmul_fraction == pytest.approx(0.8 * share)
+
+
+def test_a_gpu_reaches_24_8_of_the_32_gb_a_second_to_its_host():
+    """As nvbandwidth gives on eight A100s, with pinned memory."""
+    assert accelerator("a100-80").host_bytes_per_second == pytest.approx(24.8e9)

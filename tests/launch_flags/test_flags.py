@@ -258,7 +258,11 @@ def test_what_else_cannot_be_written_is_refused_in_a_sentence():
         (job_of("mixtral-8x7b"), Plan(tp=2, dp=4), "without sequence parallelism"),
         (job_of(software="megatron-2021"), Plan(dp=8), "the plan is for megatron-2021"),
         (job_of(half=True), Plan(dp=8), "16 bits"),
-        (job_of(batch=72), Plan(dp=12), "12 GPUs do not fill nodes of 8"),
+        (
+            job_of(batch=72),
+            Plan(dp=12),
+            "12 GPUs do not fill nodes of 8, and torchrun starts as many on each; take 16.",
+        ),
         (
             replace(job_of(), stack=replace(STACKS["megatron-core"], cp_overlap=False)),
             Plan(cp=2, dp=4),
