@@ -27,6 +27,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # inside planner/ and search/: folders, and files that lie beside them
 FLOORS_OF_ROOM = {
     "planner": [
+        {"dispatchers", "optimizer_kernels"},
         {"launches", "numbers", "number_types", "software", "models", "token_counts", "goodput"},
         {"adapters"},
         {"job"},

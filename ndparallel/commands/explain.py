@@ -19,13 +19,13 @@ from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.planner.step.framework import FrameworkWorkload
+from ndparallel.planner.step.framework import FrameworkWorkload, step_operations
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
-UNITS = ("dense", "experts", "embedding", "head")
+UNITS = ("dense", "experts", "embedding", "head", "optimizer")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     output = parser.add_argument_group("the answer")
     output.add_argument(
-        "--unit", choices=UNITS, help="of the model (default: a layer, with experts where there are any)"
+        "--unit",
+        choices=UNITS,
+        help="of the model (default: a layer, with experts where there are any), or the optimizer's step",
     )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
@@ -52,10 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     if busy := busiest(job, plan, unit):
         console.print(prose(busy, width), end="\n\n")
     for name, rows in passes.items():
+        what = "of the first pipeline rank" if name == "optimizer" else "one microbatch through a unit"
         taken = sum(row["seconds"] for row in rows)
-        console.print(
-            prose(f"{name}  one microbatch through a unit: {si(taken, 's')}", width, bold=name), end="\n\n"
-        )
+        console.print(prose(f"{name}  {what}: {si(taken, 's')}", width, bold=name), end="\n\n")
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
     return 0
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 def units_of(job: TrainingJob) -> list[str]:
     """Those that the model has; a layer with experts first."""
     dense, experts = job.shape.layers - job.shape.moe_layers, job.shape.moe_layers
-    return ["experts"] * (experts > 0) + ["dense"] * (dense > 0) + ["embedding", "head"]
+    ends = ["embedding", "head"] + ["optimizer"] * (not job.stack.executed)
+    return ["experts"] * (experts > 0) + ["dense"] * (dense > 0) + ends
 
 
 def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
@@ -79,7 +81,10 @@ def busiest(job: TrainingJob, plan: Plan, unit: str) -> str:
 
 def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
     """Rows by pass; what takes no time, and passes in which nothing happens, are left out."""
-    if isinstance(work, FrameworkWorkload):
+    if unit == "optimizer":
+        assert isinstance(work, FrameworkWorkload)
+        lists = {unit: [row_of(work, item) for item in step_operations(work.pricing, *work.trained(0))]}
+    elif isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
         lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}
     else:

@@ -43,7 +43,7 @@ from ndparallel.hardware.pocket import POCKET
 
 # of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
 MEMORY_FRACTION = 0.75
-# NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100, 40.1 of 50 on B200): src/graph/topo.h
+# NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100): src/graph/topo.h; presets know better
 INSIDE_FRACTION = 0.8
 ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and between switches
 # of the link to the host: nvbandwidth gives 24.8 of 32 GB/s on eight A100s, pinned memory
@@ -81,6 +81,7 @@ class Accelerator(Hardware):
     description: str = ""
     # of its host's CPU, to launch one kernel from plain eager PyTorch
     host_launch_seconds: float = 0.0
+    inside_fraction: float = INSIDE_FRACTION  # of NVLink's nominal rate, that collectives reach
     gpus_per_host: int = 0  # where a node, one NVLink, is of several hosts; 0 where it is one
     host_bytes_per_second: float = 0.0  # each way between the GPU and its host's memory; 0: not known
 
@@ -168,6 +169,11 @@ def host_bandwidth(hardware: Hardware) -> float:
     )
 
 
+def inside_fraction(hardware: Hardware) -> float:
+    """Return the share of NVLink's nominal rate that collectives reach."""
+    return float(getattr(hardware, "inside_fraction", INSIDE_FRACTION))
+
+
 def host_launch(hardware: Hardware) -> float:
     """Return the CPU's seconds to launch a kernel from plain PyTorch; none on idealized hardware."""
     return float(getattr(hardware, "host_launch_seconds", 0.0))
@@ -237,12 +243,16 @@ QUANTITIES = {
 }
 MAY_BE_ZERO = ("host_launch", "latency_inside", "latency_across", "kernel_overhead")
 MOST_COUNT = 2**24
-COUNTS, FRACTIONS = ("gpus_per_node", "gpus_per_host", "multiprocessors"), ("matmul_fraction",)
+COUNTS, FRACTIONS = (
+    ("gpus_per_node", "gpus_per_host", "multiprocessors"),
+    ("matmul_fraction", "inside_fraction"),
+)
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
     "kernel_overhead": KERNEL_OVERHEAD_SECONDS,
     "host_launch": HOST_LAUNCH_SECONDS,
+    "inside_fraction": INSIDE_FRACTION,
     "power_limit": None,
     "bandwidth_host": None,
     "gpus_per_host": None,
@@ -257,8 +267,7 @@ OPTIONAL: dict[str, Any] = {
 }
 KEYS = (
     "peak",
-    *FRACTIONS,
-    *(key for key in (*COUNTS, *QUANTITIES) if key not in OPTIONAL),
+    *(key for key in (*FRACTIONS, *COUNTS, *QUANTITIES) if key not in OPTIONAL),
     *OPTIONAL,
 )
 
@@ -286,7 +295,8 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         host_launch_seconds=value["host_launch"],
         gpus_per_node=value["gpus_per_node"],
         gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
-        inside=Link(value["latency_inside"], value["bandwidth_inside"] * INSIDE_FRACTION),
+        inside_fraction=value["inside_fraction"],
+        inside=Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"]),
         across=Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION),
         host_bytes_per_second=(value["bandwidth_host"] or 0.0) * HOST_FRACTION,
     )

@@ -37,7 +37,8 @@ FREE = (  # of a software stack: what flags choose
         "dropout",
         "accumulates",
         "gradient_bytes",
-        "deduplicates",
+        "scales_gradients",
+        "dispatcher",
         "sequence_parallel",
         "selective",
         "cp_gathers",
@@ -273,10 +274,13 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"--attention-dropout {rate} --hidden-dropout {rate}"
     yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
     yield "--grad-reduce-in-bf16" if job.stack.gradient_bytes == 2 else ""
+    yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"
     yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
-        flexible = job.stack.deduplicates and plan.ep > 1  # DeepEP, which asks for probabilities in float32
+        flexible = (
+            job.stack.dispatcher == "deepep" and plan.ep > 1
+        )  # DeepEP, which asks for probabilities in float32
         yield (
             "--moe-token-dispatcher-type flex --moe-router-dtype fp32"
             if flexible

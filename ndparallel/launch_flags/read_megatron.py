@@ -202,13 +202,14 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         dropout=dropout_from(flags),
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
         gradient_bytes=2 if flags.has("--grad-reduce-in-bf16") else 4,
+        scales_gradients=not flags.has("--ddp-average-in-collective"),
         dp_overlap=reduces,
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
         cp_gathers=flags.text("--cp-comm-type") in ("all_gather", "allgather"),
         selective=selected_from(flags, plan),
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
-        deduplicates=deduplicates_from(flags) if shape.experts and plan.ep > 1 else base.deduplicates,
+        dispatcher=dispatcher_from(flags) if shape.experts and plan.ep > 1 else base.dispatcher,
     )
 
 
@@ -228,13 +229,13 @@ def selected_from(flags: Given, plan: Plan) -> tuple[str, ...]:
     return known if known and plan.recompute == "selective" else MEGATRON_CORE.selective
 
 
-def deduplicates_from(flags: Given) -> bool:
-    """The flexible dispatcher (DeepEP) sends a token once to a node."""
+def dispatcher_from(flags: Given) -> str:
+    """The flexible dispatcher is DeepEP's."""
     flags.has("--moe-router-dtype")
     kind = flags.text("--moe-token-dispatcher-type")
     if kind is None:
         flags.assume("--moe-token-dispatcher-type", "allgather, which is priced as all-to-all")
-    return kind == "flex"
+    return "deepep" if kind == "flex" else "alltoall"
 
 
 # -------------------------------------------------------------------------------------------------- remarks

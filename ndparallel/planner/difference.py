@@ -111,8 +111,16 @@ CAUSES: tuple[Change, ...] = (
     stack_change(
         "every copy of a token sent between nodes",
         look="DeepEP: --moe-token-dispatcher-type flex",
-        deduplicates=False,
+        dispatcher="alltoall",
     ),
+    stack_change(
+        "rows that travel beside another microbatch",
+        look="--overlap-moe-expert-parallel-comm",
+        hides_dispatch=True,
+    ),
+    stack_change("rows that nothing hides", look="--overlap-moe-expert-parallel-comm", hides_dispatch=False),
+    stack_change("a permutation in kernels of its own", look="--moe-permute-fusion", fused_permutation=False),
+    stack_change("a fused permutation", look="--moe-permute-fusion", fused_permutation=True),
     job_change(
         "the busiest experts with 1.5 times the mean's rows",
         "--routing-imbalance 1.5",

@@ -4,7 +4,7 @@ Idea   A job has traits (its GPU, its software, number type, experts, FSDP, shor
        run counts with a weight that shrinks with each trait that only one of the two has, and runs of one
        source share theirs. The bar is where the weighted errors have their 68th percentile, or half of the
        95th: the mean of both, so that one bar holds two thirds of such runs and two bars nearly all. Every
-       trait that no run has widens it by half.
+       trait that no run has widens it.
 Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate
        --write-errors` wrote them; a test holds the two together. `validate` leaves a run's own source out.
 """
@@ -22,9 +22,14 @@ from ndparallel.base.words import count, listed
 from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.planner.job import Plan, TrainingJob
 
-FEWEST = 4  # runs that make a bar
-NEARER = 0.6  # what a run's weight is multiplied by for each trait that only one of two runs has
-WIDER = 1.5  # for each trait that no run has
+FEWEST = 4  # runs whose mean is known to half of their spread: 1 / sqrt(4)
+# what a run's weight is multiplied by for each trait that only one of two runs has: of tenths below 1 the one
+# under which measured errors are likeliest, when all runs of their source are left out
+# (tests/validation/test_error_bars.py)
+NEARER = 0.9
+# for each trait that no run has: of the median trait, the 68th percentile of errors over bars when all runs
+# that have it are left out (the same tests)
+WIDER = 1.14
 ONE_BAR, TWO_BARS = 0.68, 0.95
 LARGE = 1024  # GPUs
 SHORT, LONG = 2048, 8192  # tokens: below, and above, most runs were not measured

@@ -106,6 +106,7 @@ class Share:
     # rows that the experts of the busiest rank get, in those of the mean rank when nothing is dropped
     received: Any = 1.0
     dtype: str = "bfloat16"
+    dropless: bool = True  # experts take all rows, whose numbers nobody knows before
     # of the matmuls with weights, but for router and logits
     number_type: NumberType = NUMBER_TYPES["bf16"]
     transposes: bool = True  # a cast tensor is kept transposed, too
@@ -184,6 +185,7 @@ class Plan:
             sent,
             received,
             dtype=dtype,
+            dropless=job.capacity_factor is None,
             number_type=NUMBER_TYPES[job.dtype],
             transposes=job.hopper,
             adapters=job.adapters,

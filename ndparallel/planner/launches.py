@@ -17,11 +17,14 @@ are as deep in Python (autograd.Function, groups, contexts). meta-pytorch/triton
 Glossary
     launches   kernels that the CPU hands to the GPU
     calls      what the CPU does beside launching; each takes as long as a launch
-    of         whose: attention's half of a layer, the MLP's (or experts'), or a layer that is recomputed
+    of         whose: attention's half of a layer, the MLP's (or experts'), a mixture's router and dispatcher,
+               or a layer that is recomputed
     elements   of the array that is moved: qkv, hidden, ffn (of the rank's rows), or none worth counting
-    when       what the model or the software must have: a bias of these matrices, dropout, unfused attention
-    graphs     launches that CUDA graphs hold, and the CPU makes at once: of the whole step, or of all but the
-               experts and the ways to them (Transformer Engine's scopes attn, moe_router, moe_preprocess)
+    when       what the model or the software must have: a bias of these matrices, dropout, unfused attention,
+               a dispatcher, and its permutation fused or plain
+    graphs     launches that CUDA graphs hold, and the CPU makes at once: of the whole step; of all but the
+               experts and the ways to them (Transformer Engine's scopes attn, moe_router, moe_preprocess); or
+               of the router and what it prepares alone
 """
 
 from dataclasses import dataclass
@@ -36,13 +39,17 @@ DRIVER = 3.0 / 37.08  # of kernels that one call launches in a loop of its own, 
 # the CPU's seconds for one launch, in those of plain eager PyTorch
 LAUNCH_COSTS = {"none": 0.0, "compiled": COMPILED, "eager": 1.0, "modules": MODULE}
 
-GRAPHS = ("", "router", "step")
-OUTSIDE_OF_ROUTER_GRAPHS = ("experts", "ep ", "cast to", "swiglu", "gelu")
+GRAPHS = ("", "preprocess", "router", "step")
+OUTSIDE_OF_ROUTER_GRAPHS = ("experts", "ep ", "swiglu", "gelu", "permute", "layout")
+PREPROCESS = ("router", "choose experts", "balance", "counts")
 
 
 def in_graph(graphs: str, name: str) -> bool:
     """Whether CUDA graphs hold what is called so."""
-    return graphs == "step" or (graphs == "router" and not name.startswith(OUTSIDE_OF_ROUTER_GRAPHS))
+    if graphs in ("", "step"):
+        return graphs == "step"
+    outside = name.startswith(OUTSIDE_OF_ROUTER_GRAPHS)
+    return name.startswith(PREPROCESS) if graphs == "preprocess" else not outside
 
 
 def launches_of(operation: Operation, cost: float):
@@ -124,6 +131,44 @@ MEGATRON_CORE = (
     SmallKernel("norm weights wgrad", "mlp", True, TE),
     SmallKernel("add to gradients", "mlp", True, DDP),
 )
+MOE = "megatron/core/transformer/moe"
+ROUTING = f"{MOE}/moe_utils.py, topk_routing_with_score_function"
+BALANCE = f"{MOE}/router.py, _apply_aux_loss"
+DISPATCHER = f"{MOE}/token_dispatcher.py"
+PERMUTE = f"{MOE}/moe_utils.py, permute, sort_chunks_by_idxs, unpermute"
+TE_PERMUTE = "transformer_engine/pytorch/permutation.py"
+TE_ROUTER = "transformer_engine/pytorch/router.py"
+HYBRID = "deepseek-ai/DeepEP, branch hybrid-ep, deep_ep/hybrid_ep_buffer.py"
+# A mixture's router and dispatcher in Megatron-Core (core_v0.16.0), beside the copies of rows
+ROUTER = (
+    SmallKernel("choose experts", "router", False, f"{ROUTING}: top-k, scatters", 9, when="plain router"),
+    SmallKernel("balance", "router", False, f"{BALANCE}: scores, products", 12, when="plain router"),
+    SmallKernel("choose experts", "router", True, ROUTING, 5, when="plain router"),
+    SmallKernel("balance", "router", True, BALANCE, 7, when="plain router"),
+    SmallKernel("choose experts", "router", False, TE_ROUTER, when="fused router"),
+    SmallKernel("balance", "router", False, f"{TE_ROUTER}; {BALANCE}", 5, when="fused router"),
+    SmallKernel("choose experts", "router", True, TE_ROUTER, when="fused router"),
+    SmallKernel("balance", "router", True, TE_ROUTER, 2, when="fused router"),
+    SmallKernel("counts", "router", False, f"{DISPATCHER}, preprocess: sums and copies", 8, when="alltoall"),
+    SmallKernel(
+        "permute", "router", False, f"{PERMUTE}: selects, joins, a scatter", 20, when="plain alltoall"
+    ),
+    SmallKernel("permute", "router", True, PERMUTE, 12, when="plain alltoall"),
+    SmallKernel("permute", "router", False, f"{TE_PERMUTE}: maps 5, copies 4", 9, when="fused alltoall"),
+    SmallKernel("permute", "router", True, TE_PERMUTE, 4, when="fused alltoall"),
+    SmallKernel("permute", "router", False, f"{PERMUTE}: selects, a scatter", 16, when="plain allgather"),
+    SmallKernel("permute", "router", True, PERMUTE, 8, when="plain allgather"),
+    SmallKernel("permute", "router", False, f"{TE_PERMUTE}: maps 3, copies 2", 5, when="fused allgather"),
+    SmallKernel("permute", "router", True, TE_PERMUTE, 2, when="fused allgather"),
+    SmallKernel("layout", "router", False, f"{DISPATCHER}, _DeepepManager", 6, when="deepep"),
+    SmallKernel("to a mask", "router", False, f"{DISPATCHER}, _indices_to_multihot", 12, when="deepep"),
+    SmallKernel("permute", "router", False, f"{PERMUTE}: selects, a scatter", 14, when="plain deepep"),
+    SmallKernel("permute", "router", True, PERMUTE, 8, when="plain deepep"),
+    SmallKernel("permute", "router", False, f"{TE_PERMUTE}: maps 3, copies 2", 5, when="fused deepep"),
+    SmallKernel("permute", "router", True, TE_PERMUTE, 2, when="fused deepep"),
+    SmallKernel("layout, permute", "router", False, HYBRID, 5, when="hybridep"),
+    SmallKernel("permute", "router", True, HYBRID, 2, when="hybridep"),
+)
 TITAN = "torchtitan/models/llama3/model.py"
 # Layers in plain PyTorch, one kernel for each operator: their bytes are in the lists already
 TORCH = (
@@ -143,10 +188,10 @@ TORCH = (
     SmallKernel("gate", "mlp", True, f"{TITAN}: two gradients, a sum, silu, product", launches=5),
 )
 LEDGERS: dict[str, tuple[SmallKernel, ...]] = {
-    "": (),
-    "megatron": MEGATRON,
-    "megatron-core": MEGATRON_CORE,
-    "torch": TORCH,
+    "": ROUTER,
+    "megatron": MEGATRON + ROUTER,
+    "megatron-core": MEGATRON_CORE + ROUTER,
+    "torch": TORCH + ROUTER,
 }
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.parallel.context import VARIANTS
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.dispatchers import DISPATCHERS
+from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.software import MODULES, STACKS
 
@@ -25,7 +27,7 @@ MODEL_FLAGS = {  # our name: Megatron's, meaning
     "top_k": ("--moe-router-topk", "experts that a token goes to"),
     "expert_ffn": ("--moe-ffn-hidden-size", "width of an expert"),
 }
-OVERLAPS = ("tp", "dp", "pp", "cp")
+OVERLAPS = ("tp", "dp", "pp", "cp", "ep")
 NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
 RATIO: dict[str, Any] = {"type": float, "metavar": "X"}
 Group = argparse._ArgumentGroup
@@ -97,9 +99,17 @@ def add_software(software: Group) -> None:
         metavar="LIST",
         help=f"what hides behind compute, of {','.join(OVERLAPS)}; or none (default: the software's)",
     )
+    software.add_argument(
+        "--cuda-graphs",
+        choices=[graphs or "none" for graphs in GRAPHS],
+        help="what they hold (default: the software's)",
+    )
 
 
 def add_routing(router: Group) -> None:
+    router.add_argument(
+        "--dispatcher", choices=DISPATCHERS, help="how rows get to experts (default: the software's)"
+    )
     router.add_argument(
         "--routing-imbalance",
         help="rows of the busiest rank's experts, in the mean's (default 1)",

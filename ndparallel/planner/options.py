@@ -39,6 +39,8 @@ JOB_DEFAULTS: dict[str, Any] = {
     "flash_attention": None,
     "routing_imbalance": 1.0,
     "capacity_factor": None,
+    "dispatcher": None,
+    "cuda_graphs": None,
     "context_parallel": None,
     "cp_comm_type": None,
     "overlap": None,
@@ -173,6 +175,13 @@ def stack_from(arguments: argparse.Namespace, hardware: Hardware) -> Stack:
     stack = travelling(stack, arguments)
     if arguments.recompute_modules:
         stack = replace(stack, selective=recomputed_modules(arguments))
+    switches = {"dispatcher": arguments.dispatcher, "graphs": arguments.cuda_graphs}
+    given = {name: word.replace("none", "") for name, word in switches.items() if word}
+    if given and stack.executed:
+        raise UserError(
+            "--dispatcher and --cuda-graphs are of other software than the lessons' own: leave them out."
+        )
+    stack = replace(stack, **given)
     if arguments.overlap is not None and stack.grid:
         raise UserError(
             "--overlap is of other software: the lessons' own runs overlap what 4d_combined.py does. Leave "
@@ -196,9 +205,16 @@ def overlapping(stack: Stack, words: str) -> Stack:
             f"{', '.join(OVERLAPS)}, or none."
         )
     tp = ("backward" if stack.tp_overlap == "none" else stack.tp_overlap) if "tp" in wanted else "none"
-    dp, pp, cp = (group in wanted for group in ("dp", "pp", "cp"))
+    dp, pp, cp, ep = (group in wanted for group in ("dp", "pp", "cp", "ep"))
     return replace(
-        stack, tp_overlap=tp, dp_overlap=dp, prefetch=dp, gathers_first=dp, pp_overlap=pp, cp_overlap=cp
+        stack,
+        tp_overlap=tp,
+        dp_overlap=dp,
+        prefetch=dp,
+        gathers_first=dp,
+        pp_overlap=pp,
+        cp_overlap=cp,
+        hides_dispatch=ep,
     )
 
 

@@ -25,6 +25,7 @@ Glossary
 from dataclasses import dataclass, replace
 
 from ndparallel.base.errors import unknown
+from ndparallel.planner.optimizer_kernels import bytes_of
 
 # what selective recomputation can run again; all but the last are Megatron-Core's names (--recompute-modules)
 MODULES = {
@@ -92,9 +93,20 @@ class Stack:
     # a gradient in 16 bits that nobody reads is kept of each shape of weights, for autograd
     # (get_dummy_wgrad in transformer_engine/pytorch/module/base.py)
     dummy_gradients: bool = False
-    optimizer_bytes: int = 36  # moved for each parameter of the rank's share
-    # a token crosses to a node once, however many of its experts are there (DeepEP)
-    deduplicates: bool = False
+    optimizer: str = "megatron-core"  # what its step consists of: one of OPTIMIZERS
+    optimizer_bytes: int = bytes_of("megatron-core")  # that moves for each parameter of the rank's share
+    # gradients that stay are divided by dp before they are summed (Megatron, without
+    # --ddp-average-in-collective), which reads and writes them once
+    scales_gradients: bool = True
+    dispatcher: str = "alltoall"  # of a mixture's rows: one of ndparallel.planner.dispatchers
+    # rows travel beside the compute of another microbatch (--overlap-moe-expert-parallel-comm)
+    hides_dispatch: bool = False
+    fused_permutation: bool = False  # --moe-permute-fusion
+    fused_router: bool = False  # --moe-router-fusion
+    # the grouped products activate and cast in their own kernels (--use-transformer-engine-op-fuser)
+    fused_experts: bool = False
+    fp8_attention: bool = False  # --fp8-dot-product-attention
+    fp8_head: bool = False  # --fp8-output-proj
     dtype: str = "bfloat16"  # of weights and activations
     # ---- what the lists of the lessons' software have, and those of real frameworks do not
     # sequence parallelism keeps shards of the column matrices' inputs and gathers them again right before
@@ -157,7 +169,8 @@ MEGATRON_2021 = Stack(
     gathers_first=False,
     pp_overlap=False,
     logit_bytes=44,
-    optimizer_bytes=60,
+    optimizer="megatron-2021",
+    optimizer_bytes=bytes_of("megatron-2021"),
     launching="modules",
     ledger="megatron",
 )
@@ -168,14 +181,14 @@ MEGATRON_CORE = Stack(
     "megatron-core",
     "fused",
     "cudnn",
-    deduplicates=True,
+    dispatcher="deepep",
     early_gates=True,
     keeps_cast=True,
     dummy_gradients=True,
     launching="modules",
     ledger="megatron-core",
 )
-NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all")
+NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all", scales_gradients=False)
 DEEPSPEED_2021 = replace(
     MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4
 )
@@ -189,6 +202,8 @@ FSDP_2023 = Stack(
     accumulates=False,
     tp_overlap="none",
     logits_kept=10,
+    optimizer="torch",
+    optimizer_bytes=bytes_of("torch"),
     launching="eager",
     whole_in_pipeline=True,
     keeps_outputs=True,

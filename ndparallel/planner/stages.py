@@ -20,11 +20,15 @@ KEPT = " kept"  # of a layer that is not recomputed while others are
 
 
 def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> list[int]:
-    """Megatron's even split; where it is not even, embedding and head count as a layer each (Llama 3,
-    2407.21783, section 3.3.2), and a prediction layer as two, itself and the head again."""
+    """Megatron's even split, of the layers, or with embedding and head as a layer each (Llama 3, 2407.21783,
+    section 3.3.2). Where neither is even the first stages are filled, and the last, which has the head and
+    prediction layers besides, has what is left (Megatron-Bridge, recipes/deepseek/deepseek_v3.py)."""
     if layers % stages == 0:
         return [layers // stages] * stages
-    return spread_layers(layers, stages, 1, 1 + 2 * prediction_layers)
+    each = -(-layers // stages)
+    if (layers + 2) % stages == 0 or each * (stages - 2) >= layers:
+        return spread_layers(layers, stages, 1, 1 + 2 * prediction_layers)
+    return [min(each, max(0, layers - stage * each)) for stage in range(stages)]
 
 
 @lru_cache(maxsize=1024)

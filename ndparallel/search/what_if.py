@@ -16,12 +16,14 @@ from ndparallel.base.quantities import MOST, is_absurd, number, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import (
     ACROSS_FRACTION,
-    INSIDE_FRACTION,
     MEMORY_FRACTION,
     Accelerator,
     find_hardware,
+    inside_fraction,
 )
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPES
 from ndparallel.planner.software import find_stack
 
@@ -113,10 +115,18 @@ def with_dtype(job: TrainingJob, word: str) -> TrainingJob:
 
 # switches of the software: by name, the words that each takes and what they change
 SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
-    "graphs": {"none": {"graphs": ""}, "router": {"graphs": "router"}, "step": {"graphs": "step"}},
-    "dispatcher": {"alltoall": {"deduplicates": False}, "deepep": {"deduplicates": True}},
+    "graphs": {name or "none": {"graphs": name} for name in GRAPHS},
+    "dispatcher": {name: {"dispatcher": name} for name in DISPATCHERS},
+    "permutation": {"fused": {"fused_permutation": True}, "plain": {"fused_permutation": False}},
+    "router": {"fused": {"fused_router": True}, "plain": {"fused_router": False}},
+    "dispatch": {"hidden": {"hides_dispatch": True}, "shown": {"hides_dispatch": False}},
+    "fp8_attention": {"on": {"fp8_attention": True}, "off": {"fp8_attention": False}},
     "etp": {"1": {"expert_tp": False}, "tp": {"expert_tp": True}},
-    "experts": {"grouped": {"grouped_experts": True}, "one-by-one": {"grouped_experts": False}},
+    "experts": {
+        "grouped": {"grouped_experts": True, "fused_experts": False},
+        "one-by-one": {"grouped_experts": False, "fused_experts": False},
+        "fused": {"grouped_experts": True, "fused_experts": True},
+    },
 }
 
 
@@ -209,7 +219,19 @@ FIELDS: dict[str, Field] = {
     "memory_bandwidth": of_hardware("memory_bandwidth_bytes_per_second", "bytes per second", MEMORY_FRACTION),
     "kernel_overhead": of_hardware("kernel_overhead_seconds", "seconds"),
     "gpus_per_node": of_hardware("gpus_per_node", None),
-    "bandwidth_inside": of_link("inside", "bandwidth_bytes_per_second", "bytes per second", INSIDE_FRACTION),
+    "bandwidth_inside": Field(
+        lambda at: at.job.hardware.inside.bandwidth_bytes_per_second / inside_fraction(at.job.hardware),
+        lambda at, value: on(
+            at,
+            {
+                "inside": replace(
+                    at.job.hardware.inside,
+                    bandwidth_bytes_per_second=value * inside_fraction(at.job.hardware),
+                )
+            },
+        ),
+        "bytes per second",
+    ),
     "bandwidth_across": of_link("across", "bandwidth_bytes_per_second", "bytes per second", ACROSS_FRACTION),
     "latency_inside": of_link("inside", "latency_seconds", "seconds"),
     "latency_across": of_link("across", "latency_seconds", "seconds"),

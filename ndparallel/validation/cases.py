@@ -56,6 +56,7 @@ from typing import Any
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
@@ -64,14 +65,16 @@ from ndparallel.planner.software import STACKS, Stack
 from ndparallel.validation.hardware import hardware_of, number_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
-from ndparallel.validation.model import Stated, shape_of
+from ndparallel.validation.model import shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
+from ndparallel.validation.recipes import ReleaseSwitches, recipe_of
 from ndparallel.validation.words import (
     attention_kernel,
     cuts_experts,
-    deduplicates,
+    dispatcher_named,
+    drops_tokens,
     gradient_bytes,
-    graphs_of,
+    graphs_stated,
     habits_of,
     modules_of,
     number_of_bits,
@@ -88,6 +91,10 @@ from ndparallel.validation.words import (
 AXES = ("tp", "pp", "dp", "ep", "cp")
 TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
 MOST_BYTES = 16e6  # of a file of runs
+EARLY_NEMO = "nemo / megatron-core"  # whose recipes of early 2025 have Megatron-Core's all-to-all
+SWITCHES = (  # of the software, true or false
+    *("hides_dispatch", "fused_permutation", "fused_router", "fused_experts", "fp8_attention", "fp8_head"),
+)
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
 PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
@@ -142,7 +149,10 @@ def express(run: Mapping[str, Any]) -> Case:
     framework = str(run["software"].get("framework")).lower()
     half = half_of(run.get("precision"), stack, plan, framework)
     dtype = number_type_of(run.get("precision"), framework)
-    job = TrainingJob(shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype)
+    drops = drops_tokens(run["software"].get("capacity_factor"), run.get("note")) if shape.experts else None
+    job = TrainingJob(
+        shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype, capacity_factor=drops
+    )
     if number_in(run["batch"].get("global")) and not states_microbatch(run["batch"]):
         plan = usual_microbatch(job, plan, framework)
     plan = in_groups(job, plan if states_recomputation(run) else least_recomputation(job, plan))
@@ -199,28 +209,47 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
-    parallel, once = run["parallel"], deduplicates(software.get("dispatcher"), words, stack.deduplicates)
-    modules, gpu = modules_of(run.get("recompute")), str(run["hardware"].get("gpu")).lower()
+    stack = replace(stack, **switches_of(run, words))
+    parallel, once = run["parallel"], DISPATCHERS[stack.dispatcher].once
     return replace(
         stack,
         attention=attention_kernel(stack.attention, flash, year_in(words)),
-        selective=modules or stack.selective,
-        deduplicates=once,
+        selective=modules_of(recomputed(run)) or stack.selective,
         expert_tp=stack.expert_tp
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
-        graphs=graphs_of(software.get("cuda_graphs"), words, gpu, has_experts(run["model"])),
         gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
         **habits_of(software, run.get("note")),
     )
 
 
+def switches_of(run: Mapping[str, Any], words: str) -> dict[str, Any]:
+    """Return the stack's switches: as stated, else as in the recipe of the run's release."""
+    software, recipe = run["software"], recipe_for(run)
+    usual = recipe.switches if recipe else {"dispatcher": "alltoall"} if re.search(EARLY_NEMO, words) else {}
+    stated: dict[str, Any] = {
+        name: bool(software[name]) for name in SWITCHES if software.get(name) is not None
+    }
+    if software.get("dispatcher") is not None:
+        stated["dispatcher"] = dispatcher_named(software["dispatcher"])
+    if software.get("cuda_graphs") is not None:
+        stated["graphs"] = graphs_stated(software["cuda_graphs"])
+    return {**usual, **stated}
+
+
+def recipe_for(run: Mapping[str, Any]) -> ReleaseSwitches | None:
+    framework, model = str(run["software"].get("framework") or ""), str(run["model"].get("name") or "")
+    dtype = number_type_of(run.get("precision"), framework.lower())
+    return recipe_of(framework, model, str(run["hardware"].get("gpu")), dtype)
+
+
+def recomputed(run: Mapping[str, Any]) -> Any:
+    """Return what is stated of recomputation, or what the recipe of the run's release computes again."""
+    recipe = recipe_for(run)
+    return run.get("recompute") or (recipe.recompute if recipe else None) or None
+
+
 def tp_and_ep(parallel: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(number_in(parallel.get(axis))) or 1 for axis in ("tp", "ep"))
-
-
-def has_experts(model: Mapping[str, Any]) -> bool:
-    stated = Stated(model)
-    return bool(stated.count("experts") or (stated.known and stated.known.experts))
 
 
 # --------------------------------------------------------------------------------------------------- the plan
@@ -251,7 +280,7 @@ def plan_of(
         zero = 1
     schedule, chunks = schedule_of(run, degrees["pp"], shape.layers)
     stated = parallel.get("sp")
-    recompute, layers = recompute_of(run.get("recompute"), -(-shape.layers // (degrees["pp"] * chunks)))
+    recompute, layers = recompute_of(recomputed(run), -(-shape.layers // (degrees["pp"] * chunks)))
     shards = shards_of(parallel, gpus_per_node)
     return Plan(
         **degrees | {"ep": spread_of_experts(parallel, degrees, shape)},

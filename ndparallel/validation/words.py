@@ -12,6 +12,7 @@ from typing import Any
 
 from ndparallel.base.quantities import whole_number
 from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.software import MODULES
 
@@ -103,16 +104,9 @@ NUMBER_WORDS = (  # the first that is in the precision
 CURRENT = "bridge|titan"  # frameworks whose fp8 has the scales of the tensor itself, and not of a former step
 
 
-def graphs_of(stated: Any, framework: str, gpu: str, experts: bool) -> str:
-    """Return what CUDA graphs hold: as stated, or as in the performance recipes of a release of
-    Megatron-Bridge (scripts/performance/configs). Those of 25.09 have `cuda_graphs: true` on a GB200 alone;
-    from 25.11 on they capture dense steps whole, and of mixtures all but the experts; from 26.06 on all."""
-    if stated is not None:
-        return str(stated) if stated in GRAPHS else "step" if stated else ""
-    release = re.search(r"bridge (\d\d\.\d\d)", framework)
-    if not release or release[1] < "25.11":
-        return "step" if release and "gb" in gpu else ""
-    return "step" if not experts or release[1] >= "26.06" else "router"
+def graphs_stated(stated: Any) -> str:
+    """Return what CUDA graphs hold, by a word of ours, or true for the whole step."""
+    return str(stated) if stated in GRAPHS else "step" if stated else ""
 
 
 HABITS = (  # a field of a run's software, how a note says it, and what of a stack it changes
@@ -140,12 +134,18 @@ def gradient_bytes(usual: int, framework: str, bits: int) -> int:
     return 2 if "bridge" in framework or ("nemo" in framework and bits < 16) else usual
 
 
-def deduplicates(stated: Any, framework: str, usual: bool) -> bool:
-    """Return whether a token crosses to a node once (DeepEP, hybrid dispatchers) and not once for each of its
-    experts there: as stated, or as usual; NeMo's recipes of early 2025 have Megatron-Core's all-to-all."""
+def dispatcher_named(stated: Any) -> str:
+    """Return our name of the dispatcher; one that is flexible is DeepEP's."""
+    words = re.sub("[^a-z]", "", str(stated).lower())
+    return next((name for name in DISPATCHERS if name in words), "deepep" if "flex" in words else "alltoall")
+
+
+def drops_tokens(stated: Any, note: Any) -> float | None:
+    """Return the capacity factor of a mixture that drops tokens: as stated, or 1 where the note says so
+    (Megatron-Bridge, training/utils/moe_token_drop.py); None of one that drops none."""
     if stated is not None:
-        return bool(re.search("deep|hybrid|flex", str(stated).lower()))
-    return usual and not re.search(r"nemo / megatron-core", framework)
+        return float(stated) or None
+    return 1.0 if re.search("token.?drop", str(note).lower()) else None
 
 
 def cuts_experts(stated: Any, framework: str, tp: int, ep: int) -> bool:

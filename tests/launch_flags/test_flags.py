@@ -118,7 +118,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
         dropout=draw(st.booleans()),
     )
-    stack = replace(stack, deduplicates=draw(st.booleans())) if plan.ep > 1 else stack
+    stack = replace(stack, dispatcher=draw(st.sampled_from(["deepep", "alltoall"]))) if plan.ep > 1 else stack
     stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
     if plan.recompute == "selective":
         stack = replace(
@@ -193,10 +193,10 @@ def test_every_flag_in_the_tables_is_one_of_the_release():
 
 def test_uneven_stages_are_written_out_letter_by_letter():
     text = emit_megatron(job_of("deepseek-v3", batch=1024), Plan(pp=16, dp=64, ep=64, zero=1))
-    assert '"Et*3|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*2mL"' in text
+    assert '"Et*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*4|t*1mL"' in text
     assert "--mtp-num-layers 1" in text
-    assert layers_by_stage(61, 16) == [2, *[4] * 14, 3]
-    assert layers_by_stage(61, 16, prediction_layers=1) == [3, *[4] * 14, 2]
+    assert layers_by_stage(61, 16) == [*[4] * 15, 1] == layers_by_stage(61, 16, prediction_layers=1)
+    assert layers_by_stage(126, 16) == [7, *[8] * 14, 7]
     assert '--moe-layer-freq "([0]*3+[1]*58)"' in text
 
 

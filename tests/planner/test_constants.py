@@ -32,7 +32,6 @@ MODULES = {
     },
     "ndparallel.planner.layers.operations": {
         "SCORE_DROPOUT": "counted: read, write, and a mask of one byte",
-        "ROUTING_LAUNCHES": "counted, roughly, in Megatron-Core's router",
     },
     "ndparallel.planner.memory.outside": {
         "CUDA_CONTEXT_BYTES": "fitted",

@@ -22,6 +22,8 @@ from ndparallel.model import costs
 from ndparallel.planner.layers.operations import SCORE_DROPOUT, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import LayerParts
 
+SHORT_ATTENTION = ("cudnn-fp8", "float8")  # Blackwell's kernel, and the type of what it multiplies
+
 
 class AttentionLists(LayerParts):
     """Writes the core of attention for one share and one stack."""
@@ -119,9 +121,11 @@ class AttentionLists(LayerParts):
             2.0 * self.pairs * (query_products * self.shape.head_dim + value_products * self.shape.value_dim)
         )
         arrays = times * self.share.rows * (heads + kv_heads) * (self.shape.head_dim + self.shape.value_dim)
-        name, moved = f"{self.stack.attention} {direction}", arrays * self.itemsize
+        short = self.stack.fp8_attention and self.share.number_type.kernels and not self.share.transposes
+        kernel, dtype = (self.stack.attention, self.share.dtype) if not short else SHORT_ATTENTION
+        name, moved = f"{kernel} {direction}", arrays * self.itemsize
         shape = (self.pairs, self.share.sequence, self.shape.head_dim)
-        return Operation("attention", name, shape, self.share.dtype, flops, moved, times)
+        return Operation("attention", name, shape, dtype, flops, moved, times)
 
     # ---- over all pairs
 

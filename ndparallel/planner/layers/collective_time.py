@@ -71,19 +71,18 @@ _BY_NAME = {
 }
 
 
-def distinct_nodes(nodes, choices):
-    """How many of the other nodes a token meets that chooses `choices` ranks at random: it crosses to each
-    node once (DeepEP)."""
-    return (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
+def distinct(places, choices):
+    """How many of so many ranks, or nodes, a token meets that chooses `choices` of them at random."""
+    return places * (1 - (1 - 1 / places) ** choices)
 
 
 def dispatch_seconds(nbytes, choices, links: GroupLinks):
-    """Seconds of an all_to_all whose rows, `choices` copies of each, cross to a node once and are copied on
-    inside it."""
-    hardware = links.hardware
-    across = (
-        nbytes / choices * distinct_nodes(links.nodes, choices) / hardware.across.bandwidth_bytes_per_second
-    )
-    inside = nbytes * (links.per_node - 1) / links.per_node / hardware.inside.bandwidth_bytes_per_second
+    """Seconds of an all_to_all whose rows, of `choices` ranks each, cross to a node once, and are copied on
+    inside it to each rank once (DeepEP, HybridEP)."""
+    hardware, tokens = links.hardware, nbytes / choices
+    crossing = distinct(links.nodes, choices) * (links.nodes - 1) / links.nodes
+    copied = distinct(links.ranks, choices) * (links.per_node - 1) / links.per_node
+    across = tokens * crossing / hardware.across.bandwidth_bytes_per_second
+    inside = tokens * copied / hardware.inside.bandwidth_bytes_per_second
     latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
     return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

@@ -18,6 +18,8 @@ from ndparallel.planner.models.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
 ALWAYS_AGAIN = ("router", "experts")  # matrices that torchtitan's selective recomputation never keeps
+# products whose input the one before makes, in fused experts
+INSIDE_EXPERTS = ("experts down forward", "experts gate_up dgrad", "experts up dgrad")
 
 
 class LayerLists(AttentionLists, ExpertLists):
@@ -101,6 +103,7 @@ class LayerLists(AttentionLists, ExpertLists):
             *self.norms_before(ATTENTION, False),
             *self.gather(products[-1], QKV),
             *products,
+            *self.norms_of_heads(False),
             *self.rotary(False),
             *self.core(False),
             *self.summed(result, result),
@@ -120,6 +123,7 @@ class LayerLists(AttentionLists, ExpertLists):
             back,
             *self.core(True),
             *self.rotary(True),
+            *self.norms_of_heads(True),
             *self.gather_again(products[0]),
             *products[:-1],
             *self.summed(products[-1], self.product(into[-1], "wgrad"), True, QKV),
@@ -130,8 +134,18 @@ class LayerLists(AttentionLists, ExpertLists):
     def rotary(self, backward: bool) -> list[Operation]:
         if self.shape.position != "rotary":
             return []
-        elements = self.share.rows * (self.shape.heads + self.kv_heads) / self.share.tp * self.shape.head_dim
-        return [self.elementwise("rotary", elements, self.passes("rotary", backward))]
+        return [self.elementwise("rotary", self.queries_and_keys, self.passes("rotary", backward))]
+
+    def norms_of_heads(self, backward: bool) -> list[Operation]:
+        """Norms of queries and of keys, two kernels."""
+        if not self.shape.qk_norm:
+            return []
+        return [self.elementwise("norms of heads", self.queries_and_keys, self.passes("norm", backward), 2)]
+
+    @property
+    def queries_and_keys(self):
+        """Elements of the rank's queries and keys."""
+        return self.share.rows * (self.shape.heads + self.kv_heads) / self.share.tp * self.shape.head_dim
 
     # ---- the MLP
 
@@ -215,10 +229,19 @@ class LayerLists(AttentionLists, ExpertLists):
         too, where nobody keeps them cast. The gradient of the weights takes what the two others made."""
         kind, result = self.share.number_type, []
         for item in items:
-            if isinstance(item, Operation) and item.dtype == kind.dtype and not item.name.endswith("wgrad"):
+            if (
+                isinstance(item, Operation)
+                and item.dtype == kind.dtype
+                and not self.is_cast_before(item.name)
+            ):
                 result += self.casts_before(item)
             result.append(item)
         return result
+
+    def is_cast_before(self, product: str) -> bool:
+        """Whether another kernel has cast what a product takes: for weights' gradients the products of the
+        other passes, in fused experts the product before."""
+        return product.endswith("wgrad") or (self.stack.fused_experts and product in INSIDE_EXPERTS)
 
     def casts_before(self, product: Operation) -> list[Operation]:
         """The casts of a product's inputs; of many products in one operation each has its own."""
@@ -227,8 +250,8 @@ class LayerLists(AttentionLists, ExpertLists):
         widths = (columns, rows) if kind.casts_weights else (columns,)
         elements = sum(product.flops / (2 * width) for width in widths)
         kernels = kind.kernels * product.kernels
-        one = self.elementwise(f"cast to {kind.name}", elements, passes, kernels)
-        return [one._replace(kind="cast")]
+        name = f"{'experts ' * product.name.startswith('experts')}cast to {kind.name}"
+        return [self.elementwise(name, elements, passes, kernels)._replace(kind="cast")]
 
 
 def _last_matmul(items: list) -> int:

@@ -13,7 +13,9 @@ Glossary
 from functools import cached_property
 
 from gpu import Operation
-from ndparallel.planner.layers.operations import ROUTING_LAUNCHES, CollectiveOp, Start, Wait
+from ndparallel.planner.dispatchers import DISPATCHERS, Dispatcher
+from ndparallel.planner.layers.collective_time import distinct
+from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import MLP, LayerParts, matmul_shape
 from ndparallel.planner.models.shape import Experts
 
@@ -54,12 +56,13 @@ class ExpertLists(LayerParts):
         return [
             *self.norms_before(MLP, False),
             *self.routers("forward"),
-            *self.routing(),
+            *self.routing(False),
             *self.on_their_way("dispatch", shared),
+            *self.probabilities(),
             *self.over_tp(),
             *self.inner(False),
             *reversed(self.over_tp()),
-            self.to_experts("combine"),
+            self.from_experts(),
             *self.combined(),
             *([] if self.stack.ep_overlap else shared),
             *self.norms_behind(MLP, False),
@@ -78,6 +81,7 @@ class ExpertLists(LayerParts):
             *self.inner(True),
             *reversed(self.over_tp()),
             *self.on_their_way("dispatch", routers),
+            *self.probabilities(),
             *([] if self.stack.ep_overlap else routers),
             *self.permuted_backward(),
             *self.unshared(),
@@ -90,13 +94,13 @@ class ExpertLists(LayerParts):
     def routers(self, side: str) -> list[Operation]:
         return [self.product(matrix, side, self.own_rows) for matrix in self.moe.router(self.shape.hidden)]
 
-    def routing(self) -> list:
-        """Permute rows by expert, and back: read and write each row twice where it is sent, and where it
-        arrives. In full: choose, tell how many rows go where, and permute them."""
+    def routing(self, backward: bool) -> list:
+        """Choose experts, and permute rows to them and back. In full: choose, tell how many rows go where,
+        and permute them."""
         hidden = self.shape.hidden
         if not self.stack.routing_in_full:
-            elements = (self.routed + self.received) * hidden
-            return [self.elementwise("permute", elements, 4, ROUTING_LAUNCHES)]
+            permute = self.elementwise("permute", self.copied_rows * hidden, 1)
+            return [*self.small("router", backward), permute]
         counts = self.moe.experts * COUNT
         return [
             self.elementwise("route", self.own_rows * self.moe.experts, 2),
@@ -108,8 +112,27 @@ class ExpertLists(LayerParts):
 
     def routing_backward(self) -> list:
         if not self.stack.routing_in_full:
-            return self.routing()
+            return self.routing(True)
         return [self.elementwise("route", self.own_rows * self.moe.experts, 3)]
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return DISPATCHERS[self.stack.dispatcher]
+
+    @property
+    def copied_rows(self):
+        """Rows that kernels read and write on the way to the experts and back."""
+        way = self.dispatcher
+        received = way.received + way.sorts * (self.local_experts > 1) * (self.share.ep > 1)
+        received += 0 if self.stack.fused_permutation else way.unfused
+        received += way.pads if self.share.number_type.kernels and self.share.dropless else 0
+        arriving = self.arriving / self.moe.top_k * distinct(self.share.ep, self.moe.top_k)
+        return (
+            way.own * self.own_rows
+            + way.sent * self.routed
+            + way.arriving * arriving
+            + received * self.received
+        )
 
     def balance(self) -> CollectiveOp:
         """The sum behind the loss that keeps experts equally busy: of probabilities, and of choices."""
@@ -131,11 +154,25 @@ class ExpertLists(LayerParts):
         elements = (self.own_rows + self.routed) * self.shape.hidden
         return [self.elementwise("permute", elements, 1)] if self.stack.routing_in_full else []
 
-    def to_experts(self, name: str) -> CollectiveOp:
-        """The rows of the busiest rank, at whose door all others wait."""
+    def to_experts(self, name: str = "dispatch") -> CollectiveOp:
+        """The rows of the busiest rank, at whose door all others wait; or those of all ranks."""
+        if self.dispatcher.gathers:
+            size = self.own_rows * self.share.ep * self.shape.hidden * self.itemsize
+            return CollectiveOp(f"ep {name}", "all_gather", "ep", size)
         size = self.arriving * self.shape.hidden * self.itemsize
-        choices = self.moe.top_k if self.stack.deduplicates else 0
+        choices = self.moe.top_k if self.dispatcher.once else 0
         return CollectiveOp(f"ep {name}", "all_to_all", "ep", size, choices=choices)
+
+    def from_experts(self) -> CollectiveOp:
+        """What the experts made of the rows, on its way back."""
+        rows = self.to_experts("combine")
+        return rows._replace(collective="reduce_scatter") if self.dispatcher.gathers else rows
+
+    def probabilities(self) -> list[CollectiveOp]:
+        """The gates of the rows, in float32, which plain all-to-alls send for themselves."""
+        if self.stack.routing_in_full or self.dispatcher.once or self.dispatcher.gathers:
+            return []
+        return [CollectiveOp("ep probabilities", "all_to_all", "ep", self.arriving * SINGLE)]
 
     def on_their_way(self, name: str, beside: list) -> list:
         """Rows go over ep; where software overlaps that, `beside` what does not need them."""
@@ -173,8 +210,8 @@ class ExpertLists(LayerParts):
         """The rank's experts: side by side, or one after another."""
         side = "dgrad" if backward else "forward"
         up, down = self.grouped("up", side), self.grouped("down", side)
-        middle = self.expert_activation(backward)
-        one = [down, middle, up] if backward else [up, middle, down]
+        middle = [] if self.stack.fused_experts else [self.expert_activation(backward)]
+        one = [down, *middle, up] if backward else [up, *middle, down]
         return one * int(self.local_experts) if self.stack.experts_in_turn else one
 
     def expert_activation(self, backward: bool) -> Operation:
@@ -207,7 +244,9 @@ class ExpertLists(LayerParts):
             products,
             side == "wgrad" and self.stack.accumulates,
         )
-        return one._replace(kernels=1 if self.stack.grouped_experts else products)
+        if self.stack.grouped_experts or self.stack.fused_experts:
+            return one
+        return one._replace(kernels=products)
 
     def shared_matrices(self):
         experts = self.moe

@@ -61,9 +61,6 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
     },
 }
 SCORE_DROPOUT = 2.5  # passes over the scores: read, write, and a mask of one byte
-# kernels of one pass through a mixture of experts beside its matrices: counted, roughly, in Megatron-Core's
-# router
-ROUTING_LAUNCHES = 60
 
 
 class CollectiveOp(NamedTuple):

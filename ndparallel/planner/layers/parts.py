@@ -14,6 +14,7 @@ from functools import cached_property
 
 from gpu import Operation
 from ndparallel.model import costs
+from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Share
 from ndparallel.planner.launches import SmallKernel, small_kernels
 from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Start, Wait
@@ -79,7 +80,8 @@ class LayerParts:
         inputs = matrix.inputs / (self.share.tp if matrix.split == "rows" else 1)
         outputs = matrix.outputs / (self.share.tp if matrix.split == "columns" else 1)
         m, n, k = matmul_shape(side, rows, inputs, outputs)
-        dtype = self.share.dtype if matrix.name in KEEP_DTYPE else self.share.linear_dtype
+        keeps = matrix.name in KEEP_DTYPE and not (matrix.name == "logits" and self.stack.fp8_head)
+        dtype = self.share.dtype if keeps else self.share.linear_dtype
         return self.matmul(
             f"{matrix.name} {side}", m, n, k, dtype, accumulate=side == "wgrad" and self.stack.accumulates
         )
@@ -152,6 +154,12 @@ class LayerParts:
             return not self.stack.flash
         if what == "score dropout":
             return self.stack.dropout and not (self.stack.flash or self.share.sequence_parallel)
+        *how, way = what.split()
+        if way == "router":
+            return how == ["fused" if self.stack.fused_router else "plain"]
+        if way in DISPATCHERS:
+            permutes = "fused" if self.stack.fused_permutation else "plain"
+            return way == self.stack.dispatcher and how in ([], [permutes])
         return what in self.shape.biases
 
     # ---- the heads of keys and values

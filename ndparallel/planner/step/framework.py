@@ -26,10 +26,12 @@ from ndparallel.planner.job import MOMENTS, Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
 from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
-from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.numbers import either, smaller
+from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, bytes_of
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
+from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.streams import Item, StreamClock
 
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
@@ -79,6 +81,12 @@ class FrameworkWorkload:
 
     # ---- units and buckets
 
+    def unit(self, kind: str) -> UnitSeconds:
+        """A unit's passes, beside those of other microbatches where the software runs them so."""
+        unit = self.pricing.unit(kind)
+        hides = self.job.stack.hides_dispatch and "ep" in unit.forward
+        return in_pairs(unit, share_in_pairs(self.job, self.plan)) if hides else unit
+
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of one stage, the last unit's first."""
         return [self.bucket(kind) for kind in reversed(self.kinds[stage])]
@@ -90,7 +98,7 @@ class FrameworkWorkload:
         return self.kinds_seen[kind]
 
     def make_bucket(self, kind: str) -> BucketCost:
-        seconds, elements = self.pricing.unit(kind), elements_of(self.job, self.plan, kind)
+        seconds, elements = self.unit(kind), elements_of(self.job, self.plan, kind)
         trained, weights = trained_of(self.job, self.plan, kind), [seconds.backward_weight.plain]
         unit = UnitCost([seconds.forward.plain], [seconds.backward.plain], weights, elements)
         sharded = self.plan.zero > 0
@@ -136,7 +144,7 @@ class FrameworkWorkload:
 
     def stage_seconds(self, kinds: Sequence[str]) -> list[TimeBreakdown]:
         """F, I and W of a stage with these units."""
-        units = [(self.pricing.unit(kind), count) for kind, count in Counter(kinds).items()]
+        units = [(self.unit(kind), count) for kind, count in Counter(kinds).items()]
         passes = [
             (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units
         ]
@@ -191,7 +199,8 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
     job, mine = pricing.job, owned(pricing, shared, experts)
     if "optimizer" not in job.offload:
-        return pricing.seconds(optimizer_step(job, mine))
+        gradients = whole_gradients(pricing, shared + experts)
+        return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
     on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
     return (
         mine * (job.gradient_bytes + HALF) / host_bandwidth(job.hardware) + mine * on_host * CPU_ADAM_SECONDS
@@ -199,9 +208,39 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
 
 
 def optimizer_step(job: TrainingJob, mine) -> Operation:
-    """Every moment is read and written once."""
-    less = 4 * (SINGLE - MOMENTS[job.moments])
-    return Operation("adamw", "elementwise", (mine,), "float32", 0, mine * (job.stack.optimizer_bytes - less))
+    """All kernels of the step as one. Every moment is read and written once."""
+    return moving("adamw", mine, job.stack.optimizer_bytes - spared(job))
+
+
+def spared(job: TrainingJob) -> float:
+    """Bytes for each parameter that moments of fewer bits spare."""
+    return 4 * (SINGLE - MOMENTS[job.moments])
+
+
+def moving(name: str, parameters: Any, size: Any) -> Operation:
+    return Operation(name, "elementwise", (parameters,), "float32", 0, parameters * size)
+
+
+def whole_gradients(pricing: Pricing, mine) -> list[Operation]:
+    """Gradients that stay are zeroed, and divided by dp (megatron/core/distributed/param_and_grad_buffer.py,
+    reset and start_grad_sync)."""
+    job, several = pricing.job, pricing.groups.dp.ranks > 1
+    if not job.stack.accumulates:
+        return []
+    scaled = 2 * job.gradient_bytes * several * job.stack.scales_gradients
+    divided = [moving("divide gradients", mine, scaled)] if np.any(scaled) else []
+    return [moving("zero gradients", mine, job.gradient_bytes), *divided]
+
+
+def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
+    """What a rank does between the last gradient and the next forward pass, kernel by kernel."""
+    job, mine = pricing.job, owned(pricing, shared, experts)
+    kernels = OPTIMIZERS[job.stack.optimizer]
+    if job.stack.optimizer_bytes != bytes_of(job.stack.optimizer):
+        own = [optimizer_step(job, mine)]
+    else:
+        own = [moving(one.name, mine, one.moved - spared(job) * (one == ADAM)) for one in kernels]
+    return [*whole_gradients(pricing, shared + experts), *own]
 
 
 def owned(pricing: Pricing, shared, experts):

@@ -1,5 +1,5 @@
 """Two microbatches at once: a forward of one beside a backward of the other, as DualPipe and DualPipeV run
-them.
+them, and Megatron-Core with --overlap-moe-expert-parallel-comm.
 
 Idea   A layer's rows on their way to experts wait for nothing that the other microbatch does, and so go
        beside its compute (DeepSeek-V3,
@@ -14,10 +14,14 @@ Glossary
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from ndparallel.pipeline.actions import Schedule
+from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import lost_to
+from ndparallel.planner.layers.pricing import UnitSeconds
+from ndparallel.planner.numbers import either, larger
 
 Pair = tuple[int, int]
 
@@ -29,11 +33,44 @@ def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:
 
 def beside(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
     """Both passes of a pair at once; nothing hides behind what the GPU waits for launches."""
-    both, ways = total((forward, backward)), [forward.get("ep", 0.0), backward.get("ep", 0.0)]
-    computes = [each.total - each.get("ep", 0.0) - each.get("launch", 0.0) for each in (backward, forward)]
-    shown = sum(max(way - compute, lost_to(way, compute)) for way, compute in zip(ways, computes))
-    launch = max(0.0, both.launch_seconds - sum(computes) - shown)
+    both = total((forward, backward))
+    shown = shown_beside(forward, backward) + shown_beside(backward, forward)
+    busy = both.total - both.get("ep", 0.0) - both.get("launch", 0.0)
+    launch = larger(0.0, both.launch_seconds - busy - shown)
     return both.launched(TimeBreakdown(both | {"ep": shown, "launch": launch}))
+
+
+def shown_beside(passing: TimeBreakdown, other: TimeBreakdown) -> Any:
+    """Seconds of a pass's all-to-alls that show beside the other's compute."""
+    way, compute = passing.get("ep", 0.0), other.total - other.get("ep", 0.0) - other.get("launch", 0.0)
+    return larger(way - compute, lost_to(way, compute))
+
+
+def in_pairs(unit: UnitSeconds, share: Any) -> UnitSeconds:
+    """The passes of a unit of which a share runs beside those of another microbatch."""
+    forward, backward = unit.forward, unit.backward
+    shown = [shown_beside(*passes) for passes in ((forward, backward), (backward, forward))]
+    alone, launch = 1 - share, beside(forward, backward).get("launch", 0.0)
+    ways = [alone * each.get("ep", 0.0) + share * left for each, left in zip((forward, backward), shown)]
+    recompute = unit.recompute.launched(TimeBreakdown(unit.recompute | {"ep": 0.0}))
+    inputs = {"ep": ways[1], "launch": alone * unit.backward_input.get("launch", 0.0) + share * launch}
+    return UnitSeconds(
+        forward.launched(
+            TimeBreakdown(forward | {"ep": ways[0], "launch": alone * forward.get("launch", 0.0)})
+        ),
+        recompute,
+        unit.backward_input.launched(TimeBreakdown(unit.backward_input | inputs)),
+        unit.backward_weight,
+    )
+
+
+def share_in_pairs(job: TrainingJob, plan: Plan) -> Any:
+    """The share of passes that Megatron-Core runs in pairs: all behind the forwards that fill the pipeline,
+    where ranks have several chunks (megatron/core/pipeline_parallel/schedules.py: one more than without)."""
+    microbatches = plan.microbatches(job)
+    filling = plan.pp - 1 + (plan.chunks - 1) * plan.pp + 1  # the mean of the ranks
+    several = either((plan.pp == 1) | (plan.chunks > 1), 1.0, 0.0)
+    return several * larger(0.0, 1 - filling / (microbatches * plan.chunks))
 
 
 def saved(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:

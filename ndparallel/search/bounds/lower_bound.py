@@ -89,11 +89,14 @@ def least_seconds(
 ) -> list[np.ndarray]:
     """Bound each plan's step from below, for each of these schedules. What all of them need is computed once;
     in pairs of microbatches at the best all that can hide does."""
+    table = in_pairs(table) if stack.hides_dispatch else table
     if depth.pp == 1:
         return [without_pipeline(table, depth, stack)] * len(recipes)
     tail = step_tails(table, depth, stack)
     bounds = {
-        pairs: PipelineBound(in_pairs(table) if pairs else table, depth, stack, tail)
+        pairs: PipelineBound(
+            in_pairs(table) if pairs and not stack.hides_dispatch else table, depth, stack, tail
+        )
         for pairs in {recipe.pairs for recipe in recipes}
     }
     return [bounds[recipe.pairs].seconds(recipe) for recipe in recipes]

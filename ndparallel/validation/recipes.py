@@ -1,0 +1,136 @@
+"""What a framework's recipes switch on, release by release, where a run does not say so.
+
+Idea   A run of a release is a run of that release's recipe for its model, GPU and number type. One record
+       each; of those that match a run the last counts. A run's own fields count before them.
+Limit  Only what changes seconds here; offloading of some layers does, and cannot be said.
+
+Where the switches come from: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs (25.09: v0.1.0rc4;
+25.11: v0.2.1; 26.02: v0.3.0; 26.04: v0.4.0; 26.06: v0.5.0) and src/megatron/bridge/perf_recipes (26.08:
+v0.6.0): moe_flex_dispatcher_backend, cuda_graph_impl and cuda_graph_scope, moe_a2a_overlap,
+cutedsl_fused_grouped_mlp, fp8_dot_product_attention, recompute_modules. All of them have moe_permute_fusion,
+moe_router_fusion and average_in_collective.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+LATEST = "99.99"
+
+
+@dataclass(frozen=True)
+class ReleaseSwitches:
+    """Switches of one framework's recipes, from one release until another; the rest are patterns of what the
+    run is like."""
+
+    switches: Mapping[str, Any]
+    since: str = ""
+    until: str = LATEST
+    model: str = ""
+    gpu: str = ""
+    dtype: str = ""
+    recompute: str = ""  # modules
+
+    def matches(self, release: str, *run: str) -> bool:
+        like = zip((self.model, self.gpu, self.dtype), run)
+        return self.since <= release <= self.until and all(re.search(*pair) for pair in like)
+
+
+GRACE, HOPPER, X86 = r"\bgb[23]00", r"h[12]00", r"\bb[23]00"
+BLACKWELL = r"b[23]00"
+DEEPSEEK, KIMI, QWEN, QWEN_30B, GPT_OSS = "deepseek", "kimi", "qwen3.235b", "qwen3.30b", "gpt.oss"
+PLAIN = {"dispatcher": "alltoall", "graphs": ""}
+HYBRID = {"dispatcher": "hybridep", "graphs": ""}
+DEEPEP = {"dispatcher": "deepep", "graphs": ""}
+ROUTER, PREPROCESS, STEP = ({"graphs": graphs} for graphs in ("router", "preprocess", "step"))
+BESIDE = {"hides_dispatch": True}
+FUSED = HYBRID | STEP | BESIDE | {"fused_experts": True}
+FP8_ATTENTION = {"fp8_attention": True}
+
+BRIDGE = PLAIN | {
+    "fused_permutation": True,
+    "fused_router": True,
+    "gradient_bytes": 2,
+    "scales_gradients": False,
+}
+RECIPES = (
+    # ---- dense models
+    ReleaseSwitches(STEP, "25.09", model="llama3.*8b", gpu=BLACKWELL),
+    ReleaseSwitches({"graphs": ""}, "25.11", model="llama3.*8b", gpu=r"\bb[23]00|gb200", dtype="nvfp4"),
+    ReleaseSwitches(STEP, "25.09", model="llama3.*70b", gpu=r"\bb200", dtype="bf16"),
+    ReleaseSwitches(STEP, "25.09", "25.09", "llama3.*70b", GRACE, "bf16"),
+    ReleaseSwitches(ROUTER, "26.06", model="llama3.*70b", gpu="gb200", dtype="nvfp4"),
+    # ---- DeepSeek-V3
+    ReleaseSwitches(DEEPEP | BESIDE, "25.09", "25.11", DEEPSEEK, HOPPER, recompute="mla_up_proj mlp"),
+    ReleaseSwitches(HYBRID, "26.02", LATEST, DEEPSEEK, HOPPER, recompute="mla_up_proj mlp"),
+    ReleaseSwitches(PLAIN, "25.09", "25.11", DEEPSEEK, X86, recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID, "26.02", LATEST, DEEPSEEK, X86, recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID | PREPROCESS, "25.11", "25.11", DEEPSEEK, "gb200", recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID | ROUTER, "26.02", LATEST, DEEPSEEK, "gb200", recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID | ROUTER, "26.04", LATEST, DEEPSEEK, "gb200", "fp|mx", recompute="mlp"),
+    ReleaseSwitches(HYBRID | ROUTER, "25.11", "25.11", DEEPSEEK, "gb300", recompute="moe_act"),
+    ReleaseSwitches(HYBRID, "26.02", LATEST, DEEPSEEK, "gb300", "fp|mx", recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID | ROUTER, "26.02", LATEST, DEEPSEEK, "gb300", "bf16", recompute="moe_act"),
+    ReleaseSwitches(
+        FUSED | {"fp8_head": True}, "26.06", LATEST, DEEPSEEK, "gb200", "mx", recompute="mla_up_proj"
+    ),
+    ReleaseSwitches(FUSED | FP8_ATTENTION | {"fp8_head": True}, "26.06", LATEST, DEEPSEEK, "gb300", "mx"),
+    ReleaseSwitches(HYBRID | ROUTER, "26.06", "26.06", DEEPSEEK, r"\bb300", recompute="mla_up_proj"),
+    ReleaseSwitches(
+        FUSED | FP8_ATTENTION | {"fp8_head": True},
+        *("26.08", LATEST, DEEPSEEK, r"\bb300", "mx"),
+        recompute="mla_up_proj",
+    ),
+    ReleaseSwitches(
+        DEEPEP | ROUTER | BESIDE, "26.06", LATEST, DEEPSEEK, r"\bb200", "mx", recompute="mla_up_proj mlp"
+    ),
+    # ---- Kimi K2
+    ReleaseSwitches(PLAIN, "26.02", LATEST, KIMI, r"h[12]00", recompute="mla_up_proj mlp"),
+    ReleaseSwitches(PLAIN, "26.02", LATEST, KIMI, X86, recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID | PREPROCESS, "26.02", LATEST, KIMI, "gb200", recompute="mla_up_proj"),
+    ReleaseSwitches(HYBRID, "26.02", LATEST, KIMI, "gb300", recompute="mla_up_proj"),
+    # ---- Qwen3 235B
+    ReleaseSwitches(PLAIN | BESIDE, "25.11", LATEST, QWEN, HOPPER),
+    ReleaseSwitches(PLAIN | BESIDE, "26.02", "26.02", QWEN, r"\bb300"),
+    ReleaseSwitches(HYBRID, "26.06", LATEST, QWEN, r"\bb300"),
+    ReleaseSwitches(PLAIN | STEP, "25.09", "25.09", QWEN, GRACE),
+    ReleaseSwitches(HYBRID | ROUTER, "25.11", LATEST, QWEN, GRACE),
+    ReleaseSwitches(HYBRID | PREPROCESS, "25.11", "25.11", QWEN, "gb300"),
+    ReleaseSwitches(HYBRID | PREPROCESS, "26.02", "26.02", QWEN, "gb300", "bf16"),
+    ReleaseSwitches(FUSED | FP8_ATTENTION, "26.06", LATEST, QWEN, GRACE, "mx"),
+    ReleaseSwitches(FUSED | FP8_ATTENTION, "26.08", LATEST, QWEN, X86, "mx"),
+    # ---- Qwen3 30B
+    ReleaseSwitches(PLAIN | BESIDE, "25.11", "25.11", QWEN_30B, HOPPER),
+    ReleaseSwitches(DEEPEP | BESIDE, "26.02", "26.02", QWEN_30B, HOPPER),
+    ReleaseSwitches(PLAIN | BESIDE | PREPROCESS, "25.11", "25.11", QWEN_30B, HOPPER, "bf16"),
+    ReleaseSwitches(DEEPEP | BESIDE | PREPROCESS, "26.02", "26.02", QWEN_30B, HOPPER, "bf16"),
+    ReleaseSwitches(HYBRID, "26.04", LATEST, QWEN_30B, HOPPER),
+    ReleaseSwitches(HYBRID | PREPROCESS, "26.04", "26.06", QWEN_30B, HOPPER, "bf16"),
+    ReleaseSwitches(PLAIN | STEP, "25.09", "25.09", QWEN_30B, BLACKWELL),
+    ReleaseSwitches(PLAIN | PREPROCESS, "25.11", "26.02", QWEN_30B, r"\bb200"),
+    ReleaseSwitches(HYBRID | ROUTER, "26.04", LATEST, QWEN_30B, r"\bb200"),
+    ReleaseSwitches(HYBRID | ROUTER, "25.11", LATEST, QWEN_30B, "gb200"),
+    ReleaseSwitches(HYBRID | PREPROCESS, "25.11", LATEST, QWEN_30B, "gb200", "mx"),
+    ReleaseSwitches(HYBRID | PREPROCESS, "25.11", LATEST, QWEN_30B, "b300"),
+    ReleaseSwitches(FUSED | FP8_ATTENTION, "26.06", LATEST, QWEN_30B, "gb200|b300", "mx"),
+    ReleaseSwitches(FUSED | FP8_ATTENTION, "26.08", LATEST, QWEN_30B, r"\bb200", "mx"),
+    # ---- GPT-OSS 120B
+    ReleaseSwitches(PLAIN, "25.11", LATEST, GPT_OSS, recompute="layernorm moe_act"),
+    ReleaseSwitches(PLAIN | ROUTER, "25.11", LATEST, GPT_OSS, "b300"),
+    ReleaseSwitches(HYBRID | ROUTER, "26.04", LATEST, GPT_OSS, r"\bb300"),
+    ReleaseSwitches(HYBRID | BESIDE, "26.04", "26.04", GPT_OSS, "gb200", recompute="layernorm moe_act"),
+    ReleaseSwitches(PLAIN | BESIDE, "26.06", LATEST, GPT_OSS, "gb200", recompute="layernorm moe_act"),
+    ReleaseSwitches(FUSED | FP8_ATTENTION, "26.06", LATEST, GPT_OSS, GRACE, "mx"),
+)
+
+
+def recipe_of(framework: str, model: str, gpu: str, dtype: str) -> ReleaseSwitches | None:
+    """The recipe of a run, by the words of its framework, model and GPU, and our name of its number type;
+    None where its framework has none here."""
+    found = re.search(r"bridge (\d\d\.\d\d)", framework.lower())
+    if not found:
+        return None
+    run = (found[1], model.lower(), gpu.lower(), dtype)
+    last = next((one for one in reversed(RECIPES) if one.matches(*run)), ReleaseSwitches({}))
+    return replace(last, switches={**BRIDGE, **last.switches})

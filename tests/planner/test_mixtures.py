@@ -1,0 +1,131 @@
+"""Claims about how rows get to experts and back: dispatchers, what hides them, the products behind them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.model import costs
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.collective_time import SLOWDOWN
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
+from ndparallel.planner.prediction import time_step
+from ndparallel.planner.software import STACKS, Stack
+from ndparallel.planner.step.framework import FrameworkWorkload, step_operations
+from ndparallel.planner.step.paired import share_in_pairs
+from ndparallel.search.bounds.lower_bound import lower_bound
+
+QWEN = find_model("qwen3-235b-a22b")
+EP8 = Plan(pp=8, chunks=3, dp=8, ep=8, zero=1, schedule="interleaved")
+
+
+def job(
+    dtype: str = "bf16", gpu: str = "b200", capacity: float | None = None, **switches: Any
+) -> TrainingJob:
+    stack: Stack = replace(STACKS["megatron-core"], **switches)
+    return TrainingJob(QWEN, find_hardware(gpu), stack, 4096, 512, dtype=dtype, capacity_factor=capacity)
+
+
+def named(name: str, work: TrainingJob) -> list[Any]:
+    lists = Pricing(work, EP8).lists.unit("experts", "none")
+    return [item for items in lists for item in items if item.name == name]
+
+
+def copied(work: TrainingJob) -> float:
+    """Bytes that permutations move in a forward pass, in those of the rank's own rows."""
+    return max(item.bytes for item in named("permute", work)) / (4096 * QWEN.hidden * 2)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "passes"),
+    [
+        ("alltoall", 2 + 2 * 8 + 4 * 8),
+        ("allgather", 2 * 8 * (1 - (7 / 8) ** 8) + 2 * 8),
+        ("deepep", 2 * 8 * (1 - (7 / 8) ** 8) + 2 * 8),
+        ("hybridep", 2 + 2 * 8 * (1 - (7 / 8) ** 8) + 2 * 8),
+    ],
+)
+def test_a_dispatcher_copies_rows_as_often_as_its_code_does(dispatcher, passes):
+    """By hand, of 8 choices on 8 ranks: token_dispatcher.py of Megatron-Core, core_v0.16.0."""
+    assert copied(job(dispatcher=dispatcher, fused_permutation=True)) == pytest.approx(passes)
+    plain = copied(job(dispatcher=dispatcher))
+    assert plain - passes == pytest.approx(0 if dispatcher == "hybridep" else 3 * 8)
+
+
+def test_products_of_8_bits_pad_their_rows_unless_rows_are_dropped_or_the_dispatcher_has_done_so():
+    for dispatcher, padded in (("deepep", 4 * 8), ("hybridep", 0)):
+        rows = [copied(job(dtype, dispatcher=dispatcher)) for dtype in ("bf16", "mxfp8")]
+        assert rows[1] - rows[0] == pytest.approx(padded)
+    assert copied(job("mxfp8", capacity=1.0)) == copied(job("bf16"))
+
+
+def test_what_travels_beside_another_microbatch_costs_what_it_slows_it_by():
+    """Behind the forwards that fill the pipeline, in all passes but 25 of 64 * 3 in the mean."""
+    shown, hidden = job(hides_dispatch=False), job(hides_dispatch=True)
+    share = share_in_pairs(hidden, EP8)
+    assert share == pytest.approx(1 - (7 + 2 * 8 + 1) / (64 * 3))
+    passes = (
+        FrameworkWorkload(Pricing(shown, EP8)).unit("experts"),
+        FrameworkWorkload(Pricing(hidden, EP8)).unit("experts"),
+    )
+    before, after = (one.forward["ep"] for one in passes)
+    assert after == pytest.approx((1 - share + share * SLOWDOWN / (1 + SLOWDOWN)) * before)
+    assert time_step(hidden, EP8).seconds < time_step(shown, EP8).seconds
+
+
+def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_stays_a_bound():
+    one = Plan(pp=8, dp=8, ep=8, zero=1)
+    assert share_in_pairs(job(hides_dispatch=True), one) == 0
+    for plan in (one, EP8):
+        work = job(hides_dispatch=True)
+        assert lower_bound(work, plan).seconds[0] <= time_step(work, plan).seconds
+
+
+def test_fused_experts_neither_activate_nor_cast_between_their_products():
+    plain, fused = job("mxfp8"), job("mxfp8", fused_experts=True)
+    assert len(named("swiglu", plain)) == 2 and not named("swiglu", fused)
+    assert [len(named("experts cast to mxfp8", one)) for one in (plain, fused)] == [4, 2]
+
+
+@pytest.mark.parametrize(("experts", "rows", "tflops"), [(8, 4096, 508.77), (16, 2048, 398.81)])
+def test_products_of_experts_are_as_fast_as_transformer_engine_measured_on_an_h100(experts, rows, tflops):
+    """NVIDIA/TransformerEngine, pull request 2045, TE 2.2, bf16, 768 x 2048: a product each, on four streams,
+    which hide nothing of the gaps between them."""
+    one = costs.matmul("up", rows, 768, 2048, "bfloat16", experts)._replace(kernels=experts)
+    assert one.flops / find_hardware("h100").seconds(one) == pytest.approx(tflops * 1e12, rel=0.1)
+
+
+# experts, rows of each, outputs, inputs, and the share of 2,250 TFLOP/s that was measured
+SWEEP = (
+    (256, 128, 7168, 2048, 0.178),
+    (160, 154, 3072, 5120, 0.200),
+    (128, 256, 7168, 2048, 0.303),
+    (64, 512, 4096, 7168, 0.367),
+    (64, 512, 7168, 2048, 0.427),
+    (40, 616, 5120, 1536, 0.326),
+    (32, 1024, 4096, 7168, 0.457),
+    (20, 1232, 5120, 1536, 0.397),
+    (40, 2460, 5120, 1536, 0.496),
+    (40, 9832, 3072, 5120, 0.475),
+)
+
+
+def test_products_of_experts_rise_with_their_rows_as_simumax_measured_on_a_b200():
+    """MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json, group_matmul, forward."""
+    gpu, errors = find_hardware("b200"), []
+    for experts, rows, n, k, share in SWEEP:
+        one = costs.matmul("up", rows, n, k, "bfloat16", experts)._replace(kernels=experts)
+        errors.append(one.flops / gpu.seconds(one) / (share * 2250e12) - 1)
+    assert sum(map(abs, errors)) / len(errors) < 0.13 and max(map(abs, errors)) < 0.25
+
+
+def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_they_are_summed():
+    assert bytes_of("megatron-core") == 4 + 8 + 28 + 6
+    assert all(kernel.source for kernels in OPTIMIZERS.values() for kernel in kernels)
+    work = FrameworkWorkload(Pricing(job(), EP8))
+    operations = {one.name: one.bytes for one in step_operations(work.pricing, *work.trained(0))}
+    assert operations["divide gradients"] == 2 * operations["zero gradients"]
+    assert operations["adam"] == pytest.approx(7 * operations["norm"])
