@@ -199,7 +199,7 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
     gradients on their way down and weights on their way up, and a host has the parameters of all its GPUs."""
     job, mine = pricing.job, owned(pricing, shared, experts)
     if "optimizer" not in job.offload:
-        gradients = whole_gradients(pricing, shared + experts)
+        gradients = whole_gradients(pricing, mine if pricing.plan.zero >= 2 else shared + experts)
         return pricing.seconds(optimizer_step(job, mine)) + sum(map(pricing.seconds, gradients))
     on_host = smaller(pricing.plan.gpus, host_size(job.hardware))
     return (
@@ -222,8 +222,8 @@ def moving(name: str, parameters: Any, size: Any) -> Operation:
 
 
 def whole_gradients(pricing: Pricing, mine) -> list[Operation]:
-    """Gradients that stay are zeroed, and divided by dp (megatron/core/distributed/param_and_grad_buffer.py,
-    reset and start_grad_sync)."""
+    """Gradients that stay, shards of them from ZeRO-2 on, are zeroed, and divided by dp
+    (megatron/core/distributed/param_and_grad_buffer.py, reset and start_grad_sync)."""
     job, several = pricing.job, pricing.groups.dp.ranks > 1
     if not job.stack.accumulates:
         return []
@@ -240,7 +240,8 @@ def step_operations(pricing: Pricing, shared, experts) -> list[Operation]:
         own = [optimizer_step(job, mine)]
     else:
         own = [moving(one.name, mine, one.moved - spared(job) * (one == ADAM)) for one in kernels]
-    return [*whole_gradients(pricing, shared + experts), *own]
+    held = mine if pricing.plan.zero >= 2 else shared + experts
+    return [*whole_gradients(pricing, held), *own]
 
 
 def owned(pricing: Pricing, shared, experts):
