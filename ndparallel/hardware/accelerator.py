@@ -83,6 +83,8 @@ class Accelerator(Hardware):
     host_launch_seconds: float = 0.0
     inside_fraction: float = INSIDE_FRACTION  # of NVLink's nominal rate, that collectives reach
     gpus_per_host: int = 0  # where a node, one NVLink, is of several hosts; 0 where it is one
+    gpus_per_leaf: int = 0  # under one switch of the network, or one of each rail; 0: all
+    leaf_share: float = 1.0  # of the network's bandwidth that uplinks leave beyond it
     host_bytes_per_second: float = 0.0  # each way between the GPU and its host's memory; 0: not known
 
     def rate(self, operation: Operation):
@@ -243,10 +245,8 @@ QUANTITIES = {
 }
 MAY_BE_ZERO = ("host_launch", "latency_inside", "latency_across", "kernel_overhead")
 MOST_COUNT = 2**24
-COUNTS, FRACTIONS = (
-    ("gpus_per_node", "gpus_per_host", "multiprocessors"),
-    ("matmul_fraction", "inside_fraction"),
-)
+COUNTS = ("gpus_per_node", "gpus_per_host", "gpus_per_leaf", "multiprocessors")
+FRACTIONS = ("matmul_fraction", "inside_fraction", "leaf_share")
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
@@ -256,6 +256,8 @@ OPTIONAL: dict[str, Any] = {
     "power_limit": None,
     "bandwidth_host": None,
     "gpus_per_host": None,
+    "gpus_per_leaf": None,
+    "leaf_share": 1.0,
     "joules_per_flop": None,
     "gains": {},
     "attention": {},
@@ -295,6 +297,8 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         host_launch_seconds=value["host_launch"],
         gpus_per_node=value["gpus_per_node"],
         gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
+        gpus_per_leaf=value["gpus_per_leaf"] or 0,
+        leaf_share=value["leaf_share"],
         inside_fraction=value["inside_fraction"],
         inside=Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"]),
         across=Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION),

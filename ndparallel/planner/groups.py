@@ -41,8 +41,17 @@ class GroupLinks:
     def bandwidth(self):
         """Bytes a second that pass any point of the ring."""
         inside = self.hardware.inside.bandwidth_bytes_per_second
-        across = self.hardware.across.bandwidth_bytes_per_second * larger(1, self.per_node * self.rails)
+        across = self.across_bandwidth * larger(1, self.per_node * self.rails)
         return either(self.nodes > 1, smaller(inside, across), inside)
+
+    @cached_property
+    def across_bandwidth(self):
+        """Bytes a second of a GPU's port; of a group that spans several leaf switches, what those leave."""
+        port = self.hardware.across.bandwidth_bytes_per_second
+        if not (leaf := getattr(self.hardware, "gpus_per_leaf", 0)):
+            return port
+        share = getattr(self.hardware, "leaf_share", 1.0)
+        return either(self.ranks * self.stride > leaf, port * share, port)
 
     @cached_property
     def hops_seconds(self):

@@ -20,6 +20,7 @@ from ndparallel.hardware.accelerator import (
     host_size,
 )
 from ndparallel.hardware.matmul_efficiency import tile_fill
+from ndparallel.planner.groups import GroupLinks
 from tests.support.accelerators import accelerator
 
 
@@ -269,3 +270,21 @@ def test_without_joules_a_power_limit_lowers_matmuls_by_its_share_and_never_rais
 def test_a_gpu_reaches_24_8_of_the_32_gb_a_second_to_its_host():
     """As nvbandwidth gives on eight A100s, with pinned memory."""
     assert accelerator("a100-80").host_bytes_per_second == pytest.approx(24.8e9)
+
+
+def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_path):
+    path = tmp_path / "fabric.toml"
+    path.write_text('based_on = "h100"\ngpus_per_leaf = 256\nleaf_share = 0.5\n')
+    whole, fabric = find_hardware("h100"), find_hardware(str(path))
+    for ranks, share in ((256, 1), (512, 0.5)):
+        ports = [GroupLinks(ranks, 1, hardware).across_bandwidth for hardware in (whole, fabric)]
+        assert ports[1] == share * ports[0]
+    spread = [GroupLinks(np.array([64, 64]), np.array([1, 8]), fabric).across_bandwidth]
+    assert list(spread[0] / ports[0]) == [1, 0.5]
+
+
+def test_a_leafs_share_is_no_more_than_all(tmp_path):
+    path = tmp_path / "fabric.toml"
+    path.write_text('based_on = "h100"\nleaf_share = 2\n')
+    with pytest.raises(UserError, match="leaf_share"):
+        find_hardware(str(path))

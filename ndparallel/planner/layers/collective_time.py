@@ -57,7 +57,7 @@ def _all_to_all(nbytes, links: GroupLinks):
     """Every rank sends as much to each: inside over the node's links, across over its own rail."""
     each, hardware = nbytes / links.ranks, links.hardware
     inside = each * (links.per_node - 1) / hardware.inside.bandwidth_bytes_per_second
-    across = each * (links.ranks - links.per_node) / hardware.across.bandwidth_bytes_per_second
+    across = each * (links.ranks - links.per_node) / links.across_bandwidth
     return larger(inside, across) + either(
         links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds
     )
@@ -82,7 +82,7 @@ def dispatch_seconds(nbytes, choices, links: GroupLinks):
     hardware, tokens = links.hardware, nbytes / choices
     crossing = distinct(links.nodes, choices) * (links.nodes - 1) / links.nodes
     copied = distinct(links.ranks, choices) * (links.per_node - 1) / links.per_node
-    across = tokens * crossing / hardware.across.bandwidth_bytes_per_second
+    across = tokens * crossing / links.across_bandwidth
     inside = tokens * copied / hardware.inside.bandwidth_bytes_per_second
     latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
     return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

@@ -269,9 +269,7 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     stride = pricing.groups.stage_stride
     inside = stride * plan.pp <= hardware.gpus_per_node
     latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
-    bandwidth = either(
-        inside, hardware.inside.bandwidth_bytes_per_second, hardware.across.bandwidth_bytes_per_second
-    )
+    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, pricing.groups.pp.across_bandwidth)
     part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
     gathered = (
         0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
