@@ -94,8 +94,8 @@ def test_twice_the_memory_or_twice_the_network_is_never_slower_and_half_of_it_ne
 
 
 def test_what_if_compares_the_plans_to_take_and_not_the_fastest_ones(capsys):
-    small = ["--model", "llama-2-7b", "--gpus", "8", "--global-batch", "32"]
-    found = record(capsys, "plan", *small, "--what-if", "memory*1")
+    small = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "64"]
+    found = record(capsys, "plan", *small, "--sequence", "8192", "--what-if", "memory*1")
     assert found["recommended"]["name"] != found["plans"][0]["name"], "or the claim is not tested"
     assert found["what_if"][0]["name"] == found["recommended"]["name"]
 

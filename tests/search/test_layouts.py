@@ -42,4 +42,4 @@ def test_the_guides_are_nearly_as_good_as_what_was_run(one):
 
 def test_advice_on_a_published_layout_is_held_against_the_run():
     found = compared(next(one for one in LAYOUTS if one.model == "mixtral-8x7b"))
-    assert found.difference("advise") == pytest.approx(-0.032, abs=0.02)
+    assert found.difference("advise") == pytest.approx(-0.01, abs=0.01)
