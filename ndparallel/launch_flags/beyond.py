@@ -60,6 +60,9 @@ BUT = {  # words that the planner does assume, flag by flag
     "--cp-comm-type": (("p2p", "all_gather", "allgather"), "keys and values go round one ring"),
     "--transformer-impl": (("transformer_engine",), KERNELS),
     "--cuda-graph-impl": (("none",), BEYOND.pop("--cuda-graph-impl")),
-    "--moe-token-dispatcher-type": (("alltoall", "flex"), "tokens go to their experts by all-to-all"),
+    "--moe-token-dispatcher-type": (
+        ("alltoall", "allgather", "flex"),
+        "tokens go to their experts by all-to-all",
+    ),
     "--expert-tensor-parallel-size": (("1",), "experts stay whole, on the ranks of ep"),
 }

@@ -78,6 +78,13 @@ ATTENTION = {
     "flash2": "--attention-backend flash",
     "unfused": "--attention-backend unfused",
 }
+DISPATCHERS = {  # DeepEP's and HybridEP's ask for probabilities in float32
+    "alltoall": "--moe-token-dispatcher-type alltoall",
+    "allgather": "--moe-token-dispatcher-type allgather",
+    "deepep": "--moe-token-dispatcher-type flex --moe-router-dtype fp32",
+    "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
+    "--moe-router-dtype fp32",
+}
 RECOMPUTE = {
     "none": "",
     "selective": "--recompute-granularity selective",

@@ -16,7 +16,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
-from ndparallel.base.words import count
+from ndparallel.base.words import count, listed
 from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
@@ -278,14 +278,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
-        flexible = (
-            job.stack.dispatcher == "deepep" and plan.ep > 1
-        )  # DeepEP, which asks for probabilities in float32
-        yield (
-            "--moe-token-dispatcher-type flex --moe-router-dtype fp32"
-            if flexible
-            else "--moe-token-dispatcher-type alltoall"
-        )
+        yield fields.DISPATCHERS[job.stack.dispatcher if plan.ep > 1 else "alltoall"]
 
 
 def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -300,7 +293,16 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 def refuse_other_software(stack: Stack) -> None:
     """Raise UserError for software whose kernels are not those of the present Megatron-Core."""
-    if replace(MEGATRON_CORE, **{name: getattr(stack, name) for name in FREE}) != stack:
+    other = replace(MEGATRON_CORE, **{name: getattr(stack, name) for name in FREE})
+    if other != stack and stack.name == MEGATRON_CORE.name:
+        differs = [
+            name for name in stack.__dataclass_fields__ if getattr(stack, name) != getattr(other, name)
+        ]
+        raise UserError(
+            f"--emit writes no flags of {release('megatron')} for the plan's {listed(differs)}: leave "
+            "--overlap ep and --cuda-graphs out."
+        )
+    if other != stack:
         names = f"{MEGATRON_CORE.name} or {NEMO.name}"
         raise UserError(
             f"the plan is for {stack.name}, which is other software than {release('megatron')}: take "

@@ -230,12 +230,13 @@ def selected_from(flags: Given, plan: Plan) -> tuple[str, ...]:
 
 
 def dispatcher_from(flags: Given) -> str:
-    """The flexible dispatcher is DeepEP's."""
+    """The dispatcher: Megatron-Core's default is allgather, and DeepEP of the flexible ones."""
     flags.has("--moe-router-dtype")
-    kind = flags.text("--moe-token-dispatcher-type")
+    kind, backend = flags.text("--moe-token-dispatcher-type"), flags.text("--moe-flex-dispatcher-backend")
     if kind is None:
-        flags.assume("--moe-token-dispatcher-type", "allgather, which is priced as all-to-all")
-    return "deepep" if kind == "flex" else "alltoall"
+        flags.assume("--moe-token-dispatcher-type", "allgather")
+    named = (backend or "deepep") if kind == "flex" else kind or "allgather"
+    return named if named in fields.DISPATCHERS else "alltoall"
 
 
 # -------------------------------------------------------------------------------------------------- remarks

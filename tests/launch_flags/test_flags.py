@@ -118,7 +118,7 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
         attention=draw(st.sampled_from(["cudnn", "flash2", "unfused"])),
         dropout=draw(st.booleans()),
     )
-    stack = replace(stack, dispatcher=draw(st.sampled_from(["deepep", "alltoall"]))) if plan.ep > 1 else stack
+    stack = replace(stack, dispatcher=draw(st.sampled_from([*fields.DISPATCHERS]))) if plan.ep > 1 else stack
     stack = replace(stack, cp_gathers=cp > 1 and draw(st.booleans()))
     if plan.recompute == "selective":
         stack = replace(
