@@ -19,8 +19,6 @@ Glossary
 
 from dataclasses import dataclass
 
-from ndparallel.base.errors import unknown
-
 
 @dataclass(frozen=True)
 class Dispatcher:
@@ -49,10 +47,3 @@ _ALL = (
     Dispatcher("hybridep", once=True, own=2, arriving=2, received=2),
 )
 DISPATCHERS = {one.name: one for one in _ALL}
-
-
-def find_dispatcher(name: str) -> Dispatcher:
-    """The dispatcher of that name. Raises UserError with the nearest."""
-    if name not in DISPATCHERS:
-        raise unknown("dispatcher", name, DISPATCHERS)
-    return DISPATCHERS[name]
