@@ -135,9 +135,13 @@ def gradient_bytes(usual: int, framework: str, bits: int) -> int:
 
 
 def dispatcher_named(stated: Any) -> str:
-    """Return our name of the dispatcher; one that is flexible is DeepEP's."""
+    """Return our name of the dispatcher; one that is flexible is DeepEP's, a hybrid one HybridEP's."""
     words = re.sub("[^a-z]", "", str(stated).lower())
-    return next((name for name in DISPATCHERS if name in words), "deepep" if "flex" in words else "alltoall")
+    short = {"hybrid": "hybridep", "flex": "deepep"}
+    named = [name for name in DISPATCHERS if name in words] or [
+        short[word] for word in short if word in words
+    ]
+    return named[0] if named else "alltoall"
 
 
 def drops_tokens(stated: Any, note: Any) -> float | None:

@@ -20,6 +20,7 @@ from ndparallel.validation.hardware import hardware_of
 from ndparallel.validation.validate import predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
+    dispatcher_named,
     recompute_of,
     schedule_named,
     stack_name,
@@ -466,3 +467,18 @@ def test_a_microbatch_that_nobody_states_is_the_quickest_that_fits():
     found = {size: express(changed(run, batch={"micro": size})) for size in (1, 2, 4)}
     quickest = min(found.values(), key=lambda case: time_step(case.job, case.plan).seconds)
     assert express(run).plan == quickest.plan != found[1].plan
+
+
+@pytest.mark.parametrize(
+    ("stated", "name"),
+    [
+        ("all-to-all", "alltoall"),
+        ("all-gather", "allgather"),
+        ("DeepEP", "deepep"),
+        ("flex", "deepep"),
+        ("hybrid", "hybridep"),
+        ("flex, HybridEP", "hybridep"),
+    ],
+)
+def test_a_dispatcher_is_known_by_the_words_that_runs_use(stated, name):
+    assert dispatcher_named(stated) == name
