@@ -110,6 +110,8 @@ def show(results: list[Result], runs: bool) -> None:
     for result in results:
         if result.missed:
             console.print(prose(f"{result.name} cannot be predicted: {result.missed}", width))
+        for note in result.notes:
+            console.print(prose(f"{result.name}: {note}", width))
     console.print(prose(means(found, len(results)), width))
 
 

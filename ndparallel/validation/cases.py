@@ -20,7 +20,8 @@ The rules for what is not stated
                           torch/distributed/pipelining/stage.py), but for Megatron-FSDP's
     experts               whole, on ep ranks; in Megatron-Core with plain all-to-alls cut by tp besides, where
                           no etp is stated; with ep=1, or where etp says so, taken as spread over tp too
-    dispatcher            what the software's `dispatcher` says (alltoall, deepep, hybridep), or its release's
+    dispatcher            what the software's `dispatcher` says (alltoall, allgather, deepep,
+                          hybridep); its release's where nothing is known
     microbatch            what the stated number of microbatches leaves; in torchtitan's pipelines one
                           sequence, until 2024 what as many microbatches as ranks leave; else of 1, 2, 4 and 8
                           sequences the quickest that fits
@@ -69,16 +70,17 @@ from ndparallel.validation.model import shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.recipes import ReleaseSwitches, recipe_of
 from ndparallel.validation.words import (
+    SWITCHES,
     attention_kernel,
     cuts_experts,
-    dispatcher_named,
     drops_tokens,
     gradient_bytes,
-    graphs_stated,
     habits_of,
     modules_of,
+    not_known,
     number_of_bits,
     number_type_of,
+    read_software,
     recompute_of,
     schedule_named,
     shards_of,
@@ -92,11 +94,9 @@ AXES = ("tp", "pp", "dp", "ep", "cp")
 TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
 MOST_BYTES = 16e6  # of a file of runs
 EARLY_NEMO = "nemo / megatron-core"  # whose recipes of early 2025 have Megatron-Core's all-to-all
-SWITCHES = (  # of the software, true or false
-    *("hides_dispatch", "fused_permutation", "fused_router", "fused_experts", "fp8_attention", "fp8_head"),
-)
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
+BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 PRICED = (  # rules that are broken by what was run all the same: an uneven cut is priced as the even one
     "dp not divisible by ep",
     "experts not divisible by tp",
@@ -110,7 +110,7 @@ PRICED = (  # rules that are broken by what was run all the same: an uneven cut 
 class Case:
     """One measured run. `measured_seconds` are of a step, or of one layer's passes (`part`); memory is in
     bytes; None where nothing was measured. `widened` is the ratio of the run's bytes to the priced ones: 2
-    for TF32 and float32."""
+    for TF32 and float32. `notes` are sentences on what the run states and nobody here knows."""
 
     name: str
     job: TrainingJob
@@ -120,6 +120,7 @@ class Case:
     part: str = "step"
     source: str = ""
     widened: int = 1
+    notes: tuple[str, ...] = ()
 
     @property
     def one_layer(self) -> bool:
@@ -161,7 +162,8 @@ def express(run: Mapping[str, Any]) -> Case:
     job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
     source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
     held = measured_bytes(run["measured"], source)
-    return Case(str(run.get("id", "?")), job, plan, seconds, held, part, source, widened)
+    notes = not_known(run["software"])
+    return Case(str(run.get("id", "?")), job, plan, seconds, held, part, source, widened, notes)
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,13 +183,16 @@ def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tidy(value: Any) -> Any:
-    """Turn numbers written as words into numbers; infinite values and NaN count as not stated."""
+    """Turn numbers, yes, no, true and false written as words into what they say; infinite values and NaN
+    count as not stated."""
     if isinstance(value, Mapping):
         return {key: tidy(each) for key, each in value.items()}
     if isinstance(value, list):
         return [tidy(each) for each in value]
     if isinstance(value, str) and re.fullmatch(r" *\d+(\.\d*)? *", value):
         return tidy(float(value))
+    if isinstance(value, str):
+        return BOOLEANS.get(value.strip().lower(), value)
     if isinstance(value, float):
         return None if not math.isfinite(value) else int(value) if value == int(value) else value
     return value
@@ -205,11 +210,11 @@ def refuse_impossible(job: TrainingJob, plan: Plan) -> None:
 
 def stack_of(run: Mapping[str, Any]) -> Stack:
     """Return the software stack that stands for the run's, with its attention kernel and recomputation."""
-    software, words = run["software"], str(run["software"].get("framework") or "").lower()
+    software, words = read_software(run["software"]), str(run["software"].get("framework") or "").lower()
     flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
-    stack = replace(stack, **switches_of(run, words))
+    stack = replace(stack, **switches_of(run, software, words))
     parallel, once = run["parallel"], DISPATCHERS[stack.dispatcher].once
     return replace(
         stack,
@@ -222,17 +227,12 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     )
 
 
-def switches_of(run: Mapping[str, Any], words: str) -> dict[str, Any]:
+def switches_of(run: Mapping[str, Any], software: Mapping[str, Any], words: str) -> dict[str, Any]:
     """Return the stack's switches: as stated, else as in the recipe of the run's release."""
-    software, recipe = run["software"], recipe_for(run)
+    recipe = recipe_for(run)
     usual = recipe.switches if recipe else {"dispatcher": "alltoall"} if re.search(EARLY_NEMO, words) else {}
-    stated: dict[str, Any] = {
-        name: bool(software[name]) for name in SWITCHES if software.get(name) is not None
-    }
-    if software.get("dispatcher") is not None:
-        stated["dispatcher"] = dispatcher_named(software["dispatcher"])
-    if software.get("cuda_graphs") is not None:
-        stated["graphs"] = graphs_stated(software["cuda_graphs"])
+    names = {"cuda_graphs": "graphs"} | {name: name for name in ("dispatcher", *SWITCHES)}
+    stated = {ours: software[key] for key, ours in names.items() if software.get(key) is not None}
     return {**usual, **stated}
 
 
@@ -244,8 +244,10 @@ def recipe_for(run: Mapping[str, Any]) -> ReleaseSwitches | None:
 
 def recomputed(run: Mapping[str, Any]) -> Any:
     """Return what is stated of recomputation, or what the recipe of the run's release computes again."""
+    if states_recomputation(run):
+        return run["recompute"]
     recipe = recipe_for(run)
-    return run.get("recompute") or (recipe.recompute if recipe else None) or None
+    return (recipe.recompute if recipe else None) or None
 
 
 def tp_and_ep(parallel: Mapping[str, Any]) -> tuple[int, ...]:

@@ -49,11 +49,12 @@ def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number_in(value: Any) -> float:
-    """Return a number above 0, or 0 where there is none."""
+    """Return a finite number above 0, or 0 where there is none."""
     try:
-        return max(0.0, value if isinstance(value, int | float) else float(str(value)))
+        number = value if isinstance(value, int | float) else float(str(value))
     except ValueError:
         return 0.0
+    return number if 0 < number < math.inf else 0.0
 
 
 def power_limit(name: str) -> dict[str, float]:

@@ -23,6 +23,7 @@ class Result:
     family: str = ""
     error_bar: float | None = None  # a share of the predicted seconds
     model_flops: float = 0.0  # of the step on one GPU
+    notes: tuple[str, ...] = ()  # on what the run states and nobody here knows
 
     @property
     def counts(self) -> bool:
@@ -55,6 +56,7 @@ class Result:
         return _error(self.predicted_bytes, self.measured_bytes)
 
     def as_json(self) -> dict[str, Any]:
+        said = {"missed": self.missed, "notes": list(self.notes)}
         return {
             "id": self.name,
             "family": self.family,
@@ -65,7 +67,7 @@ class Result:
             "measured_memory_bytes": self.measured_bytes,
             "predicted_memory_bytes": self.predicted_bytes,
             "memory_error": self.memory_error,
-        } | ({"missed": self.missed} if self.missed else {})
+        } | {key: words for key, words in said.items() if words}
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:

@@ -53,6 +53,7 @@ def result_of(run: Mapping[str, Any]) -> Result:
         family=family,
         error_bar=error_bar(case.job, case.plan, without=source_of(case.source)).fraction,
         model_flops=0.0 if case.one_layer else model_flops(case.job) / case.plan.gpus,
+        notes=case.notes,
     )
 
 

@@ -3,18 +3,21 @@ spellings.
 
 Idea   Sources write the same thing in many ways. Each function reads one field and says what it is in our
        names.
-Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py.
+Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py. Of a run's
+       software `not_known` says so.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ndparallel.base.quantities import whole_number
+from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.software import MODULES
+from ndparallel.validation.hardware import number_in
 
 TENSOR_PARALLEL = (
     "megatron|neox|colossal|metaseq|mindspeed|intern|megascale|nanotron|"
@@ -42,6 +45,9 @@ RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "atten
     module: module for module in MODULES
 }
 NOTHING = r"(none|no|not|off|false|null|without|w/o|n/a|unknown|disabled|0)\b|$"
+UNSTATED = "unknown|n/a|$"
+NOT_USED = rf"unfused|eager|{NOTHING}"
+YES = r"(yes|true|on|enabled?|used?|with|fused)\b"
 WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|yes|true|\bon\b|%|^\d"
 
 
@@ -104,9 +110,22 @@ NUMBER_WORDS = (  # the first that is in the precision
 CURRENT = "bridge|titan"  # frameworks whose fp8 has the scales of the tensor itself, and not of a former step
 
 
-def graphs_stated(stated: Any) -> str:
-    """Return what CUDA graphs hold, by a word of ours, or true for the whole step."""
-    return str(stated) if stated in GRAPHS else "step" if stated else ""
+def is_used(stated: Any, words_for_yes: str = "") -> bool | None:
+    """Return whether a run uses what it says so of, or names; None where the word is not known."""
+    if not isinstance(stated, str):
+        return bool(stated)
+    words = words_of(stated)
+    if re.match(UNSTATED, words):
+        return None
+    return False if re.match(NOT_USED, words) else True if re.match(words_for_yes, words) else None
+
+
+def graphs_stated(stated: Any) -> str | None:
+    """Return what CUDA graphs hold, by a word of ours, or true for the whole step; None where the word is not
+    known."""
+    held = [name for name in GRAPHS if name and name in str(stated)]
+    used = is_used(stated, f"full|{YES}")
+    return held[0] if held else None if used is None else "step" if used else ""
 
 
 HABITS = (  # a field of a run's software, how a note says it, and what of a stack it changes
@@ -119,10 +138,11 @@ HABITS = (  # a field of a run's software, how a note says it, and what of a sta
 
 def habits_of(software: Mapping[str, Any], note: Any) -> dict[str, Any]:
     """Return fields of a stack that a run states of its software, or in its note."""
+    noted = str(note).lower()
     stated = [
         fields
         for key, words, fields in HABITS
-        if software.get(key, re.search(words, str(note).lower()) is not None)
+        if (re.search(words, noted) if software.get(key) is None else software[key])
     ]
     return {name: value for fields in stated for name, value in fields.items()}
 
@@ -134,21 +154,54 @@ def gradient_bytes(usual: int, framework: str, bits: int) -> int:
     return 2 if "bridge" in framework or ("nemo" in framework and bits < 16) else usual
 
 
-def dispatcher_named(stated: Any) -> str:
-    """Return our name of the dispatcher; one that is flexible is DeepEP's, a hybrid one HybridEP's."""
-    words = re.sub("[^a-z]", "", str(stated).lower())
-    short = {"hybrid": "hybridep", "flex": "deepep"}
-    named = [name for name in DISPATCHERS if name in words] or [
-        short[word] for word in short if word in words
-    ]
-    return named[0] if named else "alltoall"
+DISPATCHER_WORDS = (  # the first that is in the word; a flexible one is DeepEP's, which is an all-to-all, too
+    ("hybrid", "hybridep"),
+    ("deepep|flex", "deepep"),
+    ("allgather", "allgather"),
+    ("alltoall|a2a", "alltoall"),
+)
+
+
+def dispatcher_named(stated: Any) -> str | None:
+    """Return our name of the dispatcher; None where the word is not known."""
+    words = re.sub("[^a-z0-9]", "", str(stated).lower())
+    return next((name for pattern, name in DISPATCHER_WORDS if re.search(pattern, words)), None)
+
+
+SWITCHES = (  # of a stack
+    *("hides_dispatch", "fused_permutation", "fused_router", "fused_experts", "fp8_attention", "fp8_head"),
+)
+SOFTWARE: Mapping[str, Callable[[Any], Any]] = {  # how a field of a run's software is read
+    **dict.fromkeys((*SWITCHES, *(key for key, *_ in HABITS)), partial(is_used, words_for_yes=YES)),
+    **dict.fromkeys(("flash_attention", "compiled"), is_used),  # whatever is named is used
+    "cuda_graphs": graphs_stated,
+    "dispatcher": dispatcher_named,
+}
+
+
+def read_software(software: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's software in our words: None where a word is not known."""
+    return {
+        key: SOFTWARE[key](stated) if key in SOFTWARE and stated is not None else stated
+        for key, stated in software.items()
+    }
+
+
+def not_known(software: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a sentence for each word of a run's software that is not known."""
+    known = read_software(software)
+    return tuple(
+        f"its {key} {brief(stated)} is not known here, and counts as not stated."
+        for key, stated in software.items()
+        if known[key] is None and not re.match(NOTHING, words_of(stated))
+    )
 
 
 def drops_tokens(stated: Any, note: Any) -> float | None:
     """Return the capacity factor of a mixture that drops tokens: as stated, or 1 where the note says so
     (Megatron-Bridge, training/utils/moe_token_drop.py); None of one that drops none."""
     if stated is not None:
-        return float(stated) or None
+        return number_in(stated) or None
     return 1.0 if re.search("token.?drop", str(note).lower()) else None
 
 
@@ -215,7 +268,7 @@ def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
 def states_recomputation(run: Mapping[str, Any]) -> bool:
     """Return whether a run says what it computes again, if only that it is nothing."""
     stated = run.get("recompute")
-    return stated is not None and not re.match("unknown|n/a|$", words_of(stated))
+    return stated is not None and not re.match(UNSTATED, words_of(stated))
 
 
 def recomputed_layers(words: str, layers: int) -> int:

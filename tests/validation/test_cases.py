@@ -1,6 +1,7 @@
 """Claims about measured runs that the collection does not have: other machines, frameworks and spellings, and
 what a file lacks."""
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from ndparallel.base.errors import UserError
+from ndparallel.commands.validate import show
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.pricing import Pricing
@@ -478,7 +480,74 @@ def test_a_microbatch_that_nobody_states_is_the_quickest_that_fits():
         ("flex", "deepep"),
         ("hybrid", "hybridep"),
         ("flex, HybridEP", "hybridep"),
+        ("deepep (flex dispatcher)", "deepep"),
+        ("DeepEP all-to-all kernels", "deepep"),
+        ("Megatron All-Gather", "allgather"),
+        ("NCCL a2a", "alltoall"),
+        ("none", None),
+        ("telepathy", None),
     ],
 )
 def test_a_dispatcher_is_known_by_the_words_that_runs_use(stated, name):
     assert dispatcher_named(stated) == name
+
+
+@pytest.mark.parametrize("stated", ["telepathy", "x" * 5000, 7, ["deep"]])
+def test_a_dispatcher_that_nobody_knows_is_the_releases_and_said_to_be(stated):
+    run = changed(RUNS["zoo_qwen235_4"], software={"dispatcher": stated})
+    assert express(run).job == express(changed(run, software={"dispatcher": None})).job
+    (note,) = result_of(run).as_json()["notes"]
+    assert re.match(r"its dispatcher .{1,102} is not known here, and counts as not stated", note)
+
+
+@pytest.mark.parametrize("nothing", [None, "", "none", "unknown", "n/a", False])
+def test_a_run_that_states_no_dispatcher_has_nothing_to_be_told(nothing):
+    assert not express(changed(QWEN, software={"dispatcher": nothing})).notes
+
+
+@pytest.mark.parametrize(("word", "says"), [
+    ("no", False), ("No", False), ("FALSE", False), ("off", False), ("disabled", False), ("0", False),
+    ("yes", True), ("True", True), ("on", True), ("1", True), ("yes, by hand", True),
+])  # fmt: skip
+def test_a_switch_given_as_a_word_is_what_the_word_says(word, says):
+    bridge = changed(QWEN, software={"framework": "Megatron-Bridge 26.02", "hides_dispatch": word})
+    assert express(bridge).job.stack.hides_dispatch is says
+    assert not express(bridge).notes
+    assert bool(express(changed(QWEN, software={"fused_loss": word})).job.stack.logits_kept == 4) is says
+    graphs = express(changed(QWEN, software={"cuda_graphs": word})).job.stack.graphs
+    assert graphs == ("step" if says else "")
+
+
+@pytest.mark.parametrize(("table", "key"), [
+    ("software", "flash_attention"), ("software", "compiled"), ("parallel", "sp"), ("model", "tied")
+])  # fmt: skip
+@pytest.mark.parametrize("run", [LLAMA_70B, RUNS["titan_t1_compile"]], ids=lambda run: run["id"])
+def test_yes_and_no_are_true_and_false_wherever_they_stand(run, table, key):
+    for says, words in ((True, ("yes", "TRUE")), (False, ("No", "false"))):
+        meant = express(changed(run, **{table: {key: says}})).job
+        assert all(express(changed(run, **{table: {key: word}})).job == meant for word in words)
+
+
+def test_a_run_that_recomputes_nothing_is_not_of_its_releases_recipe():
+    kimi = changed(QWEN, model={"name": "kimi k2"}, software={"framework": "Megatron-Bridge 26.02"})
+    for hopper in ("no", False, "none"):
+        run = changed(kimi, hardware={"gpu": "H100 SXM"}, recompute=hopper)
+        assert express(run).plan.recompute == "none"
+
+
+@pytest.mark.parametrize(("stated", "graphs"), [
+    ("full_iteration", "step"), ("moe_router", "router"), ("attn, moe_router, moe_preprocess", "preprocess")
+])  # fmt: skip
+def test_cuda_graphs_in_megatrons_words(stated, graphs):
+    assert express(changed(QWEN, software={"cuda_graphs": stated})).job.stack.graphs == graphs
+
+
+def test_what_is_not_known_of_a_runs_software_is_said_in_the_table(capsys):
+    words = {"dispatcher": "telepathy", "hides_dispatch": "perhaps", "cuda_graphs": "some"}
+    results = [result_of(changed(QWEN, software=words))]
+    assert results[0].predicted_seconds == seconds(QWEN)
+    show(results, runs=True)
+    said = capsys.readouterr().out
+    assert all(
+        f"its {key} '{word}' is not known here" in " ".join(said.split()) for key, word in words.items()
+    )
