@@ -19,7 +19,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 
-MOST_SPREAD = 0.25
+MOST_SPREAD = 0.25  # an assumption
 Key = TypeVar("Key")
 Run = Callable[[], object]
 Clock = Callable[[], float]  # seconds, when all that was begun is done

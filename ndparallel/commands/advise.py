@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Iterator
 
 from gpu import si
+from ndparallel.planner.describe import room_words
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.planner.plan_name import name_of
@@ -19,7 +20,7 @@ from ndparallel.results.printing import counted, plain_console, print_json, prog
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
-from ndparallel.search.tables import certainty, effort_words, ranking, with_words_last
+from ndparallel.search.tables import certainty, effort_words, memory_words, ranking, with_words_last
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def show(advice: Advice) -> None:
         console.print()
     console.print(ranking([advice.found.best], width, "the best plan"))
     console.print()
-    console.print(prose(conclusion(advice), width))
+    console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(certainty(advice.found), width))
     console.print()
     for guide in GUIDES:
@@ -70,6 +71,12 @@ def conclusion(advice: Advice) -> str:
     if advice.left_on_the_table < 0.0005:
         return "The guides find a plan that no other beats."
     return f"The guides leave {advice.left_on_the_table:.1%} of their step on the table."
+
+
+def doubts(advice: Advice) -> list[str]:
+    """Say which of both plans may not fit after all."""
+    plans = {"Their plan": advice.advised, "The best plan": advice.found.best}
+    return [room_words(found, name) for name, found in plans.items() if found and found.is_tight]
 
 
 def show_published(json: bool) -> int:
@@ -99,7 +106,6 @@ def published_rows(one: LayoutCompared) -> Iterator[tuple[str, ...]]:
     for way, found in one.rows.items():
         if found:
             ratio = "" if found is one.run else f"{one.difference(way):+.1%}"
-            memory = si(float(found.fullest.total), "B")
-            yield way, si(found.seconds, "s"), ratio, memory, name_of(found.plan)
+            yield way, si(found.seconds, "s"), ratio, memory_words(found), name_of(found.plan)
         else:
             yield way, "-", "-", "-", "none that fits"

@@ -45,7 +45,9 @@ from ndparallel.hardware.pocket import POCKET
 MEMORY_FRACTION = 0.75
 # NCCL counts 20 of the 25 GB/s of an NVLink (20.6 on H100): src/graph/topo.h; presets know better
 INSIDE_FRACTION = 0.8
-ACROSS_FRACTION = 0.9  # of the network's nominal rate, after headers and between switches
+# of the network's nominal rate: a ring of NCCL over 32 H200s moves 364.9 GB/s of a node's 400
+# (stas00/ml-engineering, network/README.md)
+ACROSS_FRACTION = 0.9
 # of the link to the host: nvbandwidth gives 24.8 of 32 GB/s on eight A100s, pinned memory
 # (forums.developer.nvidia.com/t/352186)
 HOST_FRACTION = 0.775

@@ -151,15 +151,15 @@ def assumed_links(job: TrainingJob, gpus: int) -> list[str]:
     ]
 
 
-def room_words(found: Prediction) -> str:
+def room_words(found: Prediction, plan: str = "It") -> str:
     """Whether the plan fits, and how sure that is."""
     room, has = found.missing_bytes, si(found.job.hardware.memory_bytes, "B")
     if room > 0:
-        return f"It does not fit: the fullest GPU has {has} and needs {si(room, 'B')} more."
+        return f"{plan} does not fit: the fullest GPU has {has} and needs {si(room, 'B')} more."
     if not found.is_tight:
-        return f"It fits: {si(-room, 'B')} of {has} are left."
+        return f"{plan} fits: {si(-room, 'B')} of {has} are left."
     doubtful = f"memory is predicted to +- {found.memory_bar.fraction:.0%}, {si(found.doubtful_bytes, 'B')}"
-    return f"It fits, but is tight: {si(-room, 'B')} of {has} are left, and {doubtful}."
+    return f"{plan} fits, but is tight: {si(-room, 'B')} of {has} are left, and {doubtful}."
 
 
 def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> list[str]:

@@ -65,6 +65,9 @@ class Stack:
     # (set_requires_gradient_sync(False) in all but the last; FSDPParam.to_accumulated_grad_if_needed in
     # torch/distributed/fsdp/_fully_shard/_fsdp_param.py)
     whole_between: bool = False
+    # FSDP: also over a single rank, where tp cuts the model, so that the optimizer finds all weights alike
+    # (KempnerInstitute/KempnerForge, kempnerforge/distributed/setup.py, init_distributed)
+    shards_over_one: bool = False
     # the memory that it prints has the allocator's free blocks in it (max_reserved in
     # torchtitan/components/metrics.py)
     prints_reserved: bool = False
@@ -240,6 +243,7 @@ PYTORCH = replace(
     parallel_loss=False,
     cuts_table=False,
     whole_between=True,
+    shards_over_one=True,
     tp_by_matrix=True,
     grouped_experts=False,
 )

@@ -24,6 +24,7 @@ from ndparallel.planner.prediction import peak_memory
 from ndparallel.search.candidates import Candidates
 from ndparallel.search.timing_queue import Timed, TimingQueue, time_all
 
+# ---- assumptions: how long a table may be, and what is worth a line of it
 NEAR = 2.0  # times the step of the best
 MOST = 12  # kinds
 PER_KIND = 2  # plans that are timed of each

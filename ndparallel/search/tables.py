@@ -38,9 +38,13 @@ def cells(found: Prediction) -> tuple[str, ...]:
         plan_words(found.plan),
         si(found.seconds, "s"),
         f"{found.mfu:.1%}",
-        si(float(found.fullest.total), "B") + " tight" * found.is_tight,
+        memory_words(found),
         f"{kind} {share:.0%}",
     )
+
+
+def memory_words(found: Prediction) -> str:
+    return si(float(found.fullest.total), "B") + " tight" * found.is_tight
 
 
 def ranking(answers: Sequence[Prediction], width: int, what: str = "plan") -> Table:

@@ -5,12 +5,18 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
 
+from ndparallel.commands.advise import doubts
 from ndparallel.commands.command_line import main
-from ndparallel.planner.prediction import PLAN_FIELDS
+from ndparallel.planner.job import Plan
+from ndparallel.planner.prediction import PLAN_FIELDS, predict
+from ndparallel.search.advice import Advice
 from ndparallel.search.search import search
 from ndparallel.search.what_if import Variant, what_if
 from tests.search.test_search import job
@@ -151,6 +157,16 @@ def test_advise_walks_the_tree_and_says_what_it_leaves_on_the_table(capsys):
     )
     out = printed(capsys, "advise", *JOB)
     assert "under 10 billion parameters?" in out and "the best plan" in out
+
+
+def test_advise_says_which_of_its_plans_is_tight():
+    some, plan = job(), Plan(tp=8, dp=2)
+    roomy = predict(some, plan)
+    memory = roomy.fullest.total * (1 + 0.9 * roomy.memory_bar.fraction)
+    tight = predict(replace(some, hardware=replace(some.hardware, memory_bytes=memory)), plan)
+    advice = cast(Advice, SimpleNamespace(advised=tight, found=SimpleNamespace(best=roomy)))
+    (said,) = doubts(advice)
+    assert said.startswith("Their plan fits, but is tight")
 
 
 def test_advice_on_experts_is_the_frameworks_guide_ep_first_little_tp_and_interleaved(capsys):

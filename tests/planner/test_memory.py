@@ -13,6 +13,7 @@ from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.memory.outside import context_bytes
+from ndparallel.planner.memory.states import is_fully_sharded
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import ModelShape
@@ -139,6 +140,18 @@ def test_gradients_of_fsdp_stay_whole_in_float32_between_microbatches_where_the_
     assert twice.buffers - once.buffers == pytest.approx(4 * (LLAMA.parameters().total - layer))
     titan = [peak_memory(fsdp("torchtitan"), Plan(dp=4, micro_batch=size, zero=3)) for size in (8, 4)]
     assert titan[0].buffers == titan[1].buffers
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_fsdp_over_one_rank_keeps_whole_gradients_beside_what_tp_cuts(tp):
+    """KempnerForge's mesh has dp_shard=1 beside tp: 4 bytes of a gradient wait for the last microbatch while
+    the loss turns, and not the 2 that AdamW reads."""
+    plan = Plan(tp=tp, micro_batch=16, zero=3, recompute="full")
+    some = fsdp("pytorch-compiled", half=True)
+    alone = replace(some, stack=replace(some.stack, shards_over_one=False))
+    more = peak_memory(some, plan).allocated - peak_memory(alone, plan).allocated
+    assert more == pytest.approx(peak_memory(some, plan).weights, rel=0.02)
+    assert not is_fully_sharded(some, Plan(zero=3))  # nothing to shard, and no mesh
 
 
 def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_twice():

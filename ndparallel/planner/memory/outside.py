@@ -1,7 +1,7 @@
 """Bytes on a GPU that belong to no tensor of the model: CUDA's context, the libraries' workspaces, NCCL's
 buffers.
 
-Cost   NCCL (src/include/comm.h, device.h): a channel has for each peer that it receives from a buffer for
+Cost   NCCL (src/init.cc, computeBuffSizes): a channel has for each peer that it receives from a buffer for
        every protocol, 4 MiB (Simple), 512 KiB (LL: 8 lines of 512 threads, 8 steps, 16 bytes) and 4.69 MiB
        (LL128: 120 elements of 640 threads, 8 steps, 8 bytes). A ring receives from one peer.
 Limit  Rings alone; NVLS and trees take more. Context and workspaces are those of Hopper and later.
@@ -9,11 +9,16 @@ Limit  Rings alone; NVLS and trees take more. Context and workspaces are those o
 
 from ndparallel.planner.job import Plan
 
-CUDA_CONTEXT_BYTES = 0.5e9  # kernels' code, stacks and local memory
+# kernels' code, stacks and local memory: 0.29 GB when PyTorch has loaded none of its kernels, 0.67 GB with
+# all (pytorch/pytorch, pull request 86509); a training needs some
+CUDA_CONTEXT_BYTES = 0.5e9
 # cuBLAS's workspace in PyTorch (aten/src/ATen/cuda/CublasHandlePool.cpp, 32 MiB from Hopper on): of the
 # forward's thread, of autograd's, and Transformer Engine's or cuBLASLt's
 WORKSPACE_BYTES = 3 * 32 * 2**20
-NCCL_CHANNELS = 24  # of a communicator in a DGX H100, as NCCL_DEBUG=INFO prints; 16 between nodes
+# of a communicator in a node of A100s or H100s: 12 rings share 12 links of 20 GB/s, or 18 of 20.6 at 30
+# GB/s a ring (src/graph/search.cc, speedArrayIntra; topo.h), and each is doubled (connect.cc,
+# ncclTopoPostset); 16 between nodes, for 8 ports at 48 GB/s, and on Blackwell, for 8 rings at 90
+NCCL_CHANNELS = 24
 NCCL_CHANNEL_BYTES = 4 * 2**20 + 512 * 512 * 2 + 120 * 640 * 8 * 8
 AXES = ("tp", "pp", "dp", "ep", "cp")
 

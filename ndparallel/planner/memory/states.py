@@ -75,6 +75,12 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
     }
 
 
+def is_fully_sharded(job: TrainingJob, plan: Plan):
+    """Whether FSDP gathers weights and scatters gradients, be it over one rank."""
+    alone = job.stack.shards_over_one & (plan.tp > 1)
+    return (plan.zero == 3) & ((plan.dp * plan.cp > 1) | alone)
+
+
 def sharded_fully(plan: Plan, elements: Elements):
     shared, experts = elements
     return shared / (plan.shards or plan.dp * plan.cp) + experts * plan.ep / (plan.tp * plan.cp * plan.dp)

@@ -24,7 +24,13 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import held_activations, normed_bytes, once_bytes, prediction_bytes
 from ndparallel.planner.layers.operations import HALF
 from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
-from ndparallel.planner.memory.states import Elements, fsdp_states, passing_bytes, plain_states
+from ndparallel.planner.memory.states import (
+    Elements,
+    fsdp_states,
+    is_fully_sharded,
+    passing_bytes,
+    plain_states,
+)
 from ndparallel.planner.numbers import smaller
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
@@ -82,7 +88,7 @@ def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> Stag
     stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (elements_of, trained_of))
-    sharded = plan.zero == 3 and plan.dp * plan.cp > 1
+    sharded = is_fully_sharded(job, plan)
     once, logits = once_bytes(job, plan), logits_bytes(job, plan) if "head" in kinds else 0.0
     return StageMemory(
         **(fsdp_states if sharded else plain_states)(job, plan, held, trained),

@@ -32,7 +32,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
-from ndparallel.planner.memory.states import fsdp_states, plain_states
+from ndparallel.planner.memory.states import fsdp_states, is_fully_sharded, plain_states
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.planner.step.framework import (
@@ -230,14 +230,15 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
     holds."""
     lists = LayerLists(job.shape, plans.share(job), job.stack)
-    sharded = (plans.zero == 3) * (np.asarray(plans.dp * plans.cp) > 1)
     ways = (plain_states, fsdp_states)
     size = 4 if job.adapters else 2
     plain, fsdp = (
         line_through(lambda *rows, states=states: sum(states(job, plans, rows[:2], rows[-2:]).values()), size)
         for states in ways
     )
-    reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
+    reserve, *per_element = (
+        np.where(is_fully_sharded(job, plans), there, here) for here, there in zip(plain, fsdp)
+    )
     kept, away = kept_bytes(lists, plans.recompute), "activations" in job.offload
     once = kept_bytes(lists, "none") if plans.recompute == "full" else 0.0
     return {
