@@ -37,7 +37,9 @@ from ndparallel.base.files import read_json, read_text
 from ndparallel.base.quantities import MOST, parse_quantity
 from ndparallel.base.quoting import brief
 from ndparallel.hardware.attention_rates import attention_rates, fraction_at
+from ndparallel.hardware.collective_links import SLOWDOWN, LinkShares, link_shares
 from ndparallel.hardware.dtypes import DTYPES, checked_gains, checked_peaks, number_up_to, positive
+from ndparallel.hardware.launch_modes import launch_seconds
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
 from ndparallel.hardware.pocket import POCKET
 
@@ -58,7 +60,6 @@ HOST_LAUNCH_SECONDS = 13.48e-6
 # one hop of a ring of NCCL, measured on B200: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 LATENCY_INSIDE_SECONDS = 8e-6
 LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
-
 WIDE_HEAD = 128  # from which on heads are as good as published kernels' best
 MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
 IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no data sheets
@@ -88,6 +89,13 @@ class Accelerator(Hardware):
     gpus_per_leaf: int = 0  # under one switch of the network, or one of each rail; 0: all
     leaf_share: float = 1.0  # of the network's bandwidth that uplinks leave beyond it
     host_bytes_per_second: float = 0.0  # each way between the GPU and its host's memory; 0: not known
+    # of modes that were measured, in those of plain eager PyTorch
+    host_launch_multiples: Mapping[str, float] = field(default_factory=dict, hash=False)
+    kernel_overhead_multiples: Mapping[str, float] = field(default_factory=dict, hash=False)
+    slowdown: float = SLOWDOWN  # of compute, while a collective is under way
+    optimizer_fraction: float = 1.0  # of the memory bandwidth, that the optimizer's kernels reach
+    # of collectives that were measured
+    collectives: Mapping[str, LinkShares] = field(default_factory=dict, hash=False)
 
     def rate(self, operation: Operation):
         """Return the FLOP/s that an operation achieves: its dtype's peak, times the matmul fraction, times
@@ -183,6 +191,11 @@ def host_launch(hardware: Hardware) -> float:
     return float(getattr(hardware, "host_launch_seconds", 0.0))
 
 
+def optimizer_fraction(hardware: Hardware) -> float:
+    """Return the share of the memory bandwidth that the optimizer's kernels reach."""
+    return float(getattr(hardware, "optimizer_fraction", 1.0))
+
+
 def slower_host(hardware: Hardware, times: float = 2.0) -> Hardware:
     """Return the hardware with a CPU that takes so many times as long for a launch."""
     if not isinstance(hardware, Accelerator):
@@ -240,15 +253,15 @@ QUANTITIES = {
     "bandwidth_host": "bytes per second",
     "latency_inside": "seconds",
     "latency_across": "seconds",
-    "kernel_overhead": "seconds",
-    "host_launch": "seconds",
     "power": "watts",
     "power_limit": "watts",
 }
-MAY_BE_ZERO = ("host_launch", "latency_inside", "latency_across", "kernel_overhead")
+MAY_BE_ZERO = ("latency_inside", "latency_across", "slowdown")
+LAUNCHES = ("kernel_overhead", "host_launch")
 MOST_COUNT = 2**24
 COUNTS = ("gpus_per_node", "gpus_per_host", "gpus_per_leaf", "multiprocessors")
 FRACTIONS = ("matmul_fraction", "inside_fraction", "leaf_share")
+MOST_OF = dict.fromkeys(FRACTIONS, 1) | {"slowdown": 1000, "optimizer_fraction": 1000}
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
@@ -261,6 +274,9 @@ OPTIONAL: dict[str, Any] = {
     "gpus_per_leaf": None,
     "leaf_share": 1.0,
     "joules_per_flop": None,
+    "slowdown": SLOWDOWN,
+    "optimizer_fraction": 1.0,
+    "collectives": {},
     "gains": {},
     "attention": {},
     "efficiency": (),
@@ -281,6 +297,8 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
     for wrong values."""
     value = {key: _value(name, key, given) for key, given in _complete(name, table).items()}
     limited = sustained_fraction(value)
+    inside = Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"])
+    across = Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION)
     return Accelerator(
         name=name,
         description=value["description"],
@@ -295,15 +313,20 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         efficiency=tuple((flops, share / limited) for flops, share in value["efficiency"]),
         memory_bandwidth_bytes_per_second=value["memory_bandwidth"] * MEMORY_FRACTION,
         memory_bytes=value["memory"],
-        kernel_overhead_seconds=value["kernel_overhead"],
-        host_launch_seconds=value["host_launch"],
+        kernel_overhead_seconds=value["kernel_overhead"].eager,
+        kernel_overhead_multiples=value["kernel_overhead"].multiples,
+        host_launch_seconds=value["host_launch"].eager,
+        host_launch_multiples=value["host_launch"].multiples,
         gpus_per_node=value["gpus_per_node"],
         gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
         gpus_per_leaf=value["gpus_per_leaf"] or 0,
         leaf_share=value["leaf_share"],
         inside_fraction=value["inside_fraction"],
-        inside=Link(value["latency_inside"], value["bandwidth_inside"] * value["inside_fraction"]),
-        across=Link(value["latency_across"], value["bandwidth_across"] * ACROSS_FRACTION),
+        inside=inside,
+        across=across,
+        collectives=link_shares(f"hardware {name!r}: collectives", value["collectives"], inside, across),
+        slowdown=value["slowdown"],
+        optimizer_fraction=value["optimizer_fraction"],
         host_bytes_per_second=(value["bandwidth_host"] or 0.0) * HOST_FRACTION,
     )
 
@@ -352,10 +375,14 @@ def _value(name: str, key: str, given: Any):
             if given is None
             else positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
         )
+    if key in LAUNCHES:
+        return launch_seconds(subject, given)
     if key in COUNTS:
         return None if given is None else _count(subject, given)
-    if key in FRACTIONS:
-        return number_up_to(subject, given, 1)
+    if key in MOST_OF:
+        return number_up_to(subject, given, MOST_OF[key], zero=key in MAY_BE_ZERO)
+    if key == "collectives":
+        return given  # with the links, which it is measured in
     if key == "joules_per_flop":
         return None if given is None else number_up_to(subject, given, MOST)
     if key == "efficiency":

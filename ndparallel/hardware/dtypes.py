@@ -61,7 +61,8 @@ def positive(subject: str, value: float, zero: bool = False) -> float:
     return value
 
 
-def number_up_to(subject: str, given: Any, most: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not LEAST <= given <= most:
-        raise UserError(f"{subject} must be a number from {LEAST:g} to {most:g}, not {brief(given)}.")
+def number_up_to(subject: str, given: Any, most: float, zero: bool = False) -> float:
+    least = 0 if zero else LEAST
+    if isinstance(given, bool) or not isinstance(given, int | float) or not least <= given <= most:
+        raise UserError(f"{subject} must be a number from {least:g} to {most:g}, not {brief(given)}.")
     return float(given)

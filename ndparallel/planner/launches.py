@@ -30,13 +30,13 @@ Glossary
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpu import Operation
+from gpu import Hardware, Operation
 
 MODULE = 2.71  # of plain PyTorch's seconds: the mean of 2.73 and 2.69
 COMPILED = 6.8 / 37.08
 DRIVER = 3.0 / 37.08  # of kernels that one call launches in a loop of its own, in C++
 
-# the CPU's seconds for one launch, in those of plain eager PyTorch
+# the CPU's seconds for one launch, in those of plain eager PyTorch, as published; hardware may have its own
 LAUNCH_COSTS = {"none": 0.0, "compiled": COMPILED, "eager": 1.0, "modules": MODULE}
 
 GRAPHS = ("", "preprocess", "router", "step")
@@ -50,6 +50,11 @@ def in_graph(graphs: str, name: str) -> bool:
         return graphs == "step"
     outside = name.startswith(OUTSIDE_OF_ROUTER_GRAPHS)
     return name.startswith(PREPROCESS) if graphs == "preprocess" else not outside
+
+
+def launch_cost(hardware: Hardware, launching: str) -> float:
+    """The CPU's seconds for one launch, in those of plain eager PyTorch on this hardware."""
+    return (LAUNCH_COSTS | getattr(hardware, "host_launch_multiples", {}))[launching]
 
 
 def launches_of(operation: Operation, cost: float):

@@ -14,11 +14,10 @@ from ndparallel.model.stages import layers_per_stage
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import written
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers import collective_time
+from ndparallel.planner.layers import collective_time, pricing
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.memory.total import in_flight
 from ndparallel.planner.prediction import peak_memory, step_of, time_step
-from ndparallel.planner.step import framework
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
 from ndparallel.results.measure import peak_memory as counted_bytes
 from ndparallel.training.job import Job
@@ -53,10 +52,8 @@ STACK: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def no_cost_of_nccls_own(monkeypatch):
-    for room in (collective_time, framework):
-        monkeypatch.setattr(room, "START_SECONDS", 0.0)
-    monkeypatch.setattr(collective_time, "SLOWDOWN", 0.0)
-    monkeypatch.setattr(Pricing, "slowdown", 0.0)
+    monkeypatch.setattr(collective_time, "START_SECONDS", 0.0)
+    monkeypatch.setattr(pricing, "slowdown_of", lambda hardware: 0.0)
 
 
 def assert_seconds(lesson: Job, results, rel: float = 1e-9, **software) -> tuple[TrainingJob, Plan]:

@@ -20,6 +20,7 @@ MODULES = {
         "LATENCY_ACROSS_SECONDS": "NCCL, src/graph/tuning.cc, hwLat",
         "WIDE_HEAD": "the widest head of arXiv:2407.08608, figure 5, beside 256",
     },
+    "ndparallel.hardware.collective_links": {"SLOWDOWN": "arXiv:2507.03114, mean over four GPUs"},
     "ndparallel.hardware.matmul_efficiency": {"TILE": "cutlass/media/docs, the largest default tile"},
     "ndparallel.planner.launches": {
         "MODULE": "NVIDIA/TransformerEngine, issue 2053",
@@ -28,7 +29,6 @@ MODULES = {
     },
     "ndparallel.planner.layers.collective_time": {
         "START_SECONDS": "MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json",
-        "SLOWDOWN": "arXiv:2507.03114, mean over four GPUs",
     },
     "ndparallel.planner.layers.operations": {
         "SCORE_DROPOUT": "counted: read, write, and a mask of one byte",

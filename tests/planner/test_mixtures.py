@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.hardware.collective_links import SLOWDOWN
 from ndparallel.model import costs
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.collective_time import SLOWDOWN
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gpu import Link
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.hardware.collective_links import SLOWDOWN
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.collective_time import (
-    SLOWDOWN,
     START_SECONDS,
     collective_seconds,
     dispatch_seconds,

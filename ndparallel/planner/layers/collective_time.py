@@ -15,28 +15,34 @@ Glossary
     START    what any collective costs before the first byte moves
 """
 
+from dataclasses import replace
+
+from ndparallel.hardware.collective_links import on_links_of
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.numbers import either, larger, smaller
 
 # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 START_SECONDS = 23e-6
 
-# How much slower a GPU computes while a collective is under way, which takes multiprocessors, memory
-# bandwidth and power from it: the mean
-# over A100, H100, MI210 and MI250 in Lee et al., arXiv:2507.03114 (their largest is 0.40)
-SLOWDOWN = 0.189
 
-
-def lost_to(collective, compute):
+def lost_to(collective, compute, slowdown):
     """Seconds that a GPU computes longer because of a collective under way for `collective` seconds, in which
     less than that gets done."""
-    return SLOWDOWN * smaller(collective / (1 + SLOWDOWN), compute)
+    return slowdown * smaller(collective / (1 + slowdown), compute)
 
 
 def collective_seconds(collective: str, nbytes, links: GroupLinks):
     """Seconds of one collective of `nbytes` in a group; 0 for a group of one."""
-    seconds = START_SECONDS + _BY_NAME[collective](nbytes, links)
+    start, links = start_and_links(collective, links)
+    seconds = start + _BY_NAME[collective](nbytes, links)
     return either((links.ranks > 1) & (nbytes > 0), seconds, 0.0)
+
+
+def start_and_links(collective: str, links: GroupLinks) -> tuple[float, GroupLinks]:
+    """What a collective costs before the first byte moves, and its links: where it was measured, its own,
+    whose latency has the start in it."""
+    own = on_links_of(links.hardware, collective)
+    return (START_SECONDS, links) if own is None else (0.0, replace(links, hardware=own))
 
 
 def _wire(nbytes, links: GroupLinks):

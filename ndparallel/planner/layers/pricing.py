@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from gpu import Operation
+from gpu import Hardware, Operation
 from ndparallel.hardware.accelerator import host_bandwidth, host_launch
+from ndparallel.hardware.collective_links import slowdown_of
+from ndparallel.hardware.launch_modes import launched_by
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.launches import LAUNCH_COSTS, in_graph, launches_of
+from ndparallel.planner.launches import in_graph, launch_cost, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.layers.collective_time import SLOWDOWN, collective_seconds, dispatch_seconds, lost_to
+from ndparallel.planner.layers.collective_time import collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.operations import CollectiveOp
@@ -55,11 +57,17 @@ class Pricing:
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
     wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
+    slowdown: float = field(init=False)
     alike = True
-    slowdown = SLOWDOWN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", Groups(self.plan, self.job))
+        object.__setattr__(self, "slowdown", slowdown_of(self.job.hardware))
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The job's, whose kernels follow one another as its software launches them."""
+        return launched_by(self.job.hardware, self.job.stack.launching)
 
     @cached_property
     def lists(self) -> LayerLists:
@@ -86,8 +94,8 @@ class Pricing:
 
     def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
-        cost, graphs = LAUNCH_COSTS[self.job.stack.launching], self.job.stack.graphs
-        parts, launches, seconds = TimeBreakdown(compute=0.0), 0.0, self.job.hardware.seconds
+        cost, graphs = launch_cost(self.hardware, self.job.stack.launching), self.job.stack.graphs
+        parts, launches, seconds = TimeBreakdown(compute=0.0), 0.0, self.hardware.seconds
         for item in items:
             if isinstance(item, CollectiveOp):
                 parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
@@ -102,7 +110,7 @@ class Pricing:
         return parts
 
     def seconds(self, operation: Operation):
-        return self.job.hardware.seconds(operation)
+        return self.hardware.seconds(operation)
 
     def arrival(self, exchange: CollectiveOp, start):
         return start + self.whole(exchange)
@@ -114,7 +122,7 @@ class Pricing:
             return self.whole(exchange)
         whole, beside = self.whole(exchange._replace(beside=None)), self.seconds(exchange.beside)
         left = larger(whole - beside, whole / exchange.chunks)
-        return larger(left, lost_to(whole, beside))
+        return larger(left, lost_to(whole, beside, self.slowdown))
 
     def whole(self, exchange: CollectiveOp):
         """Seconds of a collective with nothing beside it; the same one of many layers is priced

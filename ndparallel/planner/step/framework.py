@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware, Operation
-from ndparallel.hardware.accelerator import Accelerator, host_bandwidth, host_size
+from ndparallel.hardware.accelerator import Accelerator, host_bandwidth, host_size, optimizer_fraction
 from ndparallel.planner.job import MOMENTS, Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
-from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
+from ndparallel.planner.layers.collective_time import collective_seconds, start_and_links
 from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.numbers import either, smaller
@@ -85,7 +85,7 @@ class FrameworkWorkload:
         """A unit's passes, beside those of other microbatches where the software runs them so."""
         unit = self.pricing.unit(kind)
         hides = self.job.stack.hides_dispatch and "ep" in unit.forward
-        return in_pairs(unit, share_in_pairs(self.job, self.plan)) if hides else unit
+        return in_pairs(unit, share_in_pairs(self.job, self.plan), self.pricing.slowdown) if hides else unit
 
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of one stage, the last unit's first."""
@@ -209,7 +209,8 @@ def optimizer_seconds(pricing: Pricing, shared, experts):
 
 def optimizer_step(job: TrainingJob, mine) -> Operation:
     """All kernels of the step as one. Every moment is read and written once."""
-    return moving("adamw", mine, job.stack.optimizer_bytes - spared(job))
+    moved = job.stack.optimizer_bytes - spared(job)
+    return moving("adamw", mine, moved / optimizer_fraction(job.hardware))
 
 
 def spared(job: TrainingJob) -> float:
@@ -265,13 +266,14 @@ def tied_sum(pricing: Pricing) -> CollectiveOp:
 
 
 def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
-    job, plan, hardware = pricing.job, pricing.plan, pricing.job.hardware
-    stride = pricing.groups.stage_stride
+    job, plan, stride = pricing.job, pricing.plan, pricing.groups.stage_stride
+    start, links = start_and_links("point_to_point", pricing.groups.pp)
+    hardware = links.hardware
     inside = stride * plan.pp <= hardware.gpus_per_node
     latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
-    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, pricing.groups.pp.across_bandwidth)
+    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, links.across_bandwidth)
     part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
     gathered = (
         0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
     )
-    return START_SECONDS + latency + gathered, part / bandwidth
+    return start + latency + gathered, part / bandwidth

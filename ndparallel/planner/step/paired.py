@@ -31,26 +31,26 @@ def pairs_of_rank(stages: Sequence[int]) -> list[Pair]:
     return [(first, second), (second, first)]
 
 
-def beside(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
+def beside(forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float) -> TimeBreakdown:
     """Both passes of a pair at once; nothing hides behind what the GPU waits for launches."""
     both = total((forward, backward))
-    shown = shown_beside(forward, backward) + shown_beside(backward, forward)
+    shown = sum(shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward)))
     busy = both.total - both.get("ep", 0.0) - both.get("launch", 0.0)
     launch = larger(0.0, both.launch_seconds - busy - shown)
     return both.launched(TimeBreakdown(both | {"ep": shown, "launch": launch}))
 
 
-def shown_beside(passing: TimeBreakdown, other: TimeBreakdown) -> Any:
+def shown_beside(passing: TimeBreakdown, other: TimeBreakdown, slowdown: float) -> Any:
     """Seconds of a pass's all-to-alls that show beside the other's compute."""
     way, compute = passing.get("ep", 0.0), other.total - other.get("ep", 0.0) - other.get("launch", 0.0)
-    return larger(way - compute, lost_to(way, compute))
+    return larger(way - compute, lost_to(way, compute, slowdown))
 
 
-def in_pairs(unit: UnitSeconds, share: Any) -> UnitSeconds:
+def in_pairs(unit: UnitSeconds, share: Any, slowdown: float) -> UnitSeconds:
     """The passes of a unit of which a share runs beside those of another microbatch."""
     forward, backward = unit.forward, unit.backward
-    shown = [shown_beside(*passes) for passes in ((forward, backward), (backward, forward))]
-    alone, launch = 1 - share, beside(forward, backward).get("launch", 0.0)
+    shown = [shown_beside(*passes, slowdown) for passes in ((forward, backward), (backward, forward))]
+    alone, launch = 1 - share, beside(forward, backward, slowdown).get("launch", 0.0)
     ways = [alone * each.get("ep", 0.0) + share * left for each, left in zip((forward, backward), shown)]
     recompute = unit.recompute.launched(TimeBreakdown(unit.recompute | {"ep": 0.0}))
     inputs = {"ep": ways[1], "launch": alone * unit.backward_input.get("launch", 0.0) + share * launch}
@@ -73,9 +73,9 @@ def share_in_pairs(job: TrainingJob, plan: Plan) -> Any:
     return several * larger(0.0, 1 - filling / (microbatches * plan.chunks))
 
 
-def saved(forward: TimeBreakdown, backward: TimeBreakdown) -> TimeBreakdown:
+def saved(forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float) -> TimeBreakdown:
     """Return what a pair takes less than its two passes, each for itself."""
-    alone, together = total((forward, backward)), beside(forward, backward)
+    alone, together = total((forward, backward)), beside(forward, backward, slowdown)
     return TimeBreakdown({kind: alone.get(kind, 0.0) - together[kind] for kind in ("ep", "launch")})
 
 

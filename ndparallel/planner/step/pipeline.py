@@ -74,11 +74,15 @@ class PipelineTimer:
         forward, inputs, weights = self.work.columns
         return forward[pair[0]], inputs[pair[1]] + weights[pair[1]]
 
+    @property
+    def slowdown(self) -> float:
+        return self.work.machine.slowdown
+
     @cached_property
     def silent(self) -> Work:
         """Seconds of all actions, with messages that take no time."""
         forward, inputs, weights = ([float(part.total) for part in column] for column in self.work.columns)
-        paired = {pair: float(beside(*self.passes_of(pair)).total) for pair in self.pairs}
+        paired = {pair: float(beside(*self.passes_of(pair), self.slowdown).total) for pair in self.pairs}
         return Work(forward, inputs, weights, self.whole_backward, fused=paired)
 
     @property
@@ -212,7 +216,7 @@ class PipelineTimer:
             return alone
         few, more, rounds = self.rounds
         hidden = [
-            saved(*self.passes_of(pair)).times(-times)
+            saved(*self.passes_of(pair), self.slowdown).times(-times)
             for pair, times in pairs_run(few.schedule, more.schedule, rounds, self.last).items()
         ]
         return total((alone, *hidden))

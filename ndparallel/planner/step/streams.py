@@ -61,7 +61,9 @@ def longest(seconds: Any) -> float:
 
 class Machine(Protocol):
     alike: bool  # whether all GPUs do the same, and the time is one for all
-    slowdown: float  # of compute beside a collective
+
+    @property
+    def slowdown(self) -> float: ...  # of compute beside a collective
 
     def seconds(self, operation: Operation) -> Any: ...
     def arrival(self, exchange: CollectiveOp, start: Any) -> Any: ...

@@ -16,6 +16,7 @@ Glossary
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
     to_hide   of a pass's seconds those that a pair of microbatches may hide; alone: those of compute, by unit
+    slowdown  of compute, while a collective is under way
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
               holds
@@ -43,7 +44,13 @@ from ndparallel.planner.step.framework import (
     tied,
     tied_sum,
 )
-from ndparallel.search.bounds.sharded import busier_line, places_of, wait_of_backward, wait_of_forward
+from ndparallel.search.bounds.sharded import (
+    UnitTimes,
+    busier_line,
+    places_of,
+    wait_of_backward,
+    wait_of_forward,
+)
 
 PARTS = ("stage", "dense", "experts", "embedding", "head")
 UNITS = PARTS[1:]
@@ -86,6 +93,7 @@ def seconds_of(job: TrainingJob, plans: Plan) -> PlanTable:
         "message": sum(message_seconds(pricing)) * (np.asarray(plans.pp) > 1) * job.stack.pp_overlap,
         "tied": pricing.priced(tied_sum(pricing)) * tied(job),
         "zero": plans.zero,
+        "slowdown": pricing.slowdown,
     }
     return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
 
@@ -206,16 +214,17 @@ def fully_sharded(passes: list[list[Any]]) -> list[list[Any]]:
 def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]) -> list[list[Any]]:
     """What FSDP's units wait in each of their places, forward and backward (sharded.py)."""
     job, (forward, backward, _) = pricing.job, passes
-    places, (alone_forward, alone_backward) = places_of(job.shape), map(by_unit, alone_of(pricing))
+    places, alone = places_of(job.shape), map(by_unit, alone_of(pricing))
+    ahead, back = (
+        UnitTimes(by_unit(seconds[1:]), each, pricing.slowdown)
+        for seconds, each in zip((forward, backward), alone)
+    )
     slower = by_unit([np.maximum(*lines) for lines in zip(*travel[1])])
     counts = (job.shape.layers - job.shape.moe_layers, job.shape.moe_layers, 1, 1)
     reduce, gather = map(by_unit, busier_line(counts, *travel))
     return [
-        [wait_of_forward(place, job.stack, by_unit(forward[1:]), alone_forward, slower) for place in places],
-        [
-            wait_of_backward(place, job.stack, by_unit(backward[1:]), alone_backward, gather, reduce)
-            for place in places
-        ],
+        [wait_of_forward(place, job.stack, ahead, slower) for place in places],
+        [wait_of_backward(place, job.stack, back, gather, reduce) for place in places],
     ]
 
 

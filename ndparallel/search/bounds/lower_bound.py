@@ -27,7 +27,7 @@ import numpy as np
 from ndparallel.base.errors import UserError
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.layers.collective_time import SLOWDOWN, lost_to
+from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.software import Stack
 from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, bytes_of, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
@@ -216,7 +216,9 @@ def busy_reducing(
         busy = microbatches * (work + lines.sum(axis=0)) - lines.sum(axis=0)
         return busy, busy
     line, (_, backward) = lines.max(axis=0), units_passes(table)
-    works = microbatches * work + np.maximum(microbatches - depth.pp, 0) * lost_to(line, work)
+    works = microbatches * work + np.maximum(microbatches - depth.pp, 0) * lost_to(
+        line, work, table["slowdown"]
+    )
     last = exposed(depth.last_stages[:, 1:], reduce, backward)
     waits = (microbatches - 1) * np.matmul(depth.last_stages[:, 1:], reduce).max(axis=0)
     return np.maximum(works, microbatches * line - last), np.maximum(works, waits)
@@ -229,17 +231,22 @@ def reduced_every_microbatch(table: PlanTable, depth: StagePartition) -> np.ndar
 
 
 class UnitPasses(NamedTuple):
-    """Seconds by unit of a forward or of a backward pass: all, and those of compute alone."""
+    """Seconds by unit of a forward or of a backward pass: all, and those of compute alone, which are so much
+    longer beside a collective."""
 
     seconds: np.ndarray
     alone: np.ndarray
+    slowdown: np.ndarray
 
 
 def units_passes(table: PlanTable) -> tuple[UnitPasses, UnitPasses]:
     """The units' forward and backward passes."""
     forward, inputs, weights = table["passes"][:, 1 : len(PARTS)]
     alone_forward, alone_backward = table["alone"]
-    return UnitPasses(forward, alone_forward), UnitPasses(inputs + weights, alone_backward)
+    return (
+        UnitPasses(forward, alone_forward, table["slowdown"]),
+        UnitPasses(inputs + weights, alone_backward, table["slowdown"]),
+    )
 
 
 def exposed(units: np.ndarray, lines: np.ndarray, compute: UnitPasses) -> np.ndarray:
@@ -256,9 +263,9 @@ def exposed_line(units: np.ndarray, line: np.ndarray, compute: UnitPasses) -> np
     layers, table, head = units[:, :2], units[:, 2:3], units[:, 3:] * line[3]
     others = np.maximum(layers.sum(axis=1, keepdims=True) - 1, 0)
     seconds, alone = compute.seconds[:2], compute.alone[:2]
-    share = alone / np.maximum(seconds + SLOWDOWN * alone, TINY)  # of the pass that can be slower
+    share = alone / np.maximum(seconds + compute.slowdown * alone, TINY)  # of the pass that can be slower
     one, own, most = (least(layers, each) for each in (line[:2], seconds, alone))
-    slowed = others * SLOWDOWN * np.minimum(one * least(layers, share), most)
+    slowed = others * compute.slowdown * np.minimum(one * least(layers, share), most)
     left = np.matmul(layers, line[:2]) - np.matmul(layers, seconds) - slowed
     shown = np.maximum(one, left + np.maximum(own, head))
     return table * line[2] + slowed + np.maximum(shown - table * compute.seconds[2], 0.0)

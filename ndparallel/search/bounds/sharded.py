@@ -15,7 +15,7 @@ Glossary
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,18 +46,29 @@ def places_in(kinds: Sequence[str]) -> list[Place]:
     return list(zip([None, *kinds], kinds, [*kinds[1:], None]))
 
 
-def wait_of_forward(place: Place, stack: Stack, seconds: ByUnit, alone: ByUnit, gather: ByUnit):
+class UnitTimes(NamedTuple):
+    """Seconds by unit of a pass: all, and those of compute alone, which a collective makes so much longer."""
+
+    seconds: ByUnit
+    alone: ByUnit
+    slowdown: float
+
+    def above(self, unit: str, travel):
+        """Seconds that collectives add to the unit that they run beside: what is left of them when it ends,
+        or what they slow it by."""
+        return np.maximum(travel - self.seconds[unit], lost_to(travel, self.alone[unit], self.slowdown))
+
+
+def wait_of_forward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUnit):
     """With prefetching the first gather shows whole, a later one above the unit before it."""
     before, unit, after = place
     if not stack.prefetch:
         return gather[unit]
     first = gather[unit] if before is None else 0.0
-    return first + above(gather[after], seconds[unit], alone[unit])
+    return first + compute.above(unit, gather[after])
 
 
-def wait_of_backward(
-    place: Place, stack: Stack, seconds: ByUnit, alone: ByUnit, gather: ByUnit, reduce: ByUnit
-):
+def wait_of_backward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUnit, reduce: ByUnit):
     """With prefetching a unit runs beside the next one's gather, and with overlap beside the reduction of the
     one before it in this pass; the first gather and the last reduction show whole."""
     following, unit, preceding = place  # backwards
@@ -65,15 +76,9 @@ def wait_of_backward(
         return gather[unit] + reduce[unit]
     first = gather[unit] if preceding is None else 0.0
     if not stack.dp_overlap:
-        return first + above(gather[following], seconds[unit], alone[unit]) + reduce[unit]
+        return first + compute.above(unit, gather[following]) + reduce[unit]
     last = reduce[unit] if following is None else 0.0
-    return first + above(gather[following] + reduce[preceding], seconds[unit], alone[unit]) + last
-
-
-def above(travel, seconds, alone):
-    """Seconds that collectives add to the unit that they run beside: what is left of them when it ends, or
-    what they slow it by."""
-    return np.maximum(travel - seconds, lost_to(travel, alone))
+    return first + compute.above(unit, gather[following] + reduce[preceding]) + last
 
 
 def busier_line(counts: Sequence[int], *ways: Sequence[Sequence[Any]]) -> list[list[Any]]:
