@@ -122,8 +122,9 @@ class Groups:
 
     @cached_property
     def ends(self) -> GroupLinks:
-        """The first and the last stage."""
-        return self._links(2, (self.plan.pp - 1) * self.stage_stride + (self.plan.pp == 1))
+        """The first and the last stage: neighbours, as far as links go, where a node has the pipeline."""
+        apart = (self.plan.pp - 1) * self.stage_stride
+        return self._links(2, either(self.pp.nodes > 1, apart, 1))
 
     @property
     def stage_stride(self):

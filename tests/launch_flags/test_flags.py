@@ -233,6 +233,15 @@ def test_other_groups_than_the_smallest_are_said_not_to_be_modelled(given, note)
     assert told == ([f"{flag} {note} microbatches go round in groups of 5."] if note else [])
 
 
+@pytest.mark.parametrize("plan", [Plan(pp=4, dp=2), Plan(dp=8)])
+def test_groups_mean_nothing_where_a_rank_has_one_chunk(plan):
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    text = emit_megatron(job_of(batch=18 * plan.dp), plan)
+    assert flag not in text
+    notes = read_megatron(text.replace("--seq-length", f"{flag} 3 --seq-length"), H100).notes
+    assert not any(flag in note for note in notes)
+
+
 def test_torchtitan_has_rounds_of_equally_many_microbatches_alone():
     plan = Plan(pp=4, dp=2, chunks=2, schedule="interleaved")
     assert "Interleaved1F1B" in emit_torchtitan(job_of(batch=20, software="torchtitan"), plan), "5 and 5"

@@ -72,6 +72,8 @@ def test_a_frozen_base_has_neither_gradients_nor_optimizer_and_4_bits_in_its_mat
     assert memory.weights == pytest.approx(matrices * NF4_BITS / 8 + 2 * (norms + ends + adapters), rel=1e-12)
     assert (memory.gradients, memory.optimizer) == (4 * adapters, 12 * adapters)
     assert memory.buffers == context_bytes(Plan()) + 2 * 4096 * 28672  # the largest matrix, made whole
+    cut = Plan(tp=4)
+    assert peak_memory(tuned, cut).buffers == context_bytes(cut) + 2 * 4096 * 28672 / 4
 
 
 def test_a_frozen_matrix_multiplies_forward_and_backward_and_its_adapters_three_times():

@@ -2,6 +2,9 @@
 layer."""
 
 from dataclasses import replace
+from itertools import product
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from gpu import Link
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.collective_links import SLOWDOWN
+from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.groups import GroupLinks, Groups
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.collective_time import (
@@ -192,16 +196,25 @@ def test_a_token_with_many_choices_meets_all_ranks_and_with_one_a_single_one():
 
 def test_a_collective_starts_in_the_23_microseconds_that_were_measured_on_8_b200():
     assert collective_seconds("all_gather", 1e-9, group(8)) == pytest.approx(23e-6 + 7 * 2e-6)
+    starts = [dispatch_seconds(1e-9, 8, group(ranks)) for ranks in (1, 2, 16)]
+    assert starts == pytest.approx([0, 23e-6 + 2e-6, 23e-6 + 10e-6])
 
 
-def test_rows_stay_inside_a_node_but_for_each_node_once_and_one_rank_keeps_its_own():
-    """2 GPUs: a token with 8 choices goes to nearly each of them once, and to one of them need not go. 16:
-    its 8 copies cross once, to 15/16 of one other node's."""
-    assert dispatch_seconds(4e9, 8, group(1)) == 0
-    copied = 4e9 / 8 * 2 * (1 - 0.5**8) / 2 / 400e9
-    assert dispatch_seconds(4e9, 8, group(2)) == pytest.approx(START_SECONDS + 2e-6 + copied)
-    crossing = 4e9 / 8 * (1 - 0.5**8) / 40e9
-    assert dispatch_seconds(4e9, 8, group(16)) == pytest.approx(START_SECONDS + 10e-6 + crossing)
+@pytest.mark.parametrize("slow", ["inside", "across"])
+@pytest.mark.parametrize(("nodes", "each", "choices"), [(1, 4, 2), (2, 2, 3), (2, 4, 2), (4, 2, 3)])
+def test_a_token_crosses_to_each_other_node_once_and_is_copied_to_each_rank_that_is_not_on_its_rail(
+    nodes, each, choices, slow
+):
+    """The mean over all choices of a token of rank 0, one as likely as another."""
+    slowed: dict[str, Any] = {slow: Link(0, 1e3)}
+    machine = replace(find_hardware("h100"), gpus_per_node=each, **slowed)
+    chosen = list(product(range(nodes * each), repeat=choices))
+    if slow == "inside":
+        copies = fmean(sum(rank % each > 0 for rank in {*ranks}) for ranks in chosen)
+    else:
+        copies = fmean(len({rank // each for rank in ranks} - {0}) for ranks in chosen)
+    seconds = dispatch_seconds(1e9 * choices, choices, GroupLinks(nodes * each, 1, machine))
+    assert seconds == pytest.approx(copies * 1e9 / 1e3, rel=1e-6, abs=1)
 
 
 def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():
@@ -211,6 +224,22 @@ def test_stages_and_replicas_are_as_far_apart_as_the_ranks_between_them():
     assert Groups(Plan(tp=2, cp=3, dp=4, ep=2), job()).experts_dp.ranks == 2 * 3 * 4 / 2
     whole = Groups(Plan(tp=2, cp=3, dp=4), job())
     assert (whole.shards.ranks, whole.dp.ranks, whole.replicas.ranks) == (3 * 4, 3 * 4, 1)
+
+
+def test_every_group_lies_on_the_nodes_as_the_ranks_of_the_mesh_do():
+    for tp, cp, dp, pp in product((1, 2, 4), repeat=4):
+        groups = Groups(Plan(tp=tp, cp=cp, dp=dp, pp=pp), job())
+        mesh = Mesh(tp=tp, cp=cp, dp=dp, pp=pp)
+        rings = {name: mesh.groups(axis)[0] for name, axis in AXES.items()}
+        if pp > 1:
+            rings["ends"] = rings["pp"][[0, -1]]
+        for name, ranks in rings.items():
+            _, members = np.unique(ranks // 8, return_counts=True)
+            links = groups.links(name)
+            assert (links.ranks, links.nodes, links.per_node) == (len(ranks), len(members), members[0])
+
+
+AXES = {"tp": "tp", "cp": "cp", "dp": "dp_cp", "pp": "pp", "shards": "dp_cp"}  # of the mesh, by group
 
 
 # ---------------------------------------------------------------------------------------------------- pricing
