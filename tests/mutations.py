@@ -5,13 +5,14 @@ Idea   A test is worth what it catches. Comparisons are flipped, + becomes -, te
        until one fails: those that call the function that is changed, the quickest first. What none notices
        survives: a claim is missing, or the change is none.
 
-           python -m tests.mutations                             200 places of all rooms, an hour of CPU
+           python -m tests.mutations                             200 places of all rooms
            python -m tests.mutations --room memory --places 30   one room's
            python -m tests.mutations --at gpu.py:207             every mutation of a line
 
        equivalent_mutations.toml lists the survivors that change nothing, each with the reason.
-Limit  It is a habit of development and no test. Messages of errors are not mutated, nor what is repeated in
-       every test run (imports, annotations, defaults of records).
+Cost   The tests of each room once, and then mostly a second for a mutation that is caught; a survivor costs
+       all tests that call its function.
+Limit  It is a habit of development and no test. Messages of errors, imports and annotations are not mutated.
 """
 
 import argparse
@@ -22,18 +23,16 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.mutated_rooms import ROOMS, ROOT, Room
+from tests.mutated_rooms import ROOMS, ROOT
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutations.toml")
 COPIED = (
@@ -44,8 +43,6 @@ COPIED = (
     "docs",
     "README.md",
 )
-LIMIT_SECONDS = 600  # of a room's tests, and
-TEST_SECONDS = 60  # of a test, after which a mutation is caught: what never ends is noticed
 
 
 # -------------------------------------------------------------------------------------------- what is mutated
@@ -115,10 +112,10 @@ def mutations(file: str) -> list[Mutation]:
 def mutable(node: ast.AST, function: int = 0) -> Iterator[tuple[ast.expr | ast.stmt, int]]:
     """A tree's expressions and statements that run, but for the words of messages; and the first line of the
     function that each is in."""
-    if isinstance(node, ast.FunctionDef):
-        function = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-    elif isinstance(node, ast.Lambda):
-        function = node.lineno
+    if isinstance(node, ast.arguments):
+        function = 0  # defaults
+    elif isinstance(node, ast.FunctionDef | ast.Lambda):
+        function = first_line(node)
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue
@@ -127,6 +124,12 @@ def mutable(node: ast.AST, function: int = 0) -> Iterator[tuple[ast.expr | ast.s
                 if isinstance(child, ast.expr | ast.stmt):
                     yield child, function
                 yield from mutable(child, function)
+
+
+def first_line(function: ast.FunctionDef | ast.Lambda) -> int:
+    """Where a function's code begins: at its decorators."""
+    decorators = [] if isinstance(function, ast.Lambda) else function.decorator_list
+    return min(each.lineno for each in [function, *decorators])
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -175,85 +178,38 @@ def mutated(source: bytes, mutation: Mutation) -> bytes:
 # ------------------------------------------------------------------------------------------- who notices that
 
 
-@dataclass(frozen=True)
-class Calls:
-    """One test: its seconds, and the functions that it calls, by file and first line."""
-
-    test: str
-    seconds: float
-    functions: frozenset[tuple[str, int]]
-
-
-class Copy:
+def copied(folder: Path) -> Path:
     """A copy of the code, of which one place at a time is changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        for pattern in COPIED:
-            for path in ROOT.glob(pattern):
-                (shutil.copytree if path.is_dir() else shutil.copy2)(path, folder / path.name)
-        compileall.compile_dir(folder, quiet=2, maxlevels=9)
-
-    def calls(self, room: Room) -> list[Calls]:
-        """What every test of a room calls, the quickest first. Exits where one fails."""
-        written = self.folder / "calls.json"
-        recording = {"FILES": ",".join(room.files), "CALLS": f"{written}"}
-        watched = ["-p", "tests.functions_called", f"--timeout={LIMIT_SECONDS}", *room.tests]
-        if not self.passes(watched, recording, 4 * LIMIT_SECONDS):
-            raise SystemExit(f"Before any mutation: {' '.join(room.tests)} fail.")
-        rows = json.loads(written.read_text("utf-8"))
-        recorded = [Calls(test, seconds, frozenset(map(tuple, met))) for test, seconds, met in rows]
-        return sorted(recorded, key=lambda each: each.seconds)
-
-    def is_caught(self, mutation: Mutation, room: Room, calls: Sequence[Calls]) -> bool:
-        """Whether a test fails: of those that call the function, or of all for what runs at import."""
-        place = (mutation.file, mutation.function)
-        tests = [each.test for each in calls if place in each.functions] if mutation.function else room.tests
-        path = self.folder / mutation.file
-        before, written = path.read_bytes(), path.stat()
-        path.write_bytes(mutated(before, mutation))
-        try:
-            return bool(tests) and not self.passes(tests)
-        finally:
-            path.write_bytes(before)
-            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
-
-    def passes(
-        self, tests: Sequence[str], environment: Mapping[str, str] | None = None, limit: float = LIMIT_SECONDS
-    ) -> bool:
-        """Whether all these tests pass, in time."""
-        usual = ["-n", "0", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "mutations"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *usual, f"--timeout={TEST_SECONDS}", *tests],
-            cwd=self.folder,
-            env=os.environ
-            | {"PYTHONPATH": f"{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"}
-            | dict(environment or {}),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(limit) == 0
-        except subprocess.TimeoutExpired:
-            return False
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    folder.mkdir()
+    for pattern in COPIED:
+        for path in ROOT.glob(pattern):
+            (shutil.copytree if path.is_dir() else shutil.copy2)(path, folder / path.name)
+    compileall.compile_dir(folder, quiet=2, maxlevels=9)
+    return folder
 
 
-def survivors(room: Room, chosen: Iterable[Mutation], code: Copy) -> list[Mutation]:
-    """Mutations that no test of their room notices; says of each how it ends."""
-    calls, survived = code.calls(room), []
-    for mutation in chosen:
-        start = time.monotonic()
-        caught = code.is_caught(mutation, room, calls)
-        verdict = "caught  " if caught else "SURVIVED"
-        print(f"{verdict} {time.monotonic() - start:5.0f} s  {mutation}", flush=True)
+def survivors(room: str, chosen: Sequence[Mutation], code: Path) -> list[Mutation]:
+    """Mutations that no test of their room notices; says of each how it ends. Raises RuntimeError where the
+    room's tests fail before any."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.mutated_room", room],
+        cwd=code,
+        env=os.environ | {"PYTHONPATH": f"{code}", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin and process.stdout
+    with process.stdin as given:
+        json.dump([asdict(mutation) for mutation in chosen], given)
+    survived = []
+    for mutation, verdict in zip(chosen, process.stdout):
+        caught, seconds = json.loads(verdict)
+        print(f"{'caught  ' if caught else 'SURVIVED'} {seconds:5.0f} s  {mutation}", flush=True)
         if not caught:
             survived.append(mutation)
+    if process.wait():
+        raise RuntimeError(f"The mutations of {room} could not be tried.")
     return survived
 
 
@@ -291,8 +247,8 @@ def main() -> int:
     options = parser.parse_args()
     chosen, known = choose(options), equivalents()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
-        copies = {room: Copy(Path(folder) / room) for room in chosen}  # of the code as it is now
-        begun = [pool.submit(survivors, ROOMS[room], chosen[room], copies[room]) for room in chosen]
+        copies = {room: copied(Path(folder) / room) for room in chosen}  # of the code as it is now
+        begun = [pool.submit(survivors, room, chosen[room], copies[room]) for room in chosen]
         lived = [mutation for each in begun for mutation in each.result()]
     number = sum(map(len, chosen.values()))
     unknown = [each for each in lived if (each.file, each.text, each.before, each.after) not in known]

@@ -1,7 +1,9 @@
 """One GPU by itself: its streams, its line, its memory and its events, with numbers that can be followed by
 hand."""
 
+import runpy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from gpu import (
     Operation,
     OutOfMemoryError,
     demonstration,
+    story,
 )
 
 # a FLOP and a byte moved take a second each; a byte sent takes 1 s, and 10 s across nodes of two
@@ -212,3 +215,9 @@ def test_the_screen_of_four_gpus_takes_the_seconds_of_the_blackboard():
             "four GPUs, ring": 8.0 + 6 * (0.05 + 1.25),
         }
     )
+
+
+def test_the_first_lesson_is_told_where_the_file_is_run_and_not_where_it_is_imported(capsys):
+    for name, told in (("gpu", ""), ("__main__", story())):
+        runpy.run_path(f"{Path(__file__).parents[1] / 'gpu.py'}", run_name=name)
+        assert capsys.readouterr().out == told
