@@ -134,11 +134,16 @@ def values_of(names: Iterable[str]) -> dict[str, tuple]:
     return {field: tuple(dict.fromkeys(value for one in every for value in one[field])) for field in shared}
 
 
-def one_has(names: Sequence[str], job: TrainingJob, plans: Plan) -> np.ndarray:
-    """Which plans at least one of these frameworks can run; all of them where none is named."""
-    if not names:
+def with_own_jobs(names: Iterable[str], job: TrainingJob) -> list[tuple[Framework, TrainingJob]]:
+    """These frameworks, each with the job on its own software."""
+    return [(FRAMEWORKS[name], FRAMEWORKS[name].priced(job)) for name in names]
+
+
+def one_has(frameworks: Sequence[tuple[Framework, TrainingJob]], plans: Plan) -> np.ndarray:
+    """Which plans at least one of these frameworks can run; all of them where there is none."""
+    if not frameworks:
         return np.ones(np.shape(plans.tp), dtype=bool)
-    return np.any([FRAMEWORKS[name].has(job, plans) for name in names], axis=0)
+    return np.any([framework.has(job, plans) for framework, job in frameworks], axis=0)
 
 
 def launched_by(job: TrainingJob, plan: Plan) -> list[str]:

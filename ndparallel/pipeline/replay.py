@@ -16,10 +16,11 @@ Glossary
     link       from which rank to which, as one number
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, groupby, pairwise, product
+from itertools import accumulate, chain, groupby, pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -31,16 +32,14 @@ from ndparallel.pipeline.clock import ONWARD
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Reduction, Work, seconds_of
 
-Done = dict[tuple[str, int, int], int]  # what has been done, with the step that sends it on
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
-Arrival = tuple[int, int, int]  # a message's sender, which is a step, its line and its link
-Way = tuple[int, int]  # a message's line and link
+Message = tuple[int, int]  # its line and its link
 # its rank, its place in the list of all prices, its arrival, its departure
 Step = tuple[int, int, int, int, int, int, int]
 # a rank, and the price and the sender of each step that it does running
 Turn = tuple[int, list[tuple[int, int]]]
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
-NOTHING_COMES, NOTHING_GOES = (0, -1, -1), (-2, -1)  # on lines, and a link, behind all others
+NOTHING_COMES, NOTHING_GOES = (-1, -1), (-2, -1)  # on lines, and a link, behind all others
 
 
 class Ends(NamedTuple):
@@ -111,15 +110,20 @@ class Replay:
         """In an order that can run."""
         return self.ordered[0]
 
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        """Kinds of steps, and their places in the list of prices."""
+        return self.ordered[1].kinds
+
     @cached_property
-    def ordered(self) -> tuple[list[Step], Done]:
-        """The steps in an order that can run, and which of them sends on what each action has done."""
+    def ordered(self) -> tuple[list[Step], "Ways"]:
+        """The steps in an order that can run, and what is known of each op on each stage."""
         order: list[Step] = []
-        done: Done = {}
-        waits = run_ranks([self._program(rank, order, done) for rank in range(self.schedule.ranks)], done)
-        if any(waits):
+        ways = Ways(self.schedule)
+        steps = map(self.schedule.steps, range(self.schedule.ranks))
+        if any(run_ranks([program(rank, mine, order, ways) for rank, mine in enumerate(steps)], order)):
             raise UserError(f"{self.schedule.name} cannot run: {explain(self.schedule)}")
-        return order, done
+        return order, ways
 
     def busiest(self, work: Work) -> float:
         """Seconds that a microbatch takes on the rank that has most to do, beside its reductions."""
@@ -182,33 +186,13 @@ class Replay:
         latency, wire = ([*chain(*by_rank), 0.0] for by_rank in links)
         return Tariff(prices, latency, wire, [reduced_by(kind, work) for kind in self.kinds])
 
-    @property
-    def kinds(self) -> dict[Kind, int]:
-        """Kinds of steps, and their places in the list of prices."""
-        return self.numbered[0]
-
-    @cached_property
-    def numbered(self) -> tuple[dict[Kind, int], list[list[tuple[int, list[Action]]]]]:
-        """The kinds; and every rank's steps, each with its kind's place."""
-        kinds: dict[Kind, int] = {}
-        by_rank = [
-            [
-                (kinds.setdefault(tuple([action[:2] for action in step]), len(kinds)), step)
-                for step in self.schedule.steps(rank)
-            ]
-            for rank in range(self.schedule.ranks)
-        ]
-        if any(len(kind) == 2 for kind in kinds):
-            kinds[()] = len(kinds)
-        return kinds, by_rank
-
     @cached_property
     def places(self) -> tuple[list[int], list[int], list[int]]:
         """Every rank's first and last step, and the one that completes each stage."""
         lists = self.schedule.actions
         complete = {action[1]: action for actions in lists for action in actions if action[0] in "BW"}
         first, last, completing = (
-            [self.ordered[1][GIVES[op], stage, microbatch] for op, stage, microbatch in some]
+            [self.ordered[1].done[GIVES[op], stage][microbatch] for op, stage, microbatch in some]
             for some in (
                 [actions[0] for actions in lists],
                 [actions[-1] for actions in lists],
@@ -217,52 +201,83 @@ class Replay:
         )
         return first, last, completing
 
-    def _program(self, rank: int, order: list[Step], done: Done) -> Iterator[Action]:
-        last_stage, nothing = self.schedule.layout.stages - 1, self.kinds.get((), -1)
-        for kind, actions in self.numbered[1][rank]:
-            for action in actions:
-                while need := waits_for(action, done, last_stage):
-                    yield need
-            *early, arrival = [self._arrival(action, done) for action in actions]
-            order += [(rank, nothing, *before, *NOTHING_GOES) for before in early]
-            for op, stage, microbatch in actions:
-                leaves = self.departures.get((op, stage), NOTHING_GOES)
-                order.append((rank, kind, *arrival, *leaves))
-                done[GIVES[op], stage, microbatch] = len(order)
-                kind, arrival = nothing, NOTHING_COMES
 
-    def _arrival(self, action: Action, done: Done) -> Arrival:
-        """The message that an action needs from another rank."""
-        op, stage, microbatch = action
-        if (op, stage) not in self.arrivals:
-            return NOTHING_COMES
-        line, link = self.arrivals[op, stage]
-        return done[GIVES[op], stage - ONWARD[op], microbatch], line, link
+class Way(NamedTuple):
+    """An op on a stage: of each microbatch the step that has done what it needs, and the one that has done
+    it; line and link of the messages that come for it and go from it; and its kind's place."""
 
-    @cached_property
-    def arrivals(self) -> dict[tuple[str, int], Way]:
-        """By op and stage the line and the link of the message that it needs from another rank."""
-        return {
-            (op, stage): (4 * here + LINES["receive", GIVES[op]], there * self.schedule.ranks + here)
-            for op, stage, here, there in self._hops(-1)
-        }
+    needed: Mapping[int, int] | range
+    done: dict[int, int]
+    arrival: Message
+    departure: Message
+    kind: int
 
-    @cached_property
-    def departures(self) -> dict[tuple[str, int], Way]:
-        """By op and stage the line and the link of the message that it sends to another rank."""
-        return {
-            (op, stage): (4 * here + LINES["send", GIVES[op]], here * self.schedule.ranks + there)
-            for op, stage, here, there in self._hops(+1)
-        }
+    def comes(self, microbatch: int) -> tuple[int, int, int]:
+        """The message that it waits for: its sender, which is a step, its line and its link."""
+        return (0 if self.arrival is NOTHING_COMES else self.needed[microbatch], *self.arrival)
 
-    def _hops(self, way: int) -> Iterator[tuple[str, int, int, int]]:
-        """Every op and stage, its rank, and the other rank that its message goes to (+1) or comes from
-        (-1)."""
-        layout = self.schedule.layout
-        for op, stage in product(ONWARD, range(layout.stages)):
-            here, other = layout.rank(stage), stage + way * ONWARD[op]
-            if 0 <= other < layout.stages and layout.rank(other) != here:
-                yield op, stage, here, layout.rank(other)
+
+class Ways(dict[tuple[str, int], Way]):
+    """The way of each op on each stage, found when it is first asked for; `kinds` of steps, by place."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.layout, self.microbatches = schedule.layout, range(schedule.microbatches)
+        self.kinds: dict[Kind, int] = {}
+        self.done: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+
+    def __missing__(self, key: tuple[str, int]) -> Way:
+        op, stage = key
+        here, onward, given = self.layout.rank(stage), stage + ONWARD[op], GIVES[op]
+        needed: Mapping[int, int] | range = self.microbatches
+        arrival, departure = NOTHING_COMES, NOTHING_GOES
+        for need in self.needs(op, stage):
+            needed = self.done[need.op, need.stage]
+            if (there := self.layout.rank(need.stage)) != here:
+                arrival = 4 * here + LINES["receive", given], there * self.layout.ranks + here
+        if 0 <= onward < self.layout.stages and (there := self.layout.rank(onward)) != here:
+            departure = 4 * here + LINES["send", given], here * self.layout.ranks + there
+        self[key] = Way(needed, self.done[given, stage], arrival, departure, self.place_of((key,)))
+        return self[key]
+
+    def needs(self, op: str, stage: int) -> list[Action]:
+        """All that it needs of a microbatch; the last is done behind the others."""
+        needs: list[Action] = []
+        while need := waits_for(Action(op, stage, 0), needs, self.layout.stages - 1):
+            needs.append(need)
+        return needs
+
+    def place_of(self, kind: Kind) -> int:
+        return self.kinds.setdefault(kind, len(self.kinds))
+
+
+def program(rank: int, steps: list[list[Action]], order: list[Step], ways: Ways) -> Iterator[Action]:
+    """Put a rank's steps in order; yield an action as long as it waits."""
+    for actions in steps:
+        if len(actions) == 2:
+            yield from program_of_pair(rank, actions, order, ways)
+            continue
+        ((op, stage, microbatch),) = actions
+        needed, done, arrival, departure, kind = ways[op, stage]
+        while microbatch not in needed:
+            yield actions[0]
+        sender = 0 if arrival is NOTHING_COMES else needed[microbatch]
+        order.append((rank, kind, sender, *arrival, *departure))
+        done[microbatch] = len(order)
+
+
+def program_of_pair(rank: int, actions: list[Action], order: list[Step], ways: Ways) -> Iterator[Action]:
+    """The same of two actions that run as one. What comes for the first, and what goes from the second, are
+    steps of no seconds."""
+    for action in actions:
+        while action.microbatch not in ways[action[:2]].needed:
+            yield action
+    kind, nothing = ways.place_of((actions[0][:2], actions[1][:2])), ways.place_of(())
+    (one, first), (other, second) = ((ways[action[:2]], action.microbatch) for action in actions)
+    order.append((rank, nothing, *one.comes(first), *NOTHING_GOES))
+    order.append((rank, kind, *other.comes(second), *one.departure))
+    one.done[first] = len(order)
+    order.append((rank, nothing, 0, *NOTHING_COMES, *other.departure))
+    other.done[second] = len(order)
 
 
 def reduced_by(kind: Kind, work: Work) -> Reduced | None:

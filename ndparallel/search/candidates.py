@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from ndparallel.launch_flags.frameworks import one_has
+from ndparallel.launch_flags.frameworks import one_has, with_own_jobs
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.software import Stack
@@ -123,7 +124,7 @@ def priced(
 ) -> Part:
     """All plans whose pipelines have one of these lengths: pruned by memory, and what is left priced."""
     rows, part = np.flatnonzero(np.isin(np.concatenate([family.pp for family in every]), lengths)), Part()
-    some = narrowed(every, rows)
+    some, launchers = narrowed(every, rows), with_own_jobs(frameworks, job)
     held, plans = joined([bytes_of(job, family) for family in some]), in_one(some)
     fitting: list[tuple[StagePartition, Fitting]] = []
     for pp in lengths:
@@ -133,17 +134,19 @@ def priced(
             depth = depth_of(job.shape, pp, chunks, kind)
             able = {
                 name: runs(name, pp, these["microbatches"])
-                & one_has(frameworks, job, replace(alike, schedule=name, chunks=chunks))
+                & one_has(launchers, replace(alike, schedule=name, chunks=chunks))
                 for name in names
             }
             fits = prune(part, depth, these, able, memory_bytes)
             fitting.append((depth, {name: (long[fit], memory) for name, (fit, memory) in fits.items()}))
     alive = places_of(fits for _, fits in fitting)
     if len(alive):
-        left = narrowed(every, rows[alive])
-        table = take(held, alive) | joined([seconds_of(job, family) for family in left])
-        for depth, fits in fitting:
-            price(part, job.stack, depth, table, alive, fits)
+        table = take(held, alive) | joined(seconds_of(job, narrowed(every, rows[alive])))
+        for pp, depths in groupby(fitting, key=lambda pair: pair[0].pp):
+            long = np.flatnonzero(plans.pp[alive] == pp)
+            these = take(table, long)
+            for depth, fits in depths:
+                price(part, job.stack, depth, these, alive[long], fits)
         part.rows = [rows[places] for places in part.rows]
     return part
 
@@ -182,18 +185,15 @@ def places_of(fitting: Iterable[Fitting]) -> np.ndarray:
 
 
 def price(
-    part: Part, stack: Stack, depth: StagePartition, table: PlanTable, alive: np.ndarray, fits: Fitting
+    part: Part, stack: Stack, depth: StagePartition, table: PlanTable, places: np.ndarray, fits: Fitting
 ) -> None:
-    """Price what fits. The table has the plans at the places `alive`."""
-    here = places_of([fits])
-    bounds = least_seconds(
-        take(table, np.searchsorted(alive, here)), depth, stack, [RECIPES[name] for name in fits]
-    )
-    for (name, (places, memory)), seconds in zip(fits.items(), bounds):
+    """Price what fits. The table has the plans at these places: all with pipelines of this length."""
+    bounds = least_seconds(table, depth, stack, [RECIPES[name] for name in fits])
+    for (name, (fit, memory)), seconds in zip(fits.items(), bounds):
         part.groups.append((name, depth.chunks, depth.pp))
-        part.rows.append(places)
+        part.rows.append(fit)
         part.memory_bytes.append(memory)
-        part.seconds.append(seconds[np.searchsorted(here, places)])
+        part.seconds.append(seconds[np.searchsorted(places, fit)])
 
 
 def starts_of(every: list[Plan]) -> list[int]:
@@ -225,7 +225,7 @@ def taken(plans: Plan, rows: np.ndarray, names: Sequence[str] = ROW) -> Plan:
 
 def too_much(lacking: np.ndarray) -> dict[str, int]:
     """How many plans lack how many bytes."""
-    counts, _ = np.histogram(lacking / 1e9, [0, *LACKS, np.inf])
+    counts = np.bincount(np.searchsorted(LACKS, lacking / 1e9, side="right"), minlength=len(LACKS) + 1)
     return {reason(low, high): int(count) for low, high, count in zip((0, *LACKS), (*LACKS, None), counts)}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, one_has
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, one_has, with_own_jobs
 from ndparallel.planner.job import Plan
 from ndparallel.planner.software import find_stack
 from ndparallel.search.search import search
@@ -62,7 +62,7 @@ def test_of_many_plans_at_once_a_framework_has_those_that_it_has_one_by_one(name
     for schedule, chunks in {(plan.schedule, plan.chunks) for plan in plans}:
         alike = [plan for plan in plans if (plan.schedule, plan.chunks) == (schedule, chunks)]
         fields: dict[str, Any] = {row: np.array([getattr(plan, row) for plan in alike]) for row in rows}
-        together = one_has([name], some, Plan(**fields, schedule=schedule, chunks=chunks))
+        together = one_has(with_own_jobs([name], some), Plan(**fields, schedule=schedule, chunks=chunks))
         assert together.tolist() == [bool(FRAMEWORKS[name].has(some, plan)) for plan in alike]
 
 

@@ -75,10 +75,23 @@ def bytes_of(job: TrainingJob, plans: Plan) -> PlanTable:
     return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
 
 
-def seconds_of(job: TrainingJob, plans: Plan) -> PlanTable:
-    """The columns that the step follows from, of such plans."""
-    pricing = Pricing(replace(job, hardware=slowest(job.hardware, int(np.max(plans.gpus)))), plans)
-    price_units(pricing)
+def seconds_of(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
+    """The columns that the step follows from, of several families of such plans on as many GPUs."""
+    job = replace(job, hardware=slowest(job.hardware, int(np.max(families[0].gpus))))
+    pricings = [Pricing(job, plans) for plans in families]
+    for one in pricings:
+        if not one.units:
+            price_units([other for other in pricings if words_of(other.plan) == words_of(one.plan)])
+    return [seconds_of_family(one) for one in pricings]
+
+
+def words_of(plan: Plan) -> tuple[str, bool]:
+    """What the price of a unit depends on, beside the degrees that cut it."""
+    return plan.recompute, plan.sequence_parallel
+
+
+def seconds_of_family(pricing: Pricing) -> PlanTable:
+    job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     sharded = plans.zero == 3
     passes = fully_sharded(passes) if sharded else passes
@@ -123,21 +136,29 @@ def exists(job: TrainingJob, kind: str) -> bool:
 # ---------------------------------------------------------------------------------------------------- seconds
 
 
-def price_units(pricing: Pricing) -> None:
-    """Price every unit once for the plans that cut a layer alike, whatever their pp and dp."""
-    plan = pricing.plan
-    cuts = np.stack([getattr(plan, name) for name in CUTS])
-    _, first, alike = np.unique(cuts, axis=1, return_index=True, return_inverse=True)
-    numbers: dict[str, Any] = {name: getattr(plan, name)[first] for name in DEGREES}
-    few = Pricing(pricing.job, replace(plan, **numbers))
+def price_units(pricings: Sequence[Pricing]) -> None:
+    """Price every unit once for the plans that cut a layer alike, whatever their pp, dp and zero."""
+    job, plan, ends = pricings[0].job, pricings[0].plan, np.cumsum([len(one.plan.tp) for one in pricings])
+    every = {name: np.concatenate([getattr(one.plan, name) for one in pricings]) for name in DEGREES}
+    first, alike = first_of_alike([every[name] for name in CUTS])
+    numbers: dict[str, Any] = {name: column[first] for name, column in every.items()}
+    few = Pricing(job, replace(plan, **numbers))
     for kind in UNITS:
-        if exists(pricing.job, kind):
-            pricing.units[kind] = UnitSeconds(*(repeated(one, alike) for one in few.unit(kind)))
+        if exists(job, kind):
+            for one, places in zip(pricings, np.split(alike, ends[:-1])):
+                one.units[kind] = UnitSeconds(*(repeated(seconds, places) for seconds in few.unit(kind)))
+
+
+def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of which no two have the same numbers, and which of them each row is like."""
+    codes = [np.unique(column, return_inverse=True)[1] for column in columns]
+    code = np.ravel_multi_index(codes, [code.max() + 1 for code in codes])
+    return np.unique(code, return_index=True, return_inverse=True)[1:]
 
 
 def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
     """The seconds of plans, of which some are at several places."""
-    every = {kind: np.broadcast_to(each, places.max() + 1)[places] for kind, each in seconds.items()}
+    every = {kind: each[places] if np.ndim(each) else each for kind, each in seconds.items()}
     return seconds.launched(TimeBreakdown(every))
 
 

@@ -53,7 +53,7 @@ def lower_bound(job: TrainingJob, plans: Plan) -> StepBound:
             "framework's."
         )
     plans = spread(plans)
-    columns = bytes_of(job, plans) | seconds_of(job, plans)
+    columns = bytes_of(job, plans) | seconds_of(job, [plans])[0]
     seconds, memory = np.empty(len(plans.tp)), np.empty(len(plans.tp))
     for pp, chunks in {*zip(plans.pp.tolist(), plans.chunks.tolist())}:
         rows = np.flatnonzero((plans.pp == pp) & (plans.chunks == chunks))
