@@ -4,7 +4,9 @@ memory.
 Idea   Every rank owns one pipe, into which all others write. A frame is written whole or not at all
        (PIPE_BUF), so the pipe needs no lock; what cannot be written now waits in an outbox that every later
        call tries to empty, so that a send never blocks.
-Cost   A system call to send, two to receive; one copy of the array to send, none to receive it into another.
+Cost   A system call to send, one to receive; one copy of the array to send, none to receive it into another.
+       A rank that waits sleeps in that call: were it to look again and again, and yield its core in between,
+       another program on that core would run for a time slice at every look.
 Limit  A frame holds small arrays itself; larger ones lie in the sender's region of shared memory, and the
        frame says where.
 
@@ -33,7 +35,7 @@ import numpy as np
 from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, message_of, note, noted
 from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
-from ndparallel.engines.system import PIPE_BUF, give_way
+from ndparallel.engines.system import PIPE_BUF
 from ndparallel.engines.waiting import Unread, Waiting, awaited, named, place, unread_in
 
 READ_BYTES = 2 * PIPE_BUF  # at once: for more, memory would have to be found every time
@@ -58,8 +60,8 @@ class Channels(NamedTuple):
 class Channel:
     """One rank's transport."""
 
-    def __init__(self, rank: int, wiring: Channels, launcher: Connection, looks: int) -> None:
-        self.rank, self.launcher, self.looks = rank, launcher, looks
+    def __init__(self, rank: int, wiring: Channels, launcher: Connection) -> None:
+        self.rank, self.launcher = rank, launcher
         self.thread, self.misuse = get_ident(), None  # which receives, and an error of one that should not
         self.inlet = wiring.readers[rank].fileno()
         self.outlets = {target: writer.fileno() for target, writer in enumerate(wiring.writers)}
@@ -102,26 +104,19 @@ class Channel:
         while not inbox or (message := take(inbox, what)) is None:
             if get_ident() != self.thread:
                 in_a_second_thread(self)
-            if not self._comes_soon():
-                self._sleep(source, what)
-            self.read()
+            self._wait_for_any(source, what)
         return message
 
-    def _comes_soon(self) -> bool:
-        """Look a few times, and let others have this core in between: waking up from sleep takes longer."""
-        for _ in range(self.looks):
-            if self.poll.poll(0):
-                return True
-            give_way()
-        return False
-
-    def _sleep(self, source: int, what: Any) -> None:
+    def _wait_for_any(self, source: int, what: Any) -> None:
+        """Tell the table whom this rank waits for, and take in the next that comes from anybody."""
         if source not in self.outlets:
             no_such_rank(self.rank, source, len(self.outlets))
-        self.flush()
         self.awaits = (source, what)
         self.table.set_waiting(self.rank, source, self.received[source])
-        self.sleep()
+        if self.outbox:
+            self.idle()
+        else:
+            self.read()
         self.table.set_state(self.rank, RUNNING)
 
     def sleep(self, *also: int) -> None:
@@ -136,12 +131,14 @@ class Channel:
         for descriptor, _ in others:
             self.poll.unregister(descriptor)
 
+    def look(self) -> None:
+        """Take in whatever has come, if anything has."""
+        if self.poll.poll(0):
+            self.read()
+
     def read(self) -> None:
-        """Take in whatever has come."""
-        try:
-            data = os.read(self.inlet, READ_BYTES)
-        except BlockingIOError:
-            return
+        """Take in whatever has come; wait for it where nothing has."""
+        data = os.read(self.inlet, READ_BYTES)
         if self.rest:
             data = self.rest + data
         start, read = 0, len(data)
@@ -190,7 +187,7 @@ class Channel:
 
     def begin(self, run: int) -> None:
         self.misuse = None
-        self.read()
+        self.look()
         self.forget()
         self.run = run
         self.table.set_state(self.rank, RUNNING)
@@ -213,7 +210,7 @@ class Channel:
         """Take in what comes, and send what has to go, once something of that (or from `also`) can be
         done."""
         self.sleep(*also)
-        self.read()
+        self.look()
         self.flush()
 
     def forget(self) -> None:

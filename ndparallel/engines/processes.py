@@ -34,15 +34,12 @@ from ndparallel.engines.channel import QUESTION, Channels, written
 from ndparallel.engines.failures import DeadlockError, Failure, killed
 from ndparallel.engines.rank_process import RankSettings, lifeline, rank_main
 from ndparallel.engines.shared import ENDED, RUNNING, SharedFile, Table
-from ndparallel.engines.system import usable_cores
 from ndparallel.engines.task import PendingRun, Program, Task, pickled, reference_to, unpickled_result
 from ndparallel.engines.waiting import Unread, Waiting, deadlocked, nobody_read, report
 
 SPAWN_HINT = ' Was it launched outside `if __name__ == "__main__":`? Every rank reads that file anew.'
 TICK_SECONDS = 0.02
 PATIENCE_SECONDS = 10  # after a failure, with ranks that neither fail, end nor wait
-LOOKS = 8  # for a message, before going to sleep; more of them where every rank has a core of its own
-LOOKS_ON_OWN_CORE = 50
 
 
 class Processes:
@@ -107,15 +104,13 @@ class ProcessPool:
             ) from None
 
     def _start(self, context: Any) -> None:
-        for end in (*self.wiring.readers, *self.wiring.writers):
-            os.set_blocking(end.fileno(), False)
-        cores = len(usable_cores()) or os.cpu_count() or 1
-        looks = LOOKS_ON_OWN_CORE if len(self.wiring.readers) <= cores else LOOKS
+        for writer in self.wiring.writers:
+            os.set_blocking(writer.fileno(), False)
         is_main = threading.current_thread() is threading.main_thread()
         with _interrupts_held():
             for rank in range(len(self.wiring.readers)):
                 here, there = context.Pipe()
-                settings = RankSettings(rank, looks, lifeline(), is_main)
+                settings = RankSettings(rank, lifeline(), is_main)
                 process = context.Process(
                     target=rank_main, args=(settings, self.wiring, there), name=f"rank {rank}", daemon=True
                 )

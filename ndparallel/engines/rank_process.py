@@ -57,7 +57,6 @@ class RankSettings(NamedTuple):
     """What a rank's process is told once."""
 
     rank: int
-    looks: int
     lifeline: Lifeline
     launcher_is_main_thread: bool
 
@@ -68,7 +67,7 @@ def rank_main(settings: RankSettings, wiring: Channels, launcher: Connection) ->
     try:
         _end_with_launcher(settings)
         _keep_to_a_core(settings.rank, len(wiring.readers))
-        channel = Channel(settings.rank, wiring, launcher, settings.looks)
+        channel = Channel(settings.rank, wiring, launcher)
     except Exception as error:  # no memory, no threads
         launcher.send(failure_of(settings.rank, error))
         raise SystemExit(1) from None
@@ -81,8 +80,8 @@ def rank_main(settings: RankSettings, wiring: Channels, launcher: Connection) ->
 
 
 def _keep_to_a_core(rank: int, world_size: int) -> None:
-    """Share the ranks out evenly where they outnumber the cores: the scheduler would not, as a rank that
-    looks for messages seems busy."""
+    """Share the ranks out evenly where they outnumber the cores: the scheduler would move a rank when it
+    wakes it, which takes longer than a small message."""
     cores = usable_cores()
     if cores and world_size > len(cores):
         keep_to_core(cores[rank % len(cores)])
