@@ -41,6 +41,10 @@ RULES = (
             f"pipeline of experts that ep ranks share with tp={plan.tp}", "take --tp 1"
         ),
     ),
+    LaunchRule(
+        lambda job, plan: job.stack.hides_dispatch and plan.ep > 1,
+        lambda job, plan: deepspeed_lacks("rows beside another microbatch", "leave ep out of --overlap"),
+    ),
 )
 
 

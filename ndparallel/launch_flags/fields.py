@@ -85,6 +85,21 @@ DISPATCHERS = {  # DeepEP's and HybridEP's ask for probabilities in float32
     "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
     "--moe-router-dtype fp32",
 }
+# by what the planner says that CUDA graphs hold
+GRAPH_MODULES = {
+    "router": ("attn", "moe_router", "moe_preprocess"),
+    "preprocess": ("moe_router", "moe_preprocess"),
+}
+GRAPHS = {
+    "": "",
+    **{
+        graphs: f"--cuda-graph-impl transformer_engine --cuda-graph-modules {' '.join(modules)}"
+        for graphs, modules in GRAPH_MODULES.items()
+    },
+    "step": "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad",
+}
+PADDED = "--moe-pad-expert-input-to-capacity"
+BESIDE = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"  # rows, beside another microbatch
 RECOMPUTE = {
     "none": "",
     "selective": "--recompute-granularity selective",
@@ -115,7 +130,7 @@ NUMBERS: Mapping[str, Mapping[str, str]] = {
 }
 CHOICES: Mapping[str, Mapping[str, Mapping]] = {
     "model": {"activation": ACTIVATIONS, "norm": NORMS, "position": POSITIONS, "biases": BIASES},
-    "job": {"dtype": DTYPES, "software: attention": ATTENTION},
+    "job": {"dtype": DTYPES, "software: attention": ATTENTION, "software: CUDA graphs": GRAPHS},
     "plan": {"recompute": RECOMPUTE, "zero": ZERO},
 }
 
@@ -152,4 +167,4 @@ def torchtitan_rows() -> list[tuple[str, str, str]]:
 
 
 def in_words(word: object) -> str:
-    return (", ".join(word) or "none") if isinstance(word, tuple) else f"{word}"
+    return (", ".join(word) if isinstance(word, tuple) else f"{word}") or "none"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.base.errors import UserError
-from ndparallel.launch_flags import deepspeed, fields, megatron, torchtitan
+from ndparallel.launch_flags import deepspeed, fields, megatron, megatron_rules, torchtitan
 from ndparallel.launch_flags.frozen import frozen, title
 from ndparallel.launch_flags.read_megatron import Reading, read_megatron
 from ndparallel.launch_flags.rules import LaunchRule, obeyed, refuse, without
@@ -21,7 +21,8 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.software import STACKS, find_stack
 
-CHOSEN = ("cp_gathers", "selective")  # switches of the software that a user sets beside a plan
+# switches of the software that a user sets beside a plan
+CHOSEN = ("cp_gathers", "selective", "hides_dispatch", "graphs")
 Row = tuple[str, str, str]  # what has the field, the field, what it becomes
 
 
@@ -84,7 +85,7 @@ MEGATRON = Framework(
     can_launch=lambda: {"schedule": tuple(names_in("megatron"))},
     frozen=partial(frozen, "megatron"),
     rows=fields.megatron_rows,
-    rules=megatron.RULES,
+    rules=megatron_rules.RULES,
     software=("megatron-core", "nemo"),
     read=read_megatron,
 )

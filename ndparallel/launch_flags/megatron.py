@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import shell_comment
 from ndparallel.base.words import count, listed
@@ -21,8 +19,8 @@ from ndparallel.hardware.accelerator import host_size
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron_constants import constant_flags, constant_remarks
-from ndparallel.launch_flags.rules import LaunchRule, refuse, without
-from ndparallel.pipeline.catalog import RECIPES, names_in
+from ndparallel.launch_flags.megatron_rules import RULES, dispatcher_of, no_flags_for, sends_rows_beside
+from ndparallel.launch_flags.rules import refuse
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
@@ -42,6 +40,8 @@ FREE = (  # of a software stack: what flags choose
         "sequence_parallel",
         "selective",
         "cp_gathers",
+        "hides_dispatch",
+        "graphs",
     ),
     *("tp_overlap", "dp_overlap", "prefetch", "gathers_first", "cp_overlap", "pp_overlap"),
 )
@@ -60,7 +60,9 @@ def emit_megatron(job: TrainingJob, plan: Plan) -> str:
         *overlap_flags(job, plan),
     ]
     lines = [f"  {flag} \\" for flag in flags if flag]
-    return "\n".join([*header(job, plan), *environment(plan), *launcher(job, plan), *lines, '  "$@"', ""])
+    return "\n".join(
+        [*header(job, plan), *environment(job, plan), *launcher(job, plan), *lines, '  "$@"', ""]
+    )
 
 
 def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -91,10 +93,13 @@ def remarks(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield f"What no plan knows is given as this script's arguments: {ELSEWHERE}."
 
 
-def environment(plan: Plan) -> Iterator[str]:
-    """One hardware queue keeps tp's and cp's communication in order before Blackwell; FSDP needs several."""
+def environment(job: TrainingJob, plan: Plan) -> Iterator[str]:
+    """One hardware queue keeps tp's and cp's communication in order before Blackwell; FSDP, and rows beside
+    another microbatch, need several."""
     if plan.zero >= 2:
         yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
+    elif sends_rows_beside(job, plan):
+        yield "export CUDA_DEVICE_MAX_CONNECTIONS=32"
     elif plan.tp > 1 or plan.cp > 1:
         yield "export CUDA_DEVICE_MAX_CONNECTIONS=1"
 
@@ -278,7 +283,22 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"
-        yield fields.DISPATCHERS[job.stack.dispatcher if plan.ep > 1 else "alltoall"]
+        yield fields.DISPATCHERS[dispatcher_of(job, plan)]
+    yield from graph_flags(job)
+
+
+def graph_flags(job: TrainingJob) -> Iterator[str]:
+    """Raises UserError for what CUDA graphs cannot hold of this model."""
+    graphs, some = job.stack.graphs, job.shape.experts
+    if graphs in fields.GRAPH_MODULES and not some:
+        raise no_flags_for(f"CUDA graphs of the {graphs} in a model without experts", "it has step")
+    if graphs == "step" and some and job.capacity_factor is None:
+        raise no_flags_for(
+            "CUDA graphs of a step whose experts take all rows, as nobody knows their number before",
+            "add --capacity-factor",
+        )
+    yield chosen("CUDA graphs", graphs, fields.GRAPHS)
+    yield fields.PADDED if graphs == "step" and some else ""
 
 
 def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
@@ -289,6 +309,7 @@ def overlap_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "--overlap-grad-reduce" if stack.dp_overlap else ""
     yield "--overlap-param-gather" if stack.dp_overlap and stack.gathers_first and plan.zero else ""
     yield "" if stack.pp_overlap else "--no-overlap-p2p-communication"
+    yield fields.BESIDE if sends_rows_beside(job, plan) else ""
 
 
 def refuse_other_software(stack: Stack) -> None:
@@ -298,69 +319,13 @@ def refuse_other_software(stack: Stack) -> None:
         differs = [
             name for name in stack.__dataclass_fields__ if getattr(stack, name) != getattr(other, name)
         ]
-        raise UserError(
-            f"--emit writes no flags of {release('megatron')} for the plan's {listed(differs)}: leave "
-            "--overlap ep and --cuda-graphs out."
-        )
+        raise no_flags_for(f"the plan's {listed(differs)}")
     if other != stack:
         names = f"{MEGATRON_CORE.name} or {NEMO.name}"
         raise UserError(
             f"the plan is for {stack.name}, which is other software than {release('megatron')}: take "
             f"--software {names}."
         )
-
-
-# ----------------------------------------------------------------------------------------- what it cannot run
-
-
-def schedules_it_has(job: TrainingJob, plan: Plan) -> UserError:
-    named = (name + " with several chunks" * (not RECIPES[name].chunks) for name in names_in("megatron"))
-    return no_flags_for(f"the schedule {plan.schedule}", f"it has {', and '.join(named)}")
-
-
-def unsharded(plan: Plan):
-    """Whether tp ranks all have the whole sequence between their matmuls."""
-    return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
-
-
-RULES = (
-    LaunchRule(
-        lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule),
-        schedules_it_has,
-    ),
-    LaunchRule(
-        lambda job, plan: not job.stack.pp_overlap and (plan.chunks > 1) & (plan.pp == 2),
-        lambda job, plan: no_flags_for(
-            "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: job.shape.experts and unsharded(plan),
-        lambda job, plan: no_flags_for(
-            f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: "half" in job.stack.selective and plan.recompute == "selective",
-        lambda job, plan: no_flags_for(
-            "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
-        lambda job, plan: no_flags_for("tensor parallelism without any overlap", "add tp to --overlap"),
-    ),
-    LaunchRule(
-        lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
-        lambda job, plan: no_flags_for(
-            "tp in parts beside matmuls without sequence parallelism", "add --sequence-parallel"
-        ),
-    ),
-    LaunchRule(
-        lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
-        lambda job, plan: no_flags_for("context parallelism without overlap", "add cp to --overlap"),
-    ),
-)
 
 
 # ---------------------------------------------------------------------------------------------------- helpers
@@ -376,7 +341,3 @@ def chosen(what: str, word, flags: dict) -> str:
         has = ", ".join(map(str, flags))
         raise no_flags_for(f"{what} {word}", f"it has {has}")
     return flags[word]
-
-
-def no_flags_for(what: str, instead: str = "") -> UserError:
-    return UserError(f"{release('megatron')} has no flags for {what}{f': {instead}' if instead else ''}.")

@@ -210,6 +210,8 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         selective=selected_from(flags, plan),
         pp_overlap=not flags.has("--no-overlap-p2p-communication"),
         dispatcher=dispatcher_from(flags) if shape.experts and plan.ep > 1 else base.dispatcher,
+        hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
+        graphs=graphs_from(flags),
     )
 
 
@@ -237,6 +239,28 @@ def dispatcher_from(flags: Given) -> str:
         flags.assume("--moe-token-dispatcher-type", "allgather")
     named = (backend or "deepep") if kind == "flex" else kind or "allgather"
     return named if named in fields.DISPATCHERS else "alltoall"
+
+
+def hides_dispatch(flags: Given) -> bool:
+    beside, delayed = fields.BESIDE.split()
+    flags.has(delayed)
+    return flags.has(beside)
+
+
+def graphs_from(flags: Given) -> str:
+    """What CUDA graphs hold; "" also for what the planner does not know."""
+    older = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
+    kind = flags.one_of(older, flags.text("--cuda-graph-impl") or "none")
+    for flag in fields.PADDED, "--no-check-for-nan-in-loss-and-grad":
+        flags.has(flag)
+    modules = {*(flags.text("--cuda-graph-modules") or flags.text("--cuda-graph-scope") or "").split()}
+    if kind == "none" or kind == "full_iteration" or "full_iteration" in modules:
+        return "" if kind == "none" else "step"
+    if kind == "local" and modules & {"moe_router", "moe_preprocess"}:  # which it takes together
+        modules |= {"moe_router", "moe_preprocess"}
+    return {frozenset(held): graphs for graphs, held in fields.GRAPH_MODULES.items()}.get(
+        frozenset(modules), ""
+    )
 
 
 # -------------------------------------------------------------------------------------------------- remarks
@@ -274,10 +298,10 @@ def notes(flags: Given, script: Script, job: TrainingJob, plan: Plan) -> Iterato
 def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
     """What the command line asks for and the planner does not model."""
     for flag, instead in BEYOND.items():
-        if flag in flags.flags and not (flag.startswith("--account") and layers_even(job, plan)):
+        if flag in flags.flags and not is_modelled(flag, job, plan):
             yield f"{flag} is not modelled: {instead}."
     for flag, (words, instead) in BUT.items():
-        if flag in flags.flags and " ".join(flags.flags[flag]) not in words:
+        if " ".join(flags.flags.get(flag, words[:1])) not in words and not is_modelled(flag, job, plan):
             yield f"{flag} {' '.join(flags.flags[flag])[:40]} is not modelled: {instead}."
     if job.shape.experts and plan.tp > 1 and "--expert-tensor-parallel-size" not in flags.flags:
         yield (
@@ -308,6 +332,8 @@ def beyond_groups(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
         yield f"{fields.GROUP} {given}: here {number} microbatches go round in groups of {group}."
 
 
-def layers_even(job: TrainingJob, plan: Plan) -> bool:
-    """Whether the planner's own uneven split is the one that counts embedding and loss as layers."""
-    return bool(job.shape.layers % plan.stages)
+def is_modelled(flag: str, job: TrainingJob, plan: Plan) -> bool:
+    """Whether this job or plan has what the flag asks for after all: the planner's own uneven split counts
+    embedding and loss as layers, and its CUDA graphs hold some sets of modules."""
+    uneven = bool(job.shape.layers % plan.stages)
+    return bool(job.stack.graphs) if "cuda-graph" in flag else flag.startswith("--account") and uneven

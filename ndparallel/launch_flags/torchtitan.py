@@ -253,6 +253,18 @@ RULES = (
             f"ring for the keys and values of cp={plan.cp}", "leave --context-parallel ring out"
         ),
     ),
+    LaunchRule(
+        lambda job, plan: job.stack.hides_dispatch and plan.ep > 1,
+        lambda job, plan: torchtitan_lacks(
+            "rows beside another microbatch but in dualpipev", "leave ep out of --overlap"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: bool(job.stack.graphs),
+        lambda job, plan: torchtitan_lacks(
+            "switch for just what these CUDA graphs hold", "leave --cuda-graphs out"
+        ),
+    ),
 )
 
 

@@ -19,6 +19,7 @@ from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
 from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
 from ndparallel.launch_flags.torchtitan import MODELS, emit_torchtitan
@@ -52,6 +53,14 @@ LINE = (
     f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {SIZES} --micro-batch-size 1 "
     "--global-batch-size 64"
 )
+
+
+# what CUDA graphs can hold, by whether there are experts, and a capacity factor
+GRAPHS_OF = {
+    (False, False): ("", "step"),
+    (True, False): ("", "router", "preprocess"),
+    (True, True): ("", "router", "preprocess", "step"),
+}
 
 
 def job_of(
@@ -128,11 +137,23 @@ def jobs_and_plans(draw) -> tuple[TrainingJob, Plan]:
     capacity = draw(st.sampled_from([None, 1.25])) if job.shape.experts else None
     hidden = draw(st.sampled_from(["tp,cp,dp,pp", "tp,cp,pp", "tp,cp,dp"]))
     assume("pp" in hidden or pp != 2 or chunks == 1)
-    stack = overlapping(stack, hidden)
+    stack = replace(
+        overlapping(stack, hidden),
+        hides_dispatch=plan.ep > 1 and draw(st.booleans()),
+        graphs=draw(st.sampled_from(GRAPHS_OF[bool(job.shape.experts), bool(capacity)])),
+    )
+    job = replace(job, stack=stack, capacity_factor=capacity)
+    assume(not any(rule.breaks(job, plan) for rule in (*PAIRED, *GRAPHED)))
     assume(not [*why_not(job, plan)] and (plan.gpus <= 8 or plan.gpus % 8 == 0))
-    return replace(job, stack=stack, capacity_factor=capacity), plan
+    return job, plan
 
 
+MIXTRAL = job_of("mixtral-8x7b")
+PIPELINE = Plan(pp=4, dp=8, ep=8, chunks=2, zero=1, schedule="interleaved")
+BESIDE = replace(MIXTRAL, stack=replace(MIXTRAL.stack, hides_dispatch=True, graphs="router"))
+
+
+@example((BESIDE, PIPELINE))
 @example((job_of(), Plan(cp=2, dp=4, zero=3, shards=4)))
 @example(
     (
@@ -259,6 +280,38 @@ def test_megatron_says_to_what_it_pads_the_vocabulary_and_nothing_where_it_need_
     script = emit_megatron(job_of(model, batch=64), Plan(tp=tp, dp=8 // tp))
     assert ("It pads the vocabulary" in script) == bool(padded)
     assert not padded or f"to {padded}, so that tp={tp}" in script
+
+
+def on(job: TrainingJob, **stack: Any) -> TrainingJob:
+    return replace(job, stack=replace(job.stack, **stack))
+
+
+def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_need():
+    words = emit_megatron(BESIDE, PIPELINE)
+    assert "--overlap-moe-expert-parallel-comm --delay-wgrad-compute" in words
+    assert "--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router moe_preprocess" in words
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=32" in words
+    assert "expert-parallel-comm" not in emit_megatron(BESIDE, Plan(dp=32)), "each rank has all experts"
+    step = emit_megatron(on(job_of(), graphs="step"), Plan(dp=8))
+    assert "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad" in step
+
+
+@pytest.mark.parametrize(("job", "changes", "said"), [
+    (BESIDE, {"chunks": 1, "schedule": "1f1b"}, "in a pipeline of one chunk: take several"),
+    (on(BESIDE, dispatcher="allgather"), {}, "with the dispatcher allgather: take another"),
+    (BESIDE, {"recompute": "full"}, "where experts are recomputed: recompute less"),
+    (on(BESIDE, selective=("moe",), graphs=""), {"recompute": "selective"}, "where experts are recomputed"),
+    (on(MIXTRAL, graphs="preprocess"), {"recompute": "full"}, "graphs of layers where experts are recomp"),
+    (on(MIXTRAL, graphs="router", dropout=True), {"recompute": "selective"}, "recomputed with dropout"),
+    (replace(on(MIXTRAL, graphs="router", dispatcher="alltoall"), capacity_factor=1.5), {}, "alltoall with"),
+    (on(BESIDE, accumulates=False), {}, "or of gradients that are added up apart"),
+    (on(MIXTRAL, graphs="step"), {}, "nobody knows their number before: add --capacity-factor"),
+    (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts: it has step"),
+    (on(MIXTRAL, fused_experts=True), {}, "has no flags for the plan's fused_experts"),
+])  # fmt: skip
+def test_what_megatron_checks_of_pairs_and_graphs_is_refused_in_a_sentence(job, changes, said):
+    with pytest.raises(UserError, match=said):
+        emit_megatron(job, replace(PIPELINE, **changes))
 
 
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():
@@ -392,6 +445,21 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     assert any(note.startswith("--cp-comm-type a2a is not modelled") for note in told)
     assert "Megatron-Core 0.19.2 has no --no-such-flag: left out." in told
     assert "Passed over, for no plan depends on them: --lr." in told
+
+
+@pytest.mark.parametrize(("words", "graphs"), [
+    ("--cuda-graph-impl full_iteration", "step"),
+    ("--enable-cuda-graph --cuda-graph-scope full_iteration", "step"),
+    ("--external-cuda-graph --cuda-graph-scope attn moe_router moe_preprocess", "router"),
+    ("--cuda-graph-impl local --cuda-graph-modules moe_router", "preprocess"),
+    ("--cuda-graph-impl none --cuda-graph-modules attn", ""),
+    ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", ""),
+])  # fmt: skip
+def test_graphs_are_read_in_the_words_of_every_release(words, graphs):
+    found = read_megatron(f"{LINE} {words}", H100)
+    assert found.job.stack.graphs == graphs
+    unknown = not graphs and "none" not in words
+    assert any("every kernel keeps the time" in note for note in found.notes) is unknown
 
 
 def test_the_three_ways_to_give_chunks_agree():
@@ -552,6 +620,16 @@ def test_all_that_torchtitans_tables_name_is_in_the_release():
     for name, (module, flavor, base) in MODELS.items():
         assert preset(name) and f"{module}/{flavor}" in release["flavors"]
         assert f"torchtitan.models.{module}.config_registry.{base}" in release["names"]
+
+
+@pytest.mark.parametrize(("switch", "said"), [
+    ({"hides_dispatch": True}, "rows beside another microbatch but in dualpipev"),
+    ({"graphs": "step"}, "no switch for just what these CUDA graphs hold"),
+])  # fmt: skip
+def test_torchtitan_is_not_asked_for_megatrons_pairs_and_graphs(switch, said):
+    some = on(job_of("deepseek-v2-lite", "torchtitan"), **switch)
+    with pytest.raises(UserError, match=said):
+        emit_torchtitan(some, Plan(dp=8, ep=8, zero=3))
 
 
 def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():

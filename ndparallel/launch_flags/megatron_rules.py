@@ -1,0 +1,156 @@
+"""What of a plan Megatron-Core cannot run.
+
+Idea   Its own checks, as rules: validate_args in megatron/training/arguments.py, and
+       TransformerConfig.__post_init__ in megatron/core/transformer/transformer_config.py.
+Limit  Versions of PyTorch and Transformer Engine are taken to be new enough.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ndparallel.base.errors import UserError
+from ndparallel.launch_flags import fields
+from ndparallel.launch_flags.frozen import release
+from ndparallel.launch_flags.rules import LaunchRule, without
+from ndparallel.pipeline.catalog import RECIPES, names_in
+from ndparallel.planner.job import Plan, TrainingJob
+
+
+def schedules_it_has(job: TrainingJob, plan: Plan) -> UserError:
+    named = (name + " with several chunks" * (not RECIPES[name].chunks) for name in names_in("megatron"))
+    return no_flags_for(f"the schedule {plan.schedule}", f"it has {', and '.join(named)}")
+
+
+def unsharded(plan: Plan):
+    """Whether tp ranks all have the whole sequence between their matmuls."""
+    return (plan.tp > 1) & np.logical_not(plan.sequence_parallel)
+
+
+def dispatcher_of(job: TrainingJob, plan: Plan) -> str:
+    return job.stack.dispatcher if plan.ep > 1 else "alltoall"
+
+
+def sends_rows_beside(job: TrainingJob, plan: Plan):
+    """Whether rows go to other ranks' experts beside another microbatch's compute."""
+    return job.stack.hides_dispatch and plan.ep > 1
+
+
+def recomputes(job: TrainingJob, plan: Plan, *modules: str):
+    """Whether selective recomputation runs one of these again."""
+    return bool({*modules} & {*job.stack.selective}) & (plan.recompute == "selective")
+
+
+def no_flags_for(what: str, instead: str = "") -> UserError:
+    return UserError(f"{release('megatron')} has no flags for {what}{f': {instead}' if instead else ''}.")
+
+
+def never(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -> LaunchRule:
+    return LaunchRule(breaks, lambda job, plan: no_flags_for(what, instead))
+
+
+BESIDE = "rows beside another microbatch's compute"
+PAIRED = (  # overlap_moe_expert_parallel_comm
+    never(
+        f"{BESIDE} in a pipeline of one chunk",
+        "take several chunks, or leave ep out of --overlap",
+        lambda job, plan: sends_rows_beside(job, plan) & (plan.pp > 1) & (plan.chunks == 1),
+    ),
+    never(
+        f"{BESIDE} with the dispatcher allgather",
+        "take another --dispatcher",
+        lambda job, plan: sends_rows_beside(job, plan) & (job.stack.dispatcher == "allgather"),
+    ),
+    never(
+        f"{BESIDE} where experts are recomputed",
+        "recompute less, or leave ep out of --overlap",
+        lambda job, plan: (
+            sends_rows_beside(job, plan) & ((plan.recompute == "full") | recomputes(job, plan, "moe"))
+        ),
+    ),
+    never(
+        f"{BESIDE} with several prediction layers",
+        "leave ep out of --overlap",
+        lambda job, plan: sends_rows_beside(job, plan) & (job.shape.prediction_layers > 1),
+    ),
+)
+GRAPHED = (  # cuda_graph_impl and cuda_graph_modules; the last is of validate_args
+    never(
+        "CUDA graphs of layers where experts are recomputed",
+        "recompute less, or take step",
+        lambda job, plan: (
+            job.stack.graphs in fields.GRAPH_MODULES
+            and (plan.recompute == "full") | recomputes(job, plan, "moe")
+        ),
+    ),
+    never(
+        "CUDA graphs of what is recomputed with dropout",
+        "recompute something else",
+        lambda job, plan: (
+            job.stack.dropout
+            & (
+                (job.stack.graphs in ("router", "step")) & recomputes(job, plan, "core_attn")
+                | (job.stack.graphs == "step") & recomputes(job, plan, "mlp", "moe")
+            )
+        ),
+    ),
+    never(
+        "CUDA graphs of the dispatcher alltoall with a capacity factor",
+        "take another --dispatcher, or leave --capacity-factor out",
+        lambda job, plan: (
+            job.stack.graphs in fields.GRAPH_MODULES
+            and (job.capacity_factor is not None) & ((plan.ep == 1) | (job.stack.dispatcher == "alltoall"))
+        ),
+    ),
+    never(
+        f"{BESIDE} and CUDA graphs of attention with biases, or of gradients that are added up apart",
+        "leave ep out of --overlap, or take --cuda-graphs step",
+        lambda job, plan: (
+            sends_rows_beside(job, plan)
+            & (job.stack.graphs == "router")
+            & (bool({"qkv", "output"} & {*job.shape.biases}) or not job.stack.accumulates)
+        ),
+    ),
+)
+
+RULES = (
+    LaunchRule(
+        lambda job, plan: (plan.pp > 1) & without(names_in("megatron"), plan.schedule),
+        schedules_it_has,
+    ),
+    LaunchRule(
+        lambda job, plan: not job.stack.pp_overlap and (plan.chunks > 1) & (plan.pp == 2),
+        lambda job, plan: no_flags_for(
+            "several chunks on two pipeline ranks without overlap of their messages", "add pp to --overlap"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: job.shape.experts and unsharded(plan),
+        lambda job, plan: no_flags_for(
+            f"experts with tp={plan.tp} and without sequence parallelism", "add --sequence-parallel"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: "half" in job.stack.selective and plan.recompute == "selective",
+        lambda job, plan: no_flags_for(
+            "recomputation of every second matrix", f"it can recompute {', '.join(fields.MODULES)}"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: job.stack.tp_overlap == "none" and plan.tp > 1,
+        lambda job, plan: no_flags_for("tensor parallelism without any overlap", "add tp to --overlap"),
+    ),
+    LaunchRule(
+        lambda job, plan: job.stack.tp_overlap == "all" and unsharded(plan),
+        lambda job, plan: no_flags_for(
+            "tp in parts beside matmuls without sequence parallelism", "add --sequence-parallel"
+        ),
+    ),
+    LaunchRule(
+        lambda job, plan: not job.stack.cp_overlap and plan.cp > 1,
+        lambda job, plan: no_flags_for("context parallelism without overlap", "add cp to --overlap"),
+    ),
+    *PAIRED,
+    *GRAPHED,
+)
