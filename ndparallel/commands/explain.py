@@ -19,7 +19,7 @@ from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.planner.step.framework import FrameworkWorkload, step_operations
+from ndparallel.planner.step.framework import FrameworkWorkload, copies_of_shards, step_operations
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
@@ -86,6 +86,9 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
         lists = {unit: [row_of(work, item) for item in step_operations(work.pricing, *work.trained(0))]}
     elif isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
+        gathered, made = copies_of_shards(work.pricing, unit)
+        passes |= {"forward": gathered + passes["forward"]}
+        passes |= {"backward_input": gathered + made + passes["backward_input"]}
         lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}
     else:
         lists = {name: executed_rows(work, items) for name, items in executed_passes(work, unit).items()}

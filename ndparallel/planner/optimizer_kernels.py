@@ -44,9 +44,59 @@ OPTIMIZERS: dict[str, tuple[OptimizerKernel, ...]] = {
         OptimizerKernel("clip", 4 + 4, "torch/nn/utils/clip_grad.py, _foreach_mul_"),
         OptimizerKernel("adam", 7 * 4, "torch/optim/adamw.py, fused"),
     ),
+    # one kernel for each operator: mul_, add_, mul_, addcmul_, sqrt, div, add_, addcdiv_
+    "composer": (
+        OptimizerKernel("norm", 4, "torch/distributed/fsdp/fully_sharded_data_parallel.py, clip_grad_norm_"),
+        OptimizerKernel("clip", 4 + 4, "the same"),
+        OptimizerKernel(
+            "adam", (2 + 3 + 2 + 3 + 2 + 2 + 2 + 4) * 4, "composer/optim/decoupled_weight_decay.py, adamw"
+        ),
+    ),
 }
 
 
 def bytes_of(ledger: str) -> int:
     """Bytes of all kernels of a ledger."""
     return sum(kernel.moved for kernel in OPTIMIZERS[ledger])
+
+
+@dataclass(frozen=True)
+class ShardingCopies:
+    """What ZeRO-3 copies for each parameter of a unit: whole weights, after each gather; and whole gradients,
+    as they are made (2 bytes), as other kernels join, cast and divide them, before they are reduced."""
+
+    source: str
+    weight_bytes: int = 0
+    joined: int = 0  # passes over gradients as they are made
+    casts: bool = False  # in a kernel of its own, where they are reduced in another type
+    divided: int = 0  # passes over gradients as they travel
+
+    def gradient_bytes(self, size: int) -> int:
+        """Bytes for each gradient that travels in so many."""
+        return 2 * self.joined + (2 + size) * (self.casts and size != 2) + size * self.divided
+
+
+SHARDING = {
+    # the gradient of flat_param's split is a concatenation; one kernel casts, one divides
+    "fsdp1": ShardingCopies(
+        "torch/distributed/fsdp/flat_param.py, _get_unflat_views; _runtime_utils.py, _post_backward_hook and "
+        "_reduce_grad",
+        joined=2,
+        casts=True,
+        divided=2,
+    ),
+    # split_with_sizes_copy; chunk_cat, which casts
+    "fsdp2": ShardingCopies(
+        "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_all_gather_copy_out and "
+        "foreach_reduce_scatter_copy_in",
+        weight_bytes=2 + 2,
+        joined=1,
+        divided=1,
+    ),
+    "deepspeed": ShardingCopies(
+        "deepspeed/runtime/zero/partition_parameters.py, _allgather_params; stage3.py, "
+        "reduce_independent_p_g_buckets_and_remove_grads",
+        weight_bytes=2 + 2,
+        joined=2,
+    ),
+}

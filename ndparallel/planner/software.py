@@ -74,6 +74,8 @@ class Stack:
     # the last stage of a pipeline keeps the logits of all microbatches and joins them at the end of the step
     # (output_chunks in torch/distributed/pipelining/stage.py, _merge_outputs in schedules.py)
     keeps_outputs: bool = False
+    # ZeRO-3: what copies and casts whole weights and gradients: one of SHARDING
+    sharding: str = ""
     # ZeRO-1: stepped weights come beside the next forward pass, not at the end of the step
     gathers_first: bool = True
     cp_overlap: bool = True  # keys and values go round beside attention
@@ -193,11 +195,16 @@ MEGATRON_CORE = Stack(
 )
 NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all", scales_gradients=False)
 DEEPSPEED_2021 = replace(
-    MEGATRON_2021, name="deepspeed-2021", accumulates=False, rails=1 / 8, collectives_per_layer=4
+    MEGATRON_2021,
+    name="deepspeed-2021",
+    accumulates=False,
+    rails=1 / 8,
+    collectives_per_layer=4,
+    sharding="deepspeed",
 )
 # Experts in one kernel: MegaBlocks' in LLM Foundry (2211.15841), torch._grouped_mm in torchtitan
 # (torchtitan/models/moe.py); Hugging Face's
-# layers multiply one after another
+# layers multiply one after another. Checkpoints of torch 2.1 stop early (torch/utils/checkpoint.py).
 FSDP_2023 = Stack(
     "fsdp-2023",
     "fused",
@@ -205,16 +212,20 @@ FSDP_2023 = Stack(
     accumulates=False,
     tp_overlap="none",
     logits_kept=10,
-    optimizer="torch",
-    optimizer_bytes=bytes_of("torch"),
+    optimizer="composer",
+    optimizer_bytes=bytes_of("composer"),
     launching="eager",
     whole_in_pipeline=True,
     keeps_outputs=True,
     grouped_experts=True,
+    early_stop=True,
+    sharding="fsdp1",
 )
 TORCHTITAN = replace(
     FSDP_2023,
     logits_kept=16,
+    optimizer="torch",
+    optimizer_bytes=bytes_of("torch"),
     prints_reserved=True,
     name="torchtitan",
     fusion="eager",
@@ -222,6 +233,7 @@ TORCHTITAN = replace(
     early_stop=True,
     selective=("half",),
     ledger="torch",
+    sharding="fsdp2",
     # torch/distributed/tensor/experimental/_context_parallel/_attention.py, _ContextParallelOptions of 2.13,
     # which torchtitan's apply_cp_to_forward leaves as they are
     cp_gathers=True,
@@ -259,7 +271,9 @@ PYTORCH_COMPILED = replace(
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
 # weights are gathered at the end
 # of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
-DEEPSPEED = replace(PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False)
+DEEPSPEED = replace(
+    PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False, sharding="deepspeed"
+)
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(
     "pocket",

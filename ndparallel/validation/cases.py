@@ -86,6 +86,7 @@ from ndparallel.validation.words import (
     shards_of,
     stack_name,
     states_recomputation,
+    stops_late,
     year_in,
     zero_stage,
 )
@@ -224,6 +225,7 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
         gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
         **habits_of(software, run.get("note")),
+        **stops_late(name, run.get("precision")),
     )
 
 

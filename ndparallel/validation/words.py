@@ -129,7 +129,7 @@ def graphs_stated(stated: Any) -> str | None:
 
 
 HABITS = (  # a field of a run's software, how a note says it, and what of a stack it changes
-    ("async_tp", "async ?tp", {"tp_overlap": "all"}),
+    ("async_tp", r"async ?tp|\btp\b.*\boverlap on", {"tp_overlap": "all"}),
     # Transformer Engine's writes gradients in 16 bits beside the logits, and scales them
     # (transformer_engine/common/triton/cross_entropy.py)
     ("fused_loss", r"fused ce\b", {"logits_kept": 4}),
@@ -145,6 +145,13 @@ def habits_of(software: Mapping[str, Any], note: Any) -> dict[str, Any]:
         if (re.search(words, noted) if software.get(key) is None else software[key])
     ]
     return {name: value for fields in stated for name, value in fields.items()}
+
+
+def stops_late(stack: str, precision: Any) -> dict[str, bool]:
+    """Return that recomputation runs to a layer's end, as in torch 1.13: LLM Foundry's runs in pure 16 bits
+    are of its tables of May 2023 (scripts/train/benchmarking/sweep.sh); from October on it had torch 2.1."""
+    old = stack == "fsdp-2023" and "pure" in str(precision).lower()
+    return {"early_stop": False} if old else {}
 
 
 def gradient_bytes(usual: int, framework: str, bits: int) -> int:

@@ -28,7 +28,7 @@ from ndparallel.planner.layers.collective_time import collective_seconds, start_
 from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.numbers import either, smaller
-from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, bytes_of
+from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
@@ -100,7 +100,9 @@ class FrameworkWorkload:
     def make_bucket(self, kind: str) -> BucketCost:
         seconds, elements = self.unit(kind), elements_of(self.job, self.plan, kind)
         trained, weights = trained_of(self.job, self.plan, kind), [seconds.backward_weight.plain]
-        unit = UnitCost([seconds.forward.plain], [seconds.backward.plain], weights, elements)
+        gathered, made = copies_of_shards(self.pricing, kind)
+        forward, backward = [*gathered, seconds.forward.plain], [*gathered, *made, seconds.backward.plain]
+        unit = UnitCost(forward, backward, weights, elements)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
             "gradients", "reduce_scatter" if sharded else "all_reduce", trained, self.job.gradient_bytes
@@ -192,6 +194,18 @@ class FrameworkWorkload:
             sum(count * each for count, each in zip(counts.values(), column)) for column in zip(*elements)
         )
         return shared, experts
+
+
+def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list[Operation]]:
+    """What ZeRO-3 copies of a unit's whole weights after each gather, and of its whole gradients before they
+    are reduced; nothing where nothing is sharded."""
+    job, plan = pricing.job, pricing.plan
+    if not job.stack.sharding or plan.zero < 3 or np.all(pricing.groups.shards.ranks == 1):
+        return [], []
+    copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
+    trained, size = sum(trained_of(job, plan, kind)), copies.gradient_bytes(job.gradient_bytes)
+    gathered = [moving("copy weights", weights, copies.weight_bytes)] if copies.weight_bytes else []
+    return gathered, [moving("copy gradients", trained, size)]
 
 
 def optimizer_seconds(pricing: Pricing, shared, experts):
