@@ -95,6 +95,11 @@ class Groups:
         return self._links(self.plan.dp * self.plan.cp, self.plan.tp)
 
     @cached_property
+    def stage(self) -> GroupLinks:
+        """All ranks of one stage."""
+        return self._links(self.stage_stride, 1)
+
+    @cached_property
     def pp(self) -> GroupLinks:
         """Stages that follow one another."""
         return self._links(self.plan.pp, self.stage_stride)

@@ -33,6 +33,9 @@ class NumberType:
     kernels: int = 0
     needs: str = ""  # the type that the hardware must multiply
     casts_weights: bool = False  # for every microbatch, too
+    travels: bool = True  # what tp gathers is cast before (not the lessons' 16 bits, nor torchao's rows)
+    # maxima of all tensors are one sum over all ranks of a stage, after each of its passes
+    shares_amax: bool = False
 
     def cast_bytes(self, transposes: bool) -> float:
         """Bytes read and written for one number; `transposes` where products need a transposed copy."""
@@ -40,14 +43,22 @@ class NumberType:
 
 
 _TYPES = (
-    NumberType("bf16", "bfloat16"),
+    NumberType("bf16", "bfloat16", travels=False),
     # delayed scaling: the amax is a former step's (transformer_engine/common/recipe, DelayedScaling)
-    NumberType("fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8"),
+    NumberType("fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8", shares_amax=True),
     # Float8CurrentScaling; torchao's tensor-wise scaling (torchao/float8/float8_linear.py)
     NumberType("fp8-current", "float8", reads=2 + 2, copy=1, kernels=3, needs="fp8"),
     # torchao's row-wise scaling: an amax for each row, and again for each column
     NumberType(
-        "fp8-row", "float8", reads=4 + 4, copy=1, copies=2, kernels=4, needs="fp8", casts_weights=True
+        "fp8-row",
+        "float8",
+        reads=4 + 4,
+        copy=1,
+        copies=2,
+        kernels=4,
+        needs="fp8",
+        casts_weights=True,
+        travels=False,
     ),
     # Float8BlockScaling: 1 x 128, both ways in one kernel, a float32 scale for each
     NumberType("fp8-block", "fp8-block", reads=2, copy=1 + 4 / 128, copies=2, kernels=1, needs="fp8-block"),

@@ -29,6 +29,8 @@ MODULES = {
     },
     "ndparallel.planner.layers.collective_time": {
         "START_SECONDS": "MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json",
+        "LL_INSIDE_SECONDS": "NCCL, src/graph/tuning.cc, hwLatencies: a tree on NVLink, protocol LL",
+        "LL_ACROSS_SECONDS": "the same, on the network",
     },
     "ndparallel.planner.layers.operations": {
         "SCORE_DROPOUT": "counted: read, write, and a mask of one byte",
@@ -45,6 +47,7 @@ MODULES = {
     "ndparallel.planner.number_types": {"HOPPER_COPIES": "counted: along rows, and along columns"},
     "ndparallel.planner.step.framework": {
         "SPREAD": "arXiv:2208.11035",
+        "AMAX_BYTES": "one number in 32 bits",
         "CPU_ADAM_SECONDS": "arXiv:2101.06840, table 4",
     },
     "ndparallel.planner.job": {"HEADROOM": "assumption"},

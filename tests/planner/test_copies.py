@@ -1,4 +1,5 @@
-"""What ZeRO-3 copies of weights and gradients, as the frameworks' code has it."""
+"""What the frameworks' code copies, casts and sums beside the products: whole weights and gradients of
+ZeRO-3, what tensor parallelism gathers in 8 bits, and the maxima of its scales."""
 
 from dataclasses import replace
 
@@ -6,12 +7,16 @@ import pytest
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.collective_time import START_SECONDS
+from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.optimizer_kernels import SHARDING, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
+from ndparallel.planner.step.framework import framework_workload
 
-H100 = find_hardware("h100")
+H100, LLAMA, MEGATRON = find_hardware("h100"), preset("llama-3-70b"), find_stack("megatron-core")
 
 
 @pytest.mark.parametrize(
@@ -40,3 +45,34 @@ def test_every_microbatch_copies_whole_weights_twice_and_gradients_once(dp, micr
     launched = (shape.layers + 2) * 3 * H100.kernel_overhead_seconds
     expected = microbatches * (moved + launched) * (dp > 1)
     assert seconds[0] - seconds[1] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share"), [("bf16", 1), ("fp8", 1 / 2), ("fp8-row", 1), ("mxfp8", 33 / 64)]
+)
+def test_what_tensor_parallelism_gathers_travels_cast_and_its_sums_in_16_bits(dtype, share):
+    job = TrainingJob(LLAMA, find_hardware("b200"), MEGATRON, 8192, 64, dtype="bf16")
+    whole = {item.name: item.bytes for item in collectives(job)}
+    short = {item.name: item.bytes for item in collectives(replace(job, dtype=dtype))}
+    assert short["tp all_gather"] == pytest.approx(share * whole["tp all_gather"])
+    assert short["tp reduce_scatter"] == whole["tp reduce_scatter"]
+
+
+def collectives(job):
+    items = (
+        LayerLists(job.shape, Plan(tp=4, sequence_parallel=True).share(job), job.stack)
+        .unit("dense", "none")
+        .forward
+    )
+    return [item for item in items if isinstance(item, CollectiveOp)]
+
+
+def test_after_each_pass_of_a_stage_all_its_ranks_share_the_maxima_of_delayed_scaling():
+    job, plan = TrainingJob(LLAMA, H100, MEGATRON, 8192, 64, dtype="fp8"), Plan(tp=4, pp=4, dp=16)
+    delayed, current = (
+        framework_workload(replace(job, dtype=dtype), plan) for dtype in ("fp8", "fp8-current")
+    )
+    tree = 2 * (7 * 0.6e-6 + 3 * 5e-6)  # 64 ranks in 8 nodes
+    assert delayed.shared_amax.total == pytest.approx(START_SECONDS + tree)
+    assert current.shared_amax.total == 0
+    assert [column[1]["dp"] for column in delayed.columns[:2]] == [delayed.shared_amax.total] * 2

@@ -17,12 +17,17 @@ Glossary
 
 from dataclasses import replace
 
+import numpy as np
+
 from ndparallel.hardware.collective_links import on_links_of
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.numbers import either, larger, smaller
 
 # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 START_SECONDS = 23e-6
+
+# a hop of NCCL's tree for few bytes, protocol LL (src/graph/tuning.cc, hwLatencies)
+LL_INSIDE_SECONDS, LL_ACROSS_SECONDS = 0.6e-6, 5e-6
 
 
 def lost_to(collective, compute, slowdown):
@@ -59,6 +64,11 @@ def _all_reduce(nbytes, links: GroupLinks):
     return smaller(ring, tree)
 
 
+def _few_bytes(nbytes, links: GroupLinks):
+    """An all_reduce of some KB: down and up a tree, in the protocol of the shortest latency."""
+    return 2 * ((links.per_node - 1) * LL_INSIDE_SECONDS + np.ceil(np.log2(links.nodes)) * LL_ACROSS_SECONDS)
+
+
 def _all_to_all(nbytes, links: GroupLinks):
     """Every rank sends as much to each: inside over the node's links, across over its own rail."""
     each, hardware = nbytes / links.ranks, links.hardware
@@ -74,6 +84,7 @@ _BY_NAME = {
     "reduce_scatter": _all_gather,
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,
+    "few bytes": _few_bytes,
 }
 
 

@@ -222,10 +222,18 @@ class LayerParts:
             f"tp {collective}",
             collective,
             "tp",
-            self.activation_bytes,
+            self.activation_bytes * self.share_that_travels(collective, beside),
             beside if hidden else None,
             self.share.tp if chunks is None else chunks,
         )
+
+    def share_that_travels(self, collective: str, beside: Operation) -> float:
+        """Of an activation's bytes: what a product takes in fewer bits is cast before it is gathered
+        (transformer_engine/pytorch/distributed.py, gather_along_first_dim; torchao/float8,
+        float8_tensor_parallel.py). Sums are in 16 bits."""
+        kind = self.share.number_type
+        short = collective == "all_gather" and beside.dtype == kind.dtype and kind.travels
+        return kind.copy / self.itemsize if short else 1.0
 
     @cached_property
     def activation_bytes(self):

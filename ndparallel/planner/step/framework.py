@@ -27,6 +27,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import collective_seconds, start_and_links
 from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.numbers import either, smaller
 from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
 from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
@@ -36,6 +37,7 @@ from ndparallel.planner.step.streams import Item, StreamClock
 
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 SPREAD = 0.02
+AMAX_BYTES = 4  # of one tensor's maximum; how many there are does not count beside latencies
 # of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
 CPU_ADAM_SECONDS = 0.257e-9
 
@@ -150,9 +152,19 @@ class FrameworkWorkload:
         passes = [
             (unit.forward, unit.recompute + unit.backward_input, unit.backward_weight) for unit, _ in units
         ]
-        return [
+        forward, inputs, weights = (
             total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)
-        ]
+        )
+        return [forward + self.shared_amax, inputs + self.shared_amax, weights]
+
+    @cached_property
+    def shared_amax(self) -> TimeBreakdown:
+        """After each pass of a stage: the maxima that the next scales are made of, of all its ranks
+        (reduce_and_update_fp8_tensors in transformer_engine/pytorch/quantization.py, with Megatron's
+        get_amax_reduction_group)."""
+        if not NUMBER_TYPES[self.job.dtype].shares_amax:
+            return TimeBreakdown()
+        return TimeBreakdown(dp=self.pricing.whole(CollectiveOp("amax", "few bytes", "stage", AMAX_BYTES)))
 
     def sharded_columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
         """FSDP within stages: F and B take what they wait for weights."""
