@@ -81,6 +81,7 @@ class Stack:
     cp_overlap: bool = True  # keys and values go round beside attention
     # keys and values are gathered before attention instead of going round (Llama 3, 2407.21783, 3.3.2)
     cp_gathers: bool = False
+    cp_merges: bool = False  # of those: by blocks, as torch.distributed's context parallelism does
     # messages between stages beside compute; else a rank stands still while it sends and receives
     pp_overlap: bool = True
     rails: float = 1.0  # share of a node's rails that one collective uses
@@ -237,6 +238,7 @@ TORCHTITAN = replace(
     # torch/distributed/tensor/experimental/_context_parallel/_attention.py, _ContextParallelOptions of 2.13,
     # which torchtitan's apply_cp_to_forward leaves as they are
     cp_gathers=True,
+    cp_merges=True,
 )
 TORCHTITAN_COMPILED = replace(
     TORCHTITAN, name="torchtitan-compiled", fusion="compiled", launching="compiled", ledger=""

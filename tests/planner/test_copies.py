@@ -76,3 +76,26 @@ def test_after_each_pass_of_a_stage_all_its_ranks_share_the_maxima_of_delayed_sc
     assert delayed.shared_amax.total == pytest.approx(START_SECONDS + tree)
     assert current.shared_amax.total == 0
     assert [column[1]["dp"] for column in delayed.columns[:2]] == [delayed.shared_amax.total] * 2
+
+
+def test_context_parallelism_of_torch_gathers_every_heads_keys_and_sends_their_gradients_round_in_32_bits():
+    job, plan = TrainingJob(LLAMA, H100, find_stack("torchtitan"), 32768, 8), Plan(tp=8, cp=4)
+    forward, _, backward, _ = LayerLists(LLAMA, plan.share(job), job.stack).unit("dense", "none")
+    gather, gradients = (
+        [item for item in items if item[2:3] == ("cp",)][-1] for items in (forward, backward)
+    )
+    keys_and_values = 2 * 32768 * LLAMA.heads / 8 * LLAMA.head_dim
+    assert (gather.bytes, gradients.bytes) == (keys_and_values * 2, keys_and_values * 4)
+    attention = next(item for item in forward if item.name == "attention")
+    assert gather.beside.flops == attention.flops / 4  # the first of four blocks
+
+
+def test_without_context_parallelism_nothing_is_merged():
+    job = TrainingJob(LLAMA, H100, find_stack("torchtitan"), 8192, 8)
+    items = [
+        item
+        for one in LayerLists(LLAMA, Plan(tp=8).share(job), job.stack).unit("dense", "none")
+        for item in one
+    ]
+    merges = [item for item in items if item.name == "merge blocks"]
+    assert H100.seconds(merges[0]) == H100.seconds(merges[1]) == 0

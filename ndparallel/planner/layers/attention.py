@@ -19,10 +19,14 @@ from functools import partial
 
 from gpu import Operation
 from ndparallel.model import costs
-from ndparallel.planner.layers.operations import SCORE_DROPOUT, CollectiveOp, Start, Wait
+from ndparallel.planner.layers.operations import SCORE_DROPOUT, SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import LayerParts
 
 SHORT_ATTENTION = ("cudnn-fp8", "float8")  # Blackwell's kernel, and the type of what it multiplies
+# passes over the rank's part of attention's result, and kernels, that merge one block in float32, forward and
+# backward: in plain PyTorch a cast, two differences and a product, and half of the time a join of two halves;
+# or sums and a join of keys' and values' gradients, and a sum of queries'. Compiled, they are one chain each
+MERGES = (((16, 8), (23, 8)), ((5, 2), (15, 3)))
 
 
 class AttentionLists(LayerParts):
@@ -36,6 +40,8 @@ class AttentionLists(LayerParts):
             return self.ring_backward() if backward else self.ring_forward()
         core = self.core_backward() if backward else self.core_forward()
         size = self.keys_and_values_bytes
+        if self.stack.cp_gathers and self.stack.cp_merges:
+            return self.merged(core, backward)
         if self.stack.cp_gathers:
             scatter = [CollectiveOp("cp scatter", "reduce_scatter", "cp", size)] if backward else []
             return [CollectiveOp("cp gather", "all_gather", "cp", size), *core, *scatter]
@@ -110,6 +116,22 @@ class AttentionLists(LayerParts):
     def value_elements(self):
         """Elements of the values mixed for the rank's tokens."""
         return self.share.rows * self.shape.heads / self.share.tp * self.shape.value_dim
+
+    def merged(self, core: list[Operation], backward: bool) -> list:
+        """Keys and values, of every query head, come beside the first block; each later block's result is
+        merged in float32. Their gradients go round in float32, beside the next block, the last beside none
+        (_templated_ring_attention and its backward in torch/distributed/tensor/experimental/_attention.py;
+        repeat_kv in torchtitan's models)."""
+        kernel, cp = max(core, key=lambda operation: operation.kind != "elementwise"), self.share.cp
+        first = kernel._replace(flops=kernel.flops / cp, bytes=kernel.bytes / cp)
+        size = self.keys_and_values_bytes * self.shape.heads / self.kv_heads
+        gather = CollectiveOp("cp gather", "all_gather", "cp", size, first)
+        passes, kernels = MERGES[self.stack.fusion == "compiled"][backward]
+        later = cp - 1 + backward * (cp > 1)
+        merge = self.elementwise("merge blocks", later * self.value_elements, passes, later * kernels)
+        size_in_float32 = size * SINGLE / self.itemsize
+        round_ = [CollectiveOp("cp gradients", "all_gather", "cp", size_in_float32, kernel, cp)] * backward
+        return [gather, *core, merge, *round_]
 
     # ---- one fused kernel
 
