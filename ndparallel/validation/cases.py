@@ -224,8 +224,8 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
         expert_tp=stack.expert_tp
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
         gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
+        early_stop=stack.early_stop and not stops_late(name, run.get("precision")),
         **habits_of(software, run.get("note")),
-        **stops_late(name, run.get("precision")),
     )
 
 

@@ -147,11 +147,11 @@ def habits_of(software: Mapping[str, Any], note: Any) -> dict[str, Any]:
     return {name: value for fields in stated for name, value in fields.items()}
 
 
-def stops_late(stack: str, precision: Any) -> dict[str, bool]:
-    """Return that recomputation runs to a layer's end, as in torch 1.13: LLM Foundry's runs in pure 16 bits
-    are of its tables of May 2023 (scripts/train/benchmarking/sweep.sh); from October on it had torch 2.1."""
-    old = stack == "fsdp-2023" and "pure" in str(precision).lower()
-    return {"early_stop": False} if old else {}
+def stops_late(stack: str, precision: Any) -> bool:
+    """Return whether recomputation runs to a layer's end, as in torch 1.13: LLM Foundry's runs in pure 16
+    bits are of its tables of May 2023 (scripts/train/benchmarking/sweep.sh); from October on it had torch
+    2.1."""
+    return stack == "fsdp-2023" and "pure" in str(precision).lower()
 
 
 def gradient_bytes(usual: int, framework: str, bits: int) -> int:

@@ -103,7 +103,8 @@ class FrameworkWorkload:
         seconds, elements = self.unit(kind), elements_of(self.job, self.plan, kind)
         trained, weights = trained_of(self.job, self.plan, kind), [seconds.backward_weight.plain]
         gathered, made = copies_of_shards(self.pricing, kind)
-        forward, backward = [*gathered, seconds.forward.plain], [*gathered, *made, seconds.backward.plain]
+        forward: list[Item] = [*gathered, seconds.forward.plain]
+        backward: list[Item] = [*gathered, *made, seconds.backward.plain]
         unit = UnitCost(forward, backward, weights, elements)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
