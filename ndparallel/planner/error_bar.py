@@ -29,7 +29,7 @@ FEWEST = 4  # runs whose mean is known to half of their spread: 1 / sqrt(4)
 NEARER = 0.9
 # for each trait that no run has: of the median trait, the 68th percentile of errors over bars when all runs
 # that have it are left out (the same tests)
-WIDER = 1.14
+WIDER = 1.05
 ONE_BAR, TWO_BARS = 0.68, 0.95
 LARGE = 1024  # GPUs
 SHORT, LONG = 2048, 8192  # tokens: below, and above, most runs were not measured

@@ -228,8 +228,8 @@ class LayerParts:
         )
 
     def share_that_travels(self, collective: str, beside: Operation) -> float:
-        """Of an activation's bytes: what a product takes in fewer bits is cast before it is gathered
-        (transformer_engine/pytorch/distributed.py, gather_along_first_dim; torchao/float8,
+        """The share of an activation's bytes that moves: what a product takes in fewer bits is cast before it
+        is gathered (transformer_engine/pytorch/distributed.py, gather_along_first_dim; torchao/float8,
         float8_tensor_parallel.py). Sums are in 16 bits."""
         kind = self.share.number_type
         short = collective == "all_gather" and beside.dtype == kind.dtype and kind.travels
