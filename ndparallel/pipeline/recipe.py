@@ -72,6 +72,8 @@ class Recipe:
         layout            loop or v
         group             (m, p) -> how many microbatches go through one chunk before they go through the
                           next, where a rank takes them in groups; there are at least as many as ranks
+        chunk_by_chunk    (m, p) -> whether a rank does the backward passes of all microbatches through one
+                          chunk before it begins those of the next
     What it keeps
         peak_in_flight    (m, r, p, v) -> the most that rank r keeps at any time, in chunks of one microbatch.
                           A search may keep less
@@ -99,6 +101,7 @@ class Recipe:
     chunks: int | None = 1
     layout: str = "loop"
     group: Callable[[Any, int], Any] | None = None
+    chunk_by_chunk: Callable[[Any, Any], Any] | None = None
     memory_limit: Callable[[int], int] | None = None
     head_start: Callable[[int], int] | None = None
     splits: bool = False
@@ -126,6 +129,11 @@ class Recipe:
     def microbatches_per_round(self, microbatches: int, ranks: int) -> int:
         """After how many microbatches a full pipeline does the same again."""
         return int(self.group(microbatches, ranks)) if self.group else ranks
+
+    def chunks_begun(self, microbatches: Any, ranks: Any, chunks: Any) -> Any:
+        """Return the most chunks whose backward passes a rank has begun and not ended."""
+        in_turn = self.chunk_by_chunk(microbatches, ranks) if self.chunk_by_chunk else False
+        return chunks - (chunks - 1) * in_turn
 
     @property
     def summary(self) -> str:

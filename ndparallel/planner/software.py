@@ -71,8 +71,10 @@ class Stack:
     # the memory that it prints has the allocator's free blocks in it (max_reserved in
     # torchtitan/components/metrics.py)
     prints_reserved: bool = False
-    # the last stage of a pipeline keeps the logits of all microbatches and joins them at the end of the step
-    # (output_chunks in torch/distributed/pipelining/stage.py, _merge_outputs in schedules.py)
+    # pipelines are those of torch/distributed/pipelining/stage.py: the last stage keeps the logits of all
+    # microbatches (output_chunks) and joins them at the end of the step (_merge_outputs in schedules.py);
+    # every stage has a buffer for each microbatch's input and output gradient (_RecvInfo), and the gradients
+    # of its inputs until the next step (clear_runtime_states)
     keeps_outputs: bool = False
     # ZeRO-3: what copies and casts whole weights and gradients: one of SHARDING
     sharding: str = ""

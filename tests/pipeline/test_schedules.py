@@ -284,3 +284,21 @@ def test_frameworks_have_the_schedules_whose_record_has_their_name():
     assert [*names_in("megatron")] == ["1f1b", "interleaved"]
     assert names_in("torchtitan")["zb-v"] == "ZBVZeroBubble"
     assert names_in("another") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("looped-bfs", 3)]
+)
+def test_a_recipe_says_how_many_chunks_backward_passes_are_begun_and_not_ended(name, chunks):
+    for ranks, microbatches in ((2, 2), (3, 5), (4, 4), (4, 8), (2, 6)):
+        made = build(name, ranks, microbatches, chunks)
+        most = max(most_chunks_begun(actions, microbatches) for actions in made.actions)
+        assert RECIPES[name].chunks_begun(microbatches, ranks, chunks) == most
+
+
+def most_chunks_begun(actions, microbatches):
+    done, most = dict.fromkeys((action.stage for action in actions), 0), 0
+    for action in actions:
+        done[action.stage] += action.op == "B"
+        most = max(most, sum(0 < count < microbatches for count in done.values()) or 1)
+    return most

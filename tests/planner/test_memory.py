@@ -163,6 +163,37 @@ def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_t
     assert kept - forgotten == 2 * 2 * (8 - 1) * 4096 * LLAMA.vocab  # copies, bytes, microbatches, logits
 
 
+def ranks_of(plan, **stack):
+    some = fsdp("torchtitan", stack=replace(find_stack("torchtitan"), **stack))
+    return memory_by_rank(framework_workload(some, plan))
+
+
+def test_a_stage_of_pytorch_keeps_a_buffer_for_each_microbatchs_messages():
+    """With 2 and 1 of 8 microbatches in flight, rank 0 has the gradients of its 8 outputs, rank 1 7 inputs
+    beside the one in flight, and their gradients."""
+    plan, message = Plan(pp=2, dp=4, micro_batch=1, zero=3), 2 * 4096 * LLAMA.hidden
+    kept, forgotten = (ranks_of(plan, keeps_outputs=keeps) for keeps in (True, False))
+    more = [one.activations - other.activations for one, other in zip(kept, forgotten)]
+    assert more == [8 * message, 2 * 7 * message]
+
+
+def test_gradients_of_one_chunk_wait_where_its_microbatches_all_come_before_the_next_chunks():
+    """Interleaved with as many microbatches as ranks: 4 bytes for each weight of one chunk of two."""
+    few, many = (
+        ranks_of(Plan(pp=ranks, dp=2, micro_batch=2, zero=3, chunks=2, schedule="interleaved"))[-1]
+        for ranks in (8, 2)
+    )
+    for memory, begun, parameters in ((few, 1 / 2, few.weights * 2 / 4), (many, 1, many.weights * 2 / 4)):
+        waiting = memory.buffers - 2 * parameters
+        assert 4 * begun * parameters < waiting < 4 * begun * parameters + 1.5e9
+
+
+def test_torchtitan_gathers_keys_and_values_of_all_cp_ranks_at_once():
+    plan = Plan(cp=4, dp=1, zero=3, recompute="full")
+    gathers, rings = (ranks_of(plan, cp_gathers=gathers)[0].activations for gathers in (True, False))
+    assert gathers - rings == 2 * 4096 * 2 * LLAMA.hidden
+
+
 def test_megatron_core_keeps_a_gradient_that_nobody_reads_of_each_shape_of_weights():
     some = replace(fsdp("megatron-core"), stack=replace(find_stack("megatron-core"), dummy_gradients=False))
     with_them, without = (peak_memory(each, Plan(tp=2, dp=2)) for each in (fsdp("megatron-core"), some))

@@ -8,6 +8,7 @@ Glossary
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
@@ -25,6 +26,21 @@ def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str], chunks:
         return activation_bytes(job, plan, kinds) * chunks / plan.chunks
     some_kept = any(kind.endswith(KEPT) for kind in kinds)
     return IN_TRANSIT * layer_bytes(job, plan, "none" if some_kept else plan.recompute)
+
+
+def passed_bytes(job: TrainingJob, plan: Plan):
+    """Bytes of what one microbatch hands from one stage to the next, where stages of PyTorch keep it."""
+    share = plan.share(job)
+    lists = LayerLists(job.shape, share, job.stack)
+    return share.shard * job.shape.hidden * lists.itemsize * (job.stack.keeps_outputs & (plan.pp > 1))
+
+
+def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatches: Any, in_flight: Any):
+    """How many of these a rank keeps beside the inputs of what is in flight: its stages' other inputs and
+    their gradients, and the gradients of its outputs."""
+    inputs = chunks - 1 * (rank == 0)
+    outputs = chunks - 1 * (rank == (0 if layout == "v" else ranks - 1))
+    return 2 * inputs * (microbatches - in_flight / chunks) + outputs * microbatches
 
 
 def layer_bytes(job: TrainingJob, plan: Plan, recompute: str):
@@ -51,8 +67,19 @@ def prediction_bytes(job: TrainingJob, plan: Plan):
 
 
 def once_bytes(job: TrainingJob, plan: Plan):
-    """Bytes of the one layer that is computed again."""
-    return layer_bytes(job, plan, "none") if plan.recompute == "full" else 0.0
+    """Bytes of the one layer that is computed again, and of the keys and values that one layer gathers."""
+    again = layer_bytes(job, plan, "none") if plan.recompute == "full" else 0.0
+    return again + gathered_keys_bytes(job, plan)
+
+
+def gathered_keys_bytes(job: TrainingJob, plan: Plan):
+    """Bytes of the keys and values of all cp ranks, for as many heads as queries have: repeat_kv in
+    torchtitan's models of 2024 and 2025, and _AllGatherRotater in
+    torch/distributed/tensor/experimental/_attention.py."""
+    shape, lists = job.shape, LayerLists(job.shape, plan.share(job), job.stack)
+    widths = shape.heads * (shape.head_dim + shape.value_dim) / plan.tp
+    gathers = job.stack.cp_gathers & (plan.cp > 1)
+    return gathers * lists.share.rows * plan.cp * widths * lists.itemsize
 
 
 def kept_bytes(lists: LayerLists, recompute: str):

@@ -94,11 +94,11 @@ def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
 
 
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
-    """Gradients that are not scattered yet: of one layer, or of all until the last microbatch."""
-    return (
-        either(keeps_gradients(job, plan), sum(trained), unit(job, plan, trained_of))
-        * job.stack.gradient_bytes
-    )
+    """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
+    whose backward passes have begun."""
+    begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
+    waiting = either(keeps_gradients(job, plan), begun * sum(trained), unit(job, plan, trained_of))
+    return waiting * job.stack.gradient_bytes
 
 
 def keeps_weights(job: TrainingJob, plan: Plan):

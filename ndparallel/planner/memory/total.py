@@ -21,7 +21,14 @@ from typing import Any
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.kept import held_activations, normed_bytes, once_bytes, prediction_bytes
+from ndparallel.planner.layers.kept import (
+    held_activations,
+    normed_bytes,
+    once_bytes,
+    passed_bytes,
+    passed_messages,
+    prediction_bytes,
+)
 from ndparallel.planner.layers.operations import HALF
 from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
 from ndparallel.planner.memory.states import (
@@ -90,10 +97,12 @@ def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> Stag
     held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (elements_of, trained_of))
     sharded = is_fully_sharded(job, plan)
     once, logits = once_bytes(job, plan), logits_bytes(job, plan) if "head" in kinds else 0.0
+    messages = passed_messages(plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks)
     return StageMemory(
         **(fsdp_states if sharded else plain_states)(job, plan, held, trained),
         activations=held_activations(job, plan, kinds, chunks)
         + once
+        + passed_bytes(job, plan) * messages
         + (prediction_bytes(job, plan) if "head" in kinds else 0.0),
         logits=logits,
         outside=context_bytes(plan) - WORKSPACE_BYTES,

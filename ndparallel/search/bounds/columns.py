@@ -19,7 +19,8 @@ Glossary
     slowdown  of compute, while a collective is under way
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
-              holds
+              holds; waiting: of them those of gradients that are whole until a chunk's last microbatch
+    passed    bytes of one microbatch's message between stages, where they are kept
 """
 
 from collections.abc import Callable, Sequence
@@ -31,9 +32,14 @@ import numpy as np
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, prediction_bytes
+from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, once_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
-from ndparallel.planner.memory.states import fsdp_states, is_fully_sharded, plain_states
+from ndparallel.planner.memory.states import (
+    fsdp_states,
+    is_fully_sharded,
+    keeps_weights,
+    plain_states,
+)
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.stages import elements_of, trained_of
 from ndparallel.planner.step.framework import (
@@ -258,7 +264,8 @@ def by_unit(seconds: Sequence[Any]) -> dict[str | None, Any]:
 
 def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     """Bytes by what they grow with. Both ways of holding states are linear in the parameters that a rank
-    holds."""
+    holds; as gradients of all chunks wait in 1F1B, which has one."""
+    plans = replace(plans, schedule="1f1b")
     lists = LayerLists(job.shape, plans.share(job), job.stack)
     ways = (plain_states, fsdp_states)
     size = 4 if job.adapters else 2
@@ -266,15 +273,15 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
         line_through(lambda *rows, states=states: sum(states(job, plans, rows[:2], rows[-2:]).values()), size)
         for states in ways
     )
-    reserve, *per_element = (
-        np.where(is_fully_sharded(job, plans), there, here) for here, there in zip(plain, fsdp)
-    )
+    sharded = is_fully_sharded(job, plans)
+    reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
     kept, away = kept_bytes(lists, plans.recompute), "activations" in job.offload
-    once = kept_bytes(lists, "none") if plans.recompute == "full" else 0.0
     return {
-        "reserve": reserve + once + IN_TRANSIT * kept * away,
+        "reserve": reserve + once_bytes(job, plans) + IN_TRANSIT * kept * away,
         "per_element": per_element,
         "kept": kept * (not away),
+        "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
+        "passed": passed_bytes(job, plans),
         "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
     }
 

@@ -28,6 +28,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.pipeline.recipe import Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
+from ndparallel.planner.layers.kept import passed_messages
 from ndparallel.planner.software import Stack
 from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, bytes_of, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
@@ -77,11 +78,14 @@ def peak_bytes(table: PlanTable, depth: StagePartition, recipes: Sequence[Recipe
     held = states + depth.parts[:, 4:] * table["logits"]
     chunk = depth.layers[:, None] / depth.chunks * table["kept"]
     rank, microbatches = depth.ranks[:, None], table["microbatches"]
-    in_flight = [
-        recipe.peak_in_flight(microbatches, rank, depth.pp, depth.chunks) if depth.pp > 1 else 1.0
-        for recipe in recipes
-    ]
-    return [(held + chunks * chunk).max(axis=0) + table["reserve"] for chunks in in_flight]
+    waiting, every = table["waiting"] * sum(elements[-2:]), []
+    for recipe in recipes:
+        chunks = recipe.peak_in_flight(microbatches, rank, depth.pp, depth.chunks) if depth.pp > 1 else 1.0
+        messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
+        begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
+        passing = messages * table["passed"] - (1 - begun) * waiting
+        every.append((held + chunks * chunk + passing).max(axis=0) + table["reserve"])
+    return every
 
 
 def least_seconds(
