@@ -87,6 +87,7 @@ class Accelerator(Hardware):
     inside_fraction: float = INSIDE_FRACTION  # of NVLink's nominal rate, that collectives reach
     gpus_per_host: int = 0  # where a node, one NVLink, is of several hosts; 0 where it is one
     gpus_per_leaf: int = 0  # under one switch of the network, or one of each rail; 0: all
+    gpus_linked_directly: int = 0  # of a node without a switch: each has an equal part of a GPU's links
     leaf_share: float = 1.0  # of the network's bandwidth that uplinks leave beyond it
     host_bytes_per_second: float = 0.0  # each way between the GPU and its host's memory; 0: not known
     # of modes that were measured, in those of plain eager PyTorch
@@ -259,7 +260,7 @@ QUANTITIES = {
 MAY_BE_ZERO = ("latency_inside", "latency_across", "slowdown")
 LAUNCHES = ("kernel_overhead", "host_launch")
 MOST_COUNT = 2**24
-COUNTS = ("gpus_per_node", "gpus_per_host", "gpus_per_leaf", "multiprocessors")
+COUNTS = ("gpus_per_node", "gpus_per_host", "gpus_per_leaf", "gpus_linked_directly", "multiprocessors")
 FRACTIONS = ("matmul_fraction", "inside_fraction", "leaf_share")
 MOST_OF = dict.fromkeys(FRACTIONS, 1) | {"slowdown": 1000, "optimizer_fraction": 1000}
 OPTIONAL: dict[str, Any] = {
@@ -272,6 +273,7 @@ OPTIONAL: dict[str, Any] = {
     "bandwidth_host": None,
     "gpus_per_host": None,
     "gpus_per_leaf": None,
+    "gpus_linked_directly": None,
     "leaf_share": 1.0,
     "joules_per_flop": None,
     "slowdown": SLOWDOWN,
@@ -285,11 +287,7 @@ OPTIONAL: dict[str, Any] = {
     "words": (),
     "measured": "",  # what `ndparallel calibrate` made the other figures of
 }
-KEYS = (
-    "peak",
-    *(key for key in (*FRACTIONS, *COUNTS, *QUANTITIES) if key not in OPTIONAL),
-    *OPTIONAL,
-)
+KEYS = ("peak", *(key for key in (*FRACTIONS, *COUNTS, *QUANTITIES) if key not in OPTIONAL), *OPTIONAL)
 
 
 def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
@@ -320,6 +318,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         gpus_per_node=value["gpus_per_node"],
         gpus_per_host=checked_host(name, value["gpus_per_host"] or 0, value["gpus_per_node"]),
         gpus_per_leaf=value["gpus_per_leaf"] or 0,
+        gpus_linked_directly=value["gpus_linked_directly"] or 0,
         leaf_share=value["leaf_share"],
         inside_fraction=value["inside_fraction"],
         inside=inside,

@@ -40,9 +40,18 @@ class GroupLinks:
     @cached_property
     def bandwidth(self):
         """Bytes a second that pass any point of the ring."""
-        inside = self.hardware.inside.bandwidth_bytes_per_second
+        inside = self.inside_bandwidth
         across = self.across_bandwidth * larger(1, self.per_node * self.rails)
         return either(self.nodes > 1, smaller(inside, across), inside)
+
+    @cached_property
+    def inside_bandwidth(self):
+        """Bytes a second of a GPU to the others of its group in the node: all, or of links without a switch
+        those that lead to them."""
+        bandwidth = self.hardware.inside.bandwidth_bytes_per_second
+        if not (linked := getattr(self.hardware, "gpus_linked_directly", 0)):
+            return bandwidth
+        return bandwidth * larger(self.per_node - 1, 1) / (linked - 1)
 
     @cached_property
     def across_bandwidth(self):

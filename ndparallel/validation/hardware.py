@@ -23,6 +23,7 @@ STATED = {  # the run's key: ours, and bytes, bytes per second or counts in its 
     "gpus_per_node": ("gpus_per_node", 1),
 }
 PEAK = "peak_bf16_tflops"
+BOARD, LEAST_NVLINK = 4, 200e9  # GPUs of a board without a switch; more than PCIe gives
 
 
 def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
@@ -30,9 +31,25 @@ def hardware_of(hardware: Mapping[str, Any]) -> Accelerator:
     a data sheet."""
     name, given = str(hardware.get("gpu") or "unnamed GPU"), stated_figures(hardware)
     table = known_gpu(name) or like_nearest(name, given)
+    if given.get("gpus_per_node") == table.get("gpus_per_host"):  # a tray of an NVLink domain of several
+        given = {key: value for key, value in given.items() if key not in ("gpus_per_node", "gpus_per_host")}
+    given |= direct_links(table, given, hardware.get("switched"))
     return accelerator(
         name, with_peak(table, given.pop("peak", table["peak"]["bf16"])) | given | power_limit(name)
     )
+
+
+def direct_links(table: Mapping[str, Any], given: Mapping[str, Any], switched: Any) -> dict[str, int]:
+    """Return how many GPUs are linked without a switch, as the run says, or as NVIDIA builds them: boards of
+    eight have one, boards of four none (HGX A100, H100 and H200 data sheets)."""
+    gpus = given.get("gpus_per_node", table["gpus_per_node"])
+    inside = given.get("bandwidth_inside") or parse_quantity(
+        table["bandwidth_inside"], "bytes per second", "bandwidth_inside"
+    )
+    board = gpus == BOARD and table["gpus_per_node"] == 2 * BOARD and inside >= LEAST_NVLINK
+    if (not board) if switched is None else switched:
+        return {}
+    return {"gpus_linked_directly": gpus}
 
 
 def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ndparallel.hardware.accelerator import (
 )
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
+from ndparallel.validation.hardware import hardware_of
 from tests.support.accelerators import accelerator
 
 
@@ -282,6 +283,19 @@ def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_p
         assert ports[1] == share * ports[0]
     spread = [GroupLinks(np.array([64, 64]), np.array([1, 8]), fabric).across_bandwidth]
     assert list(spread[0] / ports[0]) == [1, 0.5]
+
+
+def test_without_a_switch_a_group_has_the_links_that_lead_to_its_members():
+    """HGX H200 4-GPU: 6 of a GPU's 18 links to each other one. MI300X: 1 of 7."""
+    board, switch = (hardware_of({"gpu": "H200", "gpus_per_node": 4, "switched": on}) for on in (None, True))
+    whole = switch.inside.bandwidth_bytes_per_second
+    for ranks, stride, share in ((2, 1, 1 / 3), (4, 1, 1), (2, 2, 1 / 3), (8, 1, 1)):
+        assert GroupLinks(ranks, stride, board).inside_bandwidth == pytest.approx(share * whole)
+        assert GroupLinks(ranks, stride, switch).inside_bandwidth == whole
+    amd = find_hardware("mi300x")
+    assert GroupLinks(2, 1, amd).inside_bandwidth == pytest.approx(amd.inside.bandwidth_bytes_per_second / 7)
+    tray = hardware_of({"gpu": "GB200", "gpus_per_node": 4})
+    assert (tray.gpus_linked_directly, tray.gpus_per_node, tray.gpus_per_host) == (0, 72, 4)
 
 
 def test_a_leafs_share_is_no_more_than_all(tmp_path):

@@ -72,7 +72,7 @@ def _few_bytes(nbytes, links: GroupLinks):
 def _all_to_all(nbytes, links: GroupLinks):
     """Every rank sends as much to each: inside over the node's links, across over its own rail."""
     each, hardware = nbytes / links.ranks, links.hardware
-    inside = each * (links.per_node - 1) / hardware.inside.bandwidth_bytes_per_second
+    inside = each * (links.per_node - 1) / links.inside_bandwidth
     across = each * (links.ranks - links.per_node) / links.across_bandwidth
     return larger(inside, across) + either(
         links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds
@@ -100,6 +100,6 @@ def dispatch_seconds(nbytes, choices, links: GroupLinks):
     crossing = distinct(links.nodes, choices) * (links.nodes - 1) / links.nodes
     copied = distinct(links.ranks, choices) * (links.per_node - 1) / links.per_node
     across = tokens * crossing / links.across_bandwidth
-    inside = tokens * copied / hardware.inside.bandwidth_bytes_per_second
+    inside = tokens * copied / links.inside_bandwidth
     latency = either(links.nodes > 1, hardware.across.latency_seconds, hardware.inside.latency_seconds)
     return either(links.ranks > 1, START_SECONDS + latency + larger(inside, across), 0.0)

@@ -298,7 +298,8 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     hardware = links.hardware
     inside = stride * plan.pp <= hardware.gpus_per_node
     latency = either(inside, hardware.inside.latency_seconds, hardware.across.latency_seconds)
-    bandwidth = either(inside, hardware.inside.bandwidth_bytes_per_second, links.across_bandwidth)
+    neighbours = replace(links, ranks=2)
+    bandwidth = either(inside, neighbours.inside_bandwidth, links.across_bandwidth)
     part = plan.share(job).rows / plan.tp * job.shape.hidden * HALF
     gathered = (
         0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
