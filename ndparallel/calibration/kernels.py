@@ -136,8 +136,8 @@ def drawn(torch: Any, device: str, dtype: str, *shape: int, gradient: bool = Fal
 
 
 def matmul(torch: Any, device: str, dtype: str, shape: tuple[int, int, int]) -> Run:
-    """The three products of a linear layer, called by autograd as in a step: on a CPU narrow ones take a
-    third longer there than one after another by hand."""
+    """The three products of a linear layer, called by autograd as in a step, whose own work counts with
+    them: on a CPU a third more for narrow ones (docs/calibration.md)."""
     m, n, k = shape
     x, weight = (drawn(torch, device, dtype, *sizes, gradient=True) for sizes in ((m, k), (n, k)))
     dy = drawn(torch, device, dtype, m, n)

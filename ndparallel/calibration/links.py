@@ -2,29 +2,29 @@
 
 Idea   The ranks of a node are one group; the ranks with the same number in their nodes are another. Every
        rank measures, and the slowest counts: a collective is over when all are.
-Limit  Tried with gloo on one host and on two network namespaces, never with NCCL. All-reduces alone make the
-       file's links; what the other collectives show is written beside them.
+Limit  Tried with gloo on one host and on two network namespaces, never with NCCL.
 
 Glossary
-    step      of a collective on a ring: everyone sends a part of the bytes to the next
-    hidden    of the shorter of an all-reduce and the matmuls beside it: the share that takes no time of its
-              own; 1 where they do not slow one another, 0 where one follows the other, less where they are
-              slower than that
+    beside    products of matrices that talk to nobody, in all longer than an all-reduce of the most bytes;
+              and the same while that all-reduce is under way
 """
 
 import contextlib
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import device_of
-from ndparallel.calibration.table import FittedLink, fitted_link
-from ndparallel.calibration.timing import Clock, Run, median, seconds_of
+from ndparallel.calibration.table import FittedLink, Links, fitted_link
+from ndparallel.calibration.timing import Budget, Clock, Run, Sampler, median, seconds_of
 
 BYTES = (2**10, 2**14, 2**18, 2**22)
 REPETITIONS = 5
 BESIDE = 1024  # rows and columns of the matrices that are multiplied beside an all-reduce
+LONGER = 2  # than the all-reduce are the products beside it
+MOST_LOST = 0.99  # of an all-reduce's seconds: all would be compute that stands still for ever
 
 
 class MeasuredTransfer(NamedTuple):
@@ -44,6 +44,11 @@ def launched() -> tuple[int, int]:
     return int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
+def is_first() -> bool:
+    """Whether this process is alone, or the first that torchrun has started: it prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextlib.contextmanager
 def joined(torch: Any) -> Iterator[None]:
     """Take this process's device, and be one of the processes that torchrun has started, while it lasts."""
@@ -59,12 +64,30 @@ def joined(torch: Any) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-def refuse_together(torch: Any, refusal: str) -> None:
-    """Raise UserError on all ranks where one of them has a refusal, with the first one's words."""
-    refusals: list[Any] = [refusal]
+def agree(torch: Any, budget: Budget) -> None:
+    """Let a budget be over for all processes at the same moment: the first of them that finds so."""
+    budget.agreed = lambda over: bool(slowest(torch, over))
+
+
+def slowest(torch: Any, seconds: float) -> float:
+    """Return the most that any process says."""
+    if launched()[0] == 1:
+        return seconds
+    most = torch.tensor([seconds], dtype=torch.float64, device=device_of(torch))
+    torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
+    return float(most)
+
+
+def refuse_together(torch: Any, check: Callable[[], None]) -> None:
+    """Raise UserError on all ranks where the check of one of them does, with the first one's words."""
+    refusals: list[Any] = [""]
+    try:
+        check()
+    except UserError as error:
+        refusals = [str(error)]
     if launched()[0] > 1:
-        refusals = [None] * launched()[0]
-        torch.distributed.all_gather_object(refusals, refusal)
+        mine, refusals = refusals[0], [None] * launched()[0]
+        torch.distributed.all_gather_object(refusals, mine)
     for rank, words in enumerate(refusals):
         if words:
             raise UserError(f"rank {rank}: {words}" if len(refusals) > 1 else words)
@@ -84,14 +107,31 @@ def groups(torch: Any) -> dict[str, tuple[Any, int]]:
     return mine
 
 
-def transfers(torch: Any) -> dict[MeasuredTransfer, Run]:
-    """Return the collectives to be measured; all ranks call them in this order."""
-    return {
-        MeasuredTransfer(kind, where, ranks, size): make(torch, group, ranks, size // 4)
-        for where, (group, ranks) in groups(torch).items()
-        for kind, make in MAKERS.items()
-        for size in BYTES
-    }
+class Together:
+    """A sampler of what several processes do: all begin at once, and the slowest counts."""
+
+    def __init__(self, torch: Any, run: Run, clock: Clock) -> None:
+        self.torch, self.run, self.clock = torch, run, clock
+
+    def __call__(self) -> float:
+        self.torch.distributed.barrier()
+        return slowest(self.torch, seconds_of(self.run, REPETITIONS, self.clock))
+
+
+def transfers(torch: Any, clock: Clock) -> dict[MeasuredTransfer, Sampler]:
+    """Return the collectives to be measured, which all ranks call in this order; none on one process."""
+    found: dict[MeasuredTransfer, Sampler] = {}
+    for where, (group, ranks) in groups(torch).items() if launched()[0] > 1 else ():
+        runs = {
+            MeasuredTransfer(kind, where, ranks, size): make(torch, group, ranks, size // 4)
+            for kind, make in MAKERS.items()
+            for size in BYTES
+        }
+        most = MeasuredTransfer("all_reduce", where, ranks, BYTES[-1])
+        for kind, run in beside(torch, group, runs[most], clock).items():
+            runs[most._replace(kind=kind)] = run
+        found |= {transfer: Together(torch, run, clock) for transfer, run in runs.items()}
+    return found
 
 
 def all_reduce(torch: Any, group: Any, ranks: int, elements: int) -> Run:
@@ -135,90 +175,67 @@ def point_to_point(torch: Any, group: Any, ranks: int, elements: int) -> Run:
     return pass_on
 
 
-def matmul(torch: Any, group: Any, ranks: int, elements: int) -> Run:
-    """A product that talks to nobody, whatever the size."""
-    x = torch.zeros(BESIDE, BESIDE, device=device_of(torch))
-    return lambda: x @ x
-
-
-def all_reduce_and_matmul(torch: Any, group: Any, ranks: int, elements: int) -> Run:
-    """Both at once: beside each of them alone it says how much they slow one another."""
-    whole, multiply = torch.zeros(elements, device=device_of(torch)), matmul(torch, group, ranks, elements)
-
-    def both() -> None:
-        work = torch.distributed.all_reduce(whole, group=group, async_op=True)
-        multiply()
-        work.wait()
-
-    return both
-
-
 MAKERS: dict[str, Callable[..., Run]] = {
     "all_reduce": all_reduce,
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,
     "all_to_all": all_to_all,
     "point_to_point": point_to_point,
-    "matmul": matmul,
-    "all_reduce_and_matmul": all_reduce_and_matmul,
 }
-COLLECTIVES = tuple(MAKERS)[:5]
 
 
-def measure_links(
-    torch: Any, rounds: int, clock: Clock, announce: Callable[[str], None]
-) -> dict[MeasuredTransfer, list[float]]:
-    """Return the samples of every collective: of each round the slowest rank's."""
-    runs, dist = transfers(torch), torch.distributed
-    samples: dict[MeasuredTransfer, list[float]] = {transfer: [] for transfer in runs}
-    for number in range(rounds + 1):
-        for transfer, run in runs.items():
-            announce(f"{transfer}, round {number} of {rounds}")
-            dist.barrier()
-            slowest = torch.tensor([seconds_of(run, REPETITIONS, clock)], device=device_of(torch))
-            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            if number:  # the first makes connections
-                samples[transfer].append(float(slowest))
-    return samples
+def beside(torch: Any, group: Any, reduce: Run, clock: Clock) -> dict[str, Run]:
+    """Return products that take longer than an all-reduce on every rank, alone and with it under way."""
+    x = torch.zeros(BESIDE, BESIDE, device=device_of(torch))
+    longest = [slowest(torch, seconds_of(run, REPETITIONS, clock)) for run in (reduce, lambda: x @ x)]
+    number = math.ceil(LONGER * longest[0] / longest[1])
+    whole = torch.zeros(BYTES[-1] // 4, device=device_of(torch))
+
+    def multiply() -> None:
+        for _ in range(number):
+            x @ x
+
+    def both() -> None:
+        work = torch.distributed.all_reduce(whole, group=group, async_op=True)
+        multiply()
+        work.wait()
+
+    return {"matmul": multiply, "all_reduce_and_matmul": both}
 
 
-def fitted_links(samples: dict[MeasuredTransfer, list[float]]) -> dict[str, FittedLink]:
-    """Return the links, inside and across, that all-reduces show."""
-    return {
-        where: fitted_link(points(samples, "all_reduce", where, ranks), ranks)
-        for where, ranks in places(samples).items()
-    }
-
-
-def links_by_collective(samples: dict[MeasuredTransfer, list[float]]) -> list[dict[str, Any]]:
-    """Return latency and bandwidth of a step of each collective; none of one whose seconds are no line."""
-    found = []
+def fitted_links(samples: Mapping[MeasuredTransfer, list[float]]) -> Links:
+    """Return latency and bandwidth of each collective, inside and across; none of one whose seconds are no
+    line. Raises UserError where those of all-reduces are none."""
+    found: dict[tuple[str, str], FittedLink] = {}
     for where, ranks in places(samples).items():
-        for kind in COLLECTIVES:
+        found["all_reduce", where] = fitted_link(points(samples, "all_reduce", where, ranks), ranks)
+        for kind in [one for one in MAKERS if MeasuredTransfer(one, where, ranks, BYTES[0]) in samples]:
             with contextlib.suppress(UserError):
-                link = fitted_link(points(samples, kind, where, ranks), ranks, kind)
-                found.append({"kind": kind, "where": where, "ranks": ranks} | link._asdict())
+                found[kind, where] = fitted_link(points(samples, kind, where, ranks), ranks, kind)
     return found
 
 
-def hidden_shares(samples: dict[MeasuredTransfer, list[float]]) -> list[dict[str, Any]]:
-    """Return how much of an all-reduce and of a matmul beside it hides the other, by bytes."""
-    found = []
+def slowdown(samples: Mapping[MeasuredTransfer, list[float]]) -> float | None:
+    """Return how much slower compute is beside an all-reduce, inside a node where there are several ranks:
+    while that is under way for c seconds, c / (1 + slowdown) of compute get done. None where none was
+    measured."""
     for transfer, both in samples.items():
         if transfer.kind == "all_reduce_and_matmul":
-            alone = [median(samples[transfer._replace(kind=kind)]) for kind in ("all_reduce", "matmul")]
-            share = (sum(alone) - median(both)) / min(alone)
-            found.append({"where": transfer.where, "bytes": transfer.bytes, "hidden": share})
-    return found
+            reduce, alone = (
+                median(samples[transfer._replace(kind=kind)]) for kind in ("all_reduce", "matmul")
+            )
+            lost = min(MOST_LOST, max(0.0, (median(both) - alone) / reduce))
+            return lost / (1 - lost)
+    return None
 
 
-def places(samples: dict[MeasuredTransfer, list[float]]) -> dict[str, int]:
+def places(samples: Mapping[MeasuredTransfer, list[float]]) -> dict[str, int]:
     """Return where was measured, with the ranks of a group there."""
     return {transfer.where: transfer.ranks for transfer in samples}
 
 
 def points(
-    samples: dict[MeasuredTransfer, list[float]], kind: str, where: str, ranks: int
+    samples: Mapping[MeasuredTransfer, list[float]], kind: str, where: str, ranks: int
 ) -> list[tuple[float, float]]:
     mine = [MeasuredTransfer(kind, where, ranks, size) for size in BYTES]
     return [(float(one.bytes), median(samples[one])) for one in mine]

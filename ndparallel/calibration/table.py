@@ -2,7 +2,8 @@
 
 Idea   Pure arithmetic of measurements, so that recorded ones can be tested. The best rate of a training's
        type of number stands as the peak, and matmuls reach a share of it by their FLOPs; other types have
-       gains; attention has a fraction by length; memory is as fast as sums and activations move arrays.
+       gains; attention has a fraction by length; memory is as fast as sums and activations move arrays, and
+       the optimizer's kernels reach a share of it. Every key is one that the planner reads.
 Limit  A hardware file holds nominal bandwidths, of which a share arrives
        (ndparallel/hardware/accelerator.py): what was measured is divided by that share. Power is not
        measured. Links that were not measured are so slow that no plan can hide it.
@@ -23,6 +24,8 @@ from ndparallel.model import costs
 
 ATTENTION_KERNELS = ("flash1", "triton", "flash2", "cudnn", "cudnn-2026")  # one stands for all
 NO_LINK = "1 kB/s"
+LEAST_LATENCY = 1e-9  # seconds, where a line begins below nothing
+ADAMW_ARRAYS = 7  # four are read, three written
 ARRAYS = {"sum": 3, "silu": 2}  # that such a kernel reads and writes
 PRODUCTS = {"matmul": 3, "matmul forward": 1}  # of each kind of matmul
 NOISE = "this machine is too busy to be measured; try again."
@@ -45,11 +48,21 @@ class FittedLink(NamedTuple):
     bandwidth_bytes_per_second: float
 
 
+class RingSteps(NamedTuple):
+    """What a collective takes: latencies, and bytes that pass a link, in those of the whole array."""
+
+    latencies: int
+    passes: float
+
+
 Samples = Mapping[Kernel, list[float]]
+Links = Mapping[tuple[str, str], FittedLink]  # by collective, and inside or across
 
 
-def hardware_table(machine: ThisMachine, samples: Samples, links: Mapping[str, FittedLink]) -> dict[str, Any]:
-    """Return the keys and values of a hardware file."""
+def hardware_table(
+    machine: ThisMachine, samples: Samples, links: Links, slowdown: float | None = None
+) -> dict[str, Any]:
+    """Return the keys and values of a hardware file. The links of all are those that all-reduces show."""
     seconds = {kernel: median(found) for kernel, found in samples.items()}
     matmuls = [kernel for kernel in seconds if kernel.kind in PRODUCTS]
     first = matmuls[0].dtype
@@ -68,11 +81,14 @@ def hardware_table(machine: ThisMachine, samples: Samples, links: Mapping[str, F
         "multiprocessors": machine.multiprocessors,
         "memory": of("B", machine.memory_bytes),
         "memory_bandwidth": of("B/s", memory_bandwidth(seconds) / MEMORY_FRACTION),
-        **launch_keys(machine, launch_seconds(seconds)),
+        "optimizer_fraction": optimizer_fraction(seconds),
+        **launch_keys(machine, seconds),
         "power": "1 W",
         "gpus_per_node": machine.gpus_per_node,
-        **link_keys("inside", links.get("inside"), INSIDE_FRACTION),
-        **link_keys("across", links.get("across"), ACROSS_FRACTION),
+        **link_keys("inside", links.get(("all_reduce", "inside")), INSIDE_FRACTION),
+        **link_keys("across", links.get(("all_reduce", "across")), ACROSS_FRACTION),
+        "collectives": collectives(links),
+        **({} if slowdown is None else {"slowdown": slowdown}),
         "source": "ndparallel calibrate",
     }
 
@@ -126,32 +142,45 @@ def memory_bandwidth(seconds: Mapping[Kernel, float]) -> float:
     return moved / taken
 
 
-def launch_seconds(seconds: Mapping[Kernel, float]) -> float:
-    kernel = only(seconds, "launch")
-    return seconds[kernel] / kernel.shape[0]
+def launch_seconds(seconds: Mapping[Kernel, float]) -> dict[str, float]:
+    """Return the seconds of a launch by mode: eager as in a step, and compiled in proportion to what one and
+    the same chain takes."""
+    step, chain = only(seconds, "launch"), launches_of_chain(seconds)
+    eager = seconds[step] / step.shape[0]
+    return {"eager": eager} | {
+        mode: eager * chain[mode] / chain["eager"] for mode in ("compiled",) if mode in chain
+    }
 
 
-def launch_seconds_by_mode(samples: Samples) -> dict[str, float]:
-    """Return the seconds of a launch: eager, and where they were measured compiled and from a graph."""
+def launches_of_chain(seconds: Mapping[Kernel, float]) -> dict[str, float]:
+    """Return the seconds of a launch in the chain that was measured in several modes."""
     return {
-        kernel.kind.removeprefix("launch "): median(found) / kernel.shape[0]
-        for kernel, found in samples.items()
+        kernel.kind.removeprefix("launch "): taken / kernel.shape[0]
+        for kernel, taken in seconds.items()
         if kernel.kind.startswith("launch ")
     }
 
 
-def launch_keys(machine: ThisMachine, seconds: float) -> dict[str, str]:
-    """On a GPU the host launches ahead of the kernels; on a CPU every kernel waits for its launch."""
-    if machine.is_gpu:
-        return {"host_launch": of("s", seconds)}
-    return {"host_launch": "0 s", "kernel_overhead": of("s", seconds)}
+def launch_keys(machine: ThisMachine, seconds: Mapping[Kernel, float]) -> dict[str, Any]:
+    """On a CPU every kernel waits for its launch. On a GPU the host launches ahead of the kernels, and a
+    graph, which launches all at once, shows how closely they can follow one another."""
+    by_mode = {mode: of("s", taken) for mode, taken in launch_seconds(seconds).items()}
+    if not machine.is_gpu:
+        return {"host_launch": "0 s", "kernel_overhead": by_mode}
+    graph = launches_of_chain(seconds).get("graph")
+    return {"host_launch": by_mode} | ({"kernel_overhead": of("s", graph)} if graph else {})
 
 
-def optimizer_bytes(seconds: Mapping[Kernel, float]) -> float:
-    """Return the bytes that memory would move in the time that the optimizer takes for a parameter: AdamW
-    moves seven arrays, and more where its arithmetic is slower than memory."""
+def optimizer_fraction(seconds: Mapping[Kernel, float]) -> float:
+    """Return the share of the memory bandwidth that AdamW's seven arrays move at: less than 1 where its
+    arithmetic is slower than memory."""
     kernel = only(seconds, "optimizer")
-    return seconds[kernel] * memory_bandwidth(seconds) / kernel.shape[0]
+    return adamw_bytes(kernel.dtype) * kernel.shape[0] / seconds[kernel] / memory_bandwidth(seconds)
+
+
+def adamw_bytes(dtype: str) -> int:
+    """Return the bytes that AdamW moves for a parameter whose states have its own type of number."""
+    return ADAMW_ARRAYS * int(costs.itemsize(dtype))
 
 
 def only(seconds: Mapping[Kernel, float], kind: str) -> Kernel:
@@ -167,18 +196,40 @@ def link_keys(where: str, link: FittedLink | None, fraction: float) -> dict[str,
     }
 
 
+def collectives(links: Links) -> dict[str, dict[str, str]]:
+    """Return each collective's own latencies and bandwidths."""
+    found: dict[str, dict[str, str]] = {}
+    for (kind, where), link in links.items():
+        found.setdefault(kind, {}).update(
+            {
+                f"latency_{where}": of("s", link.latency_seconds),
+                f"bandwidth_{where}": of("B/s", link.bandwidth_bytes_per_second),
+            }
+        )
+    return found
+
+
+def ring_steps(kind: str, ranks: int) -> RingSteps:
+    """As ndparallel/planner/layers/collective_time.py prices them."""
+    round_once = (ranks - 1) / ranks
+    return {
+        "all_reduce": RingSteps(2 * (ranks - 1), 2 * round_once),
+        "all_to_all": RingSteps(1, round_once),
+        "point_to_point": RingSteps(1, 1.0),
+    }.get(kind, RingSteps(ranks - 1, round_once))
+
+
 def fitted_link(points: list[tuple[float, float]], ranks: int, kind: str = "all_reduce") -> FittedLink:
-    """Return latency a and bandwidth B of a ring's steps from (bytes n, seconds) of a collective, which take
-    steps (a + n / (parts B)): the line with the least relative errors. Raises UserError where more bytes
-    take no longer."""
+    """Return the latency and bandwidth of a collective from (bytes, seconds): the line with the least
+    relative errors. Raises UserError where more bytes take no longer."""
     size, seconds = np.array(points).T
     columns = np.stack([np.ones_like(size), size], axis=1) / seconds[:, None]
     constant, slope = np.linalg.lstsq(columns, np.ones_like(size), rcond=None)[0]
-    steps = {"all_reduce": 2 * (ranks - 1), "point_to_point": 1}.get(kind, ranks - 1)
-    parts = 1 if kind == "point_to_point" else ranks
     if slope <= 0:
         raise UserError(f"more bytes take no longer: {NOISE}")
-    return FittedLink(max(0.0, float(constant) / steps), steps / (parts * float(slope)))
+    steps = ring_steps(kind, ranks)
+    latency = max(LEAST_LATENCY, float(constant) / steps.latencies)
+    return FittedLink(latency, steps.passes / float(slope))
 
 
 def measured(samples: Mapping[Any, list[float]]) -> list[dict[str, Any]]:

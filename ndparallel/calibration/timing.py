@@ -1,45 +1,91 @@
-"""Repeated measurements of what can be run: in turn, so that a machine that drifts drifts under all of them.
+"""Repeated measurements of what can be run, in turn, and within a time that is given.
 
-Idea   A round runs everything once, one after another, and rounds follow one another. What is short is run so
-       often within a round that the clock can see it. The median of the rounds counts; their spread says what
-       it is worth.
-Cost   rounds * sum of max(`least_seconds`, one run), and a first round that only warms up and counts.
+Idea   A round measures everything once, one after another, and rounds follow one another: a machine that
+       drifts drifts under all of it. What is short is run so often within a round that the clock can see it.
+       When the time is over, the rounds that there are must do. The median of the rounds counts; their spread
+       says what it is worth.
+Cost   rounds * sum of max(`least_seconds`, one run), and a first round that only warms up and counts; at most
+       the time that is given, and one measurement more.
 Limit  What a machine does always (a frequency that is always low) no spread shows.
 
 Glossary
+    sampler     measures once, and returns seconds
     samples     seconds of one run, one for each round
     spread      the distance of the samples' quartiles, in their median
 """
 
 import statistics
+import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
 
-MOST_SPREAD = 0.25  # an assumption
+MOST_SPREAD = 0.25
+FEWEST_ROUNDS = 3
 Key = TypeVar("Key")
 Run = Callable[[], object]
+Sampler = Callable[[], float]
 Clock = Callable[[], float]  # seconds, when all that was begun is done
 Announce = Callable[[str], None]
 
 
+class Budget:
+    """So many seconds from now on. Where several processes measure together, `agreed` tells all of them that
+    it is over when one finds so."""
+
+    def __init__(self, seconds: float, now: Clock = time.monotonic) -> None:
+        self.seconds, self.now, self.end = seconds, now, now() + seconds
+        self.agreed: Callable[[bool], bool] = bool
+
+    def is_over(self) -> bool:
+        return self.agreed(self.now() >= self.end)
+
+
+class Repeated:
+    """A sampler of what is short: the mean of as many runs as take `least_seconds`, which its first sample
+    counts."""
+
+    def __init__(self, run: Run, least_seconds: float, clock: Clock) -> None:
+        self.run, self.least_seconds, self.clock, self.times = run, least_seconds, clock, 0
+
+    def __call__(self) -> float:
+        self.times = self.times or repetitions(self.run, self.least_seconds, self.clock)
+        return seconds_of(self.run, self.times, self.clock)
+
+
 def measure_in_turn(
-    runs: Mapping[Key, Run], rounds: int, least_seconds: float, clock: Clock, announce: Announce
+    samplers: Mapping[Key, Sampler], rounds: int, budget: Budget, announce: Announce
 ) -> dict[Key, list[float]]:
-    """Return the samples of each run."""
-    times = {}
-    for key, run in runs.items():
-        announce(f"{key}, for the first time")
-        times[key] = repetitions(run, least_seconds, clock)
-    samples: dict[Key, list[float]] = {key: [] for key in runs}
-    for number in range(1, rounds + 1):
-        for key, run in runs.items():
-            announce(f"{key}, round {number} of {rounds}")
-            samples[key].append(seconds_of(run, times[key], clock))
+    """Return the samples of each. Raises UserError where the time is over before there are enough rounds."""
+    samples: dict[Key, list[float]] = {key: [] for key in samplers}
+    for number in range(rounds + 1):
+        for key, sampler in samplers.items():
+            if budget.is_over():
+                check_rounds(samples, budget.seconds)
+                return samples
+            announce(f"{key}, round {number} of {rounds}" if number else f"{key}, for the first time")
+            seconds = sampler()
+            if number:
+                samples[key].append(seconds)
     return samples
+
+
+def of_kind(samples: Mapping[Any, list[float]], kind: type) -> dict[Any, list[float]]:
+    """Return the samples of kernels, of transfers, or of steps."""
+    return {key: found for key, found in samples.items() if isinstance(key, kind)}
+
+
+def check_rounds(samples: Mapping[Any, list[float]], seconds: float) -> None:
+    """Raise UserError where a median would stand on too little."""
+    if (fewest := min(map(len, samples.values()))) < FEWEST_ROUNDS:
+        raise UserError(
+            f"in {seconds:g} seconds this machine measured everything {fewest} times, and at least "
+            f"{FEWEST_ROUNDS} times are a calibration: something else runs on it. Stop it and try again, or "
+            "measure longer (without --quick)."
+        )
 
 
 def repetitions(run: Run, least_seconds: float, clock: Clock) -> int:
@@ -70,8 +116,9 @@ def spread(samples: list[float]) -> float:
     return float((high - low) / median(samples))
 
 
-def check_spread(spreads: Mapping[str, float]) -> None:
+def check_spread(samples: Mapping[Any, list[float]]) -> None:
     """Raise UserError where measurements of one thing differ too much from one another."""
+    spreads = {name: spread(found) for name, found in samples.items()}
     name, largest = max(spreads.items(), key=lambda one: one[1])
     if largest > MOST_SPREAD:
         raise UserError(

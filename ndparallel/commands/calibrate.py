@@ -3,32 +3,56 @@
 Idea   The kernels of a training step, by shape and type of number, in rounds: the median counts. Where
        several processes are started by torchrun, collectives too, and the links that they show.
 Limit  docs/calibration.md says what is measured and what is not. A machine whose repeated measurements
-       spread too far is not calibrated.
+       spread too far, or that is too busy for three rounds in its time, is not calibrated.
 
-  ndparallel calibrate                          writes here.json, in some minutes; --quick in seconds
+  ndparallel calibrate                          writes here.json, in three minutes at most; --quick in 20 s
   torchrun --nproc-per-node 4 -m ndparallel calibrate --name node
   ndparallel plan --hardware here.json --gpus 1 --global-batch 8 --sequence 512 --model config.json
 """
 
 import argparse
 import json
-import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import write_atomically
 from ndparallel.calibration import links, machine
-from ndparallel.calibration.kernels import SIZES, clock_of, device_of, kernels, load_torch, more_kernels
-from ndparallel.calibration.table import Samples, hardware_table, launch_seconds_by_mode, measured
-from ndparallel.calibration.timing import check_spread, measure_in_turn, spread
-from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.calibration.kernels import (
+    SIZES,
+    Kernel,
+    clock_of,
+    device_of,
+    kernels,
+    load_torch,
+    more_kernels,
+)
+from ndparallel.calibration.table import hardware_table, measured
+from ndparallel.calibration.timing import (
+    Budget,
+    Clock,
+    Repeated,
+    Sampler,
+    check_spread,
+    measure_in_turn,
+    of_kind,
+)
+from ndparallel.results.printing import ignore, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
 
-ROUNDS, LEAST_SECONDS = 15, 0.1
-QUICK_ROUNDS, QUICK_SECONDS = 5, 0.02
+
+class Effort(NamedTuple):
+    """How much is measured: the command ends within `seconds`, but for the measurement that it is at."""
+
+    seconds: float
+    rounds: int
+    least_seconds: float
+    compiles: bool
+
+
+FULL, QUICK = Effort(170, 15, 0.1, True), Effort(17, 5, 0.02, False)
+NOT_TRIED = "on a GPU nothing of this was tried before"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,16 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    effort = QUICK if arguments.quick else FULL
+    budget = Budget(effort.seconds)
     torch = load_torch()
     set_threads(torch, arguments.threads)
     try:
         with links.joined(torch):
-            table = calibrate(torch, arguments.name, arguments.quick, arguments.cpu_time)
+            links.agree(torch, budget)
+            table = calibrate(torch, arguments.name, effort, budget, arguments.cpu_time)
     except UserError:
-        if is_first():  # the others end with it, and say nothing
+        if links.is_first():  # the others end with it, and say nothing
             raise
         return 2
-    if is_first():
+    if links.is_first():
         path = arguments.out or machine.default_path(arguments.name)
         write_atomically(path, json.dumps(table, indent=1) + "\n")
         print_json(table) if arguments.json else show(table, path)
@@ -68,90 +95,60 @@ def set_threads(torch: Any, threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def is_first() -> bool:
-    """Whether this process is alone, or the first that torchrun has started: it prints."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def calibrate(torch: Any, name: str, quick: bool, cpu_time: bool) -> dict[str, Any]:
+def calibrate(torch: Any, name: str, effort: Effort, budget: Budget, cpu_time: bool) -> dict[str, Any]:
     """Measure, and return what the hardware file holds. Raises UserError where measurements spread too
-    far."""
-    rounds, least = (QUICK_ROUNDS, QUICK_SECONDS) if quick else (ROUNDS, LEAST_SECONDS)
-    clock, sizes = clock_of(torch, cpu_time), SIZES[device_of(torch)]
-    with progress() if is_first() else nullcontext(ignore) as announce:
-        announce("a compiler" if not quick else "the first kernel")
-        runs = kernels(torch, sizes) | more_kernels(torch, sizes, compiled=not quick)
-        samples = measure_in_turn(runs, rounds, least, clock, announce)
-        links.refuse_together(torch, refusal_of(samples))
-        of_links: dict = {}
-        if links.launched()[0] > 1:
-            of_links = links.measure_links(torch, rounds, clock_of(torch, False), announce)
-    table = hardware_table(machine.machine(torch, name), samples, links.fitted_links(of_links))
+    far, or are too few."""
+    clock = clock_of(torch, cpu_time)
+    with progress() if links.is_first() else nullcontext(ignore) as announce:
+        announce("the first kernel")
+        samples = measure_in_turn(samplers(torch, effort, clock), effort.rounds, budget, announce)
+        links.refuse_together(torch, lambda: check_spread(samples))
+    this = machine.machine(torch, name)
+    kernels, transfers = (of_kind(samples, kind) for kind in (Kernel, links.MeasuredTransfer))
+    table = hardware_table(this, kernels, links.fitted_links(transfers), links.slowdown(transfers))
     notes = machine.versions(torch) | {"clock": "CPU seconds" if cpu_time else "wall"}
-    return table | {
-        "measured": notes
-        | {
-            "kernels": measured(samples),
-            "launch_seconds": launch_seconds_by_mode(samples),
-            "transfers": measured(of_links),
-            "links": links.links_by_collective(of_links),
-            "hidden": links.hidden_shares(of_links),
-        }
-    }
+    notes |= {"tried": NOT_TRIED} if this.is_gpu else {}
+    return table | {"measured": notes | {"kernels": measured(kernels), "transfers": measured(transfers)}}
 
 
-def ignore(words: str) -> None:
-    pass
-
-
-def refusal_of(samples: Samples) -> str:
-    """Return why these are no calibration, or nothing."""
-    try:
-        check_spread({str(kernel): spread(found) for kernel, found in samples.items()})
-    except UserError as error:
-        return str(error)
-    return ""
+def samplers(torch: Any, effort: Effort, clock: Clock) -> dict[Any, Sampler]:
+    """Return what is measured in a round: kernels, launches by mode, and collectives, which are counted on
+    the wall's clock."""
+    sizes = SIZES[device_of(torch)]
+    runs = kernels(torch, sizes) | more_kernels(torch, sizes, effort.compiles)
+    found: dict[Any, Sampler] = {key: Repeated(run, effort.least_seconds, clock) for key, run in runs.items()}
+    return found | links.transfers(torch, clock_of(torch, False))
 
 
 def show(table: dict[str, Any], path: Path) -> None:
     console, width = plain_console()
     kernels = table["measured"]["kernels"]
     largest = max(kernel["spread"] for kernel in kernels)
-    keys = ("memory", "memory_bandwidth", "kernel_overhead", "host_launch")
-    rates = ", ".join(f"{key} {table[key]}" for key in keys if key in table)
+    rates = ", ".join(f"{key} {table[key]}" for key in ("memory", "memory_bandwidth"))
+    launches = next(
+        table[key] for key in ("kernel_overhead", "host_launch") if isinstance(table.get(key), dict)
+    )
     words = (
         f"{path}: {table['description']}. Matmuls reach {table['peak']['bf16']} at their best; {rates} "
         f"(bandwidths are nominal: docs/calibration.md). {len(kernels)} kernels; rounds spread by "
-        f"{largest:.0%} of the median at most."
+        f"{largest:.0%} of the median at most. A launch takes "
+        f"{', '.join(f'{taken} {mode}' for mode, taken in launches.items())}."
     )
-    launches = [f"{si(taken, 's')} {mode}" for mode, taken in table["measured"]["launch_seconds"].items()]
-    words += f" A launch takes {', '.join(launch for launch in launches)}."
-    if not table["measured"]["transfers"]:
+    if not table["collectives"]:
         words += " Links were not measured: this is one device alone."
     console.print(prose(words, width))
-    if table["measured"]["links"]:
-        show_links(table["measured"]["links"], table["measured"]["hidden"])
+    if table["collectives"]:
+        show_links(table["collectives"], table["slowdown"])
 
 
-def show_links(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> None:
+def show_links(found: dict[str, dict[str, str]], slowdown: float) -> None:
     console, width = plain_console()
+    columns = [f"{what} {where}" for where in ("inside", "across") for what in ("latency", "bandwidth")]
     rows = [
-        (
-            f"{link['kind']} {link['where']}",
-            f"{link['ranks']}",
-            si(link["latency_seconds"], "s"),
-            si(link["bandwidth_bytes_per_second"], "B/s"),
-        )
-        for link in found
+        (kind, *(link.get(column.replace(" ", "_"), "-") for column in columns))
+        for kind, link in found.items()
     ]
     console.print()
-    console.print(quiet_table(("a step of", "ranks", "latency", "bandwidth"), rows, width))
-    most = max(hidden, key=lambda one: one["bytes"])
+    console.print(quiet_table(("collective", *columns), rows, width))
     console.print()
-    console.print(
-        prose(
-            f"Of an all-reduce of {most['bytes']:,} bytes and the matmul beside it, {most['where']}, "
-            f"{most['hidden']:.0%} of the shorter one is hidden.",
-            width,
-        )
-    )
+    console.print(prose(f"Beside an all-reduce compute is {slowdown:.0%} slower.", width))

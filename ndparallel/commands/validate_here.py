@@ -2,59 +2,77 @@
 
 import argparse
 import json
+from contextlib import nullcontext
 from statistics import fmean
 from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import write_atomically
-from ndparallel.calibration import machine
-from ndparallel.calibration.kernels import SIZES, clock_of, device_of, kernels, load_torch
-from ndparallel.calibration.links import launched
-from ndparallel.calibration.steps import StepRow, as_runs, kernels_of, rows, steps
+from ndparallel.calibration import links, machine
+from ndparallel.calibration.kernels import SIZES, Kernel, clock_of, device_of, kernels, load_torch
+from ndparallel.calibration.steps import StepRow, as_runs, rows, steps
 from ndparallel.calibration.table import measured
-from ndparallel.calibration.timing import Run, measure_in_turn
-from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.calibration.timing import Budget, Repeated, Sampler, measure_in_turn, of_kind
+from ndparallel.results.printing import ignore, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
 
-NAME, ROUNDS, LEAST_SECONDS = "here", 7, 0.05
+NAME, ROUNDS, LEAST_SECONDS, SECONDS = "here", 7, 0.05, 300
 
 
 def validate_here(arguments: argparse.Namespace) -> int:
-    if launched()[0] > 1:
-        raise UserError("validate --here trains on one process alone: start it without torchrun.")
-    torch = load_torch()
+    budget, torch = Budget(SECONDS), load_torch()
     if device_of(torch) == "cpu":
         torch.set_num_threads(1)
-    sizes, clock = SIZES[device_of(torch)], clock_of(torch, arguments.cpu_time)
-    with progress() as announce:
-        runs: dict[Any, Run] = {**kernels(torch, sizes), **steps(torch, sizes)}
-        samples = measure_in_turn(runs, ROUNDS, LEAST_SECONDS, clock, announce)
-    this = machine.machine(torch, NAME)
+    if arguments.cpu_time and links.launched()[0] > 1:
+        raise UserError("what processes wait for one another is no CPU time: leave out --cpu-time.")
+    try:
+        with links.joined(torch), progress() if links.is_first() else nullcontext(ignore) as announce:
+            links.agree(torch, budget)
+            samples = measure_in_turn(samplers(torch, arguments.cpu_time), ROUNDS, budget, announce)
+    except UserError:
+        if links.is_first():  # the others end with it, and say nothing
+            raise
+        return 2
+    if links.is_first():
+        report(torch, samples, arguments)
+    return 0
+
+
+def samplers(torch: Any, cpu_time: bool) -> dict[Any, Sampler]:
+    """Return what is measured in a round: kernels, collectives between processes, and steps."""
+    sizes, clock = SIZES[device_of(torch)], clock_of(torch, cpu_time)
+    found: dict[Any, Sampler] = {
+        key: Repeated(run, LEAST_SECONDS, clock) for key, run in kernels(torch, sizes).items()
+    }
+    return found | links.transfers(torch, clock) | steps(torch, sizes, clock)
+
+
+def report(torch: Any, samples: dict[Any, list[float]], arguments: argparse.Namespace) -> None:
+    """Predict every step; save and print what was found."""
+    this, ranks = machine.machine(torch, NAME), links.launched()[0]
     found = rows(this, samples)
     if arguments.save:
-        write_atomically(
-            arguments.save, json.dumps(as_runs(found, this, kernels_of(samples)), indent=1) + "\n"
-        )
-    if arguments.json:
-        print_json(
-            {
-                "runs": [row.as_dict() for row in found],
-                "mean_absolute_step_error": mean_error(found),
-                "kernels": measured(kernels_of(samples)),
-                "machine": machine.versions(torch) | {"description": this.description},
-            }
-        )
-    else:
-        show(found)
-    return 0
+        write_atomically(arguments.save, json.dumps(as_runs(found, this, samples, ranks), indent=1) + "\n")
+    if not arguments.json:
+        show(found, ranks)
+        return
+    print_json(
+        {
+            "runs": [row.as_dict() for row in found],
+            "mean_absolute_step_error": mean_error(found),
+            "kernels": measured(of_kind(samples, Kernel)),
+            **({"transfers": measured(of_kind(samples, links.MeasuredTransfer))} if ranks > 1 else {}),
+            "machine": machine.versions(torch) | {"description": this.description},
+        }
+    )
 
 
 def mean_error(found: list[StepRow]) -> float:
     return fmean(abs(row.error) for row in found)
 
 
-def show(found: list[StepRow]) -> None:
+def show(found: list[StepRow], ranks: int) -> None:
     console, width = plain_console()
     columns = ("step (layers x hidden, batch)", "measured", "predicted", "error", "spread")
     console.print(quiet_table(columns, [cells(row) for row in found], width))
@@ -63,10 +81,16 @@ def show(found: list[StepRow]) -> None:
     console.print(
         prose(
             f"{len(found)} steps on this machine. Step time: mean absolute error {mean_error(found):.1%}, "
-            f"largest {most:.1%}. Nothing was fitted to a step.",
+            f"largest {most:.1%}. Nothing was fitted to a step.{promise(ranks)}",
             width,
         )
     )
+
+
+def promise(ranks: int) -> str:
+    if ranks == 1:
+        return ""
+    return f" {ranks} processes share one machine, or its network: of their error nothing is promised."
 
 
 def cells(row: StepRow) -> tuple[str, ...]:

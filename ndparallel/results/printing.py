@@ -22,11 +22,15 @@ Announce = Callable[[str], None]
 T = TypeVar("T")
 
 
+def ignore(words: str) -> None:
+    """Say nothing of what is being run."""
+
+
 @contextmanager
 def progress() -> Iterator[Announce]:
     """Say on a terminal what is being run, and how much there is to do; elsewhere say nothing."""
     if not sys.stderr.isatty():
-        yield lambda words: None
+        yield ignore
         return
     with Console(stderr=True, markup=False, emoji=False).status("starting") as status:
         yield lambda words: status.update(f"running {words}")

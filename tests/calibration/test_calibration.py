@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -9,12 +10,19 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import Kernel
-from ndparallel.calibration.steps import GRIDS, as_runs, hardware_here, rows
+from ndparallel.calibration.links import BYTES, MeasuredTransfer
+from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, rows
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
-from ndparallel.calibration.timing import check_spread, measure_in_turn, median, spread
+from ndparallel.calibration.timing import Budget, Repeated, check_spread, measure_in_turn, median, spread
 from ndparallel.commands.command_line import main
-from ndparallel.hardware.accelerator import find_hardware
+from ndparallel.hardware.accelerator import accelerator, find_hardware
+from ndparallel.hardware.collective_links import on_links_of, slowdown_of
 from ndparallel.model import costs
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.shape import ModelShape
+from ndparallel.planner.prediction import predict
+from ndparallel.planner.software import find_stack
 from ndparallel.validation.cases import express
 
 MACHINE = ThisMachine("here", memory_bytes=16 * 2**30, multiprocessors=1)
@@ -80,16 +88,79 @@ def test_a_link_is_found_again_in_what_its_ring_took(ranks):
 
 
 def test_the_file_is_hardware_with_the_links_that_were_measured(tmp_path, capsys):
-    links = {"inside": FittedLink(8e-6, 5e9)}
-    table = hardware_table(MACHINE, made_up(), links) | {"measured": {"kernels": measured(made_up())}}
+    links = {("all_reduce", "inside"): FittedLink(8e-6, 5e9), ("all_gather", "inside"): FittedLink(4e-6, 9e9)}
+    table = hardware_table(MACHINE, made_up(), links, slowdown=0.5) | {
+        "measured": {"kernels": measured(made_up())}
+    }
     path = tmp_path / "here.json"
     path.write_text(json.dumps(table), "utf-8")
     hardware = find_hardware(str(path))
     assert hardware.inside.bandwidth_bytes_per_second == pytest.approx(5e9, rel=1e-5)
+    gather = on_links_of(hardware, "all_gather")
+    assert gather and gather.inside.latency_seconds == pytest.approx(4e-6)
+    assert gather.inside.bandwidth_bytes_per_second == pytest.approx(9e9, rel=1e-5)
+    assert slowdown_of(hardware) == 0.5
     assert hardware.across.bandwidth_bytes_per_second < 1e3  # not measured, and no plan can hide it
     words = "--layers 2 --hidden 128 --heads 2 --ffn 352 --vocab 256 --gpus 1 --global-batch 2 --sequence 256"
     assert main(["plan", *words.split(), "--tp", "1", "--hardware", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
+
+
+def launches(**modes: float) -> dict[Kernel, list[float]]:
+    """A chain of 50 launches, by mode."""
+    return {Kernel(f"launch {mode}", "float32", (50,)): [50 * taken] for mode, taken in modes.items()}
+
+
+@pytest.mark.parametrize(("software", "share"), [("pytorch", 1.0), ("pytorch-compiled", 0.3)])
+def test_a_plan_bound_by_launches_takes_what_was_measured_of_its_mode(software, share):
+    """A GPU whose eager launch takes 2 ms in a step, and a compiled one three tenths of it."""
+    samples = made_up() | launches(eager=1e-3, compiled=0.3e-3, graph=1e-6)
+    samples[Kernel("launch", "float32", (100,))] = [100 * 2e-3]
+    hardware = hardware_here(replace(MACHINE, is_gpu=True), samples)
+    assert hardware.kernel_overhead_seconds == pytest.approx(1e-6)
+    shape = ModelShape("small", layers=1, hidden=64, heads=1, kv_heads=1, ffn=176, vocab=256, head_dim=64)
+    job = TrainingJob(shape, hardware, find_stack(software), 64, 1)
+    layer = Pricing(job, Plan()).unit("dense").forward
+    of_eager = replace(hardware, host_launch_seconds=1.0, host_launch_multiples={"compiled": 1.0})
+    number = Pricing(replace(job, hardware=of_eager), Plan()).unit("dense").forward.launch_seconds
+    assert layer.total == pytest.approx(number * share * 2e-3)
+
+
+def test_on_a_cpu_a_launch_is_an_overhead_of_its_mode():
+    hardware = hardware_here(MACHINE, made_up() | launches(eager=4e-6, compiled=1e-6))
+    assert hardware.kernel_overhead_seconds == pytest.approx(LAUNCH)
+    assert hardware.kernel_overhead_multiples == {"compiled": pytest.approx(0.25)}
+    assert hardware.host_launch_seconds == 0
+
+
+OTHERS = {  # values beside those that a file has
+    "memory_bandwidth": "1 GB/s",
+    "optimizer_fraction": 0.01,
+    "kernel_overhead": {"eager": "1 ms"},
+    "efficiency": [[1.0, 0.01]],
+    "collectives": {"all_gather": {"latency_inside": "1 s"}},
+    "slowdown": 50,
+    "bandwidth_inside": "1 MB/s",
+    "latency_inside": "1 ms",
+}
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_a_rate_that_calibrate_writes_moves_a_prediction(key):
+    links = {
+        (kind, "inside"): FittedLink(8e-6, 5e9) for kind in ("all_reduce", "all_gather", "reduce_scatter")
+    }
+    table = hardware_table(replace(MACHINE, gpus_per_node=2), made_up(), links, slowdown=0.5)
+    shape = ModelShape("small", layers=4, hidden=256, heads=4, kv_heads=4, ffn=704, vocab=256, head_dim=64)
+    del table["name"]
+    if key.endswith("inside"):  # what has no links of its own has these
+        table["collectives"] = {}
+    jobs = [
+        TrainingJob(shape, accelerator("here", each), find_stack("pytorch"), 256, 2)
+        for each in (table, table | {key: OTHERS[key]})
+    ]
+    steps = [predict(job, Plan(dp=2, zero=3)).seconds for job in jobs]
+    assert steps[1] > 1.001 * steps[0]
 
 
 def errors(kernels: dict[Kernel, list[float]]) -> list[float]:
@@ -120,6 +191,49 @@ def test_saved_steps_are_runs_that_validate_reads():
     assert express(run).job.shape.hidden == case.hidden
 
 
+# ------------------------------------------------------------------------------------------ several processes
+
+RING = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # times round, of a ring of two
+
+
+def rung(latency: float, bandwidth: float) -> dict[MeasuredTransfer, list[float]]:
+    """Collectives of two processes whose steps take the latency and half of the bytes."""
+    return {
+        MeasuredTransfer(kind, "inside", 2, size): [times * (latency + size / 2 / bandwidth)]
+        for kind, times in RING.items()
+        for size in BYTES
+    }
+
+
+def predicted_steps(latency: float, bandwidth: float) -> dict[str, float]:
+    cases = {case: [1.0] for case in grid("cpu", 2)}
+    here = replace(MACHINE, gpus_per_node=2)
+    return {
+        row.name: row.predicted_seconds for row in rows(here, recorded() | rung(latency, bandwidth) | cases)
+    }
+
+
+def test_a_step_of_two_processes_has_the_collectives_that_were_measured():
+    """Data parallelism sums 4 bytes for each weight behind the backward pass; tensor parallelism sums 2 * 256
+    tokens of 512 numbers four times a layer, and at both ends."""
+    none, some = predicted_steps(1e-9, 1e18), predicted_steps(1e-9, 1e9)
+    weights = (512 * (2 * 512 + 2 * 128) + 3 * 512 * 1408 + 2 * 512) * 2 + 2 * 256 * 512 + 512
+    name = "DDP ring, 2 x 512, 2 x 256"
+    assert some[name] - none[name] == pytest.approx(2 * 4 * weights / 2 / 1e9, rel=1e-3)
+    name = "TP, 2 x 512, 2 x 256"
+    assert some[name] - none[name] > 4 * 2 * (2 * 4 * 2 * 256 * 512 / 2 / 1e9)
+    assert len(none) == 8
+
+
+def test_steps_of_several_processes_are_saved_with_their_plan_and_their_links():
+    (case, *_), here = grid("cpu", 2), replace(MACHINE, gpus_per_node=2)
+    samples = recorded() | rung(1e-4, 1e9)
+    (run,) = as_runs(rows(here, samples | {case: [0.1]}), here, samples, 2)
+    found = express(run)
+    assert (found.plan.dp, found.job.global_batch, found.measured_seconds) == (2, 2, 0.1)
+    assert found.job.hardware.inside.bandwidth_bytes_per_second == pytest.approx(1e9, rel=1e-3)
+
+
 # ----------------------------------------------------------------------------------------------------- timing
 
 
@@ -143,8 +257,8 @@ def test_everything_is_measured_once_in_every_round_and_what_is_short_often():
     clock = Clock()
     order: list[str] = []
     slow, quick = clock.runs(iter(lambda: 1.0, 0)), clock.runs(iter(lambda: 0.125, 0))
-    runs = {"slow": slow, "quick": quick}
-    samples = measure_in_turn(runs, 3, 1.0, clock, order.append)
+    runs = {"slow": Repeated(slow, 1.0, clock), "quick": Repeated(quick, 1.0, clock)}
+    samples = measure_in_turn(runs, 3, Budget(100, clock), order.append)
     assert samples == {"slow": [1.0] * 3, "quick": [0.125] * 3}
     assert [words.split(",")[0] for words in order[2:]] == ["slow", "quick"] * 3
 
@@ -156,8 +270,36 @@ def test_a_machine_that_drifts_drifts_under_all_that_is_measured():
     def run() -> None:
         clock.now += next(speed)
 
-    samples = measure_in_turn({"a": run, "b": run}, 9, 0.0, clock, lambda words: None)
+    both = {name: Repeated(run, 0.0, clock) for name in ("a", "b")}
+    samples = measure_in_turn(both, 9, Budget(1000, clock), lambda words: None)
     assert median(samples["a"]) / median(samples["b"]) == pytest.approx(1, abs=0.02)
+
+
+def measured_for(seconds: float, rounds: int = 15) -> tuple[dict[str, list[float]], float]:
+    """Samples of ten runs of a second each in so much time, and the time that it took."""
+    clock = Clock()
+    runs = {f"{number}": Repeated(clock.runs(iter(lambda: 1.0, 0)), 0.0, clock) for number in range(10)}
+    return measure_in_turn(runs, rounds, Budget(seconds, clock), lambda words: None), clock.now
+
+
+@pytest.mark.parametrize("seconds", [60, 65, 100])
+def test_measuring_ends_when_its_time_is_over_with_the_rounds_that_there_are(seconds):
+    samples, taken = measured_for(seconds)
+    assert seconds <= taken < seconds + 2
+    assert {len(found) for found in samples.values()} <= {*range(3, 15)}
+
+
+def test_a_machine_too_busy_for_three_rounds_is_refused():
+    with pytest.raises(UserError, match="in 40 seconds this machine measured everything 1 times"):
+        measured_for(40)
+
+
+def test_what_one_process_finds_over_is_over_for_all():
+    clock = Clock()
+    budget = Budget(1.0, clock)
+    budget.agreed = lambda over: True  # another process found so
+    with pytest.raises(UserError, match="0 times"):
+        measure_in_turn({"a": lambda: 1.0}, 3, budget, lambda words: None)
 
 
 def test_spread_is_the_distance_of_the_quartiles_in_the_median():
@@ -167,8 +309,14 @@ def test_spread_is_the_distance_of_the_quartiles_in_the_median():
 
 def test_a_machine_whose_measurements_spread_too_far_is_refused_with_the_worst_kernel():
     with pytest.raises(UserError, match="matmul 8 x 8 x 8 in float32 spread by 40%"):
-        check_spread({str(Kernel("matmul", "float32", (8, 8, 8))): 0.4, "sum": 0.1})
-    check_spread({"sum": 0.25})
+        check_spread({Kernel("matmul", "float32", (8, 8, 8)): spread_by(0.4), "sum": spread_by(0.1)})
+    with pytest.raises(UserError, match="all_gather inside of 1,024 bytes spread by 30%"):
+        check_spread({MeasuredTransfer("all_gather", "inside", 2, 1024): spread_by(0.3)})
+    check_spread({"sum": spread_by(0.25)})
+
+
+def spread_by(share: float) -> list[float]:
+    return [1 - share / 2] * 2 + [1.0] + [1 + share / 2] * 2
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
@@ -178,10 +326,11 @@ def test_without_torch_one_sentence_says_how_to_get_it(command, capsys):
     assert "pip install 'ndparallel[torch]'" in capsys.readouterr().err
 
 
-def test_steps_of_several_processes_are_refused(monkeypatch, capsys):
+def test_processes_that_wait_for_one_another_have_no_cpu_time(monkeypatch, capsys):
+    pytest.importorskip("torch")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["validate", "--here"]) == 2
-    assert "start it without torchrun" in capsys.readouterr().err
+    assert main(["validate", "--here", "--cpu-time"]) == 2
+    assert "leave out --cpu-time" in capsys.readouterr().err
 
 
 def test_how_to_measure_is_refused_where_nothing_is_measured(capsys):

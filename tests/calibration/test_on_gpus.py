@@ -8,8 +8,7 @@ import pytest
 from ndparallel.base.errors import UserError
 from ndparallel.calibration import links
 from ndparallel.calibration.kernels import CHAIN, SIZES, Kernel, clock_of, in_graph, kernels, more_kernels
-from ndparallel.calibration.links import BYTES, MeasuredTransfer, hidden_shares, links_by_collective
-from ndparallel.calibration.table import launch_seconds_by_mode
+from ndparallel.calibration.links import BYTES, MeasuredTransfer, fitted_links, slowdown
 
 ANSWERS = {"cuda.is_available": True, "cuda.get_device_capability": (9, 0)}
 
@@ -93,11 +92,6 @@ def test_8_bits_are_measured_from_ada_on(capability, has_fp8):
     }
 
 
-def test_a_launch_is_a_part_of_its_chain():
-    samples = {Kernel("launch graph", "bfloat16", (50,)): [1e-4], Kernel("launch", "bfloat16", (100,)): [9.0]}
-    assert launch_seconds_by_mode(samples) == {"graph": pytest.approx(2e-6)}
-
-
 # ------------------------------------------------------------------------------------------ several processes
 
 
@@ -109,28 +103,33 @@ def test_a_rank_that_is_refused_ends_all_with_its_sentence(monkeypatch):
 
     torch = SimpleNamespace(distributed=SimpleNamespace(all_gather_object=all_gather_object))
     with pytest.raises(UserError, match="rank 2: spread by 65%"):
-        links.refuse_together(torch, "")
+        links.refuse_together(torch, lambda: None)
 
 
 def transfers(kind: str, ranks: int, seconds) -> dict[MeasuredTransfer, list[float]]:
     return {MeasuredTransfer(kind, "across", ranks, size): [seconds(size)] for size in BYTES}
 
 
-def test_each_collective_shows_latency_and_bandwidth_of_a_step_of_its_ring():
+def test_each_collective_shows_latency_and_bandwidth_as_the_planner_prices_it():
     latency, bandwidth, p = 8e-6, 5e9, 4
-    ring = {"all_reduce": 2 * (p - 1), "all_gather": p - 1, "reduce_scatter": p - 1, "all_to_all": p - 1}
+    ring = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
     samples = transfers("point_to_point", p, lambda size: latency + size / bandwidth)
-    for kind, steps in ring.items():
-        samples |= transfers(kind, p, lambda size, steps=steps: steps * (latency + size / p / bandwidth))
-    found = links_by_collective(samples)
-    assert {link["kind"] for link in found} == {*ring, "point_to_point"}
-    for link in found:
-        assert link["latency_seconds"] == pytest.approx(latency)
-        assert link["bandwidth_bytes_per_second"] == pytest.approx(bandwidth)
+    samples |= transfers("all_to_all", p, lambda size: latency + (p - 1) * size / p / bandwidth)
+    for kind, times in ring.items():
+        around = times * (p - 1)
+        samples |= transfers(kind, p, lambda size, steps=around: steps * (latency + size / p / bandwidth))
+    found = fitted_links(samples)
+    assert set(found) == {(kind, "across") for kind in (*ring, "all_to_all", "point_to_point")}
+    for link in found.values():
+        assert link.latency_seconds == pytest.approx(latency)
+        assert link.bandwidth_bytes_per_second == pytest.approx(bandwidth)
 
 
-@pytest.mark.parametrize(("both", "hidden"), [(3.0, 1.0), (5.0, 0.0), (4.0, 0.5), (6.0, -0.5)])
-def test_what_is_hidden_of_the_shorter_is_what_both_at_once_save(both, hidden):
-    samples = transfers("all_reduce", 2, lambda size: 2.0) | transfers("matmul", 2, lambda size: 3.0)
-    samples |= transfers("all_reduce_and_matmul", 2, lambda size: both)
-    assert {one["hidden"] for one in hidden_shares(samples)} == {hidden}
+@pytest.mark.parametrize(
+    ("both", "expected"), [(30.0, 0.0), (31.0, 1.0), (30.5, 1 / 3), (29.0, 0.0), (40.0, 99.0)]
+)
+def test_compute_beside_a_collective_gets_less_done_while_it_is_under_way(both, expected):
+    """An all-reduce of 2 s beside products of 30 s: where both take 31 s, half of 2 s of compute was lost."""
+    alone = {"all_reduce": 2.0, "matmul": 30.0, "all_reduce_and_matmul": both}
+    samples = {MeasuredTransfer(kind, "inside", 2, BYTES[-1]): [taken] for kind, taken in alone.items()}
+    assert slowdown(samples) == pytest.approx(expected)

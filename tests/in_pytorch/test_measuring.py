@@ -1,13 +1,15 @@
 """Kernels and steps run where torch is: what they measure is a file of hardware, whatever the seconds."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch", reason='torch is not installed: pip install "ndparallel[torch]"')
 
 from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels
-from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, kernels_of, rows, steps
+from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, rows, script, steps
 from ndparallel.calibration.table import ThisMachine
-from ndparallel.calibration.timing import measure_in_turn
+from ndparallel.calibration.timing import Budget, Repeated, Sampler, measure_in_turn
 
 SMALL = Sizes(("float32", "bfloat16"), ((8, 16, 16), (16, 32, 32)), (16, 32), 16, 1024, 1024)
 MACHINE = ThisMachine("here", 2**30, 1)
@@ -17,10 +19,12 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
     monkeypatch.setitem(SIZES, "cpu", SMALL)
     monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
     clock = clock_of(torch, cpu_time=False)
-    samples = measure_in_turn(
-        {**kernels(torch, SMALL), **steps(torch, SMALL)}, 2, 0.0, clock, lambda words: None
-    )
-    hardware = hardware_here(MACHINE, kernels_of(samples))
+    samplers: dict[Any, Sampler] = {
+        key: Repeated(run, 0.0, clock) for key, run in kernels(torch, SMALL).items()
+    }
+    in_turn = samplers | steps(torch, SMALL, clock)
+    samples = measure_in_turn(in_turn, 3, Budget(300), lambda words: None)
+    hardware = hardware_here(MACHINE, samples)
     assert (
         set(hardware.gains) == {"tf32", "bf16"} and len(hardware.attention_fractions["flash2 backward"]) == 2
     )
@@ -28,11 +32,9 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
     assert row.measured_seconds > 0 and row.predicted_seconds > 0
 
 
-def test_a_step_trains_the_model_that_is_predicted(monkeypatch):
+def test_a_step_trains_the_model_that_is_predicted():
     case = StepCase(2, 128, 32, 1)
-    from ndparallel.calibration.steps import model_file
-
-    written = model_file()
+    written = script("model.py")
     model = written.Transformer(written.Config(**case.sizes, sequence=case.sequence))
     assert len(model.layers) == 2 and model.embedding.table.weight.shape == (256, 128)
     assert model.layers["0"].attention.k.weight.shape == (64, 128)

@@ -7,7 +7,10 @@ import pytest
 from tests.support.two_hosts import missing_for_namespaces, two_hosts
 
 pytest.importorskip("torch", reason='torch is not installed: pip install "ndparallel[torch]"')
-pytestmark = pytest.mark.skipif(missing_for_namespaces() is not None, reason=f"{missing_for_namespaces()}")
+pytestmark = [
+    pytest.mark.skipif(missing_for_namespaces() is not None, reason=f"{missing_for_namespaces()}"),
+    pytest.mark.timeout(900),
+]
 
 
 def test_1d_and_4d_on_two_hosts_of_two_processes_equal_their_lessons(tmp_path):

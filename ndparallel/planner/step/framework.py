@@ -22,6 +22,7 @@ import numpy as np
 
 from gpu import Hardware, Operation
 from ndparallel.hardware.accelerator import Accelerator, host_bandwidth, host_size, optimizer_fraction
+from ndparallel.model.costs import itemsize
 from ndparallel.planner.job import MOMENTS, Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import collective_seconds, start_and_links
@@ -112,7 +113,9 @@ class FrameworkWorkload:
         )
         whole = elements if self.plan.zero == 3 else trained
         return BucketCost(
-            [unit], reduce, self.exchanges("weights", "all_gather", whole, HALF) if sharded else []
+            [unit],
+            reduce,
+            self.exchanges("weights", "all_gather", whole, itemsize(self.job.stack.dtype)) if sharded else [],
         )
 
     def exchanges(
