@@ -26,7 +26,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
-from ndparallel.planner.stages import layers_by_stage
+from ndparallel.planner.stages import split_of
 
 FREE = (  # of a software stack: what flags choose
     *(
@@ -237,8 +237,8 @@ def recompute_flags(stack: Stack, plan: Plan) -> Iterator[str]:
 def pipeline_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     if plan.pp == 1:
         return
-    if job.shape.layers % plan.stages:
-        yield f"{fields.LAYOUT} {layout_of(job.shape, plan.stages)}"
+    if plan.stage_layers or job.shape.layers % plan.stages:
+        yield f"{fields.LAYOUT} {layout_of(job.shape, plan)}"
     else:
         yield f"{fields.CHUNKS} {plan.chunks}" if plan.chunks > 1 else ""
     group = group_of(job, plan)
@@ -252,11 +252,10 @@ def group_of(job: TrainingJob, plan: Plan) -> int:
     return plan.recipe.microbatches_per_round(plan.microbatches(job), plan.pp) if interleaves else 0
 
 
-def layout_of(shape: ModelShape, stages: int) -> str:
+def layout_of(shape: ModelShape, plan: Plan) -> str:
     """The stages in Megatron's letters: E embedding, t transformer layer, m prediction layer, L loss;
     "Et*2|t*3|t*2L"."""
-    split = layers_by_stage(shape.layers, stages, shape.prediction_layers)
-    runs = [f"t*{number}" if number else "" for number in split]
+    runs = [f"t*{number}" if number else "" for number in split_of(shape, plan)]
     return f'"E{"|".join(runs)}{"m" * shape.prediction_layers}L"'
 
 

@@ -19,19 +19,18 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import brief
 from ndparallel.base.words import listed
 from ndparallel.launch_flags import fields
-from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT, SPREAD
+from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
 from ndparallel.launch_flags.frozen import megatron_flags, release
 from ndparallel.launch_flags.given import Given, given, unknown_sentence
 from ndparallel.launch_flags.invocation import Example, example_of, scheduled
 from ndparallel.launch_flags.megatron import group_of
 from ndparallel.launch_flags.read_model import shape_from
-from ndparallel.launch_flags.read_plan import plan_from, stages_of
+from ndparallel.launch_flags.read_plan import plan_from
 from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
-from ndparallel.planner.stages import layers_by_stage
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
 # of torchrun, and of DeepSpeed's launcher
@@ -316,10 +315,6 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
             f"--recompute-modules {' '.join(sorted(others))[:60]} is not modelled: it can recompute "
             f"{', '.join(fields.MODULES)}."
         )
-    if (text := flags.text(fields.LAYOUT)) and stages_of(text) != layers_by_stage(
-        job.shape.layers, plan.stages, job.shape.prediction_layers
-    ):
-        yield f"{fields.LAYOUT} is not modelled: {SPREAD}."
 
 
 def beyond_groups(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:

@@ -15,6 +15,7 @@ from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.job import Plan
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import near_divisors
+from ndparallel.planner.stages import layers_by_stage
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LONGEST_LAYOUT = 20_000  # letters
@@ -46,6 +47,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
         recompute=recompute_from(flags),
         recompute_layers=recompute_layers_from(flags),
         schedule=default_schedule(chunks),
+        stage_layers=stage_layers_from(flags, shape),
     )
 
 
@@ -86,6 +88,14 @@ def stages_of(layout: str) -> list[int]:
     if not re.fullmatch(r"E[tm|]*L", text):
         raise UserError(f"{fields.LAYOUT} {layout[:60]!r} is not made of E, t, m, L and |.")
     return [stage.count("t") for stage in text.split("|")]
+
+
+def stage_layers_from(flags: Given, shape: ModelShape) -> tuple[int, ...]:
+    """Return how many layers each stage has, where a layout deals them out as nobody else would."""
+    text = flags.text(fields.LAYOUT)
+    stages = stages_of(text) if text else []
+    even = layers_by_stage(shape.layers, len(stages), shape.prediction_layers) if stages else []
+    return () if stages == even else tuple(stages)
 
 
 def chunks_of(stages: list[int], pp: int) -> int:

@@ -28,7 +28,7 @@ from ndparallel.planner.legality import check
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import TORCHTITAN
-from ndparallel.planner.stages import layers_by_stage
+from ndparallel.planner.stages import split_of
 
 STACKS = ("torchtitan", "torchtitan-compiled")
 # our preset: torchtitan's module, its flavor, and the configuration whose data and optimizer are kept
@@ -175,8 +175,8 @@ def pipeline(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def stages_of(job: TrainingJob, plan: Plan) -> Iterator[str]:
     """The modules of every stage, as a Python expression."""
-    start, split = 0, layers_by_stage(job.shape.layers, plan.stages, job.shape.prediction_layers)
-    for stage, layers in enumerate(split):
+    start = 0
+    for stage, layers in enumerate(split_of(job.shape, plan)):
         names = f'[f"layers.{{layer}}" for layer in range({start}, {start + layers})]'
         first, last = stage == 0, stage == plan.stages - 1
         yield ('["tok_embeddings"] + ' if first else "") + names + (' + ["norm", "lm_head"]' if last else "")

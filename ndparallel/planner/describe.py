@@ -38,6 +38,8 @@ def layout_words(plan: Plan) -> list[str]:
         "SP" * plan.sequence_parallel,
     ]
     words += [plan.schedule + f" with {plan.chunks} chunks" * (plan.chunks > 1)] if plan.pp > 1 else []
+    stages = [str(each) for each in plan.stage_layers]
+    words += [f"stages of {listed(stages)} layers"] if stages else []
     some = f" of {plan.recompute_layers} layers a stage" * (plan.recompute_layers > 0)
     words += [f"{plan.recompute} recomputation{some}"] if plan.recompute != "none" else []
     return [word for word in words if word]

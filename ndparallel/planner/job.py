@@ -145,6 +145,7 @@ class Plan:
     recompute: str = "none"
     recompute_layers: int = 0  # with full recomputation: the first so many layers of a stage, 0 for all
     schedule: str = "1f1b"
+    stage_layers: tuple[int, ...] = ()  # how many layers each stage has; (): split evenly (stages.py)
 
     @property
     def gpus(self):

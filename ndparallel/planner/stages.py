@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ndparallel.base.errors import UserError
+from ndparallel.base.words import listed
 from ndparallel.pipeline.work import spread_layers
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.shape import ModelShape
@@ -31,12 +33,28 @@ def layers_by_stage(layers: int, stages: int, prediction_layers: int = 0) -> lis
     return [min(each, max(0, layers - stage * each)) for stage in range(stages)]
 
 
+def split_of(shape: ModelShape, plan: Plan) -> list[int]:
+    """How many layers each stage of the plan has."""
+    return [*plan.stage_layers] or layers_by_stage(shape.layers, plan.stages, shape.prediction_layers)
+
+
+def stage_kinds(job: TrainingJob, plan: Plan, layers: tuple[int, ...] = ()) -> tuple[tuple[str, ...], ...]:
+    """The kinds of the units on every stage of the plan; `layers` stands in for its own split."""
+    return kinds_by_stage(job.shape, plan.stages, plan.recompute_layers, layers or plan.stage_layers)
+
+
 @lru_cache(maxsize=1024)
 def kinds_by_stage(
     shape: ModelShape, stages: int, recomputed: int = 0, layers: tuple[int, ...] = ()
 ) -> tuple[tuple[str, ...], ...]:
     """The kinds of the units on every stage, in the order of the model; with `recomputed` layers of a stage
-    behind those are kept. `layers` says how many each stage has; without it they are split evenly."""
+    behind those are kept. `layers` says how many each stage has; without it they are split evenly. Raises
+    UserError where it does not deal out all layers."""
+    if layers and (len(layers), sum(layers)) != (stages, shape.layers):
+        raise UserError(
+            f"{len(layers)} stages of {listed([str(each) for each in layers])} layers are not the {stages} "
+            f"stages of the plan with the {shape.layers} layers of the model: change stage_layers."
+        )
     places = np.cumsum([0, *(layers or layers_by_stage(shape.layers, stages, shape.prediction_layers))])
     kinds = [
         ["experts" if shape.has_experts(layer) else "dense" for layer in range(a, b)]

@@ -25,6 +25,7 @@ The rules for what is not stated
     microbatch            what the stated number of microbatches leaves; in torchtitan's pipelines one
                           sequence, until 2024 what as many microbatches as ranks leave; else of 1, 2, 4 and 8
                           sequences the quickest that fits
+    layers of a stage     split evenly, or `stage_layers`, a number for every stage
     chunks                the schedule's own; where it is interleaved, two in torchtitan
                           (torchtitan/distributed/pipeline_parallel.py), and else one layer to a chunk
     recompute             none, or of the fewest layers with which it fits; a number of layers is a stage's;
@@ -63,7 +64,7 @@ from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
 from ndparallel.planner.software import STACKS, Stack
-from ndparallel.validation.hardware import hardware_of, number_in
+from ndparallel.validation.hardware import hardware_of, number_in, numbers_in
 from ndparallel.validation.measured import measured_bytes, measured_seconds
 from ndparallel.validation.microbatch import least_recomputation, states_microbatch, usual_microbatch
 from ndparallel.validation.model import shape_of
@@ -296,6 +297,7 @@ def plan_of(
         recompute=recompute,
         recompute_layers=layers,
         schedule=schedule,
+        stage_layers=numbers_in(parallel.get("stage_layers")),
     )
 
 

@@ -74,6 +74,11 @@ def number_in(value: Any) -> float:
     return number if 0 < number < math.inf else 0.0
 
 
+def numbers_in(values: Any) -> tuple[int, ...]:
+    """Return a list's whole numbers; none of what is no list."""
+    return tuple(int(number_in(each)) for each in values) if isinstance(values, list) else ()
+
+
 def power_limit(name: str) -> dict[str, float]:
     watts = re.search(r"(\d+) ?W\b", name)
     return {"power_limit": float(watts[1])} if watts else {}

@@ -18,7 +18,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.beyond import ANOTHER_MODEL, BEYOND, BUT
 from ndparallel.launch_flags.frozen import frozen, megatron_flags
-from ndparallel.launch_flags.megatron import emit_megatron
+from ndparallel.launch_flags.megatron import emit_megatron, pipeline_flags
 from ndparallel.launch_flags.megatron_rules import GRAPHED, PAIRED
 from ndparallel.launch_flags.read_megatron import read_megatron
 from ndparallel.launch_flags.shell import read_script
@@ -469,7 +469,14 @@ def test_the_three_ways_to_give_chunks_agree():
         '--pipeline-model-parallel-layout "E(tt|)*15,ttL"',
     ):
         plan = read_megatron(f"{LINE} --pipeline-model-parallel-size 4 {way}", H100).plan
-        assert (plan.chunks, plan.schedule) == (4, "interleaved")
+        assert (plan.chunks, plan.schedule, plan.stage_layers) == (4, "interleaved", ())
+
+
+def test_a_layout_of_megatron_says_which_layers_each_stage_has_and_is_written_again():
+    layout = '--pipeline-model-parallel-layout "Et*9|t*9|t*9|t*5L"'
+    found = read_megatron(f"{LINE} --pipeline-model-parallel-size 4 {layout}", H100)
+    assert found.plan.stage_layers == (9, 9, 9, 5) and not any("layout" in note for note in found.notes)
+    assert layout in " ".join(pipeline_flags(found.job, found.plan))
 
 
 REFUSED = {

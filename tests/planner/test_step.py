@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.memory.total import memory_by_rank
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.picture import timeline_of
 from ndparallel.planner.prediction import predict, time_step, workload_of
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.stages import elements_of, layers_by_stage
-from ndparallel.planner.step.framework import slowest
+from ndparallel.planner.step.framework import framework_workload, slowest
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.search.bounds.lower_bound import lower_bound
 from ndparallel.validation.cases import express, read_cases
@@ -51,6 +53,19 @@ def test_a_layer_count_that_stages_do_not_divide_counts_embedding_and_head_as_la
     # Llama 3 405B, 2407.21783
     assert layers_by_stage(126, 16)[:2] == [7, 8] and layers_by_stage(126, 16)[-1] == 7
     assert layers_by_stage(96, 8) == [12] * 8
+
+
+def test_a_plan_says_how_many_layers_each_stage_has():
+    """A last stage with fewer layers, as DeepSeek-V3's, makes room for the head: the step is shorter."""
+    plan = Plan(pp=4, dp=2)
+    even, uneven = (replace(plan, stage_layers=layers) for layers in ((8, 8, 8, 8), (9, 9, 9, 5)))
+    assert time_step(job(), even).seconds == time_step(job(), plan).seconds
+    assert time_step(job(), uneven).seconds < time_step(job(), plan).seconds
+    last = [memory_by_rank(framework_workload(job(), one))[-1] for one in (even, uneven)]
+    layer = LLAMA.parameters().attention + LLAMA.parameters().dense_mlp + LLAMA.parameters().layer_norms
+    assert last[0].weights - last[1].weights == 3 * layer * 2
+    with pytest.raises(UserError, match="8, 8, 8 and 7 layers are not"):
+        predict(job(), replace(plan, stage_layers=(8, 8, 8, 7)))
 
 
 def test_the_bubble_of_1f1b_is_p_minus_1_microbatches_where_stages_are_equal():

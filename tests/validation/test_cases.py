@@ -423,6 +423,17 @@ def test_torchtitan_cuts_a_pipeline_rank_in_two_where_nobody_says_otherwise():
     assert express(RUNS["titan_t5_1F1B"]).plan.chunks == 1
 
 
+def test_a_run_may_say_how_many_layers_each_stage_has():
+    run = RUNS["titan_t5_1F1B"]
+    even, stated = [15, *[16] * 6, 15], [16] * 7 + [14]
+    unsaid, said, other = (
+        seconds(changed(run, parallel={"stage_layers": layers})) for layers in (None, even, stated)
+    )
+    assert unsaid == said != other
+    for wrong in ([16] * 7, ["many"] * 8):
+        assert "change stage_layers" in result_of(changed(run, parallel={"stage_layers": wrong})).missed
+
+
 def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
     """torch/distributed/pipelining/stage.py, backward_maybe_with_nosync: 2 bytes for each weight of the
     rank's stages, and 4 for its gradient, beside the shards."""

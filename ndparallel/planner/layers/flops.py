@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpu import Operation
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.stages import kinds_by_stage, trained_of
+from ndparallel.planner.stages import stage_kinds, trained_of
 
 DEFINITIONS = {
     "mfu": (
@@ -57,9 +57,7 @@ def adapter_flops(job: TrainingJob) -> float:
 def recomputed_flops(job: TrainingJob, plan: Plan) -> float:
     """FLOPs of one step that are done again, on all GPUs."""
     lists = LayerLists(job.shape, replace(plan.share(job), sent=1.0, received=1.0), job.stack)
-    kinds = [
-        kind for stage in kinds_by_stage(job.shape, plan.stages, plan.recompute_layers) for kind in stage
-    ]
+    kinds = [kind for stage in stage_kinds(job, plan) for kind in stage]
     layers = {experts: kinds.count("experts" if experts else "dense") for experts in (False, True)}
     again = sum(
         count * flops(lists.layer(experts, plan.recompute).recompute)

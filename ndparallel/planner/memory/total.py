@@ -39,7 +39,7 @@ from ndparallel.planner.memory.states import (
     plain_states,
 )
 from ndparallel.planner.numbers import smaller
-from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
+from ndparallel.planner.stages import elements_of, stage_kinds, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import schedule_of
 
@@ -92,7 +92,7 @@ def in_flight(work: FrameworkWorkload) -> list[float]:
 
 
 def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> StageMemory:
-    stages = kinds_by_stage(job.shape, plan.stages, plan.recompute_layers)
+    stages = stage_kinds(job, plan)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
     held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (elements_of, trained_of))
     sharded = is_fully_sharded(job, plan)

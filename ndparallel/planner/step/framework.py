@@ -31,7 +31,7 @@ from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.numbers import either, smaller
 from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
-from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
+from ndparallel.planner.stages import elements_of, stage_kinds, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.streams import Item, StreamClock
@@ -80,7 +80,7 @@ class FrameworkWorkload:
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, ...], ...]:
-        return kinds_by_stage(self.job.shape, self.plan.stages, self.plan.recompute_layers, self.layers)
+        return stage_kinds(self.job, self.plan, self.layers)
 
     # ---- units and buckets
 
