@@ -90,6 +90,7 @@ def show_published(json: bool) -> int:
     rows = [row for each in found for row in published_rows(each)]
     table = quiet_table(("", "step", "to the run", "memory", "plan"), rows, width)
     console.print(with_words_last(table))
+    console.print(prose("*: with --overlap ep, all-to-alls behind another microbatch.", width))
     console.print()
     for each in found:
         console.print(prose(f"{titled(each)}: {each.published.source}.", width))
@@ -106,6 +107,7 @@ def published_rows(one: LayoutCompared) -> Iterator[tuple[str, ...]]:
     for way, found in one.rows.items():
         if found:
             ratio = "" if found is one.run else f"{one.difference(way):+.1%}"
-            yield way, si(found.seconds, "s"), ratio, memory_words(found), name_of(found.plan)
+            marked = way + "*" * found.job.stack.hides_dispatch
+            yield marked, si(found.seconds, "s"), ratio, memory_words(found), name_of(found.plan)
         else:
             yield way, "-", "-", "-", "none that fits"

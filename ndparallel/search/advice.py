@@ -3,7 +3,8 @@ plan that search finds.
 
 Idea   A dense model: on one GPU, DP; under 10 billion parameters, FSDP; above, FSDP, with TP inside the
        node from 512 GPUs on, or TP and PP. A mixture of experts: EP first, inside the node or over several,
-       as little TP as can be, then PP. Pipelines are interleaved, into more chunks where microbatches are
+       as little TP as can be, then PP, and rows on their way beside another microbatch's compute where that
+       saves much. Pipelines are interleaved, into more chunks where microbatches are
        few; long sequences take CP. Every branch names its guide.
 Cost   that of a search.
 Limit  Guides leave much open; where two ways are open, both are walked and the faster one is taken.
@@ -16,6 +17,7 @@ from math import gcd
 from typing import Any
 
 from gpu import si
+from ndparallel.launch_flags.frameworks import FRAMEWORKS, whose
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.planner.error_bar import PLANS_OF_ONE_JOB
@@ -57,7 +59,11 @@ BRIDGE = Guide(
     "Megatron-Bridge",
     "NVIDIA-NeMo/Megatron-Bridge, docs/performance-guide.md, Parallel Mapping Strategies",
 )
-GUIDES = (MEGATRON, PLAYBOOK, TORCHTITAN, BRIDGE)
+EXPERTS = Guide(
+    "Megatron-Core's MoE",
+    "NVIDIA/Megatron-LM, megatron/core/transformer/moe/README.md, Communication Bottleneck",
+)
+GUIDES = (MEGATRON, PLAYBOOK, TORCHTITAN, BRIDGE, EXPERTS)
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,15 @@ def advise(job: TrainingJob, gpus: int) -> Advice:
     """Follow the rules for `gpus` GPUs, and search. Raises UserError where no plan is legal and fits."""
     rules = Rules(job, gpus)
     plans = [plan for plan in rules.plans() if legal_and_fits(job, plan)]
+    job = rules.job  # on the software as the guides switch it
     found = search(job, gpus, headroom=0.0, also=plans)  # the guides leave none
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(rules.branches, answers, found)
 
 
 class Rules:
-    """One job on its way through the rules. `branches` grows as questions are asked, each of them once."""
+    """One job on its way through the rules. `branches` grows as questions are asked, each of them once; the
+    `job` is switched to what a guide says of its software."""
 
     def __init__(self, job: TrainingJob, gpus: int):
         self.job, self.gpus, self.branches = job, gpus, list[Branch]()
@@ -230,7 +238,20 @@ class Rules:
         if not take:
             return self.told_none(plan)
         self.ask(MEGATRON, "TP beside it?", f"TP{take.tp}" if take.tp > 1 else "no", tp=take.tp)
+        self.hide_rows(take)
         return take
+
+    def hide_rows(self, plan: Plan) -> None:
+        """Let rows travel beside another microbatch's compute, where Megatron-Core can do that with this plan
+        and predictions can tell the difference."""
+        hiding = replace(self.job, stack=replace(self.job.stack, hides_dispatch=True))
+        able = "megatron" in whose(self.job) and FRAMEWORKS["megatron"].has(hiding, plan)
+        shown, hidden = (predict(job, plan).seconds for job in (self.job, hiding))
+        if able and hidden * (1 + PLANS_OF_ONE_JOB) < shown:
+            follows = f"yes: --overlap ep, {si(hidden, 's')} a step; without {si(shown, 's')}"
+            question = "all-to-alls behind another microbatch?"
+            self.ask(EXPERTS, question, follows, hidden_seconds=hidden, shown_seconds=shown)
+            self.job = hiding
 
     def where(self, plan: Plan) -> str:
         return "inside the node" if plan.ep * plan.tp <= self.node else "over nodes"

@@ -1,7 +1,8 @@
 """Layouts that were run in production, beside what the guides advise and what the search finds.
 
 Idea   One record a run: job, plan and source. All three plans are predicted on the same job, with the same
-       software, so that what differs is the layout.
+       software, so that what differs is the layout; and where a guide says so, rows go beside another
+       microbatch's compute (`hides_dispatch`).
 Cost   a search for every record.
 Limit  What a source does not say is filled as `ndparallel validate` does it: one layer to a chunk where it is
        interleaved, recomputation only where it is named. None of these steps was measured here.
@@ -180,7 +181,12 @@ class LayoutCompared:
 
 def figures(found: Prediction) -> dict[str, Any]:
     memory = float(found.fullest.total)
-    return {"plan": name_of(found.plan), "step_seconds": found.seconds, "memory_bytes": memory}
+    return {
+        "plan": name_of(found.plan),
+        "step_seconds": found.seconds,
+        "memory_bytes": memory,
+        "hides_dispatch": found.job.stack.hides_dispatch,
+    }
 
 
 def compared(one: PublishedLayout) -> LayoutCompared:

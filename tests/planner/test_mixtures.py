@@ -65,7 +65,7 @@ def test_products_of_8_bits_pad_their_rows_unless_rows_are_dropped_or_the_dispat
 def test_what_travels_beside_another_microbatch_costs_what_it_slows_it_by():
     """Behind the forwards that fill the pipeline, in all passes but 25 of 64 * 3 in the mean."""
     shown, hidden = job(hides_dispatch=False), job(hides_dispatch=True)
-    share = share_in_pairs(hidden, EP8)
+    share = share_in_pairs(EP8.microbatches(hidden), EP8.pp, EP8.chunks)
     assert share == pytest.approx(1 - (7 + 2 * 8 + 1) / (64 * 3))
     passes = (
         FrameworkWorkload(Pricing(shown, EP8)).unit("experts"),
@@ -76,12 +76,12 @@ def test_what_travels_beside_another_microbatch_costs_what_it_slows_it_by():
     assert time_step(hidden, EP8).seconds < time_step(shown, EP8).seconds
 
 
-def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_stays_a_bound():
-    one = Plan(pp=8, dp=8, ep=8, zero=1)
-    assert share_in_pairs(job(hides_dispatch=True), one) == 0
+def test_nothing_hides_in_a_pipeline_whose_ranks_have_one_chunk_and_the_bound_stays_near():
+    one, work = Plan(pp=8, dp=8, ep=8, zero=1), job(hides_dispatch=True)
+    assert share_in_pairs(one.microbatches(work), one.pp, one.chunks) == 0
     for plan in (one, EP8):
-        work = job(hides_dispatch=True)
-        assert lower_bound(work, plan).seconds[0] <= time_step(work, plan).seconds
+        ratio = lower_bound(work, plan).seconds[0] / time_step(work, plan).seconds
+        assert 0.98 < ratio <= 1
 
 
 def test_fused_experts_neither_activate_nor_cast_between_their_products():

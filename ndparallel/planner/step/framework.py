@@ -88,7 +88,9 @@ class FrameworkWorkload:
         """A unit's passes, beside those of other microbatches where the software runs them so."""
         unit = self.pricing.unit(kind)
         hides = self.job.stack.hides_dispatch and "ep" in unit.forward
-        return in_pairs(unit, share_in_pairs(self.job, self.plan), self.pricing.slowdown) if hides else unit
+        plan = self.plan
+        share = share_in_pairs(plan.microbatches(self.job), plan.pp, plan.chunks)
+        return in_pairs(unit, share, self.pricing.slowdown) if hides else unit
 
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of one stage, the last unit's first."""

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.pricing import UnitSeconds
@@ -64,13 +63,12 @@ def in_pairs(unit: UnitSeconds, share: Any, slowdown: float) -> UnitSeconds:
     )
 
 
-def share_in_pairs(job: TrainingJob, plan: Plan) -> Any:
+def share_in_pairs(microbatches: Any, pp: Any, chunks: Any) -> Any:
     """The share of passes that Megatron-Core runs in pairs: all behind the forwards that fill the pipeline,
     where ranks have several chunks (megatron/core/pipeline_parallel/schedules.py: one more than without)."""
-    microbatches = plan.microbatches(job)
-    filling = plan.pp - 1 + (plan.chunks - 1) * plan.pp + 1  # the mean of the ranks
-    several = either((plan.pp == 1) | (plan.chunks > 1), 1.0, 0.0)
-    return several * larger(0.0, 1 - filling / (microbatches * plan.chunks))
+    filling = pp - 1 + (chunks - 1) * pp + 1  # the mean of the ranks
+    several = either((pp == 1) | (chunks > 1), 1.0, 0.0)
+    return several * larger(0.0, 1 - filling / (microbatches * chunks))
 
 
 def saved(forward: TimeBreakdown, backward: TimeBreakdown, slowdown: float) -> TimeBreakdown:

@@ -15,7 +15,8 @@ Glossary
               are none, of FSDP's replicas; lines run beside one another
     reduce    seconds of the collective that sums a part's gradients; gather: that makes its weights whole
     message   seconds of one microbatch's way from a stage to the next
-    to_hide   of a pass's seconds those that a pair of microbatches may hide; alone: those of compute, by unit
+    to_hide   of a pass's seconds those that a pair of microbatches may hide; hidden: those that it does where
+              software runs all in pairs; alone: those of compute, by unit
     slowdown  of compute, while a collective is under way
     tied      seconds to sum the gradients of a table that is embedding and head, on two pipeline ranks
     reserve   bytes that a rank holds whatever its stages are; per_element: bytes for every parameter that it
@@ -50,6 +51,7 @@ from ndparallel.planner.step.framework import (
     tied,
     tied_sum,
 )
+from ndparallel.planner.step.paired import in_pairs
 from ndparallel.search.bounds.sharded import (
     UnitTimes,
     busier_line,
@@ -106,6 +108,7 @@ def seconds_of_family(pricing: Pricing) -> PlanTable:
         "passes": passes,
         "waits": waits_of(pricing, passes, travel) if sharded else no_waits,
         "to_hide": to_hide(pricing),
+        "hidden": hidden_beside(pricing),
         "alone": alone_of(pricing),
         "travel": nothing if sharded else travel,
         "optimizer": line_through(lambda *trained: optimizer_seconds(pricing, *trained)),
@@ -164,13 +167,18 @@ def first_of_alike(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarra
 
 def repeated(seconds: TimeBreakdown, places: np.ndarray) -> TimeBreakdown:
     """The seconds of plans, of which some are at several places."""
-    every = {kind: each[places] if np.ndim(each) else each for kind, each in seconds.items()}
-    return seconds.launched(TimeBreakdown(every))
+    every = TimeBreakdown({kind: each[places] if np.ndim(each) else each for kind, each in seconds.items()})
+    launch = seconds.launch_seconds
+    every.launch_seconds = launch[places] if np.ndim(launch) else launch
+    return every
 
 
 def passes_of(pricing: Pricing) -> list[list[Any]]:
     """Seconds of F, I and W by part."""
-    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    return passes_of_units([pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS])
+
+
+def passes_of_units(units: Sequence[UnitSeconds | None]) -> list[list[Any]]:
     return [
         [0.0, *(unit.forward.total if unit else 0.0 for unit in units)],
         [0.0, *((unit.recompute + unit.backward_input).total if unit else 0.0 for unit in units)],
@@ -198,6 +206,18 @@ def to_hide(pricing: Pricing) -> list[list[Any]]:
     ]
     hidden = [[one.get("ep", 0.0) + one.get("launch", 0.0) for one in line] for line in zip(*passes)]
     return [[0.0, *line] for line in hidden]
+
+
+def hidden_beside(pricing: Pricing) -> list[list[Any]]:
+    """Seconds of F, I and W that hide in Megatron-Core's pairs of microbatches."""
+    if not pricing.job.stack.hides_dispatch:
+        return [[0.0] * len(PARTS)] * 3
+    units = [pricing.unit(kind) if exists(pricing.job, kind) else None for kind in UNITS]
+    paired = [
+        in_pairs(unit, 1.0, pricing.slowdown) if unit and "ep" in unit.forward else unit for unit in units
+    ]
+    alone, beside = (passes_of_units(some) for some in (units, paired))
+    return [[one - other for one, other in zip(*lines)] for lines in zip(alone, beside)]
 
 
 def with_messages(pricing: Pricing, passes: list[list[Any]]) -> list[list[Any]]:

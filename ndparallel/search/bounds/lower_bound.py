@@ -30,6 +30,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import lost_to
 from ndparallel.planner.layers.kept import passed_messages
 from ndparallel.planner.software import Stack
+from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.columns import DEGREES, PARTS, PlanTable, bytes_of, seconds_of, take
 from ndparallel.search.bounds.depth import StagePartition, depth_of
 
@@ -92,23 +93,26 @@ def least_seconds(
     table: PlanTable, depth: StagePartition, stack: Stack, recipes: Sequence[Recipe]
 ) -> list[np.ndarray]:
     """Bound each plan's step from below, for each of these schedules. What all of them need is computed once;
-    in pairs of microbatches at the best all that can hide does."""
-    table = in_pairs(table) if stack.hides_dispatch else table
+    in a schedule's pairs of microbatches at the best all that can hide does."""
+    usual = in_pairs(table, depth) if stack.hides_dispatch else table
     if depth.pp == 1:
-        return [without_pipeline(table, depth, stack)] * len(recipes)
-    tail = step_tails(table, depth, stack)
+        return [without_pipeline(usual, depth, stack)] * len(recipes)
+    tail = step_tails(usual, depth, stack)
     bounds = {
-        pairs: PipelineBound(
-            in_pairs(table) if pairs and not stack.hides_dispatch else table, depth, stack, tail
-        )
+        pairs: PipelineBound(less(table, table["to_hide"]) if pairs else usual, depth, stack, tail)
         for pairs in {recipe.pairs for recipe in recipes}
     }
     return [bounds[recipe.pairs].seconds(recipe) for recipe in recipes]
 
 
-def in_pairs(table: PlanTable) -> PlanTable:
-    """At the best all that can hide does."""
-    return table | {"passes": table["passes"] - table["to_hide"]}
+def in_pairs(table: PlanTable, depth: StagePartition) -> PlanTable:
+    """The software's pairs: of as many passes as run so, what hides does."""
+    return less(table, share_in_pairs(table["microbatches"], depth.pp, depth.chunks) * table["hidden"])
+
+
+def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
+    """With shorter passes."""
+    return table | {"passes": table["passes"] - seconds}
 
 
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
