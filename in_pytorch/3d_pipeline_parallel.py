@@ -150,13 +150,10 @@ def with_schedule(job: Job, schedule: type, layout: str) -> Outcome:
     optimizer = job.make_optimizer(model.parameters())
     pipeline = new_schedule(schedule, stages[0] if layout == "one" else stages, job)
     for tokens, targets in job.batches():
+        found: list[Tensor] = []
         inputs = (tokens,) if 0 in parts else ()
-        if count - 1 in parts:
-            found: list[Tensor] = []
-            pipeline.step(*inputs, target=targets, losses=found)
-            losses.append(torch.stack(found).mean().detach())
-        else:
-            pipeline.step(*inputs)
+        pipeline.step(*inputs, target=targets, losses=found, return_outputs=False)
+        losses += [torch.stack(found).mean().detach()] if found else []
         optimizer.step()
         optimizer.zero_grad()
     return Outcome(losses, model)

@@ -44,14 +44,11 @@ def combined(job: Job, tp: int, pp: int) -> Outcome:
     pipeline = new_schedule(Schedule1F1B, pipeline_stage, job, mesh["dp"].size())
     optimizer, losses = job.make_optimizer(model.parameters()), []
     for tokens, targets in job.batches(dp_rank, mesh["dp"].size()):
+        found: list[Tensor] = []
         inputs = (tokens,) if stage == 0 else ()
         with loss_parallel():
-            if stage == pp - 1:
-                found: list[Tensor] = []
-                pipeline.step(*inputs, target=targets, losses=found)
-                losses.append(whole(torch.stack(found).mean()))
-            else:
-                pipeline.step(*inputs)
+            pipeline.step(*inputs, target=targets, losses=found, return_outputs=False)
+        losses += [whole(torch.stack(found).mean())] if found else []
         optimizer.step()
         optimizer.zero_grad()
     return Outcome(losses, model)
