@@ -67,12 +67,14 @@ def state_words(job: TrainingJob) -> list[str]:
     """What is trained and how it is kept, where that is not as usual."""
     lora = job.adapters
     rank = lora.rank if lora else 0
+    part = f"{job.offload_share:.0%} of " * (job.offload_share < 1)
+    offloaded = [part * (word == "activations") + word for word in job.offload]
     words = {
         f"{'QLoRA' if lora and lora.quantized else 'LoRA'} of rank {rank}": lora,
         f"on {', '.join(lora.matrices) if lora else ''}": lora and lora.matrices,
         "all states in 16 bits": job.half,
         f"moments in {job.moments.replace('8bit', '8 bits')}": job.moments != "fp32",
-        f"{' and '.join(job.offload)} on the host": job.offload,
+        f"{' and '.join(offloaded)} on the host": offloaded,
     }
     return [word for word, holds in words.items() if holds]
 

@@ -57,6 +57,7 @@ class TrainingJob:
     token_counts: TokenCounts | None = None  # of an executed run, which its prediction then follows
     moments: str = "fp32"  # of the optimizer, out of MOMENTS
     offload: tuple[str, ...] = ()
+    offload_share: float = 1.0  # of each layer's activations, that go to the host where they are offloaded
     adapters: Adapters | None = None  # which alone are trained
 
     def __post_init__(self) -> None:
@@ -76,6 +77,11 @@ class TrainingJob:
     @property
     def moment_bytes(self) -> float:
         return MOMENTS["bf16" if self.half and self.moments == "fp32" else self.moments]
+
+    @property
+    def activations_away(self) -> float:
+        """The share of the layers' activations that is kept on the host."""
+        return self.offload_share if "activations" in self.offload else 0.0
 
     @property
     def hopper(self) -> bool:

@@ -18,6 +18,7 @@ STATE_DEFAULTS: dict[str, Any] = {
     "half": False,
     "moments": "fp32",
     "offload": None,
+    "offload_share": 1.0,
     "lora": None,
     "qlora": None,
     "lora_on": None,
@@ -38,6 +39,9 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
     states.add_argument(
         "--offload", metavar="LIST", help=f"what is kept on the host, of {','.join(OFFLOADS)} (default: none)"
     )
+    states.add_argument(
+        "--offload-share", type=float, metavar="SHARE", help="of each layer's activations (default: 1)"
+    )
     lora = states.add_mutually_exclusive_group()
     lora.add_argument(
         "--lora", type=int, metavar="RANK", help="train adapters of this rank, beside a frozen model"
@@ -52,13 +56,23 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
         "half": arguments.half,
         "moments": arguments.moments,
         "offload": words_from("offload", arguments.offload, OFFLOADS),
+        "offload_share": checked_share(arguments.offload_share),
         "adapters": adapters_from(arguments),
     }
+    if states["offload_share"] < 1 and "activations" not in states["offload"]:
+        raise UserError("--offload-share is of activations: add --offload activations.")
     if job.stack.executed and any(states[name] for name in ("half", "offload", "adapters")):
         raise UserError(f"software {job.stack.name} keeps all of a model on the GPU, and trains all of it.")
     if states["offload"]:
         host_bandwidth(job.hardware)
     return states
+
+
+def checked_share(share: float) -> float:
+    """Raises UserError for what is no share of anything."""
+    if not 0 < share <= 1:
+        raise UserError(f"--offload-share is {share:g}; it must be above 0, and at most 1.")
+    return share
 
 
 def adapters_from(arguments: argparse.Namespace) -> Adapters | None:

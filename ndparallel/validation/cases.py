@@ -2,7 +2,7 @@
 
 Idea   A file lists runs in one format, each with its source. What a run does not state is filled by a rule,
        the same for all.
-Limit  What the format cannot say: offloading, ranks that differ. What cannot be expressed says why.
+Limit  What the format cannot say: ranks that differ. What cannot be expressed says why.
 
 The rules for what is not stated
     GPU                   by its name (hardware/presets.toml); an unknown one by its data
@@ -44,6 +44,8 @@ The rules for what is not stated
     head width            hidden / heads; 128 in a mixture of experts
     model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
                           for each token
+    offload               nothing, or of `offload` ("activations", "optimizer", or a list of both); of
+                          activations `offload_share`, or all
     seconds               of a step, or from tokens/s, samples/s, TFLOP/s or MFU, the first of them that is
                           stated
 """
@@ -59,7 +61,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.dispatchers import DISPATCHERS
-from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.job import OFFLOADS, Plan, TrainingJob
 from ndparallel.planner.legality import violations
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.models.sizes import checked_size
@@ -154,7 +156,15 @@ def express(run: Mapping[str, Any]) -> Case:
     dtype = number_type_of(run.get("precision"), framework)
     drops = drops_tokens(run["software"].get("capacity_factor"), run.get("note")) if shape.experts else None
     job = TrainingJob(
-        shape, hardware, stack, run["batch"]["sequence"], batch, half, dtype, capacity_factor=drops
+        shape,
+        hardware,
+        stack,
+        run["batch"]["sequence"],
+        batch,
+        half,
+        dtype,
+        capacity_factor=drops,
+        **offloads_of(run),
     )
     if number_in(run["batch"].get("global")) and not states_microbatch(run["batch"]):
         plan = usual_microbatch(job, plan, framework)
@@ -198,6 +208,14 @@ def tidy(value: Any) -> Any:
     if isinstance(value, float):
         return None if not math.isfinite(value) else int(value) if value == int(value) else value
     return value
+
+
+def offloads_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept on the host, and which share of the activations."""
+    named = str(run.get("offload") or "")
+    words = tuple(word for word in OFFLOADS if word in named)
+    share = min(1.0, number_in(run.get("offload_share")) or 1.0)
+    return {"offload": words, "offload_share": share}
 
 
 def refuse_impossible(job: TrainingJob, plan: Plan) -> None:

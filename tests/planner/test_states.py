@@ -189,6 +189,24 @@ def test_activations_on_the_host_leave_two_layers_on_the_gpu():
     assert memory.activations == 2 * kept_bytes(lists, "none")
 
 
+def test_of_a_share_of_the_activations_as_much_stays_and_the_rest_travels():
+    whole, away, half = (
+        peak_memory(job(offload=words, offload_share=share), Plan(dp=8)).activations
+        for words, share in (((), 1.0), (("activations",), 1.0), (("activations",), 0.5))
+    )
+    assert half == (whole + away) / 2
+    slow = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=1e9)
+    waits = [
+        predict(replace(job(offload=("activations",), offload_share=share), hardware=slow), Plan(dp=8)).step
+        for share in (1.0, 0.5)
+    ]
+    travels = (
+        2 * 8 * 32 * kept_bytes(LayerLists(LLAMA_8B, Share(1, 4096), find_stack("megatron-core")), "none")
+    )
+    lost = waits[0].breakdown["host"] - waits[1].breakdown["host"]
+    assert lost == pytest.approx(0.5 * travels / 1e9, rel=1e-9)
+
+
 def test_a_pass_takes_as_long_as_its_activations_travel():
     """A T4's PCIe 3.0 beside an H100's compute: both passes wait for the link, each microbatch and layer."""
     slow = replace(cast(Accelerator, find_hardware("h100")), host_bytes_per_second=1e9)
@@ -214,7 +232,7 @@ def test_activations_that_travel_faster_than_a_layer_computes_cost_nothing():
     "changes",
     [
         {"adapters": QLORA},
-        {"offload": ("optimizer", "activations")},
+        {"offload": ("optimizer", "activations"), "offload_share": 0.75},
         {"moments": "8bit", "half": True},
     ],
     ids=str,

@@ -434,6 +434,13 @@ def test_a_run_may_say_how_many_layers_each_stage_has():
         assert "change stage_layers" in result_of(changed(run, parallel={"stage_layers": wrong})).missed
 
 
+def test_a_run_may_say_what_it_keeps_on_the_host():
+    run = RUNS["titan_t1_eager"]
+    away, plain = (express(one).job for one in (changed(run, offload="activations", offload_share=0.5), run))
+    assert (away.offload, away.activations_away) == (("activations",), 0.5)
+    assert not plain.activations_away
+
+
 def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
     """torch/distributed/pipelining/stage.py, backward_maybe_with_nosync: 2 bytes for each weight of the
     rank's stages, and 4 for its gradient, beside the shards."""

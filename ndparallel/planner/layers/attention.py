@@ -58,6 +58,14 @@ class AttentionLists(LayerParts):
         return self.share.micro_batch * self.share.sequence * kv * self.itemsize
 
     @property
+    def gathered_keys_bytes(self):
+        """Those that are gathered: PyTorch's are of every query head (repeat_kv in torchtitan's models)."""
+        every = self.stack.cp_merges
+        return (
+            self.keys_and_values_bytes * (self.shape.heads if every else 1) / (self.kv_heads if every else 1)
+        )
+
+    @property
     def pairs(self):
         """Query-key pairs under the causal mask and in windows, a mean over the layers, over the rank's
         heads; cp ranks share them evenly."""
@@ -124,7 +132,7 @@ class AttentionLists(LayerParts):
         repeat_kv in torchtitan's models)."""
         kernel, cp = max(core, key=lambda operation: operation.kind != "elementwise"), self.share.cp
         first = kernel._replace(flops=kernel.flops / cp, bytes=kernel.bytes / cp)
-        size = self.keys_and_values_bytes * self.shape.heads / self.kv_heads
+        size = self.gathered_keys_bytes
         gather = CollectiveOp("cp gather", "all_gather", "cp", size, first)
         passes, kernels = MERGES[self.stack.fusion == "compiled"][backward]
         later = cp - 1 + backward * (cp > 1)

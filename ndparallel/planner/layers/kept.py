@@ -20,12 +20,14 @@ IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on t
 
 
 def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str], chunks: float):
-    """Bytes on the GPU of `chunks` in flight; where activations go to the host, of the layer that is
-    computed and the one that travels."""
-    if "activations" not in job.offload:
-        return activation_bytes(job, plan, kinds) * chunks / plan.chunks
+    """Bytes on the GPU of `chunks` in flight; of those that go to the host, of the layer that is computed and
+    the one that travels."""
+    away, kept = job.activations_away, activation_bytes(job, plan, kinds) * chunks / plan.chunks
+    if not away:
+        return kept
     some_kept = any(kind.endswith(KEPT) for kind in kinds)
-    return IN_TRANSIT * layer_bytes(job, plan, "none" if some_kept else plan.recompute)
+    layer = layer_bytes(job, plan, "none" if some_kept else plan.recompute)
+    return kept * (1 - away) + IN_TRANSIT * away * layer
 
 
 def passed_bytes(job: TrainingJob, plan: Plan):
@@ -73,13 +75,10 @@ def once_bytes(job: TrainingJob, plan: Plan):
 
 
 def gathered_keys_bytes(job: TrainingJob, plan: Plan):
-    """Bytes of the keys and values of all cp ranks, for as many heads as queries have: repeat_kv in
-    torchtitan's models of 2024 and 2025, and _AllGatherRotater in
-    torch/distributed/tensor/experimental/_attention.py."""
-    shape, lists = job.shape, LayerLists(job.shape, plan.share(job), job.stack)
-    widths = shape.heads * (shape.head_dim + shape.value_dim) / plan.tp
-    gathers = job.stack.cp_gathers & (plan.cp > 1)
-    return gathers * lists.share.rows * plan.cp * widths * lists.itemsize
+    """Bytes of the keys and values of all cp ranks (_AllGatherRotater in
+    torch/distributed/tensor/experimental/_attention.py)."""
+    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    return (job.stack.cp_gathers & (plan.cp > 1)) * lists.gathered_keys_bytes
 
 
 def kept_bytes(lists: LayerLists, recompute: str):

@@ -79,7 +79,7 @@ class Pricing:
             name, _, kept = kind.partition(" ")
             lists = self.lists.unit(name, "none" if kept else self.plan.recompute)
             found = UnitSeconds(*(self.price(items) for items in lists))
-            travels = "activations" in self.job.offload and name not in ENDS
+            travels = self.job.activations_away and name not in ENDS
             self.units[kind] = (
                 self.with_host(found, "none" if kept else self.plan.recompute) if travels else found
             )
@@ -87,7 +87,8 @@ class Pricing:
 
     def with_host(self, unit: UnitSeconds, recompute: str) -> UnitSeconds:
         """A layer's passes, each no shorter than its activations are on their way to the host, or back."""
-        seconds = kept_bytes(self.lists, recompute) / host_bandwidth(self.job.hardware)
+        away = self.job.activations_away * kept_bytes(self.lists, recompute)
+        seconds = away / host_bandwidth(self.job.hardware)
         waits = [larger(0.0, seconds - taken.total) for taken in (unit.forward, unit.backward)]
         forward, backward = (TimeBreakdown(host=wait) for wait in waits)
         return unit._replace(forward=unit.forward + forward, backward_input=unit.backward_input + backward)

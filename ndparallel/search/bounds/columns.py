@@ -295,11 +295,11 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     )
     sharded = is_fully_sharded(job, plans)
     reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
-    kept, away = kept_bytes(lists, plans.recompute), "activations" in job.offload
+    kept, away = kept_bytes(lists, plans.recompute), job.activations_away
     return {
         "reserve": reserve + once_bytes(job, plans) + IN_TRANSIT * kept * away,
         "per_element": per_element,
-        "kept": kept * (not away),
+        "kept": kept * (1 - away),
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
         "passed": passed_bytes(job, plans),
         "logits": logits_bytes(job, plans) + prediction_bytes(job, plans),
