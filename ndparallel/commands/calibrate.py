@@ -51,7 +51,7 @@ class Effort(NamedTuple):
     compiles: bool
 
 
-FULL, QUICK = Effort(170, 15, 0.1, True), Effort(17, 5, 0.02, False)
+FULL, QUICK = Effort(150, 15, 0.1, True), Effort(15, 5, 0.02, False)
 NOT_TRIED = "on a GPU nothing of this was tried before"
 
 
