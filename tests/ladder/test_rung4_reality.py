@@ -13,13 +13,12 @@ import pytest
 from ndparallel.hardware.accelerator import Accelerator
 from ndparallel.planner.error_bar import entry, error_bar, known_errors
 from ndparallel.planner.layers.flops import model_flops
-from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.cases import Case, express, read_cases
 from ndparallel.validation.result import Result
 from ndparallel.validation.sweeps import LayoutSweep, as_json, sweeps_of
 from ndparallel.validation.validate import summary, validate
 
 RUNS = read_cases()
-CASES = {run["id"]: express(run) for run in RUNS}
 DENSE_16_BIT = (  # families whose every number type has 16 bits, of models without experts
     "2104.04473",
     "2205.05198",
@@ -36,6 +35,11 @@ DENSE_16_BIT = (  # families whose every number type has 16 bits, of models with
 
 
 @pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    return {run["id"]: express(run) for run in RUNS}
+
+
+@pytest.fixture(scope="module")
 def results():
     return validate(RUNS)
 
@@ -45,14 +49,14 @@ def measured(results):
     return summary(results)
 
 
-def test_the_collection_holds_414_runs_each_with_its_source_and_family():
-    assert len(RUNS) == len(CASES) == 414
+def test_the_collection_holds_414_runs_each_with_its_source_and_family(cases):
+    assert len(RUNS) == len(cases) == 414
     assert all(run["source"] and run["family"] for run in RUNS)
 
 
-def test_every_run_keeps_its_number_of_gpus_and_its_model_its_parameters():
-    assert all(CASES[run["id"]].plan.gpus == run["gpus"] for run in RUNS)
-    billions = {name: case.job.shape.parameters().total / 1e9 for name, case in CASES.items()}
+def test_every_run_keeps_its_number_of_gpus_and_its_model_its_parameters(cases):
+    assert all(cases[run["id"]].plan.gpus == run["gpus"] for run in RUNS)
+    billions = {name: case.job.shape.parameters().total / 1e9 for name, case in cases.items()}
     assert billions["ptdp_t1_1008.0B"] == pytest.approx(1008.0, abs=0.1)
     assert billions["kempner_mfu_01"] == pytest.approx(8.03, abs=0.01)
     assert billions["zoo_qwen235_0"] == pytest.approx(235, rel=0.01)
@@ -71,10 +75,10 @@ def test_one_bar_holds_two_thirds_of_all_runs_and_two_bars_nine_tenths(measured)
     assert 0.90 <= measured["all_runs"]["inside_two_bars"] <= 0.98
 
 
-def test_a_runs_bar_does_not_know_the_runs_of_its_own_source(results):
+def test_a_runs_bar_does_not_know_the_runs_of_its_own_source(results, cases):
     """Left one source out: the same job has another bar when its source's errors are known."""
     own = next(result for result in results if result.name == "dgxc2502_8b_bf16_8")
-    case = CASES[own.name]
+    case = cases[own.name]
     assert own.error_bar == error_bar(case.job, case.plan, without="NVIDIA/dgxc-benchmarking").fraction
     assert own.error_bar != error_bar(case.job, case.plan).fraction
 
@@ -89,13 +93,14 @@ def test_every_contrast_has_the_right_sign_and_all_but_one_come_within_15_percen
     assert [name for name, error in errors.items() if error > 0.15] == ["zoo_qwen235_0/zoo_qwen235_4"]
 
 
-def test_a_model_of_one_rate_for_every_gpu_misses_the_contrasts_by_five_times_as_much(measured):
+def test_a_model_of_one_rate_for_every_gpu_misses_the_contrasts_by_five_times_as_much(measured, cases):
     """What skill there is: the FLOPs of a step over the peaks of its GPUs alone know nothing of what differs
     in a pair."""
     predicted = median(map(contrast_error, measured["contrasts"]))
     by_rate = [
-        pair | {"predicted_ratio": ideal_seconds(pair["pair"][0]) / ideal_seconds(pair["pair"][1])}
+        pair | {"predicted_ratio": ideal_seconds(cases[one]) / ideal_seconds(cases[other])}
         for pair in measured["contrasts"]
+        for one, other in [pair["pair"]]
     ]
     assert median(map(contrast_error, by_rate)) > 5 * predicted
 
@@ -104,18 +109,17 @@ def contrast_error(pair: dict) -> float:
     return abs(pair["predicted_ratio"] / pair["measured_ratio"] - 1)
 
 
-def ideal_seconds(name: str) -> float:
+def ideal_seconds(case: Case) -> float:
     """A step at the full peak of all GPUs."""
-    job, plan = CASES[name].job, CASES[name].plan
+    job, plan = case.job, case.plan
     assert isinstance(job.hardware, Accelerator)
     return model_flops(job) / (plan.gpus * job.hardware.peak("bfloat16"))
 
 
-def test_the_errors_that_error_bars_are_made_of_are_those_of_today(results):
-    cases = zip(CASES.values(), results, strict=True)
+def test_the_errors_that_error_bars_are_made_of_are_those_of_today(results, cases):
     expected = [
         entry(case.name, case.job, case.plan, result.step_error, case.source, result.memory_error)
-        for case, result in cases
+        for case, result in zip(cases.values(), results, strict=True)
         if result.step_error is not None
     ]
     assert known_errors() == expected, "renew them with `ndparallel validate --write-errors`"

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers import pricing as pricing_module
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.framework import FrameworkWorkload, slowest
+from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
-from ndparallel.planner.step.tail import reduce_in_slack
+from ndparallel.planner.step.tail import reduce_in_slack, step_tail
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -100,7 +101,7 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
     layer, embedding = (pricing.unit(kind).backward.total for kind in ("dense", "embedding"))
     assert embedding < reduce < layer
     slowed = time_step(job, plan).breakdown["dp"]
-    monkeypatch.setattr(Pricing, "slowdown", 0.0)
+    monkeypatch.setattr(pricing_module, "slowdown_of", lambda hardware: 0.0)
     assert slowed - time_step(job, plan).breakdown["dp"] == pytest.approx(
         7 * 0.189 / 1.189 * reduce, rel=1e-9
     )
@@ -138,10 +139,14 @@ def test_fsdp_holds_two_units_and_their_gradients_at_most_and_gives_all_back(pre
     assert streams.memory.held["buffers"] == 0
 
 
-def test_zero_2_holds_the_gradients_of_one_bucket_and_of_the_one_on_its_way():
+@pytest.mark.parametrize(("overlap", "held", "waited"), [(True, 7 + 7, 1.0), (False, 7, 4 * 1.0)])
+def test_zero_2_holds_the_gradients_of_one_bucket_and_with_overlap_of_the_one_on_its_way(
+    overlap, held, waited
+):
     streams = StreamClock(Round())
-    sharded_gradients(streams, buckets(), overlap=True)
-    assert streams.memory.peak["buffers"] == 7 + 7 and streams.memory.held["buffers"] == 0
+    sharded_gradients(streams, buckets(), overlap)
+    assert streams.memory.peak["buffers"] == held and streams.memory.held["buffers"] == 0
+    assert streams.spent["dp"] == waited
 
 
 @pytest.mark.parametrize("pattern", [fully_sharded, replicated])
@@ -158,16 +163,19 @@ def test_microbatches_that_are_alike_may_be_timed_once(pattern):
     assert once.now == pytest.approx(each.now) and once.spent == pytest.approx(each.spent)
 
 
-@given(*[st.floats(0.01, 5)] * 2, st.floats(0, 0.3), *[st.booleans()] * 3)
+RUNS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 2, 9, 30])), min_size=1, max_size=4)
+
+
+@given(*[st.floats(0.01, 5)] * 2, st.floats(0, 0.3), *[st.booleans()] * 3, RUNS)
 def test_units_that_are_alike_may_be_timed_until_they_are_in_their_stride(
-    reduce, gather, slowdown, prefetch, overlap, reshards
+    reduce, gather, slowdown, prefetch, overlap, reshards, runs
 ):
     (middle,), (_, first, last) = buckets(1, reduce, gather), buckets(3, 3.0, 4.0)
-    units = [last, *[middle] * 30, first]
+    units = [(first, middle, last)[which] for which, times in runs for _ in range(times)]
 
     def step(streams):
         fully_sharded(streams, units, prefetch, overlap, reshards)
-        sharded_gradients(streams, units, overlap=True)
+        sharded_gradients(streams, units, overlap)
         return streams
 
     once, each = (step(StreamClock(Round(alike, slowdown))) for alike in (True, False))
@@ -187,6 +195,13 @@ def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_b
     assert longer == (
         pytest.approx(table / job.hardware.across.bandwidth_bytes_per_second, rel=0.01) if apart else 0
     )
+
+
+def test_in_a_pipeline_fsdp_has_only_the_optimizer_behind_its_last_action():
+    """Its backward passes have reduced the gradients."""
+    job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("torchtitan"), 4096, 64)
+    work = framework_workload(job, Plan(pp=2, dp=8, zero=3))
+    assert {*step_tail(work, 0, {0: 0.0})} == {"optimizer"}
 
 
 def test_gradients_are_sent_once_those_of_the_bucket_before_have_arrived():

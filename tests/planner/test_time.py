@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu import Link
+from gpu import Link, Operation
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.collective_links import SLOWDOWN
@@ -25,10 +25,13 @@ from ndparallel.planner.layers.collective_time import (
     distinct,
 )
 from ndparallel.planner.layers.dense import LayerLists
+from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.software import STACKS, find_stack
+from ndparallel.planner.stages import kinds_by_stage
 from ndparallel.validation.cases import read_cases
 
 FRAMEWORKS = [name for name, stack in STACKS.items() if not stack.executed]
@@ -118,6 +121,23 @@ def test_in_balance_every_rank_multiplies_as_many_routed_rows_whatever_ep(ep):
     # rows, top_k, hidden, gate and up of 512
     assert grouped.flops == pytest.approx(2 * 2048 * 4 * 1024 * 2 * 512)
     assert grouped.kernels == 16 / ep
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3-8b", "mixtral-8x7b", "qwen2-57b-a14b", "deepseek-v3"])
+def test_model_flops_are_three_times_what_the_lists_of_a_forward_pass_multiply(name):
+    """But for norms and biases, whose parameters count as if they multiplied: less than a thousandth."""
+    shape, batch = find_model(name), 4
+    one = TrainingJob(shape, find_hardware("h100"), find_stack("megatron-core"), 1024, batch)
+    (kinds,) = kinds_by_stage(shape, 1)
+    multiplied = sum(kinds.count(kind) * flops(multiplying(one, kind)) for kind in {*kinds})
+    assert 3 * batch * multiplied == pytest.approx(model_flops(one), rel=1e-3)
+
+
+def multiplying(one: TrainingJob, kind: str) -> list[Operation]:
+    """The products of a unit's forward pass, attention's among them."""
+    forward = LayerLists(one.shape, Share(1, one.sequence), one.stack).unit(kind, "none").forward
+    operations = [item for item in forward if isinstance(item, Operation)]
+    return [item for item in operations if item.kind == "matmul" or item.kind.startswith("cudnn")]
 
 
 # ------------------------------------------------------------------------------------------------ collectives

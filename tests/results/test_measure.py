@@ -49,40 +49,47 @@ from tests.support.synthetic import (
     pipeline,
 )
 
-RUNS = {"blocking": data_parallel(overlapped=False), "overlapped": data_parallel(), "pipeline": pipeline()}
+
+@pytest.fixture(scope="module")
+def synthetic() -> dict[str, list[Run]]:
+    return {
+        "blocking": data_parallel(overlapped=False),
+        "overlapped": data_parallel(),
+        "pipeline": pipeline(),
+    }
 
 
 def step(runs):
     return max(run.end_seconds for run in runs)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_compute_exposed_and_bubble_are_the_step_on_every_gpu(name):
-    runs = RUNS[name]
+@pytest.mark.parametrize("name", ["blocking", "overlapped", "pipeline"])
+def test_compute_exposed_and_bubble_are_the_step_on_every_gpu(name, synthetic):
+    runs = synthetic[name]
     for run in runs:
         part = breakdown(run.events, step(runs))
         assert part.compute + part.exposed + part.bubble == pytest.approx(step(runs), rel=1e-12)
         assert min(part) >= 0
 
 
-def test_a_blocking_collective_hides_nothing_and_exposes_all_of_itself():
-    for run in RUNS["blocking"]:
-        part = breakdown(run.events, step(RUNS["blocking"]))
+def test_a_blocking_collective_hides_nothing_and_exposes_all_of_itself(synthetic):
+    for run in synthetic["blocking"]:
+        part = breakdown(run.events, step(synthetic["blocking"]))
         collectives = sum(event[5] - event[4] for event in run.events if event[2] == COLLECTIVE)
         assert part.hidden == 0
         assert part.exposed == pytest.approx(collectives, rel=1e-12)
 
 
-def test_an_overlapped_collective_hides_all_but_the_last():
-    for run in RUNS["overlapped"]:
-        part = breakdown(run.events, step(RUNS["overlapped"]))
+def test_an_overlapped_collective_hides_all_but_the_last(synthetic):
+    for run in synthetic["overlapped"]:
+        part = breakdown(run.events, step(synthetic["overlapped"]))
         *first, last = [event[5] - event[4] for event in run.events if event[2] == COLLECTIVE]
         assert part.hidden == pytest.approx(sum(first), rel=1e-9)
         assert part.exposed == pytest.approx(last, rel=1e-9)
 
 
-def test_waiting_for_a_message_is_exposed_while_it_is_on_the_wire_and_bubble_before():
-    first, last = RUNS["pipeline"]
+def test_waiting_for_a_message_is_exposed_while_it_is_on_the_wire_and_bubble_before(synthetic):
+    first, last = synthetic["pipeline"]
     part = breakdown(last.events, last.end_seconds)
     departure = HARDWARE.seconds(Operation("", flops=30_000))
     wire = HARDWARE.inside.latency_seconds + 20_000 / HARDWARE.inside.bandwidth_bytes_per_second
@@ -168,21 +175,21 @@ def test_interval_arithmetic_equals_sets_of_instants(these, those):
     assert all(before[1] < after[0] for before, after in zip(union(these), union(these)[1:]))
 
 
-def test_a_ring_of_four_sends_one_and_a_half_times_the_gradient_per_gpu():
-    row = measure("ring", RUNS["overlapped"], HARDWARE)
+def test_a_ring_of_four_sends_one_and_a_half_times_the_gradient_per_gpu(synthetic):
+    row = measure("ring", synthetic["overlapped"], HARDWARE)
     assert row.bytes_sent_per_gpu == row.bytes_sent_max == 1.5 * 4 * GRADIENT
 
 
-def test_bytes_sent_are_the_mean_and_the_maximum_over_gpus():
-    row = measure("pipeline", RUNS["pipeline"], HARDWARE)
+def test_bytes_sent_are_the_mean_and_the_maximum_over_gpus(synthetic):
+    row = measure("pipeline", synthetic["pipeline"], HARDWARE)
     assert (row.bytes_sent_per_gpu, row.bytes_sent_max) == (30_000, 60_000)
-    assert bytes_sent(RUNS["pipeline"][1].events) == 0
+    assert bytes_sent(synthetic["pipeline"][1].events) == 0
 
 
-def test_several_steps_are_measured_per_step():
+def test_several_steps_are_measured_per_step(synthetic):
     once, thrice = (
-        measure("x", RUNS["overlapped"], HARDWARE),
-        measure("x", RUNS["overlapped"], HARDWARE, steps=3),
+        measure("x", synthetic["overlapped"], HARDWARE),
+        measure("x", synthetic["overlapped"], HARDWARE, steps=3),
     )
     for name in (
         "step_seconds",
@@ -201,8 +208,8 @@ def test_peak_memory_is_one_gpus_breakdown_at_one_instant():
     assert peak == {"total": 10, "weights": 4, "buffers": 6}
 
 
-def test_the_counted_peak_is_weights_gradients_and_what_is_left_of_activations():
-    peak = measure("x", RUNS["overlapped"], HARDWARE).peak_memory_bytes or {}
+def test_the_counted_peak_is_weights_gradients_and_what_is_left_of_activations(synthetic):
+    peak = measure("x", synthetic["overlapped"], HARDWARE).peak_memory_bytes or {}
     per_unit = (ACTIVATION_BYTES, 4 * GRADIENT / len(UNITS))
     expected = 4 * GRADIENT + max(
         (len(UNITS) - k) * per_unit[0] + k * per_unit[1] for k in range(len(UNITS) + 1)

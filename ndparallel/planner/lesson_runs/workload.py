@@ -182,7 +182,6 @@ class ExecutedWorkload:
                 self.passes(kind, "forward"),
                 self.passes(kind, "backward"),
                 self.passes(kind, "weight"),
-                self.elements(kind),
             )
             for kind in run
         ]

@@ -108,7 +108,7 @@ class FrameworkWorkload:
         gathered, made = copies_of_shards(self.pricing, kind)
         forward: list[Item] = [*gathered, seconds.forward.plain]
         backward: list[Item] = [*gathered, *made, seconds.backward.plain]
-        unit = UnitCost(forward, backward, weights, elements)
+        unit = UnitCost(forward, backward, weights)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
             "gradients", "reduce_scatter" if sharded else "all_reduce", trained, self.job.gradient_bytes

@@ -25,13 +25,11 @@ from ndparallel.planner.step.streams import Item, StreamClock
 
 @dataclass(frozen=True)
 class UnitCost:
-    """What a rank does for one microbatch; `elements` are the parameters it holds: (shared by all of dp, its
-    experts)."""
+    """What a rank does for one microbatch."""
 
     forward: Sequence[Item]
     backward: Sequence[Item]
     weights: Sequence[Item] = ()  # of the backward pass what a schedule may put off
-    elements: tuple[Any, Any] = (0, 0)
 
 
 @dataclass(frozen=True)
