@@ -95,6 +95,8 @@ ROOMS = {
             "tests/planner/test_time.py",
             "tests/planner/test_knobs.py",
             "tests/planner/test_memory.py",
+            "tests/planner/test_states.py",
+            "tests/planner/test_windows_and_prediction.py",
             "tests/ladder/test_rung3_lists.py",
             "tests/ladder/test_rung3_framework.py",
             "tests/ladder/test_rung4_reality.py",

@@ -40,6 +40,19 @@ def test_megatrons_layer_of_2021_launches_what_its_code_has():
     assert launches(found.backward_input + found.backward_weight) == 39
 
 
+def test_plain_torch_launches_29_kernels_more_than_the_list_has_forward_and_44_backward():
+    """torchtitan's Llama: 7 and 11 of each norm's operators, 2 and 6 of the two small matrices, 9 and 9 of
+    rotary positions, 2 and 2 that repeat keys and values, 2 and 5 of the gate."""
+    more = {
+        way: sum(each.launches for each in LEDGERS["torch"] if each.backward == way and each.of in HALVES)
+        for way in (False, True)
+    }
+    assert more == {False: 2 * 7 + 2 + 9 + 2 + 2, True: 2 * 11 + 6 + 9 + 2 + 5}
+
+
+HALVES = ("attention", "mlp")
+
+
 def test_a_sum_is_launched_where_there_are_ranks_to_sum_over():
     job = TrainingJob(GPT, find_hardware("a100-80"), STACKS["megatron-2021"], 1024, 8)
     one, two = (Pricing(job, Plan(tp=tp)).unit("dense").forward.launch_seconds for tp in (1, 2))

@@ -25,7 +25,8 @@ from gpu import Operation
 
 HALF, SINGLE = 2, 4  # bytes of a bf16 or fp16 number, and of a float32
 
-# Passes over its array that each kernel makes, (forward, backward), by the stack's fusion.
+# Passes over its array that each kernel makes, (forward, backward), by the stack's fusion. Only "fused" ones
+# have dropout.
 PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "fused": {
         "norm": (2, 5),
@@ -38,7 +39,6 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "eager": {
         "norm": (12, 20),
         "residual": (3, 3),
-        "dropout": (2.5, 2.5),
         "rotary": (10, 10),
         "gated": (5, 8),
         "plain": (2, 4),
@@ -46,7 +46,6 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "compiled": {
         "norm": (2, 4),
         "residual": (2, 2),
-        "dropout": (0.5, 1),
         "rotary": (2, 2),
         "gated": (3, 5),
         "plain": (2, 3),
@@ -54,7 +53,6 @@ PASSES: dict[str, dict[str, tuple[float, float]]] = {
     "minimal": {
         "norm": (2, 3),
         "residual": (3, 3),
-        "dropout": (0.5, 1.5),
         "rotary": (2, 2),
         "gated": (3, 5),
         "plain": (2, 3),
