@@ -15,6 +15,9 @@ Glossary
 """
 
 import importlib
+import os
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -94,6 +97,12 @@ def clock_of(torch: Any, cpu_time: bool) -> Clock:
         return time.perf_counter()
 
     return when_done
+
+
+def has_compiler() -> bool:
+    """Whether there is the C++ compiler that torch.compile calls (CXX, or g++; on a Mac clang++)."""
+    usual = "clang++" if sys.platform == "darwin" else "g++"
+    return shutil.which(os.environ.get("CXX", usual)) is not None
 
 
 def kernels(torch: Any, sizes: Sizes) -> dict[Kernel, Run]:

@@ -24,6 +24,7 @@ from ndparallel.calibration.kernels import (
     Kernel,
     clock_of,
     device_of,
+    has_compiler,
     kernels,
     load_torch,
     more_kernels,
@@ -115,7 +116,7 @@ def samplers(torch: Any, effort: Effort, clock: Clock) -> dict[Any, Sampler]:
     """Return what is measured in a round: kernels, launches by mode, and collectives, which are counted on
     the wall's clock."""
     sizes = SIZES[device_of(torch)]
-    runs = kernels(torch, sizes) | more_kernels(torch, sizes, effort.compiles)
+    runs = kernels(torch, sizes) | more_kernels(torch, sizes, effort.compiles and has_compiler())
     found: dict[Any, Sampler] = {key: Repeated(run, effort.least_seconds, clock) for key, run in runs.items()}
     return found | links.transfers(torch, clock_of(torch, False))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ndparallel.base.errors import UserError
-from ndparallel.calibration.kernels import Kernel
+from ndparallel.calibration.kernels import Kernel, has_compiler
 from ndparallel.calibration.links import BYTES, MeasuredTransfer
 from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, rows
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
@@ -331,6 +331,14 @@ def test_processes_that_wait_for_one_another_have_no_cpu_time(monkeypatch, capsy
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["validate", "--here", "--cpu-time"]) == 2
     assert "leave out --cpu-time" in capsys.readouterr().err
+
+
+def test_compiled_launches_are_left_out_where_there_is_no_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "g++")
+    assert not has_compiler()
+    (tmp_path / "g++").touch(mode=0o755)
+    assert has_compiler()
 
 
 def test_how_to_measure_is_refused_where_nothing_is_measured(capsys):
