@@ -60,10 +60,8 @@ class AttentionLists(LayerParts):
     @property
     def gathered_keys_bytes(self):
         """Those that are gathered: PyTorch's are of every query head (repeat_kv in torchtitan's models)."""
-        every = self.stack.cp_merges
-        return (
-            self.keys_and_values_bytes * (self.shape.heads if every else 1) / (self.kv_heads if every else 1)
-        )
+        size = self.keys_and_values_bytes
+        return size * self.shape.heads / self.kv_heads if self.stack.cp_merges else size
 
     @property
     def pairs(self):

@@ -32,9 +32,10 @@ def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str], chunks:
 
 def passed_bytes(job: TrainingJob, plan: Plan):
     """Bytes of what one microbatch hands from one stage to the next, where stages of PyTorch keep it."""
-    share = plan.share(job)
-    lists = LayerLists(job.shape, share, job.stack)
-    return share.shard * job.shape.hidden * lists.itemsize * (job.stack.keeps_outputs & (plan.pp > 1))
+    if not job.stack.keeps_outputs:
+        return 0.0
+    lists = LayerLists(job.shape, plan.share(job), job.stack)
+    return (plan.pp > 1) * lists.share.shard * job.shape.hidden * lists.itemsize
 
 
 def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatches: Any, in_flight: Any):
@@ -77,8 +78,9 @@ def once_bytes(job: TrainingJob, plan: Plan):
 def gathered_keys_bytes(job: TrainingJob, plan: Plan):
     """Bytes of the keys and values of all cp ranks (_AllGatherRotater in
     torch/distributed/tensor/experimental/_attention.py)."""
-    lists = LayerLists(job.shape, plan.share(job), job.stack)
-    return (job.stack.cp_gathers & (plan.cp > 1)) * lists.gathered_keys_bytes
+    if not job.stack.cp_gathers:
+        return 0.0
+    return (plan.cp > 1) * LayerLists(job.shape, plan.share(job), job.stack).gathered_keys_bytes
 
 
 def kept_bytes(lists: LayerLists, recompute: str):
