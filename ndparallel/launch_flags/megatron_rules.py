@@ -51,31 +51,47 @@ def never(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -
 
 
 BESIDE = "rows beside another microbatch's compute"
+
+
+def never_beside(what: str, instead: str, breaks: Callable[[TrainingJob, Plan], Any]) -> LaunchRule:
+    return never(
+        f"{BESIDE} {what}",
+        instead,
+        lambda job, plan: job.stack.hides_dispatch and (plan.ep > 1) & breaks(job, plan),
+    )
+
+
 PAIRED = (  # overlap_moe_expert_parallel_comm
-    never(
-        f"{BESIDE} in a pipeline of one chunk",
+    never_beside(
+        "in a pipeline of one chunk",
         "take several chunks, or leave ep out of --overlap",
-        lambda job, plan: sends_rows_beside(job, plan) & (plan.pp > 1) & (plan.chunks == 1),
+        lambda job, plan: (plan.pp > 1) & (plan.chunks == 1),
     ),
-    never(
-        f"{BESIDE} with the dispatcher allgather",
+    never_beside(
+        "with the dispatcher allgather",
         "take another --dispatcher",
-        lambda job, plan: sends_rows_beside(job, plan) & (job.stack.dispatcher == "allgather"),
+        lambda job, plan: job.stack.dispatcher == "allgather",
     ),
-    never(
-        f"{BESIDE} where experts are recomputed",
+    never_beside(
+        "where experts are recomputed",
         "recompute less, or leave ep out of --overlap",
+        lambda job, plan: (plan.recompute == "full") | recomputes(job, plan, "moe"),
+    ),
+    never_beside(
+        "with several prediction layers",
+        "leave ep out of --overlap",
+        lambda job, plan: job.shape.prediction_layers > 1,
+    ),
+    never_beside(  # of validate_args
+        "and CUDA graphs of attention with biases, or of gradients that are added up apart",
+        "leave ep out of --overlap, or take --cuda-graphs step",
         lambda job, plan: (
-            sends_rows_beside(job, plan) & ((plan.recompute == "full") | recomputes(job, plan, "moe"))
+            job.stack.graphs == "router"
+            and (bool({"qkv", "output"} & {*job.shape.biases}) or not job.stack.accumulates)
         ),
     ),
-    never(
-        f"{BESIDE} with several prediction layers",
-        "leave ep out of --overlap",
-        lambda job, plan: sends_rows_beside(job, plan) & (job.shape.prediction_layers > 1),
-    ),
 )
-GRAPHED = (  # cuda_graph_impl and cuda_graph_modules; the last is of validate_args
+GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
     never(
         "CUDA graphs of layers where experts are recomputed",
         "recompute less, or take step",
@@ -89,10 +105,8 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules; the last is of validate_a
         "recompute something else",
         lambda job, plan: (
             job.stack.dropout
-            & (
-                (job.stack.graphs in ("router", "step")) & recomputes(job, plan, "core_attn")
-                | (job.stack.graphs == "step") & recomputes(job, plan, "mlp", "moe")
-            )
+            and job.stack.graphs in ("router", "step")
+            and recomputes(job, plan, "core_attn", *("mlp", "moe") * (job.stack.graphs == "step"))
         ),
     ),
     never(
@@ -100,16 +114,8 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules; the last is of validate_a
         "take another --dispatcher, or leave --capacity-factor out",
         lambda job, plan: (
             job.stack.graphs in fields.GRAPH_MODULES
-            and (job.capacity_factor is not None) & ((plan.ep == 1) | (job.stack.dispatcher == "alltoall"))
-        ),
-    ),
-    never(
-        f"{BESIDE} and CUDA graphs of attention with biases, or of gradients that are added up apart",
-        "leave ep out of --overlap, or take --cuda-graphs step",
-        lambda job, plan: (
-            sends_rows_beside(job, plan)
-            & (job.stack.graphs == "router")
-            & (bool({"qkv", "output"} & {*job.shape.biases}) or not job.stack.accumulates)
+            and job.capacity_factor is not None
+            and (plan.ep == 1) | (job.stack.dispatcher == "alltoall")
         ),
     ),
 )

@@ -62,7 +62,7 @@ class Reduced(NamedTuple):
 
 class Tariff(NamedTuple):
     """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link; and what each
-    kind of step reduces."""
+    kind of step reduces, nothing where gradients stay until the step's end."""
 
     prices: list[float]
     latency: list[float]
@@ -150,7 +150,7 @@ class Replay:
     def way_up(self, work: Work, op: str) -> list[float]:
         """Seconds from the end of a microbatch's `op`, B or I, on each stage until it has ended on the
         first."""
-        ranks, (_, latency, wire, _) = self.schedule.ranks, self.tariff(work)
+        ranks, (latency, wire) = self.schedule.ranks, self.messages(work)
         stages = self.schedule.layout.stages
         below = [self.schedule.layout.rank(stage) for stage in range(stages)]
         hops = [
@@ -175,16 +175,19 @@ class Replay:
         return peak_activations(self.schedule)
 
     def tariff(self, work: Work) -> Tariff:
-        ranks, seconds = self.schedule.ranks, work.seconds_by_stage(self.schedule.layout.stages)
+        seconds = work.seconds_by_stage(self.schedule.layout.stages)
         prices = [
             seconds[kind[0][0]][kind[0][1]] if len(kind) == 1 else price(work, seconds, kind)
             for kind in self.kinds
         ]
-        links = (
-            seconds_of(given, (ranks, ranks), "seconds of a message") for given in (work.latency, work.wire)
-        )
-        latency, wire = ([*chain(*by_rank), 0.0] for by_rank in links)
-        return Tariff(prices, latency, wire, [reduced_by(kind, work) for kind in self.kinds])
+        reductions = [reduced_by(kind, work) for kind in self.kinds] if work.reductions else []
+        return Tariff(prices, *self.messages(work), reductions)
+
+    def messages(self, work: Work) -> tuple[list[float], list[float]]:
+        """Seconds of a message's first byte, and of the rest of it, by link."""
+        shape, what = (self.schedule.ranks, self.schedule.ranks), "seconds of a message"
+        latency, wire = (seconds_of(given, shape, what) for given in (work.latency, work.wire))
+        return [*chain(*latency), 0.0], [*chain(*wire), 0.0]
 
     @cached_property
     def places(self) -> tuple[list[int], list[int], list[int]]:
@@ -281,9 +284,9 @@ def program_of_pair(rank: int, actions: list[Action], order: list[Step], ways: W
 
 
 def reduced_by(kind: Kind, work: Work) -> Reduced | None:
-    """None for forward passes, and where gradients stay until the step's end."""
+    """None for forward passes."""
     backward = [(op, stage) for op, stage in kind if op != "F"]
-    if not work.reductions or not backward:
+    if not backward:
         return None
     op, stage = backward[0]
     return Reduced(stage, work.reductions[stage] if op in "BW" else None)
@@ -318,7 +321,7 @@ def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: ReplayClo
     """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its
     line taken."""
     prices, latency, wire, reductions = tariff
-    if any(reductions):
+    if reductions:
         run_beside_reductions(replay.steps[done:until], tariff, clocks)
     elif min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
         run_freely(turns(replay, done, until), prices, latency[0], wire[0], clocks)
@@ -337,13 +340,13 @@ def run_freely(
     turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: ReplayClocks
 ) -> None:
     """Replay where all messages take the same."""
-    now, ends = clocks.now, clocks.ends
+    now, ends, add = clocks.now, clocks.ends, clocks.ends.append
     for rank, steps in turns:
         end = now[rank]
         for place, sender in steps:
             there = ends[sender] + latency + wire
             end = (there if there > end else end) + prices[place]
-            ends.append(end)
+            add(end)
         now[rank] = end
 
 
