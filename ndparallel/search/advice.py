@@ -245,9 +245,10 @@ class Rules:
         """Let rows travel beside another microbatch's compute, where Megatron-Core can do that with this plan
         and predictions can tell the difference."""
         hiding = replace(self.job, stack=replace(self.job.stack, hides_dispatch=True))
-        able = "megatron" in whose(self.job) and FRAMEWORKS["megatron"].has(hiding, plan)
+        if "megatron" not in whose(self.job) or not FRAMEWORKS["megatron"].has(hiding, plan):
+            return
         shown, hidden = (predict(job, plan).seconds for job in (self.job, hiding))
-        if able and hidden * (1 + PLANS_OF_ONE_JOB) < shown:
+        if hidden * (1 + PLANS_OF_ONE_JOB) < shown:
             follows = f"yes: --overlap ep, {si(hidden, 's')} a step; without {si(shown, 's')}"
             question = "all-to-alls behind another microbatch?"
             self.ask(EXPERTS, question, follows, hidden_seconds=hidden, shown_seconds=shown)
