@@ -20,6 +20,7 @@ import numpy as np
 
 from collectives import all_reduce
 from gpu import GPU
+from ndparallel.base.bfloat16 import as_dtype
 from ndparallel.model import functional, routing
 from ndparallel.model.units import Routed, Saved
 from ndparallel.parallel.expert import ExpertParallel, TokenDispatcher
@@ -88,7 +89,7 @@ class ExpertLayer(ByHand):
         """Choose the experts of every token; return how many rows go to each."""
         model = self.job.model
         logits = self.matmul("forward router", batch.x, self.router.weight)
-        logits += self.skew * (np.arange(model.experts) == 0).astype(self.job.dtype)
+        logits += self.skew * as_dtype(np.arange(model.experts) == 0, self.job.dtype)
         self.elementwise("forward route", logits.size, 2)
         probabilities = functional.softmax(logits)[0]
         chosen = routing.top_k(probabilities, self.top_k)

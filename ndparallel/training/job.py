@@ -117,11 +117,12 @@ def check_counts(job: Job) -> None:
 
 
 def check_bfloat16(job: Job) -> None:
-    """Raise UserError for experts in bfloat16, and for its gradients beside other weights."""
-    if job.dtype == BFLOAT16 and job.model.experts:
+    """Raise UserError for tokens that choose some of the experts in bfloat16, and for its gradients beside
+    other weights."""
+    if job.dtype == BFLOAT16 and job.model.top_k < job.model.experts and not job.sizes_only:
         raise UserError(
             "in bfloat16 rounding decides which experts a token goes to, and no run can be held against it: "
-            "choose float32 or float64."
+            f"choose float32 or float64, sizes only, or top_k={job.model.experts}, so that it goes to all."
         )
     if job.grad_reduce_in_bf16 and job.dtype != BFLOAT16:
         raise UserError(

@@ -39,6 +39,7 @@ def executed(job: TrainingJob, plan: Plan):
         schedule=plan.schedule,
         stage_chunks=plan.chunks if plan.chunks > 1 else None,
         zero=plan.zero,
+        dtype=job.stack.dtype,
         sizes_only=True,
     )
     program = load("4d_combined").strategies[0].program
@@ -72,6 +73,7 @@ def test_llama_3_70b_on_128_gpus():
     ("llama-3-8b", Plan(cp=4, pp=2, dp=2, zero=1), {"cp_gathers": True}),
     ("llama-3-8b", Plan(tp=4, pp=2, chunks=2, schedule="interleaved", sequence_parallel=True), {}),
     ("mixtral-8x7b", Plan(tp=2, pp=2, dp=4, ep=4, zero=1), {}),
+    ("mixtral-8x7b", Plan(pp=2, dp=4, ep=2, zero=2, schedule="zb-h1"), {"dtype": "bfloat16"}),
     ("mixtral-8x7b", Plan(tp=2, cp=2, dp=2, ep=2, sequence_parallel=True, recompute="full"), {}),
 ], ids=repr)  # fmt: skip
 def test_experts_context_recomputation_and_sequence_parallelism_in_smaller_grids(model, plan, software):

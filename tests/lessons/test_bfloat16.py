@@ -92,6 +92,27 @@ def test_two_bytes_a_number_travel_and_arrive_unchanged():
 @pytest.mark.parametrize("changes", [{}, {"grad_reduce_in_bf16": True}, {"clip_grad_norm": 0.5}], ids=repr)
 @pytest.mark.parametrize(("lesson", "name"), EVERY)
 def test_every_strategy_is_one_gpus_within_the_bound_of_its_roundings(lesson, name, changes):
+    assert_one_gpus(lesson, name, changes)
+
+
+@pytest.mark.parametrize("name", names("ep_expert_parallel"))
+def test_experts_to_which_every_token_goes_are_one_gpus_too(name):
+    """No rounding can send a token elsewhere."""
+    assert_one_gpus("ep_expert_parallel", name, {"model": MODEL.replace(experts=8, top_k=8)})
+
+
+@pytest.mark.parametrize(("mesh", "changes"), [
+    (Mesh(tp=2, dp=2, ep=2), {"sequence_parallel": "sp"}),
+    (Mesh(tp=2, pp=2, dp=2, ep=2), {"zero": 2, "microbatches": 4}),
+    (Mesh(dp=4, ep=4), {"zero": 3, "clip_grad_norm": 0.5}),
+], ids=repr)  # fmt: skip
+def test_experts_in_a_grid_to_which_every_token_goes(mesh, changes):
+    job = JOB.replace(model=MODEL.replace(experts=4, top_k=4, shared_experts=1), **changes)
+    loss, gradient = loss_and_gradient_difference(run(on_mesh("4d_combined", "DP only", mesh), job, 8), job)
+    assert gradient <= tolerance_of(job) and loss <= 2 * UNIT_ROUNDOFF
+
+
+def assert_one_gpus(lesson, name, changes):
     chosen, job = strategy(lesson, name), Job(**vars(JOB) | changes | load(lesson).defaults)
     with Runner(POCKET, "inline") as runner:
         entry = enter(chosen, job, load(lesson).gpus)
@@ -226,6 +247,8 @@ def test_the_options(capsys):
     assert "choose dtype bfloat16" in capsys.readouterr().err
 
 
-def test_experts_in_bfloat16_are_refused():
-    with pytest.raises(UserError, match="rounding decides which experts"):
-        Job(model=MODEL.replace(experts=4), dtype="bfloat16")
+def test_experts_that_tokens_choose_in_bfloat16_are_refused_where_numbers_are_computed():
+    mixture = MODEL.replace(experts=4, top_k=2)
+    with pytest.raises(UserError, match="rounding decides which experts.*top_k=4"):
+        Job(model=mixture, dtype="bfloat16")
+    assert Job(model=mixture, dtype="bfloat16", sizes_only=True)
