@@ -121,6 +121,8 @@ def means(found: dict, runs: int) -> str:
     memory = found["mean_absolute_memory_error"]
     said = "" if memory is None else f" Memory: {memory:.1%} in the mean."
     mean, most = found["mean_absolute_step_error"], found["max_absolute_step_error"]
+    if mean is None:
+        return f"{runs} runs, none with a measured step.{said}"
     return f"{runs} runs. Step time: mean absolute error {mean:.1%}, largest {most:.1%}.{said}"
 
 

@@ -244,10 +244,10 @@ def zero_stage(stated: Any, framework: str) -> int:
 def shards_of(parallel: dict[str, Any], gpus_per_node: int) -> int:
     """Return the ranks that weights are sharded over where they are replicated besides (HSDP): the stated
     number, or a node; 0 for all."""
-    stated = next((parallel[key] for key in ("shards", "dp_shard", "hsdp_shard") if parallel.get(key)), 0)
-    words = str(parallel.get("zero")).lower()
+    numbers = (int(number_in(parallel.get(key))) for key in ("shards", "dp_shard", "hsdp_shard"))
+    stated, words = next(filter(None, numbers), 0), str(parallel.get("zero")).lower()
     if stated or not re.search("hsdp|hybrid", words):
-        return int(stated)
+        return stated
     return next(map(whole_number, re.findall(r"\d+", words)), gpus_per_node)
 
 

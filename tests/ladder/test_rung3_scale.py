@@ -423,6 +423,18 @@ def test_any_small_grid(seed):
     assert_grid(mesh, hardware, **changes)
 
 
+@pytest.mark.parametrize(("mesh", "changes"), [
+    (Mesh(tp=2, dp=4, ep=2), {"model": ALL_EXPERTS.replace(vocab=257)}),
+    (Mesh(tp=2, pp=3), {"model": SMALL.replace(vocab=257), "sequence_parallel": "sp", "dtype": "float64"}),
+], ids=repr)  # fmt: skip
+def test_a_vocabulary_that_tp_does_not_divide_is_priced_as_its_larger_part(mesh, changes):
+    """The rank with the smaller part is ready a little earlier, and so are those that wait for its rows."""
+    lesson, results = executed_grid(mesh, replace(ROOMY, gpus_per_node=2), changes)
+    job, plan = planned(lesson, replace(ROOMY, gpus_per_node=2), grid=True)
+    assert 1 - 1e-9 < float(time_step(job, plan).seconds) / seconds_of(results) < 1 + 3e-4
+    assert_same_memory(results, job, plan)
+
+
 def test_a_tp_group_that_reaches_from_one_node_into_the_next():
     assert_grid(Mesh(tp=2, pp=2, dp=2), replace(ROOMY, gpus_per_node=3), zero=1)
 

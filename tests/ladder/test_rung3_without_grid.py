@@ -103,3 +103,13 @@ def test_any_small_pipeline_where_all_links_are_alike(seed):
 def test_what_times_thousands_of_gpus_knows_experts_without_a_pipeline(mesh, zero):
     lesson, results = executed_grid(mesh, ROOMY, {"zero": zero, "model": ALL_EXPERTS, "bucket_mb": 0.02})
     assert_predicted(results, *planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "looped-bfs"])
+def test_what_times_thousands_of_gpus_lets_no_end_of_a_pipeline_wait_for_the_others_table(schedule):
+    changes = {"schedule": schedule, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02}
+    changes |= {"model": SMALL.replace(tied=True, layers=7), "microbatches": 3, "batch": 12}
+    lesson, results = executed_grid(Mesh(pp=3, dp=4, cp=2), replace(ROOMY, gpus_per_node=64), changes)
+    there = planned(lesson, replace(ROOMY, gpus_per_node=64), grid=False, bucket_bytes=2e4)
+    assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=3e-4)
+    assert_same_memory(results, *there)

@@ -569,3 +569,18 @@ def test_what_is_not_known_of_a_runs_software_is_said_in_the_table(capsys):
     assert all(
         f"its {key} '{word}' is not known here" in " ".join(said.split()) for key, word in words.items()
     )
+
+
+@pytest.mark.parametrize("word", ["0 layers", "inf", "x" * 300, ["a"], {"a": 1}, True])
+@pytest.mark.parametrize(("table", "key"), [
+    ("parallel", "shards"), ("parallel", "tp"), ("parallel", "vp"), ("software", "capacity_factor"),
+    ("software", "dispatcher"), ("software", "cuda_graphs"),
+])  # fmt: skip
+def test_whatever_stands_in_a_field_a_run_is_priced_or_says_why_not(table, key, word):
+    result = result_of(changed(QWEN, **{table: {key: word}}))
+    assert result.predicted_seconds or result.missed
+
+
+def test_a_file_whose_runs_have_no_measured_step_says_so(capsys):
+    show([result_of(changed(QWEN, measured={"step_seconds": None, "model_tflops_per_gpu": None}))], runs=True)
+    assert "1 runs, none with a measured step." in capsys.readouterr().out
