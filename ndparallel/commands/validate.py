@@ -15,17 +15,18 @@ from typing import Any
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.commands.validate_here import validate_here
-from ndparallel.planner.error_bar import ERRORS, entry
+from ndparallel.planner.error_bar import ERRORS, ONE_BAR, TWO_BARS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
 from ndparallel.validation.cases import express, read_cases
-from ndparallel.validation.families import RunFamily, every_run, families_of
+from ndparallel.validation.families import BARS, RunFamily, every_run, families_of
 from ndparallel.validation.result import Result
 from ndparallel.validation.sweeps import as_json as sweeps_json
 from ndparallel.validation.sweeps import sweeps_of
 from ndparallel.validation.validate import summary, validate
 
 FAMILY_COLUMNS = ("family", "runs", "mean", "median", "bias", "in 1 bar", "in 2", "best constant")
+UNUSUAL = "!"  # behind a share of runs inside a bar
 FEWEST_FAMILIES = 2  # that make a table
 
 
@@ -95,6 +96,8 @@ def show(results: list[Result], runs: bool) -> None:
         lines = [family_cells(family) for family in (*families, every_run(results))]
         console.print(quiet_table(FAMILY_COLUMNS, lines, width))
         console.print()
+        console.print(prose(legend(families), width))
+        console.print()
     rows = [
         (
             "/".join(pair["pair"]),
@@ -126,10 +129,21 @@ def means(found: dict, runs: int) -> str:
     return f"{runs} runs. Step time: mean absolute error {mean:.1%}, largest {most:.1%}.{said}"
 
 
+def legend(families: list[RunFamily]) -> str:
+    """What the columns mean, and of how many families bars are too wide or too narrow."""
+    unusual = sum(not all(family.is_usual(bars) for bars in BARS) for family in families)
+    return (
+        "bias: below 0, predicted too fast. in 1 bar, in 2: runs whose measured seconds lie inside so many "
+        f"error bars, which know no run of the same source; {ONE_BAR:.0%} and {TWO_BARS:.0%} should. "
+        f"{UNUSUAL}: a share that chance alone makes once in 20 times, of {unusual} of {len(families)} "
+        "families. best constant: the error of the one TFLOP/s a GPU that fits the family best."
+    )
+
+
 def family_cells(family: RunFamily) -> tuple[str, ...]:
     found = family.as_json()
     median, constant = found["median_absolute_step_error"], found["best_constant_error"]
-    bars = [share(found[f"inside_{number}"]) for number in ("one_bar", "two_bars")]
+    bars = [f"{share(family.inside(bars))}{' ' if family.is_usual(bars) else UNUSUAL}" for bars in BARS]
     means = (f"{family.mean:.1%}", f"{median:.1%}", percent(found["bias"]))
     return (family.name, str(found["runs"]), *means, *bars, "-" if constant is None else f"{constant:.1%}")
 

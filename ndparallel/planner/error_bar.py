@@ -1,39 +1,47 @@
-"""How sure a prediction is: the errors on measured runs, which count for more the more they are like it.
+"""How sure a prediction is: the errors on measured runs, wider for a job that is unlike all of them.
 
-Idea   A job has traits (its GPU, its software, number type, experts, FSDP, short kernels ...). Every measured
-       run counts with a weight that shrinks with each trait that only one of the two has, and runs of one
-       source share theirs. The bar is where the weighted errors have their 68th percentile, or half of the
-       95th: the mean of both, so that one bar holds two thirds of such runs and two bars nearly all. Every
-       trait that no run has widens it.
+Idea   The bar is where the errors of measured runs have their 68th percentile, or half of the 95th: the mean
+       of both, so that one bar holds two thirds of runs and two bars nearly all. Runs of one source count for
+       the square root of their number. It is the same for every job that measured runs are like; each trait
+       of a job (its GPU, software, number type, length of sequences ...) that no run has widens it, and a GPU
+       of another generation most. Likeness of another kind does not count: runs with more of a job's traits
+       say no more about its error, once their source is left out.
 Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate
        --write-errors` wrote them; a test holds the two together. `validate` leaves a run's own source out.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from math import sqrt
 from typing import Any
 
 from ndparallel.base.words import count, listed
 from ndparallel.hardware.accelerator import data_sheets
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.layers.pricing import Pricing
 
 FEWEST = 4  # runs whose mean is known to half of their spread: 1 / sqrt(4)
-# what a run's weight is multiplied by for each trait that only one of two runs has: of tenths below 1 the one
-# under which measured errors are likeliest, when all runs of their source are left out
-# (tests/validation/test_error_bars.py)
-NEARER = 0.9
-# for each trait that no run has: of the median trait, the 68th percentile of errors over bars when all runs
-# that have it are left out (the same tests)
-WIDER = 1.05
+# for each trait that no run has: of tenths the one under which measured errors are likeliest,
+# when all runs of their source are left out (tests/validation/test_error_bars.py)
+WIDER = 1.1
+# for a GPU of a generation that no run has: the 68th percentile of the errors of runs that are predicted with
+# the nearest preset of another generation, over that of the same runs as they are predicted: 1.1 of Ampere,
+# 3.4 of Hopper, 5.1 of Blackwell, and the one in the middle
+ANOTHER_GENERATION = 3.4
+GENERATIONS = {
+    "Ampere": ("A100", "A800"),
+    "Hopper": ("H100", "H200", "H800", "H20", "GH200"),
+    "Blackwell": ("B200", "B300", "GB200", "GB300"),
+}
+SPEEDS = ("GPU", "generation", "launches")  # traits that memory does not depend on
+COARSE = ("generation", "GPUs", "tokens to a sequence")  # traits that many unlike runs have
 ONE_BAR, TWO_BARS = 0.68, 0.95
-LARGE = 1024  # GPUs
-SHORT, LONG = 2048, 8192  # tokens: below, and above, most runs were not measured
-SMALL_LAYER = 1.5e12  # FLOPs of a layer's forward pass, below which launches count
+STEP = 4  # numbers are alike between two powers of it
+WAITS = 0.25  # share of a layer's passes, from which on launches count
 # by how much the errors of two measured plans of one job on as many GPUs differ: the median pair of the
 # median job (tests/search/test_kinds.py)
 PLANS_OF_ONE_JOB = 0.05
@@ -50,28 +58,48 @@ class ErrorBar:
 
 def traits(job: TrainingJob, plan: Plan) -> dict[str, str]:
     """What a run is like, by kind of trait."""
+    gpu, numbers = family(job.hardware.name), {"GPUs": plan.gpus, "tokens to a sequence": job.sequence}
     present = {
         "experts": job.shape.experts is not None,
         job.dtype: job.dtype != "bf16",
+        f"ZeRO-{plan.zero}": plan.zero in (1, 2),
         "FSDP": plan.zero == 3,
         "context parallelism": plan.cp > 1,
         "a pipeline": plan.pp > 1,
+        "several chunks": plan.chunks > 1,
         "a zero-bubble schedule": plan.schedule.startswith(("zb", "dual")),
         "recomputation": plan.recompute != "none",
-        "short sequences": job.sequence < SHORT,
-        "long sequences": job.sequence > LONG,
-        "short kernels": layer_flops(job, plan) < SMALL_LAYER,
-        f"more than {LARGE} GPUs": plan.gpus > LARGE,
+        "offloading": bool(job.offload),
+        "adapters": job.adapters is not None,
+        f"moments in {job.moments}": job.moments != "fp32",
     }
-    return {"GPU": family(job.hardware.name), "software": job.stack.name.split("-")[0]} | {
-        name: name for name, has in present.items() if has
+    waits = {"launches": "launches that the GPU waits for"} if waits_for_launches(job, plan) > WAITS else {}
+    return {
+        "GPU": gpu,
+        "generation": generation(gpu),
+        "software": job.stack.name.removesuffix("-compiled"),
+        **{what: f"{between(number)} {what}" for what, number in numbers.items()},
+        **waits,
+        **{name: name for name, has in present.items() if has},
     }
 
 
-def layer_flops(job: TrainingJob, plan: Plan) -> float:
-    """FLOPs of a usual layer of that width in a microbatch's forward pass: 24 for each token and hidden^2."""
-    rows = plan.micro_batch * job.sequence / plan.cp
-    return float(24 * rows * job.shape.hidden**2 / plan.tp)
+def between(number: int) -> str:
+    """The two powers of STEP that a number lies between."""
+    least = STEP ** int(math.log(number, STEP) + 1e-9)
+    return f"{least:,} to {STEP * least - 1:,}"
+
+
+def waits_for_launches(job: TrainingJob, plan: Plan) -> float:
+    """The share of a layer's passes that its GPU waits for the CPU to launch kernels."""
+    last = job.shape.layers - 1
+    seconds = Pricing(job, plan).unit("experts" if job.shape.has_experts(last) else "dense").total
+    return float(seconds.get("launch", 0.0) / seconds.total)
+
+
+def generation(gpu: str) -> str:
+    """Ampere, Hopper or Blackwell; of another GPU, its own name."""
+    return next((name for name, chips in GENERATIONS.items() if gpu in chips), gpu)
 
 
 def family(gpu: str) -> str:
@@ -86,30 +114,28 @@ def error_bar(job: TrainingJob, plan: Plan, without: str = "", of: str = "step_e
     sentence on it; `without` leaves the runs of one source out."""
     if job.stack.executed:
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
-    mine = frozenset(traits(job, plan).values())
-    runs = [run for run in known_errors() if run["source"] != without and of in run]
-    unmeasured = sorted(trait for trait in mine if all(trait not in run["traits"] for run in runs))
-    fraction = bar_of(weighted_errors(mine, runs, of)) * WIDER ** len(unmeasured)
-    alike = sum(len(mine ^ set(run["traits"])) <= 1 for run in runs)
-    missing = f"; wider, because no measured run has {listed(unmeasured)}" if unmeasured else ""
-    return ErrorBar(
-        fraction,
-        f"+- {fraction:.0%}, from {count(len(runs), 'measured run')}, "
-        f"{alike or 'none'} of them much like this one{missing}.",
-    )
+    mine, runs = traits(job, plan), [run for run in known_errors() if run["source"] != without and of in run]
+    measured = {trait for run in runs for trait in run["traits"]}
+    speeds = () if of == "step_error" else SPEEDS
+    unmeasured = {kind: trait for kind, trait in mine.items() if trait not in measured and kind not in speeds}
+    fraction = bar_of(weighted_errors(runs, of)) * widening(unmeasured)
+    names = sorted({*unmeasured.values()})
+    missing = f"; wider, because no measured run has {listed(names)}" if names else ""
+    return ErrorBar(fraction, f"+- {fraction:.0%}, from {count(len(runs), 'measured run')}{missing}.")
 
 
-def weighted_errors(
-    mine: frozenset[str], runs: Sequence[dict[str, Any]], of: str
-) -> list[tuple[float, float]]:
+def widening(unmeasured: Mapping[str, str]) -> float:
+    """How many times wider a bar is, by the kinds of traits that no run has."""
+    if "generation" in unmeasured:
+        return ANOTHER_GENERATION * WIDER ** (len(unmeasured) - len({*unmeasured} & {"GPU", "generation"}))
+    return WIDER ** len(unmeasured)
+
+
+def weighted_errors(runs: Sequence[dict[str, Any]], of: str) -> list[tuple[float, float]]:
     """Errors, as shares of the prediction, with their weights, the smallest first; the weights of a source's
-    runs add up to the square root of what they would be one by one."""
-    weights = [NEARER ** len(mine ^ set(run["traits"])) for run in runs]
-    by_source: dict[str, float] = defaultdict(float)
-    for run, weight in zip(runs, weights):
-        by_source[run["source"]] += weight
-    pairs = zip(runs, weights)
-    return sorted((of_prediction(run[of]), weight / sqrt(by_source[run["source"]])) for run, weight in pairs)
+    runs add up to the square root of their number."""
+    by_source = Counter(run["source"] for run in runs)
+    return sorted((of_prediction(run[of]), 1 / math.sqrt(by_source[run["source"]])) for run in runs)
 
 
 def of_prediction(error: float) -> float:
@@ -141,7 +167,7 @@ def usual_errors(job: TrainingJob, plan: Plan) -> dict[str, tuple[float, int]]:
     """By trait of this run: the mean error of the measured runs that have it, above 0 where they were
     predicted too slow, and how many they are; of traits with enough of them."""
     found = {}
-    for trait in traits(job, plan).values():
+    for trait in [trait for kind, trait in traits(job, plan).items() if kind not in COARSE]:
         errors = [run["step_error"] for run in known_errors() if trait in run["traits"]]
         if len(errors) >= FEWEST:
             found[trait] = sum(errors) / len(errors), len(errors)

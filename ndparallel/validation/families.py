@@ -3,19 +3,27 @@
 Idea   A family has its mean and median absolute error, its bias, and how often the measured value lies inside
        one and two error bars. Beside it stands the best constant: the one TFLOP/s that fits the family best,
        which a model must beat to show skill inside it.
-Limit  The best constant has seen what it predicts; of a family of one run it says nothing.
+Limit  The best constant has seen what it predicts; of a family of one run it says nothing. Runs of one family
+       err alike, so that chance makes more of the shares inside a bar than the binomial law of single runs.
 
 Glossary
     bias     the mean of the signed errors: below 0, predicted too fast
     inside   the share of runs whose measured seconds lie in the predicted ones +- the bar
+    usual    shares inside that a bar which holds what it should has 19 times of 20
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import comb
 from statistics import fmean, median
 from typing import Any
 
+from ndparallel.planner.error_bar import ONE_BAR, TWO_BARS
 from ndparallel.validation.result import Result
+
+BARS = {1: ONE_BAR, 2: TWO_BARS}  # the share of runs that so many bars should hold
+RARE = 0.025  # chance of fewer than usual, and of more
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,17 @@ class RunFamily:
         found = [result.bars_away <= bars for result in self.results if result.bars_away is not None]
         return fmean(found) if found else None
 
+    def usual(self, bars: int) -> tuple[float, float]:
+        """The least and the most of its runs that chance leaves inside so many bars, as shares."""
+        with_bars = sum(result.bars_away is not None for result in self.results)
+        least, most = binomial_range(with_bars, BARS[bars])
+        return least / max(with_bars, 1), most / max(with_bars, 1)
+
+    def is_usual(self, bars: int) -> bool:
+        """Whether chance explains the share of runs inside so many bars."""
+        share, (least, most) = self.inside(bars), self.usual(bars)
+        return share is None or least <= share <= most
+
     def as_json(self) -> dict[str, Any]:
         return {
             "family": self.name,
@@ -55,8 +74,21 @@ class RunFamily:
             "bias": fmean(self.errors),
             "inside_one_bar": self.inside(1),
             "inside_two_bars": self.inside(2),
+            "usual_inside_one_bar": self.usual(1),
+            "usual_inside_two_bars": self.usual(2),
             "best_constant_error": self.constant,
         }
+
+
+def binomial_range(runs: int, share: float) -> tuple[int, int]:
+    """The least and the most of so many runs of which each is inside with that chance, 19 times of 20."""
+    chances = [
+        comb(runs, inside) * share**inside * (1 - share) ** (runs - inside) for inside in range(runs + 1)
+    ]
+    fewer = [*accumulate(chances)]  # so many or fewer
+    least = next(inside for inside, chance in enumerate(fewer) if chance > RARE)
+    more = [*accumulate(reversed(chances))]
+    return least, runs - next(left for left, chance in enumerate(more) if chance > RARE)
 
 
 def families_of(results: Sequence[Result]) -> list[RunFamily]:

@@ -8,12 +8,11 @@ import sys
 import pytest
 
 from ndparallel.commands.command_line import main
-from ndparallel.planner.error_bar import error_bar
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import PipelineTimer
 from ndparallel.planner.step.step import Step
 from ndparallel.training.job import Job
-from ndparallel.validation.cases import express, read_cases
+from ndparallel.validation.cases import read_cases
 from tests.support.common import measured
 
 LLAMA = ["--model", "llama-3-8b", "--gpus", "8", "--global-batch", "8"]
@@ -232,13 +231,11 @@ def test_validate_prints_every_run_and_its_json_has_the_stable_keys(capsys, tmp_
 
 
 def test_an_error_bar_is_wider_where_a_job_is_unlike_most_measured_runs(capsys):
-    """Dense, in 16 bits, on an H100; and a mixture of experts on a GPU of which no run is known."""
+    """Dense, in 16 bits, on an H100; and a mixture of experts on a GPU of whose kind no run is known."""
     dense = answered(capsys, *LLAMA, "--dp", "8")["error_bar"]
     mixture = ("--model", "mixtral-8x7b", "--gpus", "8", "--global-batch", "8", "--ep", "8", "--dp", "8")
     unlike = answered(capsys, *mixture, "--hardware", "mi300x", "--dtype", "fp8")["error_bar"]
-    assert 0.02 < dense < 0.9 * unlike
-    case = express(read_cases()[0])
-    assert "much like this one" in error_bar(case.job, case.plan).sentence
+    assert 0.02 < dense < 0.4 * unlike
 
 
 def test_the_lessons_model_may_be_planned_too(capsys):

@@ -67,8 +67,8 @@ def test_inside_the_error_bar_nothing_is_looked_for():
 
 
 def test_traits_have_the_mean_error_of_their_runs():
-    runs = {"H100", "megatron", "a pipeline"}
-    assert set(usual_errors(*CLUSTERS["dense"])) == runs
+    found = set(usual_errors(*CLUSTERS["dense"]))
+    assert {"H100", "megatron-core", "a pipeline"} <= found and not {"Hopper", "FSDP"} & found
 
 
 def test_plan_says_whether_the_bar_holds_a_measurement(capsys):
