@@ -217,7 +217,7 @@ RULES = (
         ),
     ),
     LaunchRule(
-        lambda job, plan: (plan.zero == 3) & (plan.shards > 0) & (plan.shards % plan.cp > 0),
+        lambda job, plan: (plan.zero == 3) & (plan.shards % plan.cp > 0),
         lambda job, plan: torchtitan_lacks(
             f"{plan.shards} shards with cp={plan.cp}", f"take a multiple of {plan.cp}"
         ),

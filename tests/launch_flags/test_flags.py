@@ -574,9 +574,16 @@ def run_recipe(text: str, monkeypatch) -> dict[str, object]:
     return keys(scope["plan"]())
 
 
-@given(asked=jobs_and_plans(), schedule=st.sampled_from([*names_in("torchtitan")]))
-@settings(max_examples=60, deadline=None)
-def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan_has(asked, schedule):
+@given(
+    asked=jobs_and_plans(),
+    schedule=st.sampled_from([*names_in("torchtitan"), "zb-h2"]),
+    software=st.sampled_from(["torchtitan", "torchtitan-compiled"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan_has(
+    asked, schedule, software
+):
+    """Or is refused, where torchtitan cannot run the plan."""
     job, plan = asked
     job = replace(
         job,
@@ -584,23 +591,27 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
         sequence=4096,
         capacity_factor=None,
     )
-    job = replace(job, stack=STACKS["torchtitan"])
+    job = replace(job, stack=STACKS[software])
     chunks = 2 if schedule in ("interleaved", "looped-bfs", "zb-v", "dualpipev") and plan.pp > 1 else 1
     plan = replace(plan, schedule=schedule, chunks=chunks, recompute_layers=0)
-    assume(
-        not [*why_not(job, plan)]
-        and plan.zero != 1
-        and (plan.zero or plan.cp == 1)
-        and not (job.shape.experts and job.dtype == "fp8")
-    )
-    assume(plan.shards % plan.cp == 0)
+    assume(not [*why_not(job, plan)] and not (job.shape.experts and job.dtype == "fp8"))
     number = int(plan.microbatches(job))
-    assume(schedule != "interleaved" or plan.pp == 1 or number % (number // plan.pp) == 0)
+    if (
+        plan.zero == 1
+        or (plan.cp > 1 and not plan.zero)
+        or plan.shards % plan.cp
+        or (plan.pp > 1 and schedule == "zb-h2")
+        or (plan.pp > 1 and schedule == "interleaved" and number % (number // plan.pp))
+    ):
+        with pytest.raises(UserError, match="torchtitan .* has no"):
+            emit_torchtitan(job, plan)
+        return
     with pytest.MonkeyPatch.context() as monkeypatch:
         found: dict[str, Any] = run_recipe(emit_torchtitan(job, plan), monkeypatch)
     assert found.keys() <= {*frozen("torchtitan")["keys"]}
     for name, key in fields.TITAN_DEGREES.items():
         assert found[key] == getattr(plan, name)
+    assert found["compile.enable"] == (software == "torchtitan-compiled")
     shard, replicate = (found[f"parallelism.data_parallel_{way}_degree"] for way in ("shard", "replicate"))
     assert shard * replicate == plan.dp
     assert shard * plan.cp == (plan.shards or plan.dp * plan.cp if plan.zero else 1)
@@ -647,6 +658,7 @@ def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
         (titan, Plan(dp=8, zero=1), "no ZeRO-1"),
         (titan, Plan(cp=2, dp=4), "shards them over cp"),
         (titan, Plan(cp=4, dp=4, zero=3, shards=2), "take a multiple of 4"),
+        (replace(titan, global_batch=63), Plan(cp=2, dp=3, zero=3, shards=3), "take a multiple of 2"),
         (ring, Plan(cp=2, dp=4, zero=3), "leave --context-parallel ring out"),
         (titan, Plan(dp=8, recompute="full", recompute_layers=2), "2 layers of a stage"),
         (

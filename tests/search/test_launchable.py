@@ -106,6 +106,7 @@ def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_
             ["megatron"],
         ),
         (Plan(pp=4, dp=16, zero=1), ["megatron", "deepspeed"]),
+        (Plan(tp=2, pp=4, dp=8, zero=1), ["megatron", "deepspeed"]),
         (Plan(dp=64, zero=3), ["megatron", "torchtitan", "deepspeed"]),
         (Plan(tp=8, dp=8, zero=3), ["megatron", "torchtitan", "deepspeed"]),
         (Plan(pp=4, dp=16, zero=2), ["megatron", "torchtitan"]),

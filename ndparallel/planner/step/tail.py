@@ -56,7 +56,7 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero == 2:
         streams.spend("dp", reducing)
-    elif plan.zero < 2 and any(bucket.reduce or bucket.shared for bucket in buckets):
+    elif plan.zero != 3 and any(bucket.reduce or bucket.shared for bucket in buckets):
         passed = passed_buckets(by_stage, slack, seconds_of_gradients(work, buckets))
         reduce_in_slack(streams, passed, stack.dp_overlap)
     streams.run(work.shared(rank))
