@@ -49,9 +49,9 @@ class GroupLinks:
         """Bytes a second of a GPU to the others of its group in the node: all, or of links without a switch
         those that lead to them."""
         bandwidth = self.hardware.inside.bandwidth_bytes_per_second
-        if not (linked := getattr(self.hardware, "gpus_linked_directly", 0)):
+        if (linked := getattr(self.hardware, "gpus_linked_directly", 0)) < 2:
             return bandwidth
-        return bandwidth * larger(self.per_node - 1, 1) / (linked - 1)
+        return bandwidth * smaller(larger(self.per_node - 1, 1), linked - 1) / (linked - 1)
 
     @cached_property
     def across_bandwidth(self):

@@ -292,6 +292,8 @@ def test_without_a_switch_a_group_has_the_links_that_lead_to_its_members():
     for ranks, stride, share in ((2, 1, 1 / 3), (4, 1, 1), (2, 2, 1 / 3), (8, 1, 1)):
         assert GroupLinks(ranks, stride, board).inside_bandwidth == pytest.approx(share * whole)
         assert GroupLinks(ranks, stride, switch).inside_bandwidth == whole
+    alone = hardware_of({"gpu": "H200", "gpus_per_node": 1, "switched": False})
+    assert GroupLinks(2, 1, alone).inside_bandwidth == whole
     amd = find_hardware("mi300x")
     assert GroupLinks(2, 1, amd).inside_bandwidth == pytest.approx(amd.inside.bandwidth_bytes_per_second / 7)
     tray = hardware_of({"gpu": "GB200", "gpus_per_node": 4})
