@@ -4,6 +4,7 @@ hand."""
 import runpy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -221,3 +222,12 @@ def test_the_first_lesson_is_told_where_the_file_is_run_and_not_where_it_is_impo
     for name, told in (("gpu", ""), ("__main__", story())):
         runpy.run_path(f"{Path(__file__).parents[1] / 'gpu.py'}", run_name=name)
         assert capsys.readouterr().out == told
+
+
+def test_a_message_in_the_transports_memory_is_copied_before_that_is_given_back():
+    one, two = gpus()
+    one.send(1, BYTE + 7, "x")
+    message = two.transport.wait(0, "x")
+    shared = message[5]
+    two.transport = SimpleNamespace(wait=lambda source, what: (*message[:6], lambda: shared.fill(0)))
+    assert two.receive(0, "x") == 7 and shared == 0

@@ -17,7 +17,9 @@ from ndparallel.hardware.accelerator import (
     data_sheets,
     find_hardware,
     hardware_names,
+    host_launch,
     host_size,
+    optimizer_fraction,
 )
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
@@ -305,3 +307,13 @@ def test_a_leafs_share_is_no_more_than_all(tmp_path):
     path.write_text('based_on = "h100"\nleaf_share = 2\n')
     with pytest.raises(UserError, match="leaf_share"):
         find_hardware(str(path))
+
+
+def test_what_a_data_sheet_does_not_say_takes_nothing_away():
+    h100 = find_hardware("h100")
+    assert isinstance(h100, Accelerator)
+    assert (h100.gpus_per_leaf, h100.gpus_linked_directly, h100.leaf_share) == (0, 0, 1)
+    assert (host_launch(CLASSROOM), optimizer_fraction(CLASSROOM)) == (0, 1)
+    wide_alone = replace(h100, narrow_heads={})
+    narrow, wide = (Operation("core", "cudnn forward", (1e9, 4096, width)) for width in (64, 128))
+    assert wide_alone.attention_rate(narrow) == wide_alone.attention_rate(wide) > h100.attention_rate(narrow)

@@ -100,6 +100,11 @@ def test_a_batch_that_cannot_be_cut_is_told_the_nearest_that_can(batch, dp, micr
     assert broken(plan, global_batch=near) == []
 
 
+def test_of_a_batch_that_cannot_be_cut_no_schedule_is_asked():
+    piped = Plan(pp=4, dp=4, micro_batch=2, chunks=2, schedule="interleaved")
+    assert sentence(piped, global_batch=12).endswith("the nearest batch that can is 16.")
+
+
 def test_shards_divide_the_ranks_of_dp_and_cp_together():
     assert broken(Plan(dp=2, cp=2, zero=3, shards=4)) == broken(Plan(dp=2, cp=2, zero=3, shards=1)) == []
     assert (
