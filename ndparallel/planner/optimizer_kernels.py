@@ -1,4 +1,4 @@
-"""What the optimizer's step moves for each parameter, kernel by kernel, as the frameworks' code has it.
+"""What the optimizer's step moves for each parameter, and what ZeRO-3 copies of it, as counted in the code.
 
 Idea   A step is bound by memory, so a ledger of bytes prices it. Gradients that are zeroed and divided before
        they are summed are no part of it: see ndparallel.planner.step.framework.

@@ -47,7 +47,6 @@ MODULES = {
     "ndparallel.planner.number_types": {"HOPPER_COPIES": "counted: along rows, and along columns"},
     "ndparallel.planner.step.framework": {
         "SPREAD": "arXiv:2208.11035",
-        "AMAX_BYTES": "one number in 32 bits",
         "CPU_ADAM_SECONDS": "arXiv:2101.06840, table 4",
     },
     "ndparallel.planner.job": {"HEADROOM": "assumption"},

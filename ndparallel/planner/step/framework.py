@@ -38,7 +38,6 @@ from ndparallel.planner.step.streams import Item, StreamClock
 
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 SPREAD = 0.02
-AMAX_BYTES = 4  # of one tensor's maximum; how many there are does not count beside latencies
 # of a host, for one parameter: Ren et al., "ZeRO-Offload" (2101.06840), table 4, 2.57 s for 10 billion
 CPU_ADAM_SECONDS = 0.257e-9
 
@@ -167,10 +166,11 @@ class FrameworkWorkload:
     def shared_amax(self) -> TimeBreakdown:
         """After each pass of a stage: the maxima that the next scales are made of, of all its ranks
         (reduce_and_update_fp8_tensors in transformer_engine/pytorch/quantization.py, with Megatron's
-        get_amax_reduction_group)."""
+        get_amax_reduction_group). How many there are does not count beside latencies; nor do a step's passes
+        without a pipeline."""
         if not NUMBER_TYPES[self.job.dtype].shares_amax:
             return TimeBreakdown()
-        return TimeBreakdown(dp=self.pricing.whole(CollectiveOp("amax", "few bytes", "stage", AMAX_BYTES)))
+        return TimeBreakdown(dp=self.pricing.whole(CollectiveOp("amax", "few bytes", "stage", SINGLE)))
 
     def sharded_columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
         """FSDP within stages: F and B take what they wait for weights."""
