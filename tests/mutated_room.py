@@ -208,13 +208,13 @@ class Trials:
             def record() -> bool:
                 recorder = Recorder(self.room.files)
                 self.session.config.pluginmanager.register(recorder)
-                passed = self.passes(range(len(self.session.items)))
+                if not self.passes(range(len(self.session.items))):
+                    raise RuntimeError(f"{self.failed} fails before any mutation.")
                 pickle.dump(recorder.recorded(self.session.items), file)
                 file.flush()
-                return passed
+                return True
 
-            if not succeeds(record):
-                raise RuntimeError(f"Before any mutation: {' '.join(self.room.tests)} fail.")
+            succeeds(record)
             file.seek(0)
             return pickle.load(file)
 
@@ -242,6 +242,7 @@ class Trials:
                 allow_cpu(SPARE_CPU_SECONDS + 3 * seconds[number])
             test.ihook.pytest_runtest_protocol(item=test, nextitem=following)
             if self.session.testsfailed:
+                self.failed = test.nodeid
                 return False
         return True
 

@@ -171,7 +171,9 @@ def sum_of_a_terabyte(gpu):
 
 def test_a_size_of_a_terabyte_needs_no_memory():
     results = launch(sum_of_a_terabyte, 4, hardware(2), engine="inline")
-    numbers = [event[3][1] for event in results[0].events if event[2] == COLLECTIVE]
+    labels = [event[3] for event in results[0].events if event[2] == COLLECTIVE]
+    assert all(len(label) == 4 for label in labels), "group, number, collective, algorithm"
+    numbers = [label[1] for label in labels]
     assert numbers == [*range(9)], "a group's collectives are numbered from 0"
 
 

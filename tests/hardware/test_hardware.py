@@ -20,6 +20,7 @@ from ndparallel.hardware.accelerator import (
     host_launch,
     host_size,
     optimizer_fraction,
+    slower_host,
 )
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
@@ -294,6 +295,8 @@ def test_without_a_switch_a_group_has_the_links_that_lead_to_its_members():
     for ranks, stride, share in ((2, 1, 1 / 3), (4, 1, 1), (2, 2, 1 / 3), (8, 1, 1)):
         assert GroupLinks(ranks, stride, board).inside_bandwidth == pytest.approx(share * whole)
         assert GroupLinks(ranks, stride, switch).inside_bandwidth == whole
+    pairs = replace(board, gpus_per_node=8, gpus_linked_directly=2)
+    assert GroupLinks(4, 1, pairs).inside_bandwidth == whole
     alone = hardware_of({"gpu": "H200", "gpus_per_node": 1, "switched": False})
     assert GroupLinks(2, 1, alone).inside_bandwidth == whole
     amd = find_hardware("mi300x")
@@ -317,3 +320,9 @@ def test_what_a_data_sheet_does_not_say_takes_nothing_away():
     wide_alone = replace(h100, narrow_heads={})
     narrow, wide = (Operation("core", "cudnn forward", (1e9, 4096, width)) for width in (64, 128))
     assert wide_alone.attention_rate(narrow) == wide_alone.attention_rate(wide) > h100.attention_rate(narrow)
+
+
+def test_a_slower_host_takes_twice_as_long_for_a_launch():
+    h100 = find_hardware("h100")
+    assert host_launch(slower_host(h100)) == 2 * host_launch(h100) > 0
+    assert slower_host(CLASSROOM) == CLASSROOM

@@ -113,3 +113,10 @@ def test_an_optimizer_that_reaches_half_of_memorys_rate_takes_twice_as_long():
 def test_a_wrong_figure_is_one_sentence(figures, sentence):
     with pytest.raises(UserError, match=sentence):
         own(**figures)
+
+
+@pytest.mark.parametrize("figure", ["slowdown", "optimizer_fraction"])
+def test_nothing_is_slowed_down_or_sped_up_more_than_a_thousand_times(figure):
+    assert own(**{figure: 1000})
+    with pytest.raises(UserError, match=figure):
+        own(**{figure: 1000.5})

@@ -773,3 +773,21 @@ def test_the_tables_are_printed_with_their_release(framework, some, capsys):
     assert some in printed and frozen(framework)["version"] in printed
     assert main(["flags", framework, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fields"]
+
+
+@pytest.mark.parametrize(
+    ("software", "plan", "unsaid"),
+    [
+        ({"tp_overlap": "all"}, Plan(dp=8), "--tp-comm-overlap"),
+        ({"selective": ("mlp",)}, Plan(dp=8), "--recompute-modules"),
+        ({}, Plan(tp=2, dp=4, zero=2), "export CUDA_DEVICE_MAX_CONNECTIONS"),
+    ],
+)
+def test_megatron_is_told_nothing_that_the_plan_does_not_use(software, plan, unsaid):
+    assert unsaid not in emit_megatron(on(job_of(), **software), plan)
+
+
+def test_without_a_pipeline_torchtitan_is_asked_for_no_schedule():
+    plan = Plan(dp=8, zero=3)
+    titan = job_of(software="torchtitan")
+    assert emit_torchtitan(titan, replace(plan, schedule="zb-h2")) == emit_torchtitan(titan, plan)

@@ -7,6 +7,7 @@ import pytest
 from ndparallel.hardware.accelerator import find_hardware, host_launch
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import LEDGERS, MODULE, launches_of
+from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
@@ -100,3 +101,10 @@ def test_every_small_kernel_says_where_the_code_launches_it():
     for kernel in kernels:
         assert kernel.source and (kernel.launches or kernel.calls)
         assert bool(kernel.elements) == bool(kernel.passes)
+
+
+def test_launches_of_several_passes_add_up():
+    parts = TimeBreakdown(compute=1.0), TimeBreakdown(compute=2.0)
+    for part, launched in zip(parts, (3.0, 4.0)):
+        part.launch_seconds = launched
+    assert total(parts) == {"compute": 3.0} and total(parts).launch_seconds == 7.0

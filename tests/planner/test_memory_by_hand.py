@@ -10,6 +10,7 @@ from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes, normed_bytes
+from ndparallel.planner.memory.states import checkpoint_bytes, passing_bytes
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts
@@ -318,3 +319,13 @@ def test_all_kinds_add_up():
     memory = peak_memory(job(), Plan())
     kept = 32 * 2 * S * (ATTENTION + MLP) + 6 * S * VOCAB
     assert memory.total == 18 * 8_030_261_248 + kept + AT_HEAD + 2 * LAYER + CORE
+
+
+def test_what_fsdp_needs_only_on_its_way_is_two_layers_the_ends_a_layers_gradients_and_scattered_ones():
+    parameters = 8_030_261_248
+    passing = passing_bytes(job(), Plan(dp=8, zero=3), (parameters, 0.0))
+    assert passing == 2 * (2 * LAYER + 2 * TABLE + H) + 4 * LAYER + 4 * parameters / 8
+
+
+def test_a_checkpoint_keeps_14_bytes_of_each_parameter():
+    assert checkpoint_bytes(job()) == 14 * 8_030_261_248

@@ -295,3 +295,11 @@ def test_a_clock_that_is_looked_at_goes_through_every_repeat():
             passes += 1
         assert (passes, streams.now) == (times, 5 * FORWARD)
     assert streams.trace == [("compute", at, at + FORWARD, "compute") for at in range(5)]
+
+
+def test_what_all_were_waited_for_is_not_waited_for_again():
+    streams, exchange = StreamClock(Round()), CollectiveOp("weights", "all_gather", "dp", 5.0)
+    for wait in (streams.wait_for_all, partial(streams.wait, exchange)):
+        streams.start(exchange)
+        wait()
+    assert streams.now == 2 * 5.0

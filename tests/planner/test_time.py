@@ -217,6 +217,8 @@ def test_a_token_with_many_choices_meets_all_ranks_and_with_one_a_single_one():
 
 def test_a_collective_starts_in_the_23_microseconds_that_were_measured_on_8_b200():
     assert collective_seconds("all_gather", 1e-9, group(8)) == pytest.approx(23e-6 + 7 * 2e-6)
+    few = 2 * (7 * 0.6e-6 + 2 * 5e-6)  # down a chain in the node, over two hops to four nodes, and up again
+    assert collective_seconds("few bytes", 8, group(32)) == pytest.approx(23e-6 + few)
     starts = [dispatch_seconds(1e-9, 8, group(ranks)) for ranks in (1, 2, 16)]
     assert starts == pytest.approx([0, 23e-6 + 2e-6, 23e-6 + 10e-6])
 

@@ -112,6 +112,7 @@ def test_a_schedule_that_is_asked_for_by_name_is_searched_although_its_software_
         (Plan(pp=4, dp=16, zero=2), ["megatron", "torchtitan"]),
         (Plan(pp=4, dp=16, chunks=2, zero=2, schedule="zb-v"), ["torchtitan"]),
         (Plan(pp=4, dp=16, zero=1, schedule="zb-h1"), []),
+        (Plan(pp=2, dp=32, zero=1, schedule="zb-h1"), []),
     ],
 )
 def test_a_plan_says_by_whom_it_can_be_launched(plan, by):
