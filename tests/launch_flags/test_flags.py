@@ -266,6 +266,7 @@ def test_groups_mean_nothing_where_a_rank_has_one_chunk(plan):
 def test_torchtitan_has_rounds_of_equally_many_microbatches_alone():
     plan = Plan(pp=4, dp=2, chunks=2, schedule="interleaved")
     assert "Interleaved1F1B" in emit_torchtitan(job_of(batch=20, software="torchtitan"), plan), "5 and 5"
+    assert "Interleaved1F1B" in emit_torchtitan(job_of(batch=10, software="torchtitan"), plan), "5"
     with pytest.raises(
         UserError, match="on 4 pipeline ranks, as its 2 rounds are equal; take 8 microbatches"
     ):

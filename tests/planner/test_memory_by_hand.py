@@ -9,11 +9,12 @@ from gpu import Operation
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.kept import kept_bytes, normed_bytes
+from ndparallel.planner.layers.kept import experts_bytes, kept_bytes, normed_bytes
 from ndparallel.planner.memory.states import checkpoint_bytes, passing_bytes
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.prediction import peak_memory
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import framework_workload
@@ -161,9 +162,23 @@ def test_a_model_with_experts_in_some_layers_keeps_the_mean_layer():
     dense, experts = 2 * h + 3 * 18432, 2 * h + rows * (h + 3 * 2048) + 3 * 2048  # the last: shared
     kept = kept_bytes(LayerLists(deepseek, share, stack), "none")
     assert kept == pytest.approx(2 * S * (attention + (3 * dense + 58 * experts) / 61), rel=1e-12)
-    ranks = replace(stack, selective=("mla_up_proj",))
-    kept_ranks = kept_bytes(LayerLists(deepseek, share, ranks), "selective")
-    assert kept - kept_ranks == pytest.approx(2 * S * (heads * (192 + 192 + 128) - 1536 - 512 - 64))
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_latent_attention_that_comes_again_from_its_ranks_keeps_these_whole_on_every_tp_rank(tp):
+    deepseek, stack = find_model("deepseek-v3"), find_stack("megatron-core")
+    kept, kept_ranks = (
+        kept_bytes(LayerLists(deepseek, Share(1, S, tp=tp), replace(stack, selective=modules)), "selective")
+        for modules in ((), ("mla_up_proj",))
+    )
+    assert kept - kept_ranks == pytest.approx(2 * S * (128 * (192 + 192 + 128) / tp - 1536 - 512 - 64))
+
+
+def test_what_goes_into_the_router_stays_in_16_bits_where_the_experts_take_8():
+    types = ("bf16", "fp8")
+    shares = (Share(1, S, number_type=NUMBER_TYPES[name]) for name in types)
+    lists = (LayerLists(find_model("mixtral-8x7b"), share, find_stack("megatron-core")) for share in shares)
+    assert [experts_bytes(each, ("moe",)) for each in lists] == [2 * S * (H + H)] * len(types)
 
 
 # ------------------------------------------------------------------------------------------------ activations

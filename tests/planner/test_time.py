@@ -30,6 +30,7 @@ from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.models.shape import Experts, ModelShape
+from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.software import STACKS, find_stack
 from ndparallel.planner.stages import kinds_by_stage
 from ndparallel.validation.cases import read_cases
@@ -84,6 +85,35 @@ def test_flash_attention_skips_the_masked_half_and_multiplies_five_times_backwar
     pairs = 2 * 32 * 1024 * 1025 / 2
     assert flops(core) == 4 * pairs * 128
     assert flops(back) == 10 * pairs * 128
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "deepseek-v3"])
+def test_flash_attention_reads_queries_keys_and_values_writes_what_it_gives_and_keeps_no_scores(model):
+    shape = find_model(model)
+    core = lists(shape, "megatron-core", tp=4)
+    query, key, value, given = (
+        heads * size for size in (shape.head_dim, shape.value_dim) for heads in (shape.heads, shape.kv_heads)
+    )
+    numbers = 2 * 1024 * (query + key + value + given) / 4
+    assert [one.bytes for one in core.core_forward()] == [2 * numbers]
+    assert [one.bytes for one in core.core_backward()] == [2 * 2 * numbers], "and as many gradients"
+    assert core.kept_of_core(False) == 0
+
+
+@pytest.mark.parametrize("fp8_head", [False, True])
+def test_the_head_multiplies_in_8_bits_where_the_stack_does_and_the_router_never(fp8_head):
+    stack = replace(find_stack("megatron-core"), fp8_head=fp8_head)
+    some = LayerLists(MIXTURE, Share(2, 1024, number_type=NUMBER_TYPES["fp8"]), stack)
+    items = [*some.unit("head", "none").forward, *some.layer(True, "none").forward]
+    types = {one.name: one.dtype for one in items if isinstance(one, Operation) and one.shape[1:]}
+    assert types["logits forward"] == ("float8" if fp8_head else "bfloat16")
+    assert types["router forward"] == "bfloat16"
+
+
+def test_a_dispatcher_that_gathers_brings_the_rows_of_all_ep_ranks_to_each():
+    gathers = replace(find_stack("megatron-core"), dispatcher="allgather")
+    layer = LayerLists(MIXTURE, Share(2, 1024, ep=4), gathers).layer(True, "none")
+    assert [one.bytes for one in exchanges(layer.forward, "ep dispatch")] == [4 * 2 * 1024 * 1024 * 2]
 
 
 def test_context_parallel_ranks_share_rows_and_pairs_evenly():

@@ -126,8 +126,8 @@ def test_a_plan_says_by_whom_it_can_be_launched(plan, by):
         (Plan(dp=64, ep=8, zero=3), ""),
         (Plan(tp=2, dp=32, ep=8, zero=2), ""),
         (Plan(pp=4, dp=16, ep=8, zero=1), ""),
-        (Plan(tp=2, dp=32, ep=8, zero=3), "take --zero 0, 1 or 2, or --tp 1"),
-        (Plan(tp=2, pp=4, dp=8, ep=8, zero=1), "take --tp 1"),
+        (Plan(tp=2, dp=32, ep=2, zero=3), "take --zero 0, 1 or 2, or --tp 1"),
+        (Plan(tp=2, pp=2, dp=16, ep=2, zero=1), "take --tp 1"),
     ],
 )
 def test_deepspeeds_experts_with_tensor_parallelism_take_no_zero_3_and_no_pipeline(plan, said):
