@@ -10,15 +10,14 @@ Run    python benchmarks/explorer.py        (needs the extra `browser`, and a ch
 """
 
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from statistics import median
 from typing import Any
 
+from busy import busy
 from playwright.sync_api import sync_playwright
 
 from ndparallel.explorer.page import page
@@ -59,17 +58,6 @@ def milliseconds(tab: Any, screen: str) -> list[list[float]]:
     """Return for every set-up when it can be seen, and when all of it is drawn."""
     tab.evaluate(TIMED, f"#{screen}")  # what is loaded once
     return [tab.evaluate(TIMED, f"#{screen}?{words}") for words in addresses(screen)]
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """Keep so many cores busy meanwhile."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
 
 
 def main() -> None:

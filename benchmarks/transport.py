@@ -9,17 +9,16 @@ core and 1 beside all; 4 KB in 0.2 ms. Run `python benchmarks/transport.py`.
 import importlib.util
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from busy import busy
 
 from collectives import Group, all_reduce
 from gpu import CLASSROOM, GPU
@@ -67,18 +66,6 @@ def gloo(gpu: GPU, size: int, repetitions: int, meeting_point: str) -> float:
 
 def start_reduce_end(gpu: GPU, world_size: int) -> None:
     all_reduce(gpu, np.ones(1000, np.float32), Group("all", tuple(range(world_size))))
-
-
-@contextmanager
-def busy(programs: int) -> Iterator[None]:
-    """Keep so many cores busy with programs that never wait."""
-    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(programs)]
-    try:
-        yield
-    finally:
-        for program in spinning:
-            program.kill()
-            program.wait()
 
 
 def slowest(results: list) -> float:
