@@ -17,6 +17,7 @@ from html import escape
 from typing import Any
 
 MOST_SHOWN = 100  # characters of one value that a message repeats
+MOST_READ = 2000  # characters of one message
 LONG = re.compile(rf"\S{{{MOST_SHOWN + 1},}}")
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = MOST_SHOWN
@@ -38,6 +39,13 @@ def without_long_words(text: str) -> str:
     """Return `text`, the middle left out of every word that is longer than any name should be."""
     half = MOST_SHOWN // 2
     return LONG.sub(lambda word: f"{word[0][:half]}...{word[0][-half:]}", text)
+
+
+def shortened(text: str) -> str:
+    """Return `text`, the middle left out of its long words, and of the whole where nobody would read it."""
+    half = MOST_READ // 2
+    short = text if len(text) <= MOST_READ else f"{text[:half]} ... {text[-half:]}"
+    return without_long_words(short)
 
 
 def is_shown(character: str) -> bool:

@@ -1,7 +1,8 @@
 """Grading: the answer runs in a process of its own, with limits, beside the model solution.
 
 Idea   Whatever the reader's file does, the grader survives it and can say what happened: a loop without
-       end is ended, and its line named; a full memory and a dead process are sentences.
+       end is ended, and its line named; a full memory and a dead process are sentences. What the file has
+       started ends with it.
 Limit  Where the system cannot fork (Windows, macOS) the file runs in a fresh process, which takes longer to
        start; where it has no CPU timer, a loop without end is ended without its line.
 """
@@ -12,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +22,9 @@ from typing import Any
 
 from gpu import MismatchError, OutOfMemoryError
 from ndparallel.base.errors import RunEnded, UserError
-from ndparallel.engines.failures import DeadlockError, RankError
+from ndparallel.base.quoting import shortened
+from ndparallel.engines.failures import DeadlockError, RankError, words_of
+from ndparallel.engines.system import end_with_parent
 from ndparallel.exercises.answer import Answer, ModelAnswer, NotBegun, ReadersAnswer, last_line
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
@@ -30,6 +34,7 @@ WALL_SECONDS = 60  # of the whole: an answer may sleep, and the machine may be b
 MEMORY_BYTES = 4 * 2**30  # more than the grader has
 STATM = Path("/proc/self/statm")  # pages that this process has
 CAN_FORK = sys.platform == "linux"
+LEFT = "The answer ended Python itself (sys.exit, os._exit): return from the function instead."
 TOLD = (DeadlockError, MismatchError, OutOfMemoryError, RunEnded, UserError)
 
 
@@ -48,11 +53,10 @@ def grade(exercise: Exercise, path: Path, quiet: bool = False) -> Verdict:
     try:
         outcome = ours.recv() if ours.poll(WALL_SECONDS) else None
     except EOFError:
-        process.join()
+        process.join(WALL_SECONDS)
         return wrong(exercise, ended_words(process.exitcode))
     finally:
-        process.kill()
-        process.join()
+        end_all(process)
         ours.close()
     if outcome is None:
         return wrong(exercise, f"{path} was still running after {WALL_SECONDS} s, and was ended: it waits.")
@@ -61,16 +65,29 @@ def grade(exercise: Exercise, path: Path, quiet: bool = False) -> Verdict:
     return outcome
 
 
+def end_all(process: Any) -> None:
+    """End the answer's process, and all that its file has started."""
+    process.kill()
+    with suppress(AttributeError, ProcessLookupError):  # Windows has no sessions; or it began none yet
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+
+
 def answer_to(connection: Connection, file: str, path: Path, quiet: bool) -> None:
     """Grade in this process, and send the verdict, or what kept it from one."""
     from ndparallel.exercises.catalog import load_file
 
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C is the grader's to handle
+    end_with_parent(os.getppid())
     sys.stdin = open(os.devnull)  # noqa: SIM115  for as long as the process lives
     if quiet:
         sys.stdout = sys.stderr
     try:
-        exercise = load_file(Path(file))
-        connection.send(graded(exercise, path, lambda: ReadersAnswer(path, exercise), par_of(exercise)))
+        exercise, process = load_file(Path(file)), os.getpid()
+        verdict = graded(exercise, path, lambda: ReadersAnswer(path, exercise), par_of(exercise))
+        if os.getpid() == process:  # and no copy that the answer has forked
+            connection.send(replace(verdict, sentences=tuple(map(shortened, verdict.sentences))))
     except Exception as error:
         error.add_note(traceback.format_exc())
         connection.send(error)
@@ -94,8 +111,11 @@ def graded(exercise: Exercise, path: Path, answer: Callable[[], Answer], par: At
         return wrong(
             exercise, "The answer used up the memory that it may have. Does a list grow without end?"
         )
-    except Exception as error:
-        raised, place = f"{type(error).__name__}: {error}", last_line(error, path)
+    except SystemExit:
+        return wrong(exercise, LEFT)
+    except BaseException as error:
+        raised = ": ".join(filter(None, (type(error).__name__, words_of(error))))
+        place = last_line(error, path)
         return wrong(exercise, f"{raised} ({place})" if place else unusable(raised))
     return judge(exercise, yours, par)
 
@@ -150,4 +170,4 @@ def ended_words(exit_code: int | None) -> str:
     """Say how a process ended that left no verdict."""
     if exit_code is not None and exit_code < 0:
         return f"The answer's process was ended by {signal.Signals(-exit_code).name}: was its memory full?"
-    return "The answer ended Python itself (sys.exit, os._exit): return from the function instead."
+    return LEFT

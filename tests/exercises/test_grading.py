@@ -1,5 +1,8 @@
 """The grader survives what a reader's file does, and says what happened."""
 
+import subprocess
+import sys
+
 import pytest
 
 from ndparallel.base.errors import UserError
@@ -7,6 +10,7 @@ from ndparallel.exercises import grade as grading
 from ndparallel.exercises.catalog import find
 from ndparallel.exercises.grade import grade
 from ndparallel.exercises.verdict import WRONG, mark_of
+from tests.engines.test_failures import wait_until_gone
 
 HEAD = "def all_reduce(gpu, array, ranks):\n"
 
@@ -28,12 +32,43 @@ def verdict_of(tmp_path, body: str):
         ("    input()\n", "EOFError"),
         ("    x = bytearray(8 * 2**30)\n", "no memory is left (line 2: x = bytearray(8 * 2**30))"),
         ("    gpu.allocate('weights', 1e30)\n", "GPU 0 has 1.00 GB of memory"),
+        ("    raise KeyboardInterrupt\n", "KeyboardInterrupt (line 2: raise KeyboardInterrupt)"),
+        ("    raise ValueError('x ' * 10**7)\n", "ValueError: x x x"),
+        ("    import os; os.fork()\n", "nothing was added to it"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(tmp_path, body, sentence):
+def test_what_goes_wrong_is_one_sentence(tmp_path, capfd, body, sentence):
     verdict = verdict_of(tmp_path, body)
     assert verdict.mark == WRONG
     assert len(verdict.sentences) == 1 and sentence in verdict.sentences[0]
+    assert len(verdict.sentences[0]) < 2100 and capfd.readouterr().err == ""
+
+
+STARTS = "    import os, subprocess\n    child = subprocess.Popen(['sleep', '1000'])\n"
+SAYS = "    print(os.getpid(), child.pid, flush=True)\n"
+
+
+def processes_in(printed):
+    return [int(word) for word in printed.split()]
+
+
+def test_what_an_answer_has_started_ends_with_its_grade(tmp_path, capfd):
+    assert verdict_of(tmp_path, STARTS + SAYS).mark == WRONG
+    started = processes_in(capfd.readouterr().out)
+    assert len(started) == 8  # an answer runs on four GPUs
+    wait_until_gone(started)
+
+
+def test_an_answer_ends_with_its_grader(tmp_path):
+    (tmp_path / "ring.py").write_text(
+        HEAD + "    import os, time\n    print(os.getpid(), flush=True)\n    time.sleep(1000)\n"
+    )
+    command = [sys.executable, "-m", "ndparallel", "exercise", "ring", "--folder", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as grader:
+        assert grader.stdout
+        started = processes_in(grader.stdout.readline())
+        grader.kill()
+    wait_until_gone(started)
 
 
 def test_a_loop_without_end_is_ended_with_its_line(tmp_path, monkeypatch):
