@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -86,6 +87,7 @@ def test_every_screen_opens_and_shows_its_command(tab, screen):
         == SCREENS[{"timeline": "cut"}.get(screen, screen)]({})["command"]
     )
     assert tab.page.locator("main svg").count() > 0 or screen == "predict"
+    assert not {"null", "undefined", "NaN"} & set(tab.page.locator("body").inner_text().split())
 
 
 def test_a_guess_is_compared_with_the_run(tab):
@@ -356,6 +358,9 @@ def serious(violation: dict) -> bool:
 
 @pytest.mark.parametrize("screen", PAGES)
 @pytest.mark.parametrize("tab", [{"viewport": {"width": 360, "height": 740}}], indirect=True, ids=["360 px"])
-def test_on_a_phone_nothing_is_wider_than_the_screen(tab, screen):
+def test_on_a_phone_nothing_is_wider_than_the_screen_and_no_word_is_broken(tab, screen):
     tab.open(f"#{screen}")
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+    words = tab.page.locator("td:first-child").filter(has_text=re.compile(r"^\w+$"))
+    heights = words.evaluate_all("all => all.map((cell) => cell.clientHeight)")
+    assert max(heights, default=0) < 40  # one word, one line

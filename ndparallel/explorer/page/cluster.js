@@ -163,7 +163,7 @@ function endSearch() {
 function showPlans(command, setup) {
   const place = document.getElementById("plans");
   if (!place) return;
-  put(place, element("h2", {}, "The best plans for this job"), ...plans(command, setup).flat());
+  put(place, element("h2", {}, "The best plans for this job"), plans(command, setup));
 }
 
 function plans(command, setup) {

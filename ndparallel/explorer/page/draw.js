@@ -26,9 +26,12 @@ function filled(made, attributes, children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  made.append(...present(children));
   return made;
 }
+
+// What there is of what is to be shown: a part that has nothing to show is null.
+const present = (children) => children.flat(Infinity).filter((child) => child != null && child !== false);
 
 // A button; `more` are attributes that not every button has.
 function button(id, words, onclick, more = {}) {
@@ -110,7 +113,7 @@ function later([width, height], draw) {
 // Show something in a part of the page: what can be seen of it at once, and the rest in the frames that follow.
 function put(part, ...children) {
   const above = part.querySelector("form")?.scrollTop;
-  keepFocus(() => part.replaceChildren(...children));
+  keepFocus(() => part.replaceChildren(...present(children)));
   part.querySelector("form")?.scrollTo(0, above || 0);
   const isSeen = ([place]) => place.getBoundingClientRect().top < innerHeight && place.getBoundingClientRect().bottom > 0;
   waiting.filter(isSeen).forEach(drawNow);
