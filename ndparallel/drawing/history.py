@@ -15,7 +15,7 @@ Glossary
     phase   the first word of an operation's name, as forward; the second is its unit, as layers.3
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -133,7 +133,8 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
 def numbered(spans: Sequence[Span]) -> Iterator[Span]:
     """Yield the spans of one compute lane with their microbatches, where there are several: a unit meets them
     one after another, and its first operation comes once for each. A W that was put off is the oldest
-    microbatch's whose weights' gradients are not there yet."""
+    microbatch's whose weights' gradients are not there yet. Where units go forward unequally often, one of
+    them takes a microbatch in parts, and no span has a number."""
     first: dict[tuple[str, str], str] = {}
     met: dict[tuple[str, str], int] = {}
     done: dict[str, set[int]] = defaultdict(set)  # by unit, the microbatches with weights' gradients
@@ -152,7 +153,9 @@ def numbered(spans: Sequence[Span]) -> Iterator[Span]:
             numbers.append(met[key])
         else:
             numbers.append(None)
-    several = any(numbers)
+    times = Counter(span.what for span in spans)
+    forwards = {times[what] for (phase, _), what in first.items() if phase == palette.FORWARD}
+    several = any(numbers) and len(forwards) <= 1
     yield from (span._replace(microbatch=number if several else None) for span, number in zip(spans, numbers))
 
 

@@ -172,8 +172,9 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
 
 
 def legend(timelines: Sequence[Timeline]) -> Iterator[Text]:
-    """Yield the letters that occur, with their meaning, and what the height of a block says."""
-    seen = {span.activity for timeline in timelines for lane in timeline.lanes for span in lane.spans}
+    """Yield the letters that occur, with their meaning, and what a number and the height of a block say."""
+    spans = [span for timeline in timelines for lane in timeline.lanes for span in lane.spans]
+    seen = {span.activity for span in spans}
     text = Text()
     for activity, paint in ACTIVITIES.items():
         if activity in seen - {COMMUNICATION} | {IDLE}:
@@ -181,5 +182,6 @@ def legend(timelines: Sequence[Timeline]) -> Iterator[Text]:
     text.rstrip()
     yield text
     if seen & {COMMUNICATION, WAITING}:
-        words = "Letter: what fills most of a cell. Block: how much of it, \u2581 little to \u2588 all."
-        yield Text(words, "dim")
+        number = "; number: its microbatch" if any(span.microbatch is not None for span in spans) else ""
+        block = "Block: how much of it, \u2581 little to \u2588 all."
+        yield Text(f"Letter: what fills most of a cell{number}. {block}", "dim")

@@ -44,6 +44,7 @@ from ndparallel.drawing.timeline import BLANK, BLOCKS, Timelines, axis, gantt, l
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.registry import load
+from ndparallel.lessons.runner import Runner, enter
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import build
@@ -267,6 +268,19 @@ def test_every_pass_has_the_microbatch_that_its_schedule_says(name):
             if unit in units and span.microbatch not in shown[phase, unit][-1:]:
                 shown[phase, unit].append(span.microbatch)
         assert shown == {(phase, unit): planned[phase, stage_of[unit]] for phase, unit in shown}
+
+
+@pytest.mark.parametrize(
+    ("lesson", "strategy"),
+    [("cp_context_parallel", "attention, ring in order"), ("ep_expert_parallel", "experts, divided")],
+)
+def test_parts_of_one_microbatch_are_not_numbered(lesson, strategy):
+    """Attention takes block after block of keys, and a GPU's experts one after another."""
+    _, results = Runner(POCKET, "inline", lambda name: None).measured(
+        enter(load(lesson).strategy(strategy), Job(), 4)
+    )
+    spans = [span for lane in timeline(strategy, results).lanes for span in lane.spans]
+    assert {span.microbatch for span in spans} == {None}
 
 
 def test_the_picture_has_at_most_100_columns_folds_equal_gpus_and_reads_without_colours():
