@@ -225,8 +225,8 @@ def band(
             yield rectangle(
                 COMMUNICATION, left + 5, y - height - LANE_GAP, stop.width - 10, height, ' rx="6"'
             )
-            name = operator_name(stop, run)
-            yield text(left + stop.width / 2, y - height / 2 + 2, name, f"middle name nd-on-{COMMUNICATION}")
+            ink = f"middle name nd-on-{COMMUNICATION}"
+            yield text(left + stop.width / 2, y - height / 2 + 2, stop.name, ink)
     yield from directions(run, "backward", placed, y)
 
 
@@ -238,12 +238,6 @@ def cost(run: BlockRun, placed: Sequence[Placed]) -> str:
     sent, seconds = sum(talk.bytes_sent for talk in talks), sum(talk.seconds for talk in talks)
     told = listed([count(number, operation) for operation, number in operations.items()])
     return f"{told}; a GPU sends {si(sent, 'B')} in {si(seconds, 's')}"
-
-
-def operator_name(stop: Stop, run: BlockRun) -> str:
-    """Return f or g, or the names that Korthikanti et al. have for them with sequence parallelism: g and its
-    conjugate."""
-    return {"f": "g", "g": "g\u0304"}[stop.name] if gathers(run) else stop.name
 
 
 def gathers(run: BlockRun) -> bool:

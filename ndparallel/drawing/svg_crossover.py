@@ -50,7 +50,7 @@ def axes(batches: Sequence[int], links: Sequence[str], width: float) -> Iterator
     yield text(LEFT - 8, TOP - 8, "batch", "end small")
     for row, batch in enumerate(reversed(batches)):
         yield text(LEFT - 8, TOP + row * HEIGHT + 23, str(batch), "end")
-    yield text(LEFT, 38, "links, as fast as those in a pocket node: \u2192", "small")
+    yield text(LEFT, 38, "bandwidth of all links (1: that inside a pocket node) \u2192", "small")
     bottom = TOP + HEIGHT * len(batches)
     for column, link in enumerate(links):
         yield text(LEFT + (column + 0.5) * width, bottom + 14, link, "middle small")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from ndparallel.drawing.history import ticks
 from ndparallel.drawing.palette import ACTIVITIES, BACKWARD, FORWARD, IDLE, MEMORY
-from ndparallel.drawing.svg_parts import document, number, text
+from ndparallel.drawing.svg_parts import document, legend, number, text
 from ndparallel.drawing.svg_schedules import DIGIT_WIDTH, boxes
 from ndparallel.drawing.svg_shapes import NARROW, box
 from ndparallel.pipeline.timing import Timing
@@ -45,6 +45,10 @@ def draw_filling(timing: Timing) -> str:
         f'<path class="mark" d="M{LEFT} {TITLE_HEIGHT}V{number(bottom)}"/></g>'
     )
     return document(label([timing]), bottom + 24, PAINTS, [*body, cover, *key(bottom)], NARROW, MOVES)
+
+
+def key(top: float) -> Iterator[str]:
+    return legend((FORWARD, BACKWARD, ACTIVATIONS), top, {ACTIVATIONS: "microbatches held"}, LEFT)
 
 
 def label(timings: Sequence[Timing]) -> str:
@@ -100,12 +104,3 @@ def strip(timing: Timing, rank: int, base: float, per_second: float, per_microba
         held += change
         path.append(f"H{number(LEFT + seconds * per_second)}V{number(base - held * per_microbatch)}")
     return f'<path class="nd-{ACTIVATIONS}" d="{"".join(path)}V{number(base)}z"/>'
-
-
-def key(top: float) -> Iterator[str]:
-    """Say what the colours mean."""
-    x = float(LEFT)
-    for paint, words in ((FORWARD, "forward"), (BACKWARD, "backward"), (ACTIVATIONS, "microbatches held")):
-        yield box(paint, x, top + 4, 12, 12)
-        yield text(x + 17, top + 14, words)
-        x += 38 + 6.6 * len(words)

@@ -163,16 +163,17 @@ def legend(
     for paint in paints:
         name = (words or {}).get(paint, paint)
         letter = (letters or {}).get(paint)
-        yield patch(paint, x, top)
+        place = f'x="{number(x)}" y="{number(top + 5)}"'
+        yield f'<rect class="nd-{paint}" {place} width="12" height="12" rx="2"/>'
         if letter:
             yield text(x + 6, top + 14.5, letter, f"middle digit nd-on-{paint}")
         yield text(x + 17, top + 15, name)
-        x += 28 + 6.8 * len(name)
+        x += 30 + words_width(name)
 
 
-def patch(paint: str, x: float, top: float) -> str:
-    """Draw the colour of a legend's entry."""
-    return f'<rect class="nd-{paint}" x="{number(x)}" y="{number(top + 5)}" width="12" height="12" rx="2"/>'
+def words_width(words: str) -> float:
+    """Estimate the width of words in pixels, at 12 a letter's height: the reader's font is not known."""
+    return sum(4 if letter in "fijlrtI .,()" else 10.5 if letter in "mwMW" else 7.2 for letter in words)
 
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:

@@ -27,8 +27,8 @@ from ndparallel.drawing.svg_parts import (
     TITLE_HEIGHT,
     WIDTH,
     document,
+    legend,
     number,
-    patch,
     text,
     time_axis,
 )
@@ -57,7 +57,7 @@ def draw_schedules(timings: Sequence[Timing], end: float | None = None) -> str:
     body = [
         *time_axis(end, top - PANEL_GAP, per_second),
         *parts,
-        *legend(timings, top - PANEL_GAP + AXIS_HEIGHT),
+        *operations(timings, top - PANEL_GAP + AXIS_HEIGHT),
     ]
     names = ", ".join(f"{timing.schedule.name} {timing.makespan:g} s" for timing in timings)
     height = top - PANEL_GAP + AXIS_HEIGHT + LEGEND_HEIGHT + 14 * bool(notes_on(timings))
@@ -85,17 +85,12 @@ def chunks_by_op(timings: Sequence[Timing]) -> dict[str, dict[int, float]]:
     return {op: dict(sorted(chunks[op].items())) for op in NAMES if chunks[op]}
 
 
-def legend(timings: Sequence[Timing], top: float) -> Iterator[str]:
-    """Draw a patch for every activity, with the names of its operations."""
-    x, by_op = float(LEFT), chunks_by_op(timings)
+def operations(timings: Sequence[Timing], top: float) -> Iterator[str]:
+    """Draw the legend: a patch for every activity, with the names of its operations, and the notes."""
     names: dict[str, list[str]] = {}
-    for op in by_op:
+    for op in chunks_by_op(timings):
         names.setdefault(ACTIVITY[op], []).append(f"{NAMES[op]} ({op})")
-    for activity, named in names.items():
-        words = " or ".join(named)
-        yield patch(activity, x, top)
-        yield text(x + 17, top + 15, words)
-        x += 28 + 6.8 * len(words)
+    yield from legend(names, top, {activity: " or ".join(named) for activity, named in names.items()})
     if notes := notes_on(timings):
         yield text(LEFT, top + 32, notes, "small")
 
