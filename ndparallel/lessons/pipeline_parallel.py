@@ -34,10 +34,12 @@ def about_memory(run: Run) -> Iterator[str]:
 
 
 def about_the_bubble(run: Run) -> Iterator[str]:
-    if "1F1B" in run and "ZB-V" in run and run["1F1B"].bubble_seconds > 0:
-        before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-V"))
+    if "1F1B" in run and "ZB-H1" in run and run["1F1B"].bubble_seconds > 0:
+        before, after = (bubble_share(run[name]) for name in ("1F1B", "ZB-H1"))
         takes = f"takes it from {before} of the step to" if before != after else "leaves it at"
-        yield f"Filling the bubble with weight gradients {takes} {after} (ZB-V)."
+        yield f"Filling the bubble with weight gradients {takes} {after} (ZB-H1)."
+        if "ZB-V" in run:
+            yield f"Two chunks on each GPU, placed like a V, as well: {bubble_share(run['ZB-V'])} (ZB-V)."
 
 
 def bubble_share(row: Any) -> str:

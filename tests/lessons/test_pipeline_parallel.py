@@ -145,6 +145,17 @@ def test_of_gpipe_and_1f1b_only_that_is_said_to_be_the_same_which_is(seconds, ke
     assert " ".join(load(LESSON).notice(rows)) == f"GPipe and 1F1B have {said}"
 
 
+def test_the_share_that_weight_gradients_fill_is_told_of_the_schedule_that_differs_in_them_alone():
+    bubbles = {"1F1B": 4.0, "ZB-H1": 3.0, "ZB-V": 2.0}
+    rows: Any = {
+        name: Measurement(name, 4, step_seconds=10.0, bubble_seconds=bubble)
+        for name, bubble in bubbles.items()
+    }
+    filled, placed = load(LESSON).notice(rows)
+    assert filled == "Filling the bubble with weight gradients takes it from 40% of the step to 30% (ZB-H1)."
+    assert placed.endswith("20% (ZB-V).")
+
+
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
