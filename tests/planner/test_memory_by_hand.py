@@ -243,29 +243,44 @@ def test_what_a_module_that_runs_again_need_not_keep(module, saved):
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_torchtitan_keeps_a_layers_input_every_second_matrixs_output_and_attentions(tp):
-    lists = LayerLists(find_model("llama-3-8b"), Share(1, S, tp=tp), find_stack("torchtitan"))
-    outputs = (2 * H + 2 * KV) + (2 * F + H)
-    assert kept_bytes(lists, "selective") == 2 * S * (H + (outputs / 2 + H) / tp)
+@pytest.mark.parametrize(("software", "unread"), [("torchtitan", H), ("torchtitan-compiled", 0)])
+def test_torchtitan_keeps_a_layers_input_every_second_products_output_and_attentions(software, unread, tp):
+    """Queries, values, gate; eager code keeps the last product's too, the seventh, which nobody reads."""
+    lists = LayerLists(find_model("llama-3-8b"), Share(1, S, tp=tp), find_stack(software))
+    assert kept_bytes(lists, "selective") == 2 * S * (H + (H + KV + F + unread + H) / tp)
+
+
+def test_torchtitan_runs_keys_output_and_up_again_and_in_8_bits_all_but_down():
+    """Its save list has aten.mm, and not the product of fewer bits."""
+    again = {}
+    for number_type in ("bf16", "fp8-current"):
+        share = Share(1, S, number_type=NUMBER_TYPES[number_type])
+        lists = LayerLists(find_model("llama-3-8b"), share, find_stack("torchtitan-compiled"))
+        products = [item for item in lists.layer(False, "selective").recompute if item.kind == "matmul"]
+        again[number_type] = sum(item.flops for item in products) / (2 * S * H)
+        if number_type != "bf16":
+            assert kept_bytes(lists, "selective") == 2 * S * (H + H)
+    assert again == {"bf16": KV + H + F, "fp8-current": H + 2 * KV + H + 2 * F}
 
 
 @pytest.mark.parametrize("ep", [1, 8])
-def test_torchtitan_keeps_of_experts_the_rows_that_came_over_ep_and_half_of_the_shared_ones(ep):
+def test_torchtitan_keeps_of_experts_the_rows_that_came_over_ep_and_of_shared_ones_every_second(ep):
     """Its save list has the all-to-alls, and neither grouped products nor the router. Every layer here
     is one of experts, and no dense MLP is counted."""
     experts = Experts(experts=8, top_k=2, ffn=F // 4, shared_experts=1, shared_ffn=F // 2)
     shape = replace(find_model("llama-3-8b"), experts=experts)
     lists = LayerLists(shape, Share(1, S, ep=ep), find_stack("torchtitan"))
-    outputs, exchanged = (2 * H + 2 * KV) + (2 * F // 2 + H), 2 * 2 * H * (ep > 1)
-    assert kept_bytes(lists, "selective") == 2 * S * (H + outputs / 2 + H + exchanged)
+    outputs, exchanged = (H + KV) + (F // 2 + H), 2 * 2 * H * (ep > 1)
+    assert kept_bytes(lists, "selective") == 2 * S * (H + outputs + H + exchanged)
     forward, again, _, _ = lists.layer(True, "selective")
     matmuls = [
         {item.name: item.flops for item in items if isinstance(item, Operation) and item.kind == "matmul"}
         for items in (forward, again)
     ]
-    whole = ("router", "experts")
+    share = {"qkv": KV / (H + 2 * KV), "attention_output": 1, "router": 1, "gate_up": 1 / 2}
+    share |= {"experts gate_up": 1, "experts down": 1}
     assert matmuls[1] == {
-        name: flops if name.startswith(whole) else flops / 2 for name, flops in matmuls[0].items()
+        f"{name} forward": part * matmuls[0][f"{name} forward"] for name, part in share.items()
     }
 
 

@@ -8,6 +8,9 @@ Limit  As parts.py.
 Glossary: see `ndparallel.planner.layers.operations`.
 """
 
+from functools import cached_property
+from itertools import count
+
 from gpu import Operation
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
@@ -17,7 +20,6 @@ from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
 
 QKV = 3  # matrices side by side: queries, keys, values
-ALWAYS_AGAIN = ("router", "experts")  # matrices that torchtitan's selective recomputation never keeps
 # products whose input the one before makes, in fused experts
 INSIDE_EXPERTS = ("experts down forward", "experts gate_up dgrad", "experts up dgrad")
 
@@ -91,8 +93,35 @@ class LayerLists(AttentionLists, ExpertLists):
         return {
             "core_attn": self.core_again,
             "layernorm": lambda: norms,
-            "half": lambda: half_of_matrices(first + last),
+            "half": lambda: self.every_second(first + last),
         }[name]()
+
+    def every_second(self, items: list) -> list:
+        """What torchtitan's selective recomputation runs again: every second matrix and everything small, as
+        far as anything needs it; attention and what is exchanged never (2410.06511; _save_list in torchtitan
+        of 2024, parallelisms/parallelize_llama.py)."""
+        operations = [item for item in items if isinstance(item, Operation)]
+        needed = operations[: _last_matmul(operations)] if self.stack.early_stop else operations
+        small = [item for item in needed if item.kind == "elementwise"]
+        matmuls = [(item, self.again_share(item)) for item in needed if item.kind == "matmul"]
+        return small + [partly(matmul, share) for matmul, share in matmuls if share]
+
+    def again_share(self, matmul: Operation) -> float:
+        """The share of a product that runs again: all of what is no aten.mm, as experts' and in fewer bits,
+        and of the router."""
+        name = matmul.name.removesuffix(" forward")
+        return self.second_shares.get(name, 1.0) if matmul.dtype == self.share.dtype else 1.0
+
+    @cached_property
+    def second_shares(self) -> dict[str, float]:
+        """The share of each matrix's outputs, outside experts, that every second product makes, as torch
+        counts them: queries, keys, values, output, gate, up, down."""
+        sizes = {"qkv": (self.shape.heads, self.kv_heads, self.kv_heads), "gate_up": (1, 1)}
+        places, shares = count(1), {}
+        for matrix in (*self.attention(), *self.shape.mlp(self.shape.ffn)):
+            parts = sizes.get(matrix.name, (1,))
+            shares[matrix.name] = sum(part for part in parts if next(places) % 2 == 0) / sum(parts)
+        return shares
 
     # ---- attention
 
@@ -260,16 +289,7 @@ def _last_matmul(items: list) -> int:
     )
 
 
-def half_of_matrices(items: list) -> list:
-    """torchtitan's selective recomputation: every second matmul runs again, all of the router, the experts
-    and everything small; attention and what is exchanged never (2410.06511; torchtitan 0.3.0,
-    distributed/activation_checkpoint.py)."""
-    operations = [item for item in items if isinstance(item, Operation)]
-    small = [item for item in operations if item.kind == "elementwise"]
-    matmuls = [item for item in operations if item.kind == "matmul"]
-    return small + [item if item.name.startswith(ALWAYS_AGAIN) else _half(item) for item in matmuls]
-
-
-def _half(matmul: Operation) -> Operation:
+def partly(matmul: Operation, share: float) -> Operation:
+    """A share of the products that a list has as one."""
     m, n, k = matmul.shape
-    return matmul._replace(flops=matmul.flops / 2, bytes=matmul.bytes / 2, shape=(m, n, k / 2))
+    return matmul._replace(flops=matmul.flops * share, bytes=matmul.bytes * share, shape=(m, n * share, k))

@@ -193,17 +193,22 @@ def shared_bytes(lists: LayerLists):
 
 def half_of_outputs(lists: LayerLists):
     """Every second matrix's output, and attention's; of experts, whose own matrices and router run again,
-    the rows that came over ep, both ways (torchtitan 0.3.0, distributed/activation_checkpoint.py)."""
+    the rows that came over ep, both ways. Compiled code does not keep a layer's last output, which nobody
+    reads (SelectiveCheckpointContext in torch/utils/checkpoint.py keeps all that its policy says)."""
     shape, tp = lists.shape, lists.share.tp
-    moe_share = shape.moe_layers / shape.layers
+    moe_share, plain = shape.moe_layers / shape.layers, lists.share.linear_dtype == lists.share.dtype
 
-    def half(matrices: Sequence[Linear]):
-        return sum(matrix.outputs for matrix in matrices) / 2
+    def kept(matrices: Sequence[Linear]):
+        return plain * sum(
+            matrix.outputs * (1 - lists.second_shares[matrix.name])
+            for matrix in matrices
+            if matrix.name != "down" or lists.stack.fusion != "compiled"
+        )
 
-    widths = half(shape.attention()) + shape.heads * shape.value_dim
-    widths += (1 - moe_share) * half(shape.mlp(shape.ffn))
+    widths = kept(shape.attention()) + shape.heads * shape.value_dim
+    widths += (1 - moe_share) * kept(shape.mlp(shape.ffn))
     exchanged = 0
     if moe_share:
-        widths += moe_share * half(lists.shared_matrices())
+        widths += moe_share * kept(lists.shared_matrices())
         exchanged = (lists.share.ep > 1) * (lists.received + lists.routed) * shape.hidden
     return (lists.share.rows * widths / tp + moe_share * exchanged) * lists.itemsize
