@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.table import FittedLink, Links, fitted_link
-from ndparallel.calibration.timing import Budget, Clock, Run, Sampler, median, seconds_of
+from ndparallel.calibration.timing import Budget, Clock, Run, Sampler, Windows, median, seconds_of
 
 BYTES = (2**10, 2**14, 2**18, 2**22)
-REPETITIONS = 5
+REPETITIONS = 5  # of what is timed before it is known how long it takes
 BESIDE = 1024  # rows and columns of the matrices that are multiplied beside an all-reduce
 LONGER = 2  # than the all-reduce are the products beside it
 MOST_LOST = 0.99  # of an all-reduce's seconds: all would be compute that stands still for ever
@@ -108,17 +108,22 @@ def groups(torch: Any) -> dict[str, tuple[Any, int]]:
 
 
 class Together:
-    """A sampler of what several processes do: all begin at once, and the slowest counts."""
+    """A sampler of what several processes do: in every window all begin at once, and the slowest counts."""
 
-    def __init__(self, torch: Any, run: Run, clock: Clock) -> None:
-        self.torch, self.run, self.clock = torch, run, clock
+    def __init__(self, torch: Any, run: Run, windows: Windows, clock: Clock) -> None:
+        self.torch, self.run, self.windows, self.clock, self.times = torch, run, windows, clock, 0
 
     def __call__(self) -> float:
+        self.times = self.times or math.ceil(self.windows.seconds / self.window(REPETITIONS))
+        return min(self.window(self.times) for _ in range(self.windows.number))
+
+    def window(self, times: int) -> float:
+        """Return the mean seconds of a run, which all ranks take for the same."""
         self.torch.distributed.barrier()
-        return slowest(self.torch, seconds_of(self.run, REPETITIONS, self.clock))
+        return slowest(self.torch, seconds_of(self.run, times, self.clock))
 
 
-def transfers(torch: Any, clock: Clock) -> dict[MeasuredTransfer, Sampler]:
+def transfers(torch: Any, windows: Windows, clock: Clock) -> dict[MeasuredTransfer, Sampler]:
     """Return the collectives to be measured, which all ranks call in this order; none on one process."""
     found: dict[MeasuredTransfer, Sampler] = {}
     for where, (group, ranks) in groups(torch).items() if launched()[0] > 1 else ():
@@ -130,7 +135,7 @@ def transfers(torch: Any, clock: Clock) -> dict[MeasuredTransfer, Sampler]:
         most = MeasuredTransfer("all_reduce", where, ranks, BYTES[-1])
         for kind, run in beside(torch, group, runs[most], clock).items():
             runs[most._replace(kind=kind)] = run
-        found |= {transfer: Together(torch, run, clock) for transfer, run in runs.items()}
+        found |= {transfer: Together(torch, run, windows, clock) for transfer, run in runs.items()}
     return found
 
 

@@ -6,7 +6,7 @@ Idea   Pure arithmetic of measurements, so that recorded ones can be tested. The
        the optimizer's kernels reach a share of it. Every key is one that the planner reads.
 Limit  A hardware file holds nominal bandwidths, of which a share arrives
        (ndparallel/hardware/accelerator.py): what was measured is divided by that share. Power is not
-       measured. Links that were not measured are so slow that no plan can hide it.
+       measured, and no price asks for it. Links that were not measured are so slow that no plan can hide it.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,6 @@ class ThisMachine:
 
     name: str
     memory_bytes: int
-    multiprocessors: int
     gpus_per_node: int = 1
     description: str = ""
     is_gpu: bool = False
@@ -78,12 +77,10 @@ def hardware_table(
         "matmul_fraction": 1.0,
         "efficiency": efficiency(seconds, first, base),
         "attention": attention_fractions(seconds, base),
-        "multiprocessors": machine.multiprocessors,
         "memory": of("B", machine.memory_bytes),
         "memory_bandwidth": of("B/s", memory_bandwidth(seconds) / MEMORY_FRACTION),
         "optimizer_fraction": optimizer_fraction(seconds),
         **launch_keys(machine, seconds),
-        "power": "1 W",
         "gpus_per_node": machine.gpus_per_node,
         **link_keys("inside", links.get(("all_reduce", "inside")), INSIDE_FRACTION),
         **link_keys("across", links.get(("all_reduce", "across")), ACROSS_FRACTION),

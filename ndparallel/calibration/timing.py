@@ -1,29 +1,36 @@
 """Repeated measurements of what can be run, in turn, and within a time that is given.
 
 Idea   A round measures everything once, one after another, and rounds follow one another: a machine that
-       drifts drifts under all of it. What is short is run so often within a round that the clock can see it.
-       When the time is over, the rounds that there are must do. The median of the rounds counts; their spread
-       says what it is worth.
-Cost   rounds * sum of max(`least_seconds`, one run), and a first round that only warms up and counts; at most
-       the time that is given, and one measurement more.
-Limit  What a machine does always (a frequency that is always low) no spread shows.
+       drifts drifts under all of it. What is short is run so often within a window that the clock can see it,
+       and of a round's windows the least counts: an interrupt, or a program that wakes up, is not in all of
+       them. When the time is over, the rounds that there are must do. The median of the rounds counts; their
+       spread says what it is worth.
+Cost   rounds * windows * sum of max(a window's seconds, one run), and a first round that only warms up and
+       counts; at most the time that is given, and one measurement more.
+Limit  What a machine does always (a frequency that is always low) no spread shows; programs that never rest
+       are seen, where the wall's clock counts, by how long this thread had to wait for a core.
 
 Glossary
-    sampler     measures once, and returns seconds
+    window      runs in a row, timed together
+    sampler     measures once in a round, and returns seconds
     samples     seconds of one run, one for each round
     spread      the distance of the samples' quartiles, in their median
 """
 
+import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ndparallel.base.errors import UserError
 
 MOST_SPREAD = 0.25
+LEAST_SHARE = 0.9  # of the wall's seconds, in which a quiet machine's thread has a core
 FEWEST_ROUNDS = 3
 Key = TypeVar("Key")
 Run = Callable[[], object]
@@ -44,16 +51,55 @@ class Budget:
         return self.agreed(self.now() >= self.end)
 
 
-class Repeated:
-    """A sampler of what is short: the mean of as many runs as take `least_seconds`, which its first sample
-    counts."""
+class Windows(NamedTuple):
+    """The windows of a sample: how many, and how long each is; one run may take longer."""
 
-    def __init__(self, run: Run, least_seconds: float, clock: Clock) -> None:
-        self.run, self.least_seconds, self.clock, self.times = run, least_seconds, clock, 0
+    number: int
+    seconds: float
+
+
+class Repeated:
+    """A sampler of what is short: the mean seconds of a run in the quickest of its windows. The first sample
+    counts how many runs a window has."""
+
+    def __init__(self, run: Run, windows: Windows, clock: Clock) -> None:
+        self.run, self.windows, self.clock, self.times = run, windows, clock, 0
 
     def __call__(self) -> float:
-        self.times = self.times or repetitions(self.run, self.least_seconds, self.clock)
-        return seconds_of(self.run, self.times, self.clock)
+        self.times = self.times or repetitions(self.run, self.windows.seconds, self.clock)
+        return min(seconds_of(self.run, self.times, self.clock) for _ in range(self.windows.number))
+
+
+class Core:
+    """How long this thread had a core while something was measured, of the wall's seconds."""
+
+    def __init__(self, wall: Clock = time.perf_counter, own: Clock = time.thread_time) -> None:
+        self.clocks, self.seconds = (own, wall), np.zeros(2)
+
+    def watching(self, sampler: Sampler) -> Sampler:
+        """Return the sampler, watched after its first sample, which may wait for a compiler."""
+        earlier = count()
+
+        def watched() -> float:
+            before = self.now()
+            seconds = sampler()
+            self.seconds += (self.now() - before) * (next(earlier) > 0)
+            return seconds
+
+        return watched
+
+    def now(self) -> np.ndarray:
+        return np.array([clock() for clock in self.clocks])
+
+    def check(self) -> None:
+        """Raise UserError where the thread had to wait."""
+        own, wall = self.seconds
+        if own < LEAST_SHARE * wall:
+            raise UserError(
+                f"this process had a processor for {own / wall:.0%} of the time, and at least "
+                f"{LEAST_SHARE:.0%} are a calibration: something else runs on this machine, or it has fewer "
+                "processors than processes. Stop the others and try again, or count CPU seconds (--cpu-time)."
+            )
 
 
 def measure_in_turn(
@@ -62,15 +108,27 @@ def measure_in_turn(
     """Return the samples of each. Raises UserError where the time is over before there are enough rounds."""
     samples: dict[Key, list[float]] = {key: [] for key in samplers}
     for number in range(rounds + 1):
-        for key, sampler in samplers.items():
-            if budget.is_over():
-                check_rounds(samples, budget.seconds)
-                return samples
-            announce(f"{key}, round {number} of {rounds}" if number else f"{key}, for the first time")
-            seconds = sampler()
-            if number:
-                samples[key].append(seconds)
+        with no_garbage_collected():
+            for key, sampler in samplers.items():
+                if budget.is_over():
+                    check_rounds(samples, budget.seconds)
+                    return samples
+                announce(f"{key}, round {number} of {rounds}" if number else f"{key}, for the first time")
+                seconds = sampler()
+                if number:
+                    samples[key].append(seconds)
     return samples
+
+
+@contextmanager
+def no_garbage_collected() -> Iterator[None]:
+    """Collect garbage now, and none while this lasts."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def of_kind(samples: Mapping[Any, list[float]], kind: type) -> dict[Any, list[float]]:

@@ -33,8 +33,10 @@ from ndparallel.calibration.table import hardware_table, measured
 from ndparallel.calibration.timing import (
     Budget,
     Clock,
+    Core,
     Repeated,
     Sampler,
+    Windows,
     check_spread,
     measure_in_turn,
     of_kind,
@@ -48,11 +50,11 @@ class Effort(NamedTuple):
 
     seconds: float
     rounds: int
-    least_seconds: float
+    windows: Windows
     compiles: bool
 
 
-FULL, QUICK = Effort(150, 15, 0.1, True), Effort(15, 5, 0.02, False)
+FULL, QUICK = Effort(150, 15, Windows(5, 0.02), True), Effort(15, 5, Windows(3, 0.01), False)
 NOT_TRIED = "on a GPU nothing of this was tried before"
 
 
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="count this process's CPU seconds, on a CPU that others use too",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="of a CPU (default: torch's own choice)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of a CPU (default: OMP_NUM_THREADS, or 1)")
     parser.add_argument("--json", action="store_true", help="print the file's content, and nothing else")
 
 
@@ -74,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     budget = Budget(effort.seconds)
     torch = load_torch()
     set_threads(torch, arguments.threads)
+    machine.keep_freed_memory()
     try:
         with links.joined(torch):
             links.agree(torch, budget)
@@ -99,12 +102,17 @@ def set_threads(torch: Any, threads: int | None) -> None:
 def calibrate(torch: Any, name: str, effort: Effort, budget: Budget, cpu_time: bool) -> dict[str, Any]:
     """Measure, and return what the hardware file holds. Raises UserError where measurements spread too
     far, or are too few."""
-    clock = clock_of(torch, cpu_time)
+    this, clock, core = machine.machine(torch, name), clock_of(torch, cpu_time), Core()
+
+    def check() -> None:
+        if not (cpu_time or this.is_gpu):
+            core.check()
+        check_spread(samples)
+
     with progress() if links.is_first() else nullcontext(ignore) as announce:
         announce("the first kernel")
-        samples = measure_in_turn(samplers(torch, effort, clock), effort.rounds, budget, announce)
-        links.refuse_together(torch, lambda: check_spread(samples))
-    this = machine.machine(torch, name)
+        samples = measure_in_turn(samplers(torch, effort, clock, core), effort.rounds, budget, announce)
+        links.refuse_together(torch, check)
     kernels, transfers = (of_kind(samples, kind) for kind in (Kernel, links.MeasuredTransfer))
     table = hardware_table(this, kernels, links.fitted_links(transfers), links.slowdown(transfers))
     notes = machine.versions(torch) | {"clock": "CPU seconds" if cpu_time else "wall"}
@@ -112,13 +120,15 @@ def calibrate(torch: Any, name: str, effort: Effort, budget: Budget, cpu_time: b
     return table | {"measured": notes | {"kernels": measured(kernels), "transfers": measured(transfers)}}
 
 
-def samplers(torch: Any, effort: Effort, clock: Clock) -> dict[Any, Sampler]:
+def samplers(torch: Any, effort: Effort, clock: Clock, core: Core) -> dict[Any, Sampler]:
     """Return what is measured in a round: kernels, launches by mode, and collectives, which are counted on
     the wall's clock."""
     sizes = SIZES[device_of(torch)]
     runs = kernels(torch, sizes) | more_kernels(torch, sizes, effort.compiles and has_compiler())
-    found: dict[Any, Sampler] = {key: Repeated(run, effort.least_seconds, clock) for key, run in runs.items()}
-    return found | links.transfers(torch, clock_of(torch, False))
+    found: dict[Any, Sampler] = {
+        key: core.watching(Repeated(run, effort.windows, clock)) for key, run in runs.items()
+    }
+    return found | links.transfers(torch, effort.windows, clock_of(torch, False))
 
 
 def show(table: dict[str, Any], path: Path) -> None:

@@ -13,17 +13,18 @@ from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import SIZES, Kernel, clock_of, device_of, kernels, load_torch
 from ndparallel.calibration.steps import StepRow, as_runs, rows, steps
 from ndparallel.calibration.table import measured
-from ndparallel.calibration.timing import Budget, Repeated, Sampler, measure_in_turn, of_kind
+from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn, of_kind
 from ndparallel.results.printing import ignore, plain_console, print_json, progress, prose
 from ndparallel.results.tables import quiet_table
 
-NAME, ROUNDS, LEAST_SECONDS, SECONDS = "here", 7, 0.05, 300
+NAME, ROUNDS, WINDOWS, SECONDS = "here", 7, Windows(3, 0.02), 300
 
 
 def validate_here(arguments: argparse.Namespace) -> int:
     budget, torch = Budget(SECONDS), load_torch()
     if device_of(torch) == "cpu":
         torch.set_num_threads(1)
+    machine.keep_freed_memory()
     if arguments.cpu_time and links.launched()[0] > 1:
         raise UserError("what processes wait for one another is no CPU time: leave out --cpu-time.")
     try:
@@ -43,9 +44,9 @@ def samplers(torch: Any, cpu_time: bool) -> dict[Any, Sampler]:
     """Return what is measured in a round: kernels, collectives between processes, and steps."""
     sizes, clock = SIZES[device_of(torch)], clock_of(torch, cpu_time)
     found: dict[Any, Sampler] = {
-        key: Repeated(run, LEAST_SECONDS, clock) for key, run in kernels(torch, sizes).items()
+        key: Repeated(run, WINDOWS, clock) for key, run in kernels(torch, sizes).items()
     }
-    return found | links.transfers(torch, clock) | steps(torch, sizes, clock)
+    return found | links.transfers(torch, WINDOWS, clock) | steps(torch, sizes, clock)
 
 
 def report(torch: Any, samples: dict[Any, list[float]], arguments: argparse.Namespace) -> None:

@@ -72,7 +72,7 @@ class Accelerator(Hardware):
 
     peak_flops_per_second: Mapping[str, float] = field(hash=False)
     matmul_fraction: float
-    multiprocessors: int
+    multiprocessors: int  # 0 where `efficiency` stands instead of tiles
     # how many times bf16's sustained rate another dtype reaches; of others it is the peaks' ratio
     gains: Mapping[str, float] = field(default_factory=dict, hash=False)
     # of the bf16 peak, by kind of operation ("flash2 forward") and length of the sequence
@@ -262,7 +262,7 @@ LAUNCHES = ("kernel_overhead", "host_launch")
 MOST_COUNT = 2**24
 COUNTS = ("gpus_per_node", "gpus_per_host", "gpus_per_leaf", "gpus_linked_directly", "multiprocessors")
 FRACTIONS = ("matmul_fraction", "inside_fraction", "leaf_share")
-MOST_OF = dict.fromkeys(FRACTIONS, 1) | {"slowdown": 1000, "optimizer_fraction": 1000}
+LIMITS = dict.fromkeys(FRACTIONS, 1) | {"slowdown": 1000, "optimizer_fraction": 1000, "joules_per_flop": MOST}
 OPTIONAL: dict[str, Any] = {
     "latency_inside": LATENCY_INSIDE_SECONDS,
     "latency_across": LATENCY_ACROSS_SECONDS,
@@ -304,7 +304,7 @@ def accelerator(name: str, table: Mapping[str, Any]) -> Accelerator:
         flops_per_second=value["peak"]["bf16"] * limited,
         peak_flops_per_second=value["peak"],
         matmul_fraction=limited,
-        multiprocessors=value["multiprocessors"],
+        multiprocessors=value.get("multiprocessors", 0),
         gains=value["gains"],
         attention_fractions=value["attention"].curves,
         narrow_heads=value["attention"].narrow,
@@ -343,10 +343,10 @@ def checked_host(name: str, host: int, node: int) -> int:
 def sustained_fraction(value: Mapping[str, Any]) -> float:
     """Return the share of the peak that matmuls sustain: the kernels' best, or less where the power limit
     allows less."""
-    power, joules = value["power_limit"] or value["power"], value["joules_per_flop"]
-    if joules is None:
-        return value["matmul_fraction"] * min(1.0, power / value["power"])
-    return min(value["matmul_fraction"], power / (joules * value["peak"]["bf16"]))
+    limit, joules = value["power_limit"], value["joules_per_flop"]
+    if joules is not None:
+        return min(value["matmul_fraction"], (limit or value["power"]) / (joules * value["peak"]["bf16"]))
+    return value["matmul_fraction"] * (min(1.0, limit / value["power"]) if limit else 1.0)
 
 
 def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,35 +355,36 @@ def _complete(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         raise unknown("hardware", str(base), data_sheets())
     whole = {**OPTIONAL, **data_sheets().get(str(base), {}), **table}
     whole.pop("based_on", None)
-    for key in whole:
-        if key not in KEYS:
-            raise unknown(f"key of hardware {name!r}:", key, KEYS)
-    missing = [key for key in KEYS if key not in whole]
-    if missing:
+    for key in [key for key in whole if key not in KEYS]:
+        raise unknown(f"key of hardware {name!r}:", key, KEYS)
+    if missing := [key for key in needed_keys(whole) if whole.get(key) is None]:
         raise UserError(
             f'hardware {name!r} lacks {", ".join(missing)}; based_on = "h100" would take them from a preset.'
         )
     return whole
 
 
+def needed_keys(table: Mapping[str, Any]) -> list[str]:
+    """Return what this table must have: SMs for tiles, not for a curve; watts where they limit."""
+    for_watts = table["power_limit"] or table["joules_per_flop"]
+    asked = {"multiprocessors": not table["efficiency"], "power": for_watts}
+    return [key for key in KEYS if key not in OPTIONAL and asked.get(key, True)]
+
+
 def _value(name: str, key: str, given: Any):
     subject = f"hardware {name!r}: {key}"
+    if given is None and OPTIONAL.get(key, "") is None:
+        return None
     if key in QUANTITIES:
-        return (
-            None
-            if given is None
-            else positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
-        )
+        return positive(subject, parse_quantity(given, QUANTITIES[key], subject), zero=key in MAY_BE_ZERO)
     if key in LAUNCHES:
         return launch_seconds(subject, given)
     if key in COUNTS:
-        return None if given is None else _count(subject, given)
-    if key in MOST_OF:
-        return number_up_to(subject, given, MOST_OF[key], zero=key in MAY_BE_ZERO)
+        return _count(subject, given)
+    if key in LIMITS:
+        return number_up_to(subject, given, LIMITS[key], zero=key in MAY_BE_ZERO)
     if key == "collectives":
         return given  # with the links, which it is measured in
-    if key == "joules_per_flop":
-        return None if given is None else number_up_to(subject, given, MOST)
     if key == "efficiency":
         return checked_curve(subject, given)
     if key == "gains":

@@ -3,17 +3,14 @@
 import importlib.util
 import json
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from ndparallel.base.errors import UserError
 from ndparallel.calibration.kernels import Kernel, has_compiler
 from ndparallel.calibration.links import BYTES, MeasuredTransfer
 from ndparallel.calibration.steps import GRIDS, as_runs, grid, hardware_here, rows
 from ndparallel.calibration.table import FittedLink, ThisMachine, fitted_link, flops, hardware_table, measured
-from ndparallel.calibration.timing import Budget, Repeated, check_spread, measure_in_turn, median, spread
 from ndparallel.commands.command_line import main
 from ndparallel.hardware.accelerator import accelerator, find_hardware
 from ndparallel.hardware.collective_links import on_links_of, slowdown_of
@@ -25,7 +22,7 @@ from ndparallel.planner.prediction import predict
 from ndparallel.planner.software import find_stack
 from ndparallel.validation.cases import express
 
-MACHINE = ThisMachine("here", memory_bytes=16 * 2**30, multiprocessors=1)
+MACHINE = ThisMachine("here", memory_bytes=16 * 2**30)
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text("utf-8"))
 RATE, BANDWIDTH, LAUNCH = 80e9, 20e9, 2e-6  # of a machine that is made up
 
@@ -234,89 +231,7 @@ def test_steps_of_several_processes_are_saved_with_their_plan_and_their_links():
     assert found.job.hardware.inside.bandwidth_bytes_per_second == pytest.approx(1e9, rel=1e-3)
 
 
-# ----------------------------------------------------------------------------------------------------- timing
-
-
-class Clock:
-    """A clock that moves when something runs."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def runs(self, seconds):
-        def run() -> None:
-            self.now += next(seconds)
-
-        return run
-
-
-def test_everything_is_measured_once_in_every_round_and_what_is_short_often():
-    clock = Clock()
-    order: list[str] = []
-    slow, quick = clock.runs(iter(lambda: 1.0, 0)), clock.runs(iter(lambda: 0.125, 0))
-    runs = {"slow": Repeated(slow, 1.0, clock), "quick": Repeated(quick, 1.0, clock)}
-    samples = measure_in_turn(runs, 3, Budget(100, clock), order.append)
-    assert samples == {"slow": [1.0] * 3, "quick": [0.125] * 3}
-    assert [words.split(",")[0] for words in order[2:]] == ["slow", "quick"] * 3
-
-
-def test_a_machine_that_drifts_drifts_under_all_that_is_measured():
-    clock = Clock()
-    speed = (1.0 + number / 100 for number in count())  # ever slower
-
-    def run() -> None:
-        clock.now += next(speed)
-
-    both = {name: Repeated(run, 0.0, clock) for name in ("a", "b")}
-    samples = measure_in_turn(both, 9, Budget(1000, clock), lambda words: None)
-    assert median(samples["a"]) / median(samples["b"]) == pytest.approx(1, abs=0.02)
-
-
-def measured_for(seconds: float, rounds: int = 15) -> tuple[dict[str, list[float]], float]:
-    """Samples of ten runs of a second each in so much time, and the time that it took."""
-    clock = Clock()
-    runs = {f"{number}": Repeated(clock.runs(iter(lambda: 1.0, 0)), 0.0, clock) for number in range(10)}
-    return measure_in_turn(runs, rounds, Budget(seconds, clock), lambda words: None), clock.now
-
-
-@pytest.mark.parametrize("seconds", [60, 65, 100])
-def test_measuring_ends_when_its_time_is_over_with_the_rounds_that_there_are(seconds):
-    samples, taken = measured_for(seconds)
-    assert seconds <= taken < seconds + 2
-    assert {len(found) for found in samples.values()} <= {*range(3, 15)}
-
-
-def test_a_machine_too_busy_for_three_rounds_is_refused():
-    with pytest.raises(UserError, match="in 40 seconds this machine measured everything 1 times"):
-        measured_for(40)
-
-
-def test_what_one_process_finds_over_is_over_for_all():
-    clock = Clock()
-    budget = Budget(1.0, clock)
-    budget.agreed = lambda over: True  # another process found so
-    with pytest.raises(UserError, match="0 times"):
-        measure_in_turn({"a": lambda: 1.0}, 3, budget, lambda words: None)
-
-
-def test_spread_is_the_distance_of_the_quartiles_in_the_median():
-    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
-    assert spread([2.0] * 7) == 0
-
-
-def test_a_machine_whose_measurements_spread_too_far_is_refused_with_the_worst_kernel():
-    with pytest.raises(UserError, match="matmul 8 x 8 x 8 in float32 spread by 40%"):
-        check_spread({Kernel("matmul", "float32", (8, 8, 8)): spread_by(0.4), "sum": spread_by(0.1)})
-    with pytest.raises(UserError, match="all_gather inside of 1,024 bytes spread by 30%"):
-        check_spread({MeasuredTransfer("all_gather", "inside", 2, 1024): spread_by(0.3)})
-    check_spread({"sum": spread_by(0.25)})
-
-
-def spread_by(share: float) -> list[float]:
-    return [1 - share / 2] * 2 + [1.0] + [1 + share / 2] * 2
+# --------------------------------------------------------------------------------------------------- commands
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from ndparallel.hardware.accelerator import (
     optimizer_fraction,
     slower_host,
 )
+from ndparallel.hardware.accelerator import accelerator as from_table
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.validation.hardware import hardware_of
@@ -270,6 +272,35 @@ def test_without_joules_a_power_limit_lowers_matmuls_by_its_share_and_never_rais
     path = tmp_path / "mine.toml"
     path.write_text(f'based_on = "v100"\npower_limit = "{limit}"\n')
     assert accelerator(str(path)).matmul_fraction == pytest.approx(0.8 * share)
+
+
+MEASURED: dict[str, Any] = dict.fromkeys(
+    ("bandwidth_inside", "bandwidth_across", "memory_bandwidth"), "1 GB/s"
+) | {
+    "peak": {"bf16": "9 TFLOP/s"},
+    "matmul_fraction": 0.8,
+    "gpus_per_node": 1,
+    "memory": "1 GiB",
+    "efficiency": [[1e9, 0.4]],
+}
+
+
+def test_a_measured_curve_needs_no_multiprocessors_and_what_no_watts_limit_needs_no_power():
+    product = Operation("product", "matmul", (1000, 1000, 500), "bfloat16", flops=1e9)
+    assert from_table("own", MEASURED).rate(product) == pytest.approx(0.4 * 9e12)
+
+
+@pytest.mark.parametrize(
+    ("change", "lacking"),
+    [
+        ({"efficiency": []}, "multiprocessors"),
+        ({"power_limit": "9 W"}, "power"),
+        ({"joules_per_flop": 1}, "power"),
+    ],
+)
+def test_what_a_key_is_computed_with_is_asked_for(change, lacking):
+    with pytest.raises(UserError, match=f"lacks {lacking};"):
+        from_table("own", MEASURED | change)
 
 
 def test_a_gpu_reaches_24_8_of_the_32_gb_a_second_to_its_host():

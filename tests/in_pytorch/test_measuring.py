@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch", reason='torch is not installed: pip install
 from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels
 from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, rows, script, steps
 from ndparallel.calibration.table import ThisMachine
-from ndparallel.calibration.timing import Budget, Repeated, Sampler, measure_in_turn
+from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn
 
 SMALL = Sizes(("float32", "bfloat16"), ((8, 16, 16), (16, 32, 32)), (16, 32), 16, 1024, 1024)
-MACHINE = ThisMachine("here", 2**30, 1)
+MACHINE = ThisMachine("here", 2**30)
 
 
 def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
@@ -20,7 +20,7 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
     monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
     clock = clock_of(torch, cpu_time=False)
     samplers: dict[Any, Sampler] = {
-        key: Repeated(run, 0.0, clock) for key, run in kernels(torch, SMALL).items()
+        key: Repeated(run, Windows(1, 0.0), clock) for key, run in kernels(torch, SMALL).items()
     }
     in_turn = samplers | steps(torch, SMALL, clock)
     samples = measure_in_turn(in_turn, 3, Budget(300), lambda words: None)

@@ -51,7 +51,9 @@ MODULES = {
     },
     "ndparallel.planner.job": {"HEADROOM": "assumption"},
     "ndparallel.search.kinds": dict.fromkeys(("NEAR", "MOST", "PER_KIND", "SAME"), "assumption"),
-    "ndparallel.calibration.timing": dict.fromkeys(("MOST_SPREAD", "FEWEST_ROUNDS"), "assumption"),
+    "ndparallel.calibration.timing": dict.fromkeys(
+        ("MOST_SPREAD", "LEAST_SHARE", "FEWEST_ROUNDS"), "assumption"
+    ),
 }
 NO_SECONDS = (  # sizes of numbers, limits of files, and how a search goes on
     *("MOST_BYTES", "MOST_IN_A_LINE", "MOST_COUNT", "HALF", "SINGLE", "ATTENTION", "MLP"),
