@@ -39,7 +39,7 @@ KNOBS = (
     Knob(
         "hardware",
         "--hardware",
-        ("classroom", "pocket", "a100", "h100", "b200"),
+        ("classroom", "pocket", "a100-80", "h100", "b200"),
         "h100",
         "whose links",
         WHERE,

@@ -109,7 +109,7 @@ def ring_setups() -> Iterator[Setup]:
     yield from around(
         {},
         ranks=range(2, 9),
-        hardware=("classroom", "pocket", "a100", "b200"),
+        hardware=("classroom", "pocket", "a100-80", "b200"),
         latency=rings.LATENCIES,
         bandwidth=rings.BANDWIDTHS,
     )

@@ -33,6 +33,11 @@ def test_the_pages_seconds_are_those_of_its_command(capsys, setup):
     }
 
 
+def test_every_gpu_that_can_be_chosen_exists():
+    hardware = next(knob for knob in rings.answer({})["knobs"] if knob["name"] == "hardware")
+    assert [stop["reason"] for stop in hardware["stops"]] == [""] * 5
+
+
 def test_a_ring_of_four_sums_in_three_hops_and_hands_on_in_three():
     frames = rings.answer({})["frames"]
     assert len(frames) == 7
