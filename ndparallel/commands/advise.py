@@ -20,7 +20,7 @@ from ndparallel.results.printing import counted, plain_console, print_json, prog
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
-from ndparallel.search.tables import certainty, effort_words, memory_words, ranking, with_words_last
+from ndparallel.search.tables import certainty, effort_words, memory_words, ranking
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 def show(advice: Advice) -> None:
     console, width = plain_console()
     questions = [(each.question, each.guide.name, each.follows) for each in advice.branches]
-    console.print(with_words_last(quiet_table(("what is asked", "by", "and said"), questions, width)))
+    columns = ("what is asked", "by", "and said")
+    console.print(quiet_table(columns, questions, width, words=columns))
     console.print()
     if advice.advised:
         console.print(ranking(advice.ways, width, "their plan"))
@@ -88,8 +89,7 @@ def show_published(json: bool) -> int:
         return 0
     console, width = plain_console()
     rows = [row for each in found for row in published_rows(each)]
-    table = quiet_table(("", "step", "to the run", "memory", "plan"), rows, width)
-    console.print(with_words_last(table))
+    console.print(quiet_table(("", "step", "to the run", "memory", "plan"), rows, width, words=("plan",)))
     console.print(prose("*: with --overlap ep, all-to-alls behind another microbatch.", width))
     console.print()
     for each in found:

@@ -76,7 +76,8 @@ def overview(folder: Folder) -> Callable[[int], Iterator[RenderableType]]:
             (each.chapter, each.name, each.title, f"{each.minutes} min", folder.mark(each.name))
             for each in all_exercises()
         ]
-        yield quiet_table(("", "exercise", "", "time", "mark"), rows, width)
+        columns = ("chapter", "exercise", "what it is", "time", "mark")
+        yield quiet_table(columns, rows, width, words=("exercise", "what it is", "mark"))
         yield prose("ndparallel exercise NAME begins one, and grades what you wrote.", width)
 
     return parts

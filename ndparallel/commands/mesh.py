@@ -209,9 +209,7 @@ def group_table(mesh: Mesh, hardware: Hardware, width: int) -> Table:
         (axis, str(mesh.groups(axis).shape[1]), link, words_of(mesh.groups(axis).tolist()))
         for axis, link in links.items()
     ]
-    table = quiet_table(("axis", "size", "link", "groups"), rows, width)
-    table.columns[-1].justify = "left"
-    return table
+    return quiet_table(("axis", "size", "link", "groups"), rows, width, words=("groups",))
 
 
 def words_of(groups: Sequence[Sequence[int]]) -> str:

@@ -63,9 +63,8 @@ def show(rows: list[dict[str, Any]], unasked: list[str], arguments: argparse.Nam
         return
     console, _ = plain_console()
     cells = [(row["name"], row["state"], si(row["bytes"], "B"), row["shows"]) for row in rows]
-    table = quiet_table(("picture", "state", "size", "shows"), cells, console.width)
-    table.columns[-1].justify = "left"
-    console.print(table)
+    columns = ("picture", "state", "size", "shows")
+    console.print(quiet_table(columns, cells, console.width, words=("state", "shows")))
     if unasked:
         names = visible(", ".join(unasked))
         console.print(f"\nNo picture is called {names}: remove what nobody makes.")

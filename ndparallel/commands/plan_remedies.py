@@ -14,7 +14,6 @@ from ndparallel.results.printing import plain_console, print_json, progress, pro
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.remedies import Remedy, remedies_of_search
 from ndparallel.search.search import NoPlanFits
-from ndparallel.search.tables import with_words_last
 
 COLUMNS = ("what would make it fit", "step", "memory", "it changes")
 NONE = "Nothing that is known here would make it fit, nor would more GPUs, as far as they were tried."
@@ -45,4 +44,4 @@ def show_remedies(console: Console, remedies: list[Remedy]) -> None:
         (one.option, si(one.found.seconds, "s"), si(float(one.found.fullest.total), "B"), one.kind)
         for one in remedies
     ]
-    console.print(with_words_last(quiet_table(COLUMNS, rows, width)))
+    console.print(quiet_table(COLUMNS, rows, width, words=COLUMNS[-1:]))

@@ -210,7 +210,8 @@ def stacks() -> tuple[Any, Callable[[Callable[..., None]], Any]]:
     try:
         greenlet = importlib.import_module("greenlet")
     except ImportError:
-        note_once("without greenlet, ranks run inline as threads: the same results, but slower.")
+        slower = "ranks run inline as threads: the same results, but slower"
+        note_once(f"without greenlet, {slower} (pip install greenlet).")
         main = MainStack()
         return main, partial(ThreadStack, main)
     return greenlet.getcurrent(), greenlet.greenlet

@@ -1,10 +1,10 @@
-"""The quiet table that every command prints: one rule under its head, names left, numbers right.
+"""The quiet table that every command prints: one rule under its head, words left, numbers right.
 
 Idea   A table is at most as wide as it may be, whatever the numbers: gaps shrink first, then heads, and at
        last the first column is folded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich import box
 from rich.table import Table
@@ -29,15 +29,19 @@ def cell_style(column: str, cell: str) -> str:
     return "bold red" if wrong else "yellow" if slower else ""
 
 
-def quiet_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Table:
-    """A rich table with one rule under its head: the first column to the left and folded where it must be,
-    the numbers to the right."""
+def quiet_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH, words: Collection[str] = ()
+) -> Table:
+    """A rich table with one rule under its head: the first column and those of `words` to the left, the
+    numbers to the right. The first column is folded where it must be, and the last if it holds words."""
     heads, gap = layout(columns, rows, width)
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold"
     )
     for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+        left = number == 0 or columns[number] in words
+        folded = left and number in (0, len(heads) - 1)
+        table.add_column(head, justify="left" if left else "right", no_wrap=not folded, overflow="fold")
     table.columns[0].max_width = max(room(heads, gap, rows, width), 1)
     for cells in (map(visible, row) for row in rows):
         table.add_row(*(Text(cell, style=cell_style(column, cell)) for column, cell in zip(columns, cells)))

@@ -26,12 +26,6 @@ MOST_KINDS = 10  # lines
 FIGURES = ("step_seconds", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "microbatches")
 
 
-def with_words_last(table: Table) -> Table:
-    """The last column holds words: to the left, and folded."""
-    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
-    return table
-
-
 def cells(found: Prediction) -> tuple[str, ...]:
     kind, share = bound(found)
     return (
@@ -264,11 +258,8 @@ def show_changes(console: Console, before: Prediction, changed: dict[str, Predic
             (change, si(now.seconds, "s"), f"{now.seconds / before.seconds - 1:+.1%}", plan_words(now.plan))
             for change, now in changed.items()
         ]
-        console.print(
-            with_words_last(
-                quiet_table(("what if", "step", "change", "plan"), rows, min(console.width, WIDTH))
-            )
-        )
+        columns, width = ("what if", "step", "change", "plan"), min(console.width, WIDTH)
+        console.print(quiet_table(columns, rows, width, words=("plan",)))
 
 
 def what_if_json(changed: dict[str, Prediction]) -> list[dict[str, Any]]:

@@ -36,7 +36,8 @@ def test_without_greenlet_inline_says_once_that_it_runs_on_threads(without_green
     for _ in range(2):
         launch(rank_programs.rank_number, 2, CLASSROOM, engine="inline")
     assert capsys.readouterr().err == (
-        "note: without greenlet, ranks run inline as threads: the same results, but slower.\n"
+        "note: without greenlet, ranks run inline as threads: the same results, but slower "
+        "(pip install greenlet).\n"
     )
 
 

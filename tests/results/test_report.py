@@ -12,7 +12,7 @@ from rich.console import Console
 from gpu import si
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
 from ndparallel.results.report import LEAST_SHARE, Report, heads
-from ndparallel.results.tables import cell_style, quantity
+from ndparallel.results.tables import cell_style, quantity, quiet_table
 from tests.support.synthetic import HARDWARE, data_parallel
 
 SECONDS = [
@@ -274,3 +274,14 @@ def test_a_notebook_shows_the_same_cells_and_escapes_them():
 
 def test_what_is_unknown_is_a_dash():
     assert (quantity(None, "s"), quantity(0.0, "s"), quantity(1.5e-3, "s")) == ("-", "0 s", "1.50 ms")
+
+
+def test_words_stand_to_the_left_numbers_to_the_right_and_the_last_words_are_folded():
+    rows = [("a", "one", "10", "all of these words"), ("b", "four", "9", "few")]
+    lines = printed(quiet_table(("x", "of", "n", "says"), rows, 24, words=("of", "says")), 24)
+    assert [line.rstrip() for line in lines if "\u2500" not in line] == [
+        "x of    n says",
+        "a one  10 all of these",
+        "          words",
+        "b four  9 few",
+    ]
