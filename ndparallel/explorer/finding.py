@@ -70,7 +70,7 @@ def described(asked: PlanQuestion, found: Found) -> dict[str, Any]:
 
 
 def marked(recommended: bool, equal: bool) -> str:
-    return "take this: the simplest of the equals" if recommended else "equal to the fastest" if equal else ""
+    return "take this" if recommended else "equal to the fastest" if equal else ""
 
 
 def found_for(setup: Mapping[str, Any]) -> dict[str, Any]:

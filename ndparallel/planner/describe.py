@@ -133,7 +133,8 @@ def parts(found: Prediction) -> list[tuple[str, float]]:
 
 def training_words(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> str:
     """How long so many tokens take, and what they cost in the price's currency."""
-    days = f"{tokens:.3g} tokens take {found.days(tokens):.3g} days"
+    many = f"{tokens:.3g}".replace("e+", "e")
+    days = f"{many} tokens take {found.days(tokens):.3g} days"
     if price_per_gpu_hour is None:
         return days
     return (

@@ -60,7 +60,7 @@ def add_model(model: Group) -> None:
     model.add_argument(
         "--model",
         metavar="NAME|FILE",
-        help="a preset, or a Hugging Face config.json; or its sizes, one by one:",
+        help="a preset, or a Hugging Face config.json; or the sizes of a Llama (SwiGLU, untied), one by one:",
     )
     for name, (megatron, meaning) in MODEL_FLAGS.items():
         model.add_argument(f"--{name.replace('_', '-')}", megatron, help=meaning, **NUMBER)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.quoting import brief
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import count
 from ndparallel.model.costs import RECOMPUTE
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan
@@ -54,7 +54,7 @@ def words_of(plan: Plan) -> list[str]:
 
 def explained(plan: Plan) -> str:
     """What these words mean, in a sentence without its end."""
-    return listed([f"{word} {meaning}" for word, meaning in meanings(plan)])
+    return "; ".join(f"{word} {meaning}" for word, meaning in meanings(plan))
 
 
 def meanings(plan: Plan) -> list[tuple[str, str]]:

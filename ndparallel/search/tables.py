@@ -126,10 +126,14 @@ def is_equal(found: Found, answer: Prediction) -> bool:
     return any(one.plan == answer.plan for one in found.equals)
 
 
+def equal_kinds(found: Found) -> int:
+    """How many kinds predictions cannot tell from the fastest, itself among them."""
+    return max(1, sum(is_equal(found, kind) for kind in found.kinds))
+
+
 def error_of_choice(found: Found) -> float:
     """How much longer the recommended step may turn out: the least of the equal kinds' predictions."""
-    equals = sum(is_equal(found, kind) for kind in found.kinds)
-    return choice_error(found.recommended.error_bar.fraction, max(1, equals))
+    return choice_error(found.recommended.error_bar.fraction, equal_kinds(found))
 
 
 def reason(found: Found) -> str:
@@ -160,7 +164,7 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
     take = found.recommended
     return [
         f"Take {name_of(take.plan)}: {reason(found)}.",
-        f"In that name, {explained(take.plan)}.",
+        f"In that name: {explained(take.plan)}.",
         f"A step takes {si(take.seconds, 's')} {take.error_bar.sentence}{choice_words(found)}",
         f"{training_words(take, tokens, price)}.{free_words(found)}",
         launch_words(found),
@@ -169,8 +173,8 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
 
 
 def choice_words(found: Found) -> str:
-    equals = sum(is_equal(found, kind) for kind in found.kinds)
-    if equals < 2:
+    equals = equal_kinds(found)
+    if equals == 1:
         return ""
     return (
         f" Predictions cannot tell the {equals} kinds marked = apart, and the smallest of several uncertain "
@@ -182,9 +186,9 @@ def free_words(found: Found) -> str:
     take = found.recommended
     free = 1 - float(take.fullest.total) / found.job.hardware.memory_bytes
     if not take.is_tight:
-        return f" It leaves {free:.1%} of the memory."
+        return f" The plan leaves {free:.1%} of the memory free."
     return (
-        f" It is tight: it leaves {free:.1%} of the memory, which is predicted to "
+        f" The plan is tight: it leaves {free:.1%} of the memory, which is predicted to "
         f"+- {take.memory_bar.fraction:.0%}: leave more with --headroom."
     )
 
@@ -234,7 +238,8 @@ def fastest(found: Found, width: int) -> Table:
 
 def kinds(found: Found, width: int) -> Table:
     """The fastest plan of each kind; "=" before those that predictions cannot tell from the fastest."""
-    return named_table(found, found.kinds[:MOST_KINDS], "the fastest plan of each kind", width, marks=True)
+    marks = equal_kinds(found) > 1
+    return named_table(found, found.kinds[:MOST_KINDS], "the fastest plan of each kind", width, marks)
 
 
 def named_table(
