@@ -7,7 +7,7 @@ from typing import Any
 from gpu import Message, snapshot
 from ndparallel.engines.failures import DeadlockError
 from ndparallel.engines.inbox import no_such_rank, take
-from ndparallel.engines.waiting import Waiting, awaited, named, place, report
+from ndparallel.engines.waiting import report, waiting
 
 
 class Alone:
@@ -26,7 +26,5 @@ class Alone:
             no_such_rank(0, source, 1)
         message = take(self.inbox, what)
         if message is None:
-            unread = [named(0, name) for name, *_ in self.inbox]
-            frame = sys._getframe()
-            raise DeadlockError(report([Waiting(0, 0, awaited(what, frame), place(frame), unread)]))
+            raise DeadlockError(report([waiting(0, (0, what), sys._getframe(), {0: self.inbox})]))
         return message

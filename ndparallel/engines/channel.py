@@ -36,7 +36,7 @@ from ndparallel.engines.frame import HEADER, NO_RUN, frame_of, header_of, messag
 from ndparallel.engines.inbox import in_a_second_thread, no_such_rank, take
 from ndparallel.engines.shared import ENDED, FAILED, RUNNING, Arena, Region, SharedFile, Table
 from ndparallel.engines.system import PIPE_BUF
-from ndparallel.engines.waiting import Unread, Waiting, awaited, named, place, unread_in
+from ndparallel.engines.waiting import Unread, Waiting, unread_in, waiting
 
 READ_BYTES = 2 * PIPE_BUF  # at once: for more, memory would have to be found every time
 LAUNCHER = -1
@@ -178,10 +178,7 @@ class Channel:
     def explain(self) -> Waiting | Unread:
         if self.table.state(self.rank) == ENDED:
             return Unread(self.rank, unread_in(self.inboxes))
-        source, what = self.awaits
-        frame = sys._getframe()
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
-        return Waiting(self.rank, source, awaited(what, frame), place(frame), unread)
+        return waiting(self.rank, self.awaits, sys._getframe(), self.inboxes)
 
     # ---- from one task to the next
 

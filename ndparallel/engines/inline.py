@@ -31,13 +31,11 @@ from ndparallel.engines.thread_stacks import MainStack, ThreadStack
 from ndparallel.engines.waiting import (
     Unread,
     Waiting,
-    awaited,
     deadlocked,
-    named,
     nobody_read,
-    place,
     report,
     unread_in,
+    waiting,
 )
 
 
@@ -199,10 +197,7 @@ class InlineRank:
 
     def explain(self) -> Waiting:
         assert self.awaits
-        source, what = self.awaits
-        frame = self.stack.gr_frame
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
-        return Waiting(self.rank, source, awaited(what, frame), place(frame), unread)
+        return waiting(self.rank, self.awaits, self.stack.gr_frame, self.inboxes)
 
 
 def stacks() -> tuple[Any, Callable[[Callable[..., None]], Any]]:

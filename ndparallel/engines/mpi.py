@@ -37,7 +37,7 @@ from ndparallel.engines.task import (
     reference_to,
     run_rank,
 )
-from ndparallel.engines.waiting import Unread, Waiting, awaited, named, place, unread_in
+from ndparallel.engines.waiting import Unread, Waiting, unread_in, waiting
 from ndparallel.engines.world import World, world
 
 LOOKS_BEFORE_TELLING = 30
@@ -244,7 +244,4 @@ class MPIChannel:
 
     def explain(self) -> Waiting:
         assert self.awaits
-        source, what = self.awaits
-        frame = sys._getframe()
-        unread = [named(sender, name) for sender, inbox in self.inboxes.items() for name, *_ in inbox]
-        return Waiting(self.rank, source, awaited(what, frame), place(frame), unread)
+        return waiting(self.rank, self.awaits, sys._getframe(), self.inboxes)

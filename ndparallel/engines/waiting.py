@@ -82,6 +82,16 @@ def report(waits: list[Waiting]) -> str:
     return "\n".join([f"deadlock: {chain}."] + [_unread(wait) for wait in waits[:MOST_NAMED] if wait.unread])
 
 
+def waiting(
+    rank: int, awaits: tuple[int, Any], frame: FrameType | None, inboxes: Mapping[int, Iterable[tuple]]
+) -> Waiting:
+    """Say what a rank waits for, (source, what), where its frame stands, and what lies unread there, by
+    sender: in what order messages of several came is chance."""
+    source, what = awaits
+    unread = [named(sender, name) for sender, inbox in sorted(inboxes.items()) for name, *_ in inbox]
+    return Waiting(rank, source, awaited(what, frame), place(frame), unread)
+
+
 def unread_in(inboxes: Mapping[int, Iterable[tuple]]) -> list[str]:
     """Name the messages that lie in a rank's inboxes, each with the collective that its sender was in."""
     return [

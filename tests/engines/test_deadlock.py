@@ -48,6 +48,12 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_told(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_what_lies_unread_is_told_by_sender_in_whatever_order_it_came(engine):
+    told = deadlock(engine, 3, rank_programs.two_left_unread)
+    assert told.endswith("\nRank 0 has not read: 'one' from rank 1; 'two' from rank 2.")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_collective_that_only_some_ranks_call_is_named(engine):
     place = line_of(rank_programs.all_reduce_on_some, "all_reduce(")
     assert deadlock(engine, 3, rank_programs.all_reduce_on_some) == (

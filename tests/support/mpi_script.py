@@ -35,6 +35,7 @@ def programs():
         yield f"array: {kind}", 2, rank_programs.echo_odd, kind
     yield "circle", 4, rank_programs.circle, 4
     yield "one has ended", 2, rank_programs.one_has_ended
+    yield "two left unread", 3, rank_programs.two_left_unread
     yield "ended, but not the third", 3, rank_programs.ended_but_not_the_third
     yield "mismatch", 2, rank_programs.mismatch
     yield "several roots", 3, rank_programs.several_roots

@@ -146,6 +146,20 @@ def one_has_ended(gpu):
         gpu.receive(0, "goodbye")
 
 
+def two_left_unread(gpu):
+    """Rank 0 reads rank 2's last message first, and then waits in vain."""
+    if gpu.rank == 0:
+        gpu.receive(2, "last")
+        gpu.receive(1, "goodbye")
+    if gpu.rank == 1:
+        gpu.send(0, np.zeros(1), "one")
+        gpu.send(2, np.zeros(1), "go on")
+    if gpu.rank == 2:
+        gpu.receive(1, "go on")
+        gpu.send(0, np.zeros(1), "two")
+        gpu.send(0, np.zeros(1), "last")
+
+
 def ended_but_not_the_third(gpu):
     """Rank 0 ends at once; ranks 1 and 2 still talk for a long while."""
     if gpu.rank == 0:
