@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.quantities import MOST, parse_quantity
 from ndparallel.hardware.accelerator import Accelerator, accelerator, data_sheets
 
 STATED = {  # the run's key: ours, and bytes, bytes per second or counts in its unit
@@ -66,12 +66,12 @@ def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number_in(value: Any) -> float:
-    """Return a finite number above 0, or 0 where there is none."""
+    """Return a number above 0 that is no larger than any figure, or 0 where there is none."""
     try:
         number = value if isinstance(value, int | float) else float(str(value))
     except ValueError:
         return 0.0
-    return number if 0 < number < math.inf else 0.0
+    return number if 0 < number <= MOST else 0.0
 
 
 def numbers_in(values: Any) -> tuple[int, ...]:

@@ -68,6 +68,8 @@ FILES = {
     "h-count-huge.json": hardware(gpus_per_node=10**30),
     "h-curve-huge.json": hardware(efficiency=[[10**400, 1]]),
     "h-fraction-tiny.json": hardware(matmul_fraction=5e-324),
+    "h-null.json": hardware(bandwidth_inside=None),
+    "h-null-count.json": hardware(multiprocessors=None),
     "h-long.json": hardware(**{LETTERS: 1}),
     "h-long-value.json": hardware(bandwidth_inside=LETTERS),
     "c-10000.json": config(num_hidden_layers=10_000),

@@ -571,10 +571,10 @@ def test_what_is_not_known_of_a_runs_software_is_said_in_the_table(capsys):
     )
 
 
-@pytest.mark.parametrize("word", ["0 layers", "inf", "x" * 300, ["a"], {"a": 1}, True])
+@pytest.mark.parametrize("word", ["0 layers", "inf", "x" * 300, ["a"], {"a": 1}, True, 10**400])
 @pytest.mark.parametrize(("table", "key"), [
     ("parallel", "shards"), ("parallel", "tp"), ("parallel", "vp"), ("software", "capacity_factor"),
-    ("software", "dispatcher"), ("software", "cuda_graphs"),
+    ("software", "dispatcher"), ("software", "cuda_graphs"), ("hardware", "memory_bandwidth_gb_per_s"),
 ])  # fmt: skip
 def test_whatever_stands_in_a_field_a_run_is_priced_or_says_why_not(table, key, word):
     result = result_of(changed(QWEN, **{table: {key: word}}))
