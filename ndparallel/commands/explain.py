@@ -26,7 +26,13 @@ from ndparallel.results.printing import plain_console, print_json, prose
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
-UNITS = ("dense", "experts", "embedding", "head", "optimizer")
+UNITS = {
+    "dense": "one microbatch through a layer",
+    "experts": "one microbatch through a layer with experts",
+    "embedding": "one microbatch through the embedding",
+    "head": "one microbatch through the head",
+    "optimizer": "of the first pipeline rank",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     if busy := busiest(job, plan, unit):
         console.print(prose(busy, width), end="\n\n")
     for name, rows in passes.items():
-        what = "of the first pipeline rank" if name == "optimizer" else "one microbatch through a unit"
         taken = sum(row["seconds"] for row in rows)
-        console.print(prose(f"{name}  {what}: {si(taken, 's')}", width, bold=name), end="\n\n")
+        console.print(prose(f"{name}  {UNITS[unit]}: {si(taken, 's')}", width, bold=name), end="\n\n")
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
     return 0

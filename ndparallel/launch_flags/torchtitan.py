@@ -17,6 +17,7 @@ import numpy as np
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quoting import in_docstring
+from ndparallel.base.words import count
 from ndparallel.launch_flags import fields
 from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.megatron import nodes_of
@@ -61,11 +62,11 @@ def emit_torchtitan(job: TrainingJob, plan: Plan) -> str:
 
 def header(job: TrainingJob, plan: Plan) -> Iterator[str]:
     number = int(plan.microbatches(job))
-    title = f"{job.shape.name} on {plan.gpus} GPUs ({job.hardware.name})"
+    title = f"{job.shape.name} on {count(plan.gpus, 'GPU')} ({job.hardware.name})"
     yield f'"""{in_docstring(title)}, as planned by ndparallel, for {release("torchtitan")}.'
     yield ""
     yield (
-        f"Derived: {plan.dp} data-parallel ranks, {number} microbatch{'es' * (number != 1)} in a step. Save "
+        f"Derived: {plan.dp} data-parallel ranks, {count(number, 'microbatch', 'es')} in a step. Save "
         "it as plan.py; launch it with"
     )
     yield f"torchrun {nodes_of(job, plan)} -m torchtitan.train --module plan --config plan"

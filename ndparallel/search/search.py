@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.words import count
 from ndparallel.launch_flags.frameworks import values_of, whose
 from ndparallel.planner.job import HEADROOM, Plan, TrainingJob
 from ndparallel.planner.legality import below_one, word_violations
@@ -171,12 +172,10 @@ LACKING = "does not fit: lacks "  # how reasons of too much memory begin
 
 def none_fits(job: TrainingJob, gpus: int, found: Candidates) -> str:
     lacks = [
-        (count, reason.removeprefix(LACKING))
-        for reason, count in found.rejected.items()
+        (plans, reason.removeprefix(LACKING))
+        for reason, plans in found.rejected.items()
         if reason.startswith(LACKING)
     ]
-    words = "; ".join(f"{count:,} lack{'s' * (count == 1)} {much}" for count, much in lacks)
-    return (
-        f"none of {found.legal:,} legal plans of {job.shape.name} fits on {gpus} GPUs ({job.hardware.name}): "
-        f"{words}."
-    )
+    words = "; ".join(f"{plans:,} lack{'s' * (plans == 1)} {much}" for plans, much in lacks)
+    where = f"{count(gpus, 'GPU')} ({job.hardware.name})"
+    return f"none of {found.legal:,} legal plans of {job.shape.name} fits on {where}: {words}."
