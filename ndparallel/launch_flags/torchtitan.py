@@ -150,7 +150,7 @@ def settings_of(job: TrainingJob, plan: Plan) -> Iterator[tuple[str, str]]:
         raise torchtitan_lacks("capacity factor", "leave --capacity-factor out")
     yield "activation_checkpoint", fields.TITAN_RECOMPUTE[plan.recompute]
     yield "compile.enable", f"{compiled(job)}"
-    yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'all'}"
+    yield "compile.enable_async_tensor_parallel", f"{job.stack.tp_overlap == 'products'}"
 
 
 def sharding(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -49,7 +49,9 @@ class Stack:
     dropout: bool = False
     accumulates: bool = True  # weight gradients are added to one that stays, in float32, by the matmul itself
     gradient_bytes: int = 4  # of a gradient as it is kept and reduced, beside weights of 2 bytes
-    # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul
+    # none; backward: beside the gradients' matmuls; all: cut into chunks beside every matmul; products: the
+    # same but for the sum of several products' gradients, which is none's own (fuse_matmul_reduce_scatter in
+    # torch/_inductor/fx_passes/micro_pipeline_tp.py)
     tp_overlap: str = "backward"
     # q, k, v, gate and up gather their inputs, and sum the gradients of them, each for itself
     tp_by_matrix: bool = False
@@ -275,8 +277,15 @@ PYTORCH_COMPILED = replace(
 # Hugging Face's layers under DeepSpeed of 2022 and later: gradients travel in the model's 16 bits, stepped
 # weights are gathered at the end
 # of the step (deepspeed/runtime/zero/stage_1_and_2.py), and recomputation runs to the block's last matrix.
+# Every microbatch reduces its gradients (stage3.py, reduce_ready_partitions_and_remove_grads).
 DEEPSPEED = replace(
-    PYTORCH, name="deepspeed", gradient_bytes=2, gathers_first=False, early_stop=False, sharding="deepspeed"
+    PYTORCH,
+    name="deepspeed",
+    gradient_bytes=2,
+    gathers_first=False,
+    early_stop=False,
+    whole_between=False,
+    sharding="deepspeed",
 )
 # The lessons' own layers (ndparallel/model); tests/ladder/test_rung3_lists.py holds these switches to them
 POCKET = Stack(

@@ -129,7 +129,8 @@ def graphs_stated(stated: Any) -> str | None:
 
 
 HABITS = (  # a field of a run's software, how a note says it, and what of a stack it changes
-    ("async_tp", r"async ?tp|\btp\b.*\boverlap on", {"tp_overlap": "all"}),
+    ("tp_overlap", r"\btp\b.*\boverlap on", {"tp_overlap": "all"}),
+    ("async_tp", r"async ?tp", {"tp_overlap": "products"}),  # PyTorch's name of its own
     # Transformer Engine's writes gradients in 16 bits beside the logits, and scales them
     # (transformer_engine/common/triton/cross_entropy.py)
     ("fused_loss", r"fused ce\b", {"logits_kept": 4}),

@@ -58,6 +58,25 @@ def test_what_tensor_parallelism_gathers_travels_cast_and_its_sums_in_16_bits(dt
     assert short["tp reduce_scatter"] == whole["tp reduce_scatter"]
 
 
+def test_torchs_async_tp_hides_all_but_the_sums_of_several_products_gradients():
+    """Behind those stands an addition, and not a product (fuse_matmul_reduce_scatter)."""
+    stack = replace(find_stack("torchtitan-compiled"), tp_overlap="products")
+    lists = LayerLists(LLAMA, Plan(tp=4, sequence_parallel=True).share(job_of(stack)), stack)
+    shown = [
+        [item.collective for item in items if isinstance(item, CollectiveOp) and item.group == "tp"]
+        for items in (without_hidden(lists.unit("dense", "none"))[place] for place in (0, 2))
+    ]
+    assert shown == [[], ["reduce_scatter", "reduce_scatter"]]
+
+
+def without_hidden(lists):
+    return [[item for item in items if getattr(item, "beside", None) is None] for items in lists]
+
+
+def job_of(stack):
+    return TrainingJob(LLAMA, H100, stack, 8192, 64)
+
+
 def collectives(job):
     items = (
         LayerLists(job.shape, Plan(tp=4, sequence_parallel=True).share(job), job.stack)

@@ -23,6 +23,7 @@ from ndparallel.planner.numbers import larger
 from ndparallel.planner.software import Stack
 
 ATTENTION, MLP = 0, 1  # the halves of a layer
+IN_CHUNKS = ("all", "products")  # of tp_overlap: where products are cut, and collectives with them
 KEEP_DTYPE = ("router", "shared_gate", "logits")  # too sensitive for fp8
 
 
@@ -187,17 +188,17 @@ class LayerParts:
         rows already."""
         if not self.share.sequence_parallel:
             return []
-        return [self.exchange("all_gather", beside, self.stack.tp_overlap == "all")] * (
+        return [self.exchange("all_gather", beside, self.stack.tp_overlap in IN_CHUNKS)] * (
             matrices if self.stack.tp_by_matrix else 1
         )
 
     def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[CollectiveOp]:
         """After a row matrix, and after the dgrad of column matrices."""
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
-        whole = backward and self.stack.tp_overlap != "none"
-        one = self.exchange(
-            collective, beside, self.stack.tp_overlap == "all" or whole, math.inf if whole else self.share.tp
-        )
+        overlap = self.stack.tp_overlap
+        whole = backward and overlap in ("backward", "all")
+        hidden = whole or overlap == "all" or (overlap == "products" and not (backward and matrices > 1))
+        one = self.exchange(collective, beside, hidden, math.inf if whole else self.share.tp)
         return [one] * (matrices if self.stack.tp_by_matrix else 1)
 
     def summed(
@@ -214,7 +215,7 @@ class LayerParts:
 
     def gather_again(self, beside: Operation) -> list[CollectiveOp]:
         """The input of a column matrix, for its wgrad: only the shard was kept."""
-        kept = self.stack.tp_overlap == "none" or not self.share.sequence_parallel
+        kept = self.stack.tp_overlap in ("none", "products") or not self.share.sequence_parallel
         return [] if kept else [self.exchange("all_gather", beside, True, math.inf)]
 
     def exchange(self, collective: str, beside: Operation, hidden: bool, chunks=None) -> CollectiveOp:
