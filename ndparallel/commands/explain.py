@@ -19,6 +19,7 @@ from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
+from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload, copies_of_shards, step_operations
 from ndparallel.planner.step.streams import Item, StreamClock
@@ -93,6 +94,7 @@ def explained(work: AnyWorkload, unit: str) -> dict[str, list[dict[str, Any]]]:
     elif isinstance(work, FrameworkWorkload):
         passes = work.pricing.lists.unit(unit, work.plan.recompute)._asdict()
         gathered, made = copies_of_shards(work.pricing, unit)
+        gathered = [] if keeps_weights(work.job, work.plan) else gathered
         passes |= {"forward": gathered + passes["forward"]}
         passes |= {"backward_input": gathered + made + passes["backward_input"]}
         lists = {name: [row_of(work, item) for item in items] for name, items in passes.items()}

@@ -75,6 +75,12 @@ class ShardingCopies:
         """Bytes for each gradient that travels in so many."""
         return 2 * self.joined + (2 + size) * (self.casts and size != 2) + size * self.divided
 
+    def added_bytes(self, size: int) -> int:
+        """Bytes for each gradient of a microbatch that is added to those before it, which stay whole: as many
+        for one that is but cast, and joined with the others before they are reduced (FSDPParam,
+        accumulate_unsharded_grad_if_needed in torch/distributed/fsdp/_fully_shard/_fsdp_param.py)."""
+        return 2 + 2 * size
+
 
 SHARDING = {
     # the gradient of flat_param's split is a concatenation; one kernel casts, one divides

@@ -113,3 +113,14 @@ def head_and_prediction(job: TrainingJob, plan: Plan, head: Any) -> tuple[Any, A
         return head, 0.0
     shared, experts = elements_of(job, plan, "experts" if job.shape.moe_layers else "dense")
     return head + layers * (shared + counted.prediction_head / plan.tp), layers * experts
+
+
+def keeps_weights(job: TrainingJob, plan: Plan):
+    """Whether FSDP's weights are whole from their first use to the end of the step."""
+    return (plan.pp > 1) & job.stack.whole_in_pipeline
+
+
+def keeps_gradients(job: TrainingJob, plan: Plan):
+    """Whether FSDP's gradients are whole until the last microbatch, which alone reduces them."""
+    between = (plan.microbatches(job) > 1) & job.stack.whole_between
+    return keeps_weights(job, plan) | between

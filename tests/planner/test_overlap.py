@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu import Link
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers import pricing as pricing_module
@@ -197,11 +198,29 @@ def test_a_table_that_is_both_ends_of_a_pipeline_is_summed_unless_one_rank_has_b
     )
 
 
-def test_in_a_pipeline_fsdp_has_only_the_optimizer_behind_its_last_action():
-    """Its backward passes have reduced the gradients."""
+def test_in_a_pipeline_of_torch_fsdp_gathers_once_a_step_and_reduces_behind_the_last_action():
+    """torchtitan does not reshard there, and gradients are reduced by run_post_backward alone."""
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("torchtitan"), 4096, 64)
     work = framework_workload(job, Plan(pp=2, dp=8, zero=3))
-    assert {*step_tail(work, 0, {0: 0.0})} == {"optimizer"}
+    reduced = sum(work.machine.whole(one) for bucket in work.buckets(0) for one in bucket.reduce)
+    assert step_tail(work, 0, {0: 0.0})["dp"] == pytest.approx(reduced)
+    few, many = (time_step(replace(job, global_batch=batch), work.plan).breakdown for batch in (64, 256))
+    assert reduced < few["dp"] == pytest.approx(many["dp"])
+    other = framework_workload(replace(job, stack=find_stack("megatron-core")), work.plan)
+    assert {*step_tail(other, 0, {0: 0.0})} == {"optimizer"}  # its backward passes have reduced them
+
+
+def test_gradients_that_stay_from_one_microbatch_to_the_next_are_reduced_once():
+    """On links where nothing hides: set_requires_gradient_sync(False) in all microbatches but the last."""
+    slow = replace(find_hardware("h100"), across=Link(0.0, 1e6))
+    job = TrainingJob(find_model("llama-3-8b"), slow, find_stack("pytorch"), 4096, 64 * 4)
+    plan = Plan(dp=64, zero=3)
+    whole, each = (
+        time_step(replace(job, stack=replace(job.stack, whole_between=stay)), plan).breakdown["dp"]
+        for stay in (True, False)
+    )
+    # a microbatch gathers twice, in 2 bytes a number each, and reduces in 4
+    assert whole / each == pytest.approx((4 * 2 * 2 + 4) / (4 * (2 * 2 + 4)), rel=0.01)
 
 
 def test_gradients_are_sent_once_those_of_the_bucket_before_have_arrived():

@@ -22,7 +22,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.numbers import either
-from ndparallel.planner.stages import elements_of, kinds_by_stage, trained_of
+from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, kinds_by_stage, trained_of
 
 Elements = tuple[Any, Any]
 
@@ -99,15 +99,6 @@ def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
     waiting = either(keeps_gradients(job, plan), begun * sum(trained), unit(job, plan, trained_of))
     return waiting * job.stack.gradient_bytes
-
-
-def keeps_weights(job: TrainingJob, plan: Plan):
-    return (plan.pp > 1) & job.stack.whole_in_pipeline
-
-
-def keeps_gradients(job: TrainingJob, plan: Plan):
-    between = (plan.microbatches(job) > 1) & job.stack.whole_between
-    return keeps_weights(job, plan) | between
 
 
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):

@@ -31,7 +31,7 @@ from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
 from ndparallel.planner.numbers import either, smaller
 from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
-from ndparallel.planner.stages import elements_of, stage_kinds, trained_of
+from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, stage_kinds, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.streams import Item, StreamClock
@@ -141,7 +141,7 @@ class FrameworkWorkload:
     @cached_property
     def columns(self) -> tuple[list[TimeBreakdown], list[TimeBreakdown], list[TimeBreakdown]]:
         """Seconds of F, I and W of every stage; what is recomputed counts as I."""
-        if self.plan.zero == 3:
+        if self.plan.zero == 3 and not keeps_weights(self.job, self.plan):
             return self.sharded_columns()
         known = {kinds: self.stage_seconds(kinds) for kinds in {*self.kinds}}
         forward, inputs, weights = zip(*(known[kinds] for kinds in self.kinds))
@@ -160,7 +160,13 @@ class FrameworkWorkload:
         forward, inputs, weights = (
             total(part.times(count) for part, (_, count) in zip(column, units)) for column in zip(*passes)
         )
+        weights = weights + self.adding(kinds) if self.plan.zero == 3 else weights
         return [forward + self.shared_amax, inputs + self.shared_amax, weights]
+
+    def adding(self, kinds: Sequence[str]) -> TimeBreakdown:
+        """What a pipeline of FSDP adds to gradients that stay whole, for each microbatch."""
+        made = [item for kind in kinds for item in copies_of_shards(self.pricing, kind)[1]]
+        return TimeBreakdown(compute=sum(map(self.pricing.seconds, made)))
 
     @cached_property
     def shared_amax(self) -> TimeBreakdown:
@@ -221,7 +227,8 @@ def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list
     if not job.stack.sharding or plan.zero < 3 or np.all(pricing.groups.shards.ranks == 1):
         return [], []
     copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
-    trained, size = sum(trained_of(job, plan, kind)), copies.gradient_bytes(job.gradient_bytes)
+    trained, each = sum(trained_of(job, plan, kind)), job.gradient_bytes
+    size = either(keeps_gradients(job, plan), copies.added_bytes(each), copies.gradient_bytes(each))
     gathered = [moving("copy weights", weights, copies.weight_bytes)] if copies.weight_bytes else []
     return gathered, [moving("copy gradients", trained, size)]
 

@@ -15,7 +15,7 @@ Glossary
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -171,6 +171,12 @@ def fully_sharded(
     `overlap` the last one's gradients go beside it."""
     gathered_forward(streams, buckets, prefetch, reshard)
     gathered_backward(streams, buckets, prefetch, overlap, reshard)
+
+
+def without_reductions(buckets: Sequence[BucketCost]) -> list[BucketCost]:
+    """The buckets of a microbatch whose gradients stay whole; what was equal is so again."""
+    known = {id(bucket): replace(bucket, reduce=()) for bucket in buckets}
+    return [known[id(bucket)] for bucket in buckets]
 
 
 def gathered_forward(

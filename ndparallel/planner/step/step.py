@@ -9,12 +9,19 @@ Limit  Data loading, logging and checkpoints are not in a step; nor, on a real f
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ndparallel.planner.layers.breakdown import TimeBreakdown
-from ndparallel.planner.step.overlap import fully_sharded, gather_in_turn, replicated, sharded_gradients
+from ndparallel.planner.step.overlap import (
+    fully_sharded,
+    gather_in_turn,
+    replicated,
+    sharded_gradients,
+    without_reductions,
+)
 from ndparallel.planner.step.pipeline import PipelineTimer, PipelineTimes
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
@@ -73,8 +80,13 @@ def one_stage(work: Workload, trace: list | None = None, microbatches: int = 0) 
     streams.trace = trace
     streams.run(work.states(0))
     if plan.zero == 3:
-        for _ in streams.repeats(microbatches):
-            fully_sharded(streams, buckets, stack.prefetch, stack.dp_overlap, stack.reshards)
+        fsdp = partial(fully_sharded, streams, prefetch=stack.prefetch, overlap=stack.dp_overlap)
+        first = microbatches - 1 if stack.whole_between else 0
+        unreduced = without_reductions(buckets)
+        for _ in streams.repeats(first):
+            fsdp(unreduced, reshard=stack.reshards)
+        for _ in streams.repeats(microbatches - first):
+            fsdp(buckets, reshard=stack.reshards)
     elif plan.zero == 2:
         for _ in streams.repeats(microbatches):
             sharded_gradients(streams, buckets, stack.dp_overlap)

@@ -19,6 +19,7 @@ from itertools import accumulate
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
+from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.step.overlap import (
     BucketCost,
     begin,
@@ -26,6 +27,7 @@ from ndparallel.planner.step.overlap import (
     finish,
     finish_reduces,
     gather_in_turn,
+    gathered_forward,
 )
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Workload
@@ -35,7 +37,7 @@ def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
     """Seconds by kind after each pipeline rank's last action: gradients, optimizer, weights. Ranks with equal
     units and slack share one result."""
     known: dict[tuple, TimeBreakdown] = {}
-    tails = []
+    tails, first = [], first_gathers(work)
     for rank in range(work.plan.pp):
         stages = work.plan.layout.stages_of(rank)
         slack = [ends.end[rank] - ends.complete[stage] for stage in stages]
@@ -43,9 +45,22 @@ def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
         alike = [(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, slack)]
         key = (*alike, round(left, 9))
         if key not in known:
-            known[key] = step_tail(work, rank, dict(zip(stages, slack)), left)
+            known[key] = step_tail(work, rank, dict(zip(stages, slack)), left) + first
         tails.append(known[key])
     return tails
+
+
+def first_gathers(work: Workload) -> TimeBreakdown:
+    """What FSDP adds to the first microbatch's way through the stages, where each gathers its weights once a
+    step; all that comes later, on every rank, is so much later."""
+    job, seconds = work.job, 0.0
+    if work.plan.zero != 3 or job.stack.executed or not keeps_weights(job, work.plan):
+        return TimeBreakdown()
+    for stage, forward in enumerate(work.columns[0]):
+        streams = StreamClock(work.machine)
+        gathered_forward(streams, work.buckets(stage), job.stack.prefetch, False)
+        seconds += longest(streams.now) - float(forward.total)
+    return TimeBreakdown(dp=seconds)
 
 
 def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: float = 0.0) -> TimeBreakdown:
@@ -56,6 +71,8 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero == 2:
         streams.spend("dp", reducing)
+    elif plan.zero == 3 and keeps_weights(work.job, plan) and not stack.executed:
+        finish_reduces(streams, buckets, False)
     elif plan.zero != 3 and any(bucket.reduce or bucket.shared for bucket in buckets):
         passed = passed_buckets(by_stage, slack, seconds_of_gradients(work, buckets))
         reduce_in_slack(streams, passed, stack.dp_overlap)

@@ -38,11 +38,11 @@ from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.memory.states import (
     fsdp_states,
     is_fully_sharded,
-    keeps_weights,
     plain_states,
 )
 from ndparallel.planner.memory.total import logits_bytes
-from ndparallel.planner.stages import elements_of, trained_of
+from ndparallel.planner.numbers import either
+from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, trained_of
 from ndparallel.planner.step.framework import (
     FrameworkWorkload,
     message_seconds,
@@ -102,7 +102,7 @@ def seconds_of_family(pricing: Pricing) -> PlanTable:
     job, plans = pricing.job, pricing.plan
     passes, travel = with_messages(pricing, passes_of(pricing)), travel_of(pricing)
     sharded = plans.zero == 3
-    passes = fully_sharded(passes) if sharded else passes
+    passes = fully_sharded(passes, keeps_weights(job, plans)) if sharded else passes
     nothing, no_waits = [[[0.0] * len(UNITS)] * 2] * 2, [[0.0] * len(places_of(job.shape))] * 2
     columns = {
         "passes": passes,
@@ -252,15 +252,25 @@ def sum_over(pricing: Pricing, unit: Sequence, groups: Sequence[str]) -> Any:
     return sum((pricing.whole(one) for one in unit if one.group in groups), 0.0)
 
 
-def fully_sharded(passes: list[list[Any]]) -> list[list[Any]]:
-    """FSDP's backward pass is one, whatever the schedule parts."""
+def fully_sharded(passes: list[list[Any]], whole: Any) -> list[list[Any]]:
+    """FSDP's backward pass is one, whatever the schedule parts, but where a pipeline keeps its weights
+    whole."""
     forward, inputs, weights = passes
-    return [forward, [a + b for a, b in zip(inputs, weights)], [0.0] * len(PARTS)]
+    joined = [either(whole, a, a + b) for a, b in zip(inputs, weights)]
+    return [forward, joined, [either(whole, each, 0.0) for each in weights]]
 
 
 def waits_of(pricing: Pricing, passes: list[list[Any]], travel: list[list[list[Any]]]) -> list[list[Any]]:
-    """What FSDP's units wait in each of their places, forward and backward (sharded.py)."""
+    """What FSDP's units wait in each of their places, forward and backward (sharded.py); nothing for
+    gradients that stay, and for weights that do, which come once a step."""
     job, (forward, backward, _) = pricing.job, passes
+    gathers, reduces = (
+        either(stays(job, pricing.plan), 0.0, 1.0) for stays in (keeps_weights, keeps_gradients)
+    )
+    travel = [
+        [[seconds * times for seconds in line] for line in way]
+        for way, times in zip(travel, (reduces, gathers))
+    ]
     places, alone = places_of(job.shape), map(by_unit, alone_of(pricing))
     ahead, back = (
         UnitTimes(by_unit(seconds[1:]), each, pricing.slowdown)
