@@ -6,7 +6,7 @@ Idea   A script and its lesson begin with the same weights and see the same batc
 Limit  Gradients are compared in float32 after plain gradient descent and in float64 after AdamW, which
        divides by a gradient's size: what is nearly zero in float32 would be compared by its rounding.
 
-Run    torchrun --nproc-per-node 4 in_pytorch/compare.py [SCRIPT ...]      --json for the same as JSON
+Run    torchrun --nproc-per-node 4 in_pytorch/compare.py [SCRIPT ...]     [--strategy NAME] [--json]
 
 Glossary
     difference     max |a - b| / max |b| of one tensor; the largest over tensors and ranks
@@ -59,11 +59,10 @@ Traffic = dict[str, tuple[int, int]]  # of a step on rank 0, by collective: call
 
 
 class Count(TorchDispatchMode):
-    """Counts the collectives and messages that this rank calls while it is `on`."""
+    """Counts the collectives and messages that this rank calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.on = False
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
 
@@ -72,7 +71,7 @@ class Count(TorchDispatchMode):
             return NotImplemented  # DTensor first makes it an operation on its parts, and a collective
         result = operation(*arguments, **(options or {}))
         name = NAMES.get(operation._schema.name.rpartition("::")[2])
-        if self.on and name and "c10d" in operation._schema.name:
+        if name and "c10d" in operation._schema.name:
             self.calls[name] += 1
             self.bytes[name] += (
                 payload(arguments[0]) if name == "all_to_all" else max(map(payload, (*arguments, result)))
@@ -93,9 +92,10 @@ def payload(argument: Any) -> int:
 @dataclass
 class Recorder:
     """What a script computes and sends, seen from outside: the gradients of its first step, and the traffic
-    of its second."""
+    of its second, in which alone every operation is looked at."""
 
     count: Count = field(default_factory=Count)
+    counting: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     gradients: dict[int, np.ndarray] = field(default_factory=dict)
     steps: int = 0
     depth: int = 0  # ZeroRedundancyOptimizer steps an optimizer inside
@@ -110,7 +110,9 @@ class Recorder:
         self.depth -= 1
         if self.depth == 0:
             self.steps += 1
-            self.count.on = self.steps == STEPS - 1
+            self.counting.close()
+            if self.steps == STEPS - 1:
+                self.counting.enter_context(self.count)
 
     @contextlib.contextmanager
     def looking_on(self) -> Iterator[None]:
@@ -119,9 +121,9 @@ class Recorder:
             register_optimizer_step_post_hook(self.after),
         ]
         try:
-            with self.count:
-                yield
+            yield
         finally:
+            self.counting.close()
             for hook in hooks:
                 hook.remove()
 
@@ -249,12 +251,15 @@ def words(traffic: Traffic) -> str:
 def main() -> int:
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="1d_data_parallel and so on")
+    parser.add_argument("--strategy", metavar="NAME", action="append", help="of all, this one alone")
     parser.add_argument("--dtype", choices=HELD_IN, action="append", help="of both, one alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     parser.check_known(arguments.scripts, SCRIPTS, "script")
+    parser.check_known(arguments.strategy or [], [twin.strategy for twin in TWINS], "strategy")
     parser.check_launch()
-    twins = [twin for twin in TWINS if twin.script in arguments.scripts or not arguments.scripts]
+    twins = [twin for twin in TWINS if twin.script in (arguments.scripts or SCRIPTS)]
+    twins = [twin for twin in twins if twin.strategy in (arguments.strategy or [twin.strategy])]
     twins = [twin for twin in twins if twin.runs_on(int(os.environ["WORLD_SIZE"]))]
     if not twins:
         parser.error(f"on {os.environ['WORLD_SIZE']} processes nothing of this is compared: start 4, or 2.")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason='torch is not installed: pip install "ndparallel[torch]"')
+from tests.in_pytorch import needs_torch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "in_pytorch").glob("*_*.py"))
 DTYPES = {2: "float32", 4: "float64"}  # by ranks: both dtypes on both would take twice as long
 MOST = {"float32": 1e-5, "float64": 1e-11}
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [needs_torch, pytest.mark.timeout(900)]
 
 
 @cache
@@ -35,10 +35,10 @@ def odd_jobs() -> dict[str, dict[str, float | str]]:
 
 
 def launched(ranks: int, *words: str) -> subprocess.CompletedProcess:
-    """What torchrun's processes printed; an exit code of 2 is no traceback of theirs."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    run = subprocess.run([*launch, *words], cwd=ROOT, env=alone(), capture_output=True, text=True)
-    assert f'{words[0]}", line' not in run.stderr, run.stderr
+    """What the ranks of a script printed."""
+    launch = [sys.executable, "tests/support/forked_ranks.py", f"{ranks}", *words]
+    run = subprocess.run(launch, cwd=ROOT, env=alone(), capture_output=True, text=True)
+    assert "Traceback" not in run.stderr, run.stderr
     return run
 
 
@@ -139,6 +139,7 @@ def in_scripts(monkeypatch):
     ("words", "sentence"),
     [
         (["compare.py", "2d_data_parallel"], "no script is called 2d_data_parallel; choose of 0d_"),
+        (["compare.py", "--strategy", "FSDPP"], "no strategy is called FSDPP; choose of single GPU,"),
         (["1d_data_parallel.py", "--steps", "0"], "--steps is 0; it must be at least 1."),
         (["1d_data_parallel.py", "--text", "none"], "there is no file none."),
         (["1d_data_parallel.py", "FSDPP"], "no strategy is called FSDPP; choose of DDP ring,"),

@@ -4,18 +4,25 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason='torch is not installed: pip install "ndparallel[torch]"')
-
-from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels
+from ndparallel.calibration.kernels import SIZES, Sizes, clock_of, kernels, load_torch
 from ndparallel.calibration.steps import GRIDS, StepCase, hardware_here, rows, script, steps
 from ndparallel.calibration.table import ThisMachine
 from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn
+from tests.in_pytorch import needs_torch
+
+pytestmark = needs_torch
 
 SMALL = Sizes(("float32", "bfloat16"), ((8, 16, 16), (16, 32, 32)), (16, 32), 16, 1024, 1024)
 MACHINE = ThisMachine("here", 2**30)
 
 
-def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
+@pytest.fixture
+def torch() -> Any:
+    """Imported by the test alone: every process of pytest imports this file, and torch takes it seconds."""
+    return load_torch()
+
+
+def test_what_a_device_measures_makes_hardware_and_predicts_a_step(torch, monkeypatch):
     monkeypatch.setitem(SIZES, "cpu", SMALL)
     monkeypatch.setitem(GRIDS, "cpu", (StepCase(1, 64, 16, 1),))
     clock = clock_of(torch, cpu_time=False)
@@ -32,7 +39,7 @@ def test_what_a_device_measures_makes_hardware_and_predicts_a_step(monkeypatch):
     assert row.measured_seconds > 0 and row.predicted_seconds > 0
 
 
-def test_a_step_trains_the_model_that_is_predicted():
+def test_a_step_trains_the_model_that_is_predicted(torch):
     case = StepCase(2, 128, 32, 1)
     written = script("model.py")
     model = written.Transformer(written.Config(**case.sizes, sequence=case.sequence))
