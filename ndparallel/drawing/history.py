@@ -130,33 +130,37 @@ def _lanes(run: RankRun, names: Iterable[str]) -> Iterator[Lane]:
             yield Lane(run.rank, name, spans)
 
 
-def numbered(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield the spans of one compute lane with their microbatches, where there are several: a unit meets them
-    one after another, and its first operation comes once for each. A W that was put off is the oldest
-    microbatch's whose weights' gradients are not there yet. Where units go forward unequally often, one of
-    them takes a microbatch in parts, and no span has a number."""
+def numbered(spans: Sequence[Span]) -> Iterable[Span]:
+    """Return the spans of one compute lane with their microbatches, where there are several. Where units go
+    forward unequally often, one of them takes a microbatch in parts, and no span has a number."""
     first: dict[tuple[str, str], str] = {}
+    numbers = list(microbatches_of(spans, first))
+    times = Counter(span.what for span in spans)
+    forwards = {times[what] for (phase, _), what in first.items() if phase == palette.FORWARD}
+    if not any(numbers) or len(forwards) > 1:
+        return spans
+    return [span._replace(microbatch=number) for span, number in zip(spans, numbers)]
+
+
+def microbatches_of(spans: Iterable[Span], first: dict[tuple[str, str], str]) -> Iterator[int | None]:
+    """Yield each span's microbatch. A unit meets them one after another, and its first operation, which
+    `first` keeps by phase and unit, comes once for each. A W that was put off is the oldest microbatch's
+    whose weights' gradients are not there yet."""
     met: dict[tuple[str, str], int] = {}
     done: dict[str, set[int]] = defaultdict(set)  # by unit, the microbatches with weights' gradients
-    numbers: list[int | None] = []
     for span in spans:
         if span.activity == palette.OPTIMIZER:
             met.clear()
             done.clear()
-        key = phase_and_unit(span.what) if span.activity in palette.PER_MICROBATCH else None
-        if key:
-            phase, unit = key
-            if first.setdefault(key, span.what) == span.what:
-                met[key] = oldest_without(done[unit]) if phase == palette.WEIGHT else met.get(key, -1) + 1
-            if span.what.endswith(" weight"):
-                done[unit].add(met[key])
-            numbers.append(met[key])
-        else:
-            numbers.append(None)
-    times = Counter(span.what for span in spans)
-    forwards = {times[what] for (phase, _), what in first.items() if phase == palette.FORWARD}
-    several = any(numbers) and len(forwards) <= 1
-    yield from (span._replace(microbatch=number if several else None) for span, number in zip(spans, numbers))
+        if span.activity not in palette.PER_MICROBATCH:
+            yield None
+            continue
+        phase, unit = key = phase_and_unit(span.what)
+        if first.setdefault(key, span.what) == span.what:
+            met[key] = oldest_without(done[unit]) if phase == palette.WEIGHT else met.get(key, -1) + 1
+        if span.what.endswith(" weight"):
+            done[unit].add(met[key])
+        yield met[key]
 
 
 def oldest_without(done: set[int]) -> int:

@@ -28,9 +28,8 @@ from ndparallel.results.run import Run
 from ndparallel.training.job import Job
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
-KERNELS = (
-    24  # of a layer, one after another, from a weight to its gradient: 8 forward, and twice as many back
-)
+# of a layer, one after another, from a weight to its gradient: 8 forward, and twice as many back
+KERNELS = 24
 
 
 def run_lesson(
