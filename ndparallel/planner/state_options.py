@@ -47,7 +47,7 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
         "--lora", type=int, metavar="RANK", help="train adapters of this rank, beside a frozen model"
     )
     lora.add_argument("--qlora", type=int, metavar="RANK", help="the same, beside a model kept in 4 bits")
-    states.add_argument("--lora-on", metavar="LIST", help=f"matrices, of {','.join(TARGETS)} (default: all)")
+    states.add_argument("--lora-on", metavar="LIST", help=f"matrices, of {', '.join(TARGETS)} (default: all)")
 
 
 def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, Any]:
