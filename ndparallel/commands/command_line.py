@@ -68,8 +68,7 @@ def run_command(name: str, rest: list[str]) -> int:
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     command = importlib.import_module(f"ndparallel.commands.{name}")
-    parser = Parser(
-        f"ndparallel {name}", description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = Parser(f"ndparallel {name}", description=command.__doc__, formatter_class=form)
     command.add_arguments(parser)
     return command.run(parser.parse_args(rest)) or 0
