@@ -16,6 +16,7 @@ Limit  An answer is Python that runs on this machine, in a process of its own wi
 import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.all:
         return grade_all(folder, arguments.json)
     if arguments.name is None:
-        show(overview(folder))
+        show(partial(overview, folder))
         return 0
     exercise = find(arguments.name)
     if arguments.hint is not None:
@@ -68,19 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def overview(folder: Folder) -> Callable[[int], Iterator[RenderableType]]:
-    """Return what lists the exercises and their marks, once it is given a width."""
-
-    def parts(width: int) -> Iterator[RenderableType]:
-        rows = [
-            (each.chapter, each.name, each.title, f"{each.minutes} min", folder.mark(each.name))
-            for each in all_exercises()
-        ]
-        columns = ("chapter", "exercise", "what it is", "time", "mark")
-        yield quiet_table(columns, rows, width, words=("exercise", "what it is", "mark"))
-        yield prose("ndparallel exercise NAME begins one, and grades what you wrote.", width)
-
-    return parts
+def overview(folder: Folder, width: int) -> Iterator[RenderableType]:
+    """Yield what lists the exercises and their marks."""
+    rows = [
+        (each.chapter, each.name, each.title, f"{each.minutes} min", folder.mark(each.name))
+        for each in all_exercises()
+    ]
+    columns = ("chapter", "exercise", "what it is", "time", "mark")
+    yield quiet_table(columns, rows, width, words=("exercise", "what it is", "mark"))
+    yield prose("ndparallel exercise NAME begins one, and grades what you wrote.", width)
 
 
 def hint(exercise: Exercise, number: int) -> str:
@@ -108,7 +105,7 @@ def begin_or_grade(exercise: Exercise, folder: Folder, as_json: bool) -> int:
         if as_json:
             print_json(verdict.as_dict())
         else:
-            show(printed(verdict, exercise.title))
+            show(partial(printed, verdict, exercise.title))
         return int(verdict.mark == WRONG)
     folder.write(exercise.name, template(exercise))
     if as_json:
@@ -137,7 +134,7 @@ def grade_all(folder: Folder, as_json: bool) -> int:
     if as_json:
         print_json({"folder": str(folder.path), "verdicts": [verdict.as_dict() for verdict in verdicts]})
     else:
-        show(overview(folder))
+        show(partial(overview, folder))
     return int(any(verdict.mark == WRONG for verdict in verdicts))
 
 
@@ -151,7 +148,7 @@ def watch(exercise: Exercise, folder: Folder) -> None:
         if saved != seen:
             seen = saved
             if saved is not None:
-                show(printed(graded(exercise, folder), exercise.title))
+                show(partial(printed, graded(exercise, folder), exercise.title))
                 print(f"watching {file}; Ctrl-C ends", flush=True)
         time.sleep(SECONDS_BETWEEN_LOOKS)
 

@@ -162,8 +162,8 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES, resource.RLIM_INFINITY))
 
 
-def wrong(exercise: Exercise, sentence: str, **more: Any) -> Verdict:
-    return Verdict(exercise.name, WRONG, (sentence,), **more)
+def wrong(exercise: Exercise, sentence: str) -> Verdict:
+    return Verdict(exercise.name, WRONG, (sentence,))
 
 
 def ended_words(exit_code: int | None) -> str:

@@ -5,7 +5,7 @@ Glossary
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,21 +104,18 @@ def shown(figure: str, value: float) -> str:
     return quantity(value, unit) if unit else f"{value:g}"
 
 
-def printed(verdict: Verdict, title: str) -> Callable[[int], Iterator[RenderableType]]:
-    """Return what shows a verdict on the terminal, part by part, once it is given a width."""
-
-    def parts(width: int) -> Iterator[RenderableType]:
-        yield prose(f"{title}: {verdict.mark}", width, bold=f"{title}: {verdict.mark}")
-        yield from (prose(line, width) for sentence in verdict.sentences for line in sentence.splitlines())
-        if verdict.yours:
-            rows = [
-                (words(name), shown(name, verdict.yours[name]), shown(name, par))
-                for name, par in verdict.par.items()
-            ]
-            yield quiet_table(("", "yours", "par"), rows, width)
-        yield from drawn(verdict.pictures, width)
-
-    return parts
+def printed(verdict: Verdict, title: str, width: int) -> Iterator[RenderableType]:
+    """Yield what shows a verdict on the terminal, part by part."""
+    headed = f"{title}: {verdict.mark}"
+    yield prose(headed, width, bold=headed)
+    yield from (prose(line, width) for sentence in verdict.sentences for line in sentence.splitlines())
+    if verdict.yours:
+        rows = [
+            (words(name), shown(name, verdict.yours[name]), shown(name, par))
+            for name, par in verdict.par.items()
+        ]
+        yield quiet_table(("", "yours", "par"), rows, width)
+    yield from drawn(verdict.pictures, width)
 
 
 def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[RenderableType]:
