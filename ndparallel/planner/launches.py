@@ -17,11 +17,13 @@ are as deep in Python (autograd.Function, groups, contexts). meta-pytorch/triton
 Glossary
     launches   kernels that the CPU hands to the GPU
     calls      what the CPU does beside launching; each takes as long as a launch
-    of         whose: attention's half of a layer, the MLP's (or experts'), a mixture's router and dispatcher,
-               or a layer that is recomputed
+    waits      where the CPU reads what a kernel has computed, and so launches nothing until the GPU has done
+               all that was launched before
+    of         whose: attention's half of a layer, the MLP's (or experts'), a mixture's router, its rows where
+               they arrive, or a layer that is recomputed
     elements   of the array that is moved: qkv, hidden, ffn (of the rank's rows), or none worth counting
     when       what the model or the software must have: a bias of these matrices, dropout, unfused attention,
-               a dispatcher, and its permutation fused or plain
+               a dispatcher, and its permutation fused or plain, its mask in one kernel or masked
     graphs     launches that CUDA graphs hold, and the CPU makes at once: of the whole step; of all but the
                experts and the ways to them (Transformer Engine's scopes attn, moe_router, moe_preprocess); or
                of the router and what it prepares alone
@@ -61,7 +63,7 @@ def launches_of(operation: Operation, cost: float):
     """The CPU's work for an operation, in plain PyTorch's launches. An element-by-element operation is as
     many calls as it has kernels. Products of several experts are one call, with a choice of algorithm
     for each, as in plain PyTorch; a fused kernel or a cast is one call that launches all its own."""
-    if operation.kind == "host":
+    if operation.kind in ("host", "wait"):
         return cost * operation.shape[0]
     if operation.kind == "elementwise" or not cost:
         return cost * operation.kernels
@@ -78,6 +80,7 @@ class SmallKernel:
     source: str
     launches: int = 1
     calls: int = 0
+    waits: bool = False
     elements: str = ""
     passes: float = 0.0
     when: str = ""
@@ -143,7 +146,18 @@ DISPATCHER = f"{MOE}/token_dispatcher.py"
 PERMUTE = f"{MOE}/moe_utils.py, permute, sort_chunks_by_idxs, unpermute"
 TE_PERMUTE = "transformer_engine/pytorch/permutation.py"
 TE_ROUTER = "transformer_engine/pytorch/router.py"
+MASK = f"{DISPATCHER}, _indices_to_multihot"
+FUSED_MASK = "megatron/core/fusions/fused_indices_converter.py, with --enable-experimental"
+DEEPEP = "deepseek-ai/DeepEP, csrc/deep_ep.cpp"
 HYBRID = "deepseek-ai/DeepEP, branch hybrid-ep, deep_ep/hybrid_ep_buffer.py"
+HYBRID_CORE = "the same branch, csrc/hybrid_ep/executor/executor.cu, metadata_preprocess_core"
+
+
+def wait(name: str, of: str, source: str, when: str) -> SmallKernel:
+    """Where the CPU must know what the GPU has computed before it goes on."""
+    return SmallKernel(name, of, False, source, launches=0, waits=True, when=when)
+
+
 # A mixture's router and dispatcher in Megatron-Core (core_v0.16.0), beside the copies of rows
 ROUTER = (
     SmallKernel("choose experts", "router", False, f"{ROUTING}: top-k, scatters", 9, when="plain router"),
@@ -161,17 +175,24 @@ ROUTER = (
     SmallKernel("permute", "router", True, PERMUTE, 12, when="plain alltoall"),
     SmallKernel("permute", "router", False, f"{TE_PERMUTE}: maps 5, copies 4", 9, when="fused alltoall"),
     SmallKernel("permute", "router", True, TE_PERMUTE, 4, when="fused alltoall"),
-    SmallKernel("permute", "router", False, f"{PERMUTE}: selects, a scatter", 16, when="plain allgather"),
+    wait("counts known", "router", f"{DISPATCHER}, before_ep_alltoall", "alltoall"),
+    wait("counts known", "arrival", f"{DISPATCHER}, local_map", "allgather"),
+    SmallKernel("permute", "arrival", False, f"{PERMUTE}: selects, a scatter", 16, when="plain allgather"),
     SmallKernel("permute", "router", True, PERMUTE, 8, when="plain allgather"),
-    SmallKernel("permute", "router", False, f"{TE_PERMUTE}: maps 3, copies 2", 5, when="fused allgather"),
+    SmallKernel("permute", "arrival", False, f"{TE_PERMUTE}: maps 3, copies 2", 5, when="fused allgather"),
     SmallKernel("permute", "router", True, TE_PERMUTE, 2, when="fused allgather"),
     SmallKernel("layout", "router", False, f"{DISPATCHER}, _DeepepManager", 6, when="deepep"),
-    SmallKernel("to a mask", "router", False, f"{DISPATCHER}, _indices_to_multihot", 12, when="deepep"),
-    SmallKernel("permute", "router", False, f"{PERMUTE}: selects, a scatter", 14, when="plain deepep"),
+    wait("counts known", "router", f"{DEEPEP}, dispatch: moe_recv_counter", "deepep"),
+    SmallKernel("to a mask", "arrival", False, f"{MASK}: zeros, a comparison", 3, when="masked deepep"),
+    wait("choices known", "arrival", f"{MASK}: indices[mask]", "masked deepep"),
+    SmallKernel("to a mask", "arrival", False, f"{MASK}: the rest", 9, when="masked deepep"),
+    SmallKernel("to a mask", "arrival", False, FUSED_MASK, when="one-kernel deepep"),
+    SmallKernel("permute", "arrival", False, f"{PERMUTE}: selects, a scatter", 14, when="plain deepep"),
     SmallKernel("permute", "router", True, PERMUTE, 8, when="plain deepep"),
-    SmallKernel("permute", "router", False, f"{TE_PERMUTE}: maps 3, copies 2", 5, when="fused deepep"),
+    SmallKernel("permute", "arrival", False, f"{TE_PERMUTE}: maps 3, copies 2", 5, when="fused deepep"),
     SmallKernel("permute", "router", True, TE_PERMUTE, 2, when="fused deepep"),
     SmallKernel("layout, permute", "router", False, HYBRID, 5, when="hybridep"),
+    wait("counts known", "router", f"{HYBRID_CORE}: cudaStreamSynchronize", "hybridep"),
     SmallKernel("permute", "router", True, HYBRID, 2, when="hybridep"),
 )
 TITAN = "torchtitan/models/llama3/model.py"

@@ -88,6 +88,8 @@ class Stack:
     cp_merges: bool = False  # of those: by blocks, as torch.distributed's context parallelism does
     # messages between stages beside compute; else a rank stands still while it sends and receives
     pp_overlap: bool = True
+    # of those: with several chunks alone (megatron/training/arguments.py turns overlap_p2p_comm off in 1F1B)
+    pp_overlaps_chunks: bool = False
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
     early_stop: bool = False
@@ -113,6 +115,7 @@ class Stack:
     hides_dispatch: bool = False
     fused_permutation: bool = False  # --moe-permute-fusion
     fused_router: bool = False  # --moe-router-fusion
+    fused_mask: bool = False  # of DeepEP's choices: --enable-experimental, with a fused permutation
     # the grouped products activate and cast in their own kernels (--use-transformer-engine-op-fuser)
     fused_experts: bool = False
     fp8_attention: bool = False  # --fp8-dot-product-attention
@@ -195,6 +198,7 @@ MEGATRON_CORE = Stack(
     early_gates=True,
     keeps_cast=True,
     dummy_gradients=True,
+    pp_overlaps_chunks=True,
     launching="modules",
     ledger="megatron-core",
 )

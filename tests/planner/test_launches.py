@@ -10,7 +10,7 @@ from ndparallel.planner.launches import LEDGERS, MODULE, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
-from ndparallel.planner.layers.pricing import Pricing
+from ndparallel.planner.layers.pricing import Pricing, seconds_with_waits
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import STACKS
 from ndparallel.validation.cases import express, read_cases
@@ -99,7 +99,7 @@ def test_every_small_kernel_says_where_the_code_launches_it():
     kernels = [kernel for ledger in LEDGERS.values() for kernel in ledger]
     assert len(kernels) > 30
     for kernel in kernels:
-        assert kernel.source and (kernel.launches or kernel.calls)
+        assert kernel.source and (kernel.launches or kernel.calls or kernel.waits)
         assert bool(kernel.elements) == bool(kernel.passes)
 
 
@@ -108,3 +108,13 @@ def test_launches_of_several_passes_add_up():
     for part, launched in zip(parts, (3.0, 4.0)):
         part.launch_seconds = launched
     assert total(parts) == {"compute": 3.0} and total(parts).launch_seconds == 7.0
+
+
+def test_from_a_wait_to_the_next_one_a_kernel_begins_when_it_is_launched():
+    """Of each item the CPU's seconds and the GPU's. Without a wait the CPU runs ahead: 7 launches, 7 of
+    kernels. With one behind the second, by hand: launched at 1, 5, 6, 7; begun at 1, 5, 6, 11."""
+    ahead = [(1.0, 5.0, False), (1.0, 0.0, False), (1.0, 1.0, False), (4.0, 1.0, False)]
+    assert seconds_with_waits(ahead) == 7
+    waits = [*ahead[:1], (1.0, 0.0, True), *ahead[2:]]
+    assert seconds_with_waits(waits) == 11
+    assert seconds_with_waits(waits[2:] + waits[:2]) == 11  # passes follow one another

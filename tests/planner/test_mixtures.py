@@ -14,7 +14,7 @@ from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.optimizer_kernels import OPTIMIZERS, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import STACKS, Stack
-from ndparallel.planner.step.framework import FrameworkWorkload, step_operations
+from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, step_operations
 from ndparallel.planner.step.paired import share_in_pairs
 from ndparallel.search.bounds.lower_bound import lower_bound
 
@@ -129,3 +129,43 @@ def test_the_steps_kernels_move_what_is_priced_and_gradients_are_divided_before_
     operations = {one.name: one.bytes for one in step_operations(work.pricing, *work.trained(0))}
     assert operations["divide gradients"] == 2 * operations["zero gradients"]
     assert operations["adam"] == pytest.approx(7 * operations["norm"])
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "switches", "waits"),
+    [
+        ("alltoall", {}, 1),
+        ("allgather", {}, 1),
+        ("hybridep", {}, 1),
+        ("deepep", {}, 2),
+        ("deepep", {"fused_mask": True}, 1),
+    ],
+)
+def test_the_cpu_waits_for_counts_in_a_forward_pass_alone_and_for_none_where_rows_are_dropped(
+    dispatcher, switches, waits
+):
+    """Megatron-Core, token_dispatcher.py: before_ep_alltoall; DeepEP's moe_recv_counter; indices[mask]."""
+    work = job(dispatcher=dispatcher, **switches)
+    lists = Pricing(work, EP8).lists.unit("experts", "none")
+    held = [sum(getattr(item, "kind", "") == "wait" for item in items) for items in lists]
+    assert held == [waits, 0, 0, 0]
+    dropping = Pricing(replace(work, capacity_factor=1.0), EP8).lists.unit("experts", "none")
+    assert not any(getattr(item, "kind", "") == "wait" for items in dropping for item in items)
+
+
+def test_a_gpu_stands_still_while_what_follows_a_wait_is_launched_but_in_a_graph_of_the_step():
+    launch = {
+        graphs: Pricing(job(graphs=graphs), EP8).unit("experts").forward["launch"]
+        for graphs in ("", "router", "step")
+    }
+    assert launch[""] > launch["router"] > launch["step"] == 0
+
+
+def test_megatrons_messages_stand_in_the_way_of_1f1b_and_not_of_several_chunks():
+    """megatron/training/arguments.py turns overlap_p2p_comm off without virtual stages: two messages for each
+    microbatch, and what they add to the first one's way."""
+    plain = replace(EP8, chunks=1, schedule="1f1b")
+    for plan, messages in ((plain, 64 * 2), (EP8, 0)):
+        standing, hidden = (time_step(job(pp_overlaps_chunks=alone), plan).seconds for alone in (True, False))
+        wire = sum(framework_workload(job(), plan).messages())
+        assert standing - hidden == pytest.approx(messages * wire, rel=0.2)

@@ -43,14 +43,17 @@ def test_the_guides_are_as_good_as_what_was_run(one):
     assert min(predict(rules.job, plan).seconds for plan in plans) < predict(one.job, one.run).seconds
 
 
-@pytest.mark.parametrize(("model", "software", "switched"), [
-    ("deepseek-v3", "megatron-core", True),
-    ("mixtral-8x7b", "megatron-core", False),  # it would save less than predictions are off by
-    ("deepseek-v3", "torchtitan", False),  # which does not have it
+HYBRID = replace(find_stack("megatron-core"), dispatcher="hybridep")
+
+
+@pytest.mark.parametrize(("model", "stack", "switched"), [
+    ("deepseek-v3", find_stack("megatron-core"), True),
+    ("mixtral-8x7b", HYBRID, False),  # it would save less than predictions are off by
+    ("deepseek-v3", find_stack("torchtitan"), False),  # which does not have it
 ])  # fmt: skip
-def test_all_to_alls_hide_behind_another_microbatch_where_that_saves_much(model, software, switched):
+def test_all_to_alls_hide_behind_another_microbatch_where_that_saves_much(model, stack, switched):
     one = next(one for one in LAYOUTS if one.model == model)
-    rules = Rules(replace(one.job, stack=find_stack(software), dtype="bf16"), int(one.run.gpus))
+    rules = Rules(replace(one.job, stack=stack, dtype="bf16"), int(one.run.gpus))
     plans = rules.plans()
     assert rules.job.stack.hides_dispatch is switched
     asked = [branch for branch in rules.branches if branch.guide.name == "Megatron-Core's MoE"]
@@ -69,4 +72,4 @@ def test_a_search_of_plans_whose_all_to_alls_hide_is_sure_of_its_best():
 
 def test_advice_on_a_published_layout_is_held_against_the_run():
     found = compared(next(one for one in LAYOUTS if one.model == "mixtral-8x7b"))
-    assert found.difference("advise") == pytest.approx(-0.01, abs=0.01)
+    assert found.difference("advise") == pytest.approx(-0.06, abs=0.01)

@@ -8,23 +8,29 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
+from ndparallel.planner.step.step import Step
 from ndparallel.search.what_if import SWITCHES, Variant, what_if
 
 MIXTURE = TrainingJob(find_model("mixtral-8x7b"), find_hardware("h100"), STACKS["megatron-core"], 4096, 64)
 PLAN = Plan(tp=4, dp=8, ep=8, zero=1, sequence_parallel=True)
 
 
-def seconds(*changes: str) -> float:
+def timed(*changes: str) -> Step:
     variant = Variant(MIXTURE, 32)
     for change in changes:
         variant = what_if(variant, change)
-    return time_step(variant.job, PLAN).seconds
+    return time_step(variant.job, PLAN)
+
+
+def seconds(*changes: str) -> float:
+    return timed(*changes).seconds
 
 
 def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
     assert seconds("graphs=step") <= seconds("graphs=router") <= seconds("graphs=none") == seconds()
-    across_nodes = seconds("etp=tp")
-    assert seconds("etp=tp", "dispatcher=alltoall") > across_nodes == seconds("etp=tp", "dispatcher=deepep")
+    across_nodes = timed("etp=tp")
+    assert timed("etp=tp", "dispatcher=alltoall").breakdown["ep"] > across_nodes.breakdown["ep"]
+    assert across_nodes == timed("etp=tp", "dispatcher=deepep")
     assert seconds("etp=1") == seconds()
 
 

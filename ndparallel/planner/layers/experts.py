@@ -59,6 +59,7 @@ class ExpertLists(LayerParts):
             *self.routing(False),
             *self.on_their_way("dispatch", shared),
             *self.probabilities(),
+            *self.arrival(),
             *self.over_tp(),
             *self.inner(False),
             *reversed(self.over_tp()),
@@ -99,8 +100,8 @@ class ExpertLists(LayerParts):
         and permute them."""
         hidden = self.shape.hidden
         if not self.stack.routing_in_full:
-            permute = self.elementwise("permute", self.copied_rows * hidden, 1)
-            return [*self.small("router", backward), permute]
+            here = backward or self.dispatcher.sent
+            return [*self.small("router", backward), *([self.permutation()] if here else [])]
         counts = self.moe.experts * COUNT
         return [
             self.elementwise("route", self.own_rows * self.moe.experts, 2),
@@ -109,6 +110,17 @@ class ExpertLists(LayerParts):
             CollectiveOp("tp counts", "all_gather", "tp", counts * self.share.tp),
             self.elementwise("permute", self.routed * hidden, 2),
         ]
+
+    def permutation(self) -> Operation:
+        """All copies of rows in one pass."""
+        return self.elementwise("permute", self.copied_rows * self.shape.hidden, 1)
+
+    def arrival(self) -> list:
+        """What rows of other ranks are made of: their permutation, where they were sent unpermuted."""
+        if self.stack.routing_in_full:
+            return []
+        permuted = [] if self.dispatcher.sent else [self.permutation()]
+        return [*self.small("arrival", False), *permuted]
 
     def routing_backward(self) -> list:
         if not self.stack.routing_in_full:

@@ -124,15 +124,16 @@ class LayerParts:
     # ---- kernels that move little
 
     def small(self, of: str, backward: bool) -> list[Operation]:
-        """The kernels of the software's ledger in one part of a pass."""
+        """The kernels of the software's ledger in one part of a pass. Nobody waits to know how many rows come
+        where a mixture drops those above its capacity."""
         kernels = small_kernels(self.stack.ledger, of, backward)
-        return [self.small_kernel(kernel) for kernel in kernels if not kernel.when or self.has(kernel.when)]
+        there = [kernel for kernel in kernels if not kernel.when or self.has(kernel.when)]
+        return [self.small_kernel(kernel) for kernel in there if self.share.dropless or not kernel.waits]
 
     def small_kernel(self, kernel: SmallKernel) -> Operation:
-        if kernel.calls:
-            return Operation(
-                kernel.name, "host", (kernel.calls,), self.share.dtype, 0.0, 0.0, kernel.launches
-            )
+        if kernel.calls or kernel.waits:
+            kind = "wait" if kernel.waits else "host"
+            return Operation(kernel.name, kind, (kernel.calls,), self.share.dtype, 0.0, 0.0, kernel.launches)
         elements = self.elements_of_small(kernel.elements)
         return self.elementwise(kernel.name, elements, kernel.passes, kernel.launches)
 
@@ -160,7 +161,8 @@ class LayerParts:
             return how == ["fused" if self.stack.fused_router else "plain"]
         if way in DISPATCHERS:
             permutes = "fused" if self.stack.fused_permutation else "plain"
-            return way == self.stack.dispatcher and how in ([], [permutes])
+            masks = "one-kernel" if self.stack.fused_mask else "masked"
+            return way == self.stack.dispatcher and how in ([], [permutes], [masks])
         return what in self.shape.biases
 
     # ---- the heads of keys and values

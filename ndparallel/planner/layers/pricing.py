@@ -95,20 +95,29 @@ class Pricing:
 
     def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
-        cost, graphs = launch_cost(self.hardware, self.job.stack.launching), self.job.stack.graphs
-        parts, launches, seconds = TimeBreakdown(compute=0.0), 0.0, self.hardware.seconds
+        cost = launch_cost(self.hardware, self.job.stack.launching)
+        parts, taken = TimeBreakdown(compute=0.0), []
         for item in items:
-            if isinstance(item, CollectiveOp):
-                parts[item.group] = parts.get(item.group, 0.0) + self.exposed(item)
-                several = self.groups.links(item.group).ranks > 1
-                launches = launches + (0 if in_graph(graphs, item.name) else cost * several)
-            else:
-                parts["compute"] = parts["compute"] + seconds(item)
-                launches = launches + (0 if in_graph(graphs, item.name) else launches_of(item, cost))
+            kind = item.group if isinstance(item, CollectiveOp) else "compute"
+            seconds = self.exposed(item) if isinstance(item, CollectiveOp) else self.hardware.seconds(item)
+            parts[kind] = parts.get(kind, 0.0) + seconds
+            if cost:
+                taken.append((self.launches(item, cost), seconds, self.waits(item)))
         if cost:
-            parts.launch_seconds = launches * host_launch(self.job.hardware)
-            parts["launch"] = larger(0, parts.launch_seconds - parts.total)
+            parts.launch_seconds = sum(launched for launched, *_ in taken)
+            parts["launch"] = larger(0, seconds_with_waits(taken) - parts.total)
         return parts
+
+    def launches(self, item: Any, cost: float) -> Any:
+        """The CPU's seconds for an item of a list."""
+        if in_graph(self.job.stack.graphs, item.name):
+            return 0.0
+        several = isinstance(item, CollectiveOp) and self.groups.links(item.group).ranks > 1
+        launches = cost * several if isinstance(item, CollectiveOp) else launches_of(item, cost)
+        return launches * host_launch(self.job.hardware)
+
+    def waits(self, item: Any) -> bool:
+        return not isinstance(item, CollectiveOp) and item.kind == "wait" and self.job.stack.graphs != "step"
 
     def seconds(self, operation: Operation):
         return self.hardware.seconds(operation)
@@ -140,3 +149,19 @@ class Pricing:
         if exchange.choices:
             return dispatch_seconds(exchange.bytes, exchange.choices, links)
         return collective_seconds(exchange.collective, exchange.bytes, links)
+
+
+def seconds_with_waits(items: list[tuple[Any, Any, bool]]) -> Any:
+    """Seconds that a pass takes at least, where those before and behind it are alike: of each item the CPU's,
+    the GPU's, and whether the CPU waits for the GPU behind it. Without waits they are the CPU's alone, which
+    runs ahead; from a wait to the next one a kernel begins when it is launched and the one before has
+    ended."""
+    waits = [place for place, (*_, wait) in enumerate(items) if wait]
+    if not waits:
+        return sum(cpu for cpu, *_ in items)
+    launched = done = 0.0
+    for cpu, gpu, wait in items[waits[-1] + 1 :] + items[: waits[-1] + 1]:
+        launched = launched + cpu
+        done = larger(done, launched) + gpu
+        launched = larger(launched, done) if wait else launched
+    return done

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.actions import Schedule
+from ndparallel.pipeline.catalog import default_schedule
 from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Reduction, Work
@@ -90,13 +91,20 @@ class PipelineTimer:
         whole = self.work.whole_backward
         return None if whole is None else [float(each.total) for each in whole]
 
+    @property
+    def overlaps_messages(self) -> bool:
+        """Whether messages between stages travel beside compute."""
+        stack, plan = self.work.job.stack, self.plan
+        plain = plan.schedule == default_schedule(1) and plan.chunks == 1
+        return stack.pp_overlap and not (stack.pp_overlaps_chunks and plain)
+
     @cached_property
     def unreduced(self) -> Work:
         """Seconds of all actions and messages, while gradients stay. Without overlap a rank stands still
         while its messages pass."""
         actions, (latency, wire) = self.silent, self.work.messages()
         forward, inputs, weights, paired = seconds_of(actions)
-        if self.work.job.stack.pp_overlap:
+        if self.overlaps_messages:
             return replace(actions, latency=latency, wire=wire)
         stands = float(latency + wire)
         return Work(
