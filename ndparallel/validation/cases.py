@@ -97,7 +97,11 @@ from ndparallel.validation.words import (
 AXES = ("tp", "pp", "dp", "ep", "cp")
 TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
 MOST_BYTES = 16e6  # of a file of runs
-EARLY_NEMO = "nemo / megatron-core"  # whose recipes of early 2025 have Megatron-Core's all-to-all
+RELEASES: Mapping[str, dict[str, Any]] = {  # switches of other recipes
+    "nemo / megatron-core": {"dispatcher": "alltoall"},  # of early 2025
+    # yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking, of May 2025
+    "megatron-core moe": {"fused_permutation": True},
+}
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
@@ -244,14 +248,15 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
         gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
         early_stop=stack.early_stop and not stops_late(name, run.get("precision")),
-        **habits_of(software, run.get("note")),
+        **habits_of(software, run.get("note"), ("fused_loss",) if recipe_for(run) else ()),
     )
 
 
 def switches_of(run: Mapping[str, Any], software: Mapping[str, Any], words: str) -> dict[str, Any]:
     """Return the stack's switches: as stated, else as in the recipe of the run's release."""
     recipe = recipe_for(run)
-    usual = recipe.switches if recipe else {"dispatcher": "alltoall"} if re.search(EARLY_NEMO, words) else {}
+    habits = [switches for pattern, switches in RELEASES.items() if re.search(pattern, words)]
+    usual = recipe.switches if recipe else habits[0] if habits else {}
     names = {"cuda_graphs": "graphs"} | {name: name for name in ("dispatcher", *SWITCHES)}
     stated = {ours: software[key] for key, ours in names.items() if software.get(key) is not None}
     return {**usual, **stated}

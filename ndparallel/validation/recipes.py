@@ -7,8 +7,9 @@ Limit  Only what changes seconds here; offloading of some layers does, and canno
 Where the switches come from: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs (25.09: v0.1.0rc4;
 25.11: v0.2.1; 26.02: v0.3.0; 26.04: v0.4.0; 26.06: v0.5.0) and src/megatron/bridge/perf_recipes (26.08:
 v0.6.0): moe_flex_dispatcher_backend, cuda_graph_impl and cuda_graph_scope, moe_a2a_overlap,
-cutedsl_fused_grouped_mlp, fp8_dot_product_attention, recompute_modules. All of them have moe_permute_fusion,
-moe_router_fusion and average_in_collective.
+cutedsl_fused_grouped_mlp, fp8_dot_product_attention, recompute_modules, tp_comm_overlap. All of them have
+moe_permute_fusion, moe_router_fusion, average_in_collective and Transformer Engine's fused loss
+(cross_entropy_fusion_impl).
 """
 
 import re
@@ -53,6 +54,12 @@ BRIDGE = PLAIN | {
     "fused_router": True,
     "gradient_bytes": 2,
     "scales_gradients": False,
+}
+# of all releases: tp_comm_overlap is off in nvfp4 and for DeepSeek and Kimi, and
+# enable_megatron_core_experimental on for these two
+BRIDGE_ALWAYS: dict[str, dict[str, Any]] = {
+    "nvfp4": {"tp_overlap": "backward"},
+    "deepseek|kimi": {"tp_overlap": "backward", "fused_mask": True},
 }
 RECIPES = (
     # ---- dense models
@@ -133,4 +140,7 @@ def recipe_of(framework: str, model: str, gpu: str, dtype: str) -> ReleaseSwitch
         return None
     run = (found[1], model.lower(), gpu.lower(), dtype)
     last = next((one for one in reversed(RECIPES) if one.matches(*run)), ReleaseSwitches({}))
-    return replace(last, switches={**BRIDGE, **last.switches})
+    usual: dict[str, Any] = dict(BRIDGE)
+    for pattern, switches in BRIDGE_ALWAYS.items():
+        usual |= switches if re.search(pattern, " ".join(run)) else {}
+    return replace(last, switches=usual | dict(last.switches))

@@ -8,7 +8,7 @@ Limit  A word that is not known here stands for what is said nowhere: see the ru
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -131,19 +131,20 @@ def graphs_stated(stated: Any) -> str | None:
 HABITS = (  # a field of a run's software, how a note says it, and what of a stack it changes
     ("tp_overlap", r"\btp\b.*\boverlap on", {"tp_overlap": "all"}),
     ("async_tp", r"async ?tp", {"tp_overlap": "products"}),  # PyTorch's name of its own
-    # Transformer Engine's writes gradients in 16 bits beside the logits, and scales them
-    # (transformer_engine/common/triton/cross_entropy.py)
-    ("fused_loss", r"fused ce\b", {"logits_kept": 4}),
+    # Transformer Engine's reads logits of 16 bits twice, writes their gradients, and reads and writes these
+    # again to scale them (transformer_engine/common/triton/cross_entropy.py, until release 2.17)
+    ("fused_loss", r"fused ce\b", {"logits_kept": 4, "logit_bytes": 10}),
 )
 
 
-def habits_of(software: Mapping[str, Any], note: Any) -> dict[str, Any]:
-    """Return fields of a stack that a run states of its software, or in its note."""
+def habits_of(software: Mapping[str, Any], note: Any, usual: Sequence[str] = ()) -> dict[str, Any]:
+    """Return fields of a stack that a run states of its software, or in its note; `usual` habits it has
+    unless it states otherwise."""
     noted = str(note).lower()
     stated = [
         fields
         for key, words, fields in HABITS
-        if (re.search(words, noted) if software.get(key) is None else software[key])
+        if (key in usual or re.search(words, noted) if software.get(key) is None else software[key])
     ]
     return {name: value for fields in stated for name, value in fields.items()}
 
@@ -177,7 +178,15 @@ def dispatcher_named(stated: Any) -> str | None:
 
 
 SWITCHES = (  # of a stack
-    *("hides_dispatch", "fused_permutation", "fused_router", "fused_experts", "fp8_attention", "fp8_head"),
+    *(
+        "hides_dispatch",
+        "fused_permutation",
+        "fused_router",
+        "fused_mask",
+        "fused_experts",
+        "fp8_attention",
+        "fp8_head",
+    ),
 )
 SOFTWARE: Mapping[str, Callable[[Any], Any]] = {  # how a field of a run's software is read
     **dict.fromkeys((*SWITCHES, *(key for key, *_ in HABITS)), partial(is_used, words_for_yes=YES)),

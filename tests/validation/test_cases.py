@@ -405,6 +405,24 @@ def test_a_releases_recipes_have_their_switches(release, model, gpu, precision, 
     assert (stack.dispatcher, stack.graphs, stack.hides_dispatch, stack.fused_experts) == switches
 
 
+@pytest.mark.parametrize(
+    ("model", "precision", "stated", "expected"),
+    [
+        ("llama3-70b", "NVFP4", {}, ("backward", False, 10)),
+        ("llama3-70b", "MXFP8", {}, ("all", False, 10)),
+        ("llama3-70b", "MXFP8", {"fused_loss": "no"}, ("all", False, 24)),
+        ("deepseek-v3", "MXFP8", {}, ("backward", True, 10)),
+    ],
+)
+def test_all_bridges_recipes_have_the_fused_loss_and_some_no_userbuffers(model, precision, stated, expected):
+    """tp_comm_overlap, enable_megatron_core_experimental, cross_entropy_fusion_impl. Transformer Engine's
+    loss reads logits twice, writes gradients, and scales them: 2 * (2 + 1 + 2) bytes."""
+    software = {"framework": "NeMo Megatron-Bridge 26.04 NeMo Container", **stated}
+    run = {"software": software, "model": {"name": model}, "precision": precision, "parallel": {}}
+    stack = stack_of(run | {"hardware": {"gpu": "GB200"}})
+    assert (stack.tp_overlap, stack.fused_mask, stack.logit_bytes) == expected
+
+
 def test_what_a_run_states_of_its_software_counts_before_its_release():
     run = RUNS["mbridge_050_Qwen3_235B_a22B_DGX-GB300_256"]
     stated = {"dispatcher": "allgather", "cuda_graphs": False, "hides_dispatch": False, "capacity_factor": 2}
