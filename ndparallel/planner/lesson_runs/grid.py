@@ -185,7 +185,7 @@ class GridRank:
         if self.work.job.token_counts and kind == "block":
             return self.work.routed_block(op, next(layers), action.microbatch, self.machine)
         if (op, kind) not in known:
-            known[op, kind] = self.work.passes(kind, PASSES[op], deferred=op == "I")
+            known[op, kind] = self.work.vocabulary.passes(kind, PASSES[op], deferred=op == "I")
         return known[op, kind]
 
     def synchronise(self, action: Action, bucket: BucketCost) -> None:

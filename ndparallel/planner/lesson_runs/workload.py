@@ -33,6 +33,7 @@ from ndparallel.planner.lesson_runs.cluster import LockstepMachine
 from ndparallel.planner.lesson_runs.model import check_executed, config_of
 from ndparallel.planner.lesson_runs.record import LessonRank
 from ndparallel.planner.lesson_runs.routing import Routes
+from ndparallel.planner.lesson_runs.vocabulary import VocabularyParts
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
 from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock
 
@@ -125,9 +126,13 @@ class ExecutedWorkload:
         return min(mean, capacity(self.job.capacity_factor, tokens, config.top_k, config.experts))
 
     @cached_property
+    def vocabulary(self) -> VocabularyParts:
+        return VocabularyParts(self.rank, self.on_grid)
+
+    @property
     def units(self) -> dict[str, Unit]:
-        """Units by kind, for their parameters."""
-        return {kind: self.rank.unit(kind) for kind in ("embedding", "block", "head")}
+        """Units by kind, for their parameters; of ranks with the largest part of the vocabulary."""
+        return self.vocabulary.units[0]
 
     # ---- units and buckets
 
@@ -195,23 +200,13 @@ class ExecutedWorkload:
         """Bytes of a run of units."""
         return sum(self.units[kind].nbytes for kind in run)
 
-    def run_parts(self, run: Sequence[str]) -> list[tuple[str, int, int]]:
-        """What each bucket of a run is of, its elements, and which of the `owners` share them, as
-        ndparallel/training/buckets.py parts them: 0 all, 1 those of experts."""
-        units = [self.units[kind] for kind in run]
-        inner = [inner for unit in units for inner in unit.inner]
-        tables = [(" of a table", unit.size, 0) for unit in inner if not unit.is_experts]
-        experts = sum(unit.size for unit in inner if unit.is_experts)
-        parts = [("", sum(unit.size for unit in units), 0), *tables, (" of experts", experts, 1)]
-        return [part for part in parts if part[1]]
-
     def exchanges(self, name: str, collective: str, run: Sequence[str], itemsize: int) -> list[CollectiveOp]:
         """Return a collective for each bucket of a run that several ranks share."""
         return [
             CollectiveOp(
                 name + what, collective, self.averaging_groups[kind], size * itemsize, itemsize=itemsize
             )
-            for what, size, kind in self.run_parts(run)
+            for what, size, kind in self.vocabulary.parts(run)
             if self.owners[kind] > 1
         ]
 
@@ -292,8 +287,8 @@ class ExecutedWorkload:
         layout = self.plan.layout
         if not self.config.tied or layout.rank(0) == layout.rank(self.plan.stages - 1):
             return []
-        (table,) = self.units["embedding"].inner
-        owned = self.owned(table.size, 0, self.machine)
+        *_, (_, table, kind) = self.vocabulary.parts(["embedding"])
+        owned = self.owned(table, kind, self.machine)
         return [summed("gradients of both ends", "tied", owned, self.gradient_itemsize)]
 
     def optimizer(self, rank: int) -> list[Item]:
@@ -340,29 +335,31 @@ class ExecutedWorkload:
             *(costs.rounding("round", size) for size in rounded),
         ]
 
-    def owned(self, size: int, kind: int, machine: LockstepMachine) -> Any:
+    def owned(self, size: Any, kind: int, machine: LockstepMachine) -> Any:
         """Elements of a bucket that each member steps: of an uneven cut the first of the `owners` have one
         more."""
+        if np.ndim(size):  # by member of a stage, and all stages are alike
+            size = np.resize(size, machine.members.shape)
         share, larger = divmod(size, int(self.owners[kind])) if self.plan.zero else (size, 0)
-        return share + (self.places(kind, machine) < larger) if larger else share
+        return share + (self.places(kind, machine) < larger) if np.any(larger) else share
 
     def places(self, kind: int, machine: LockstepMachine) -> np.ndarray:
         """Each member's place among the `owners` of that kind."""
         group = self.averaging_groups[kind]
         return np.array([self.mesh.group(group, int(rank)).index(int(rank)) for rank in machine.members])
 
-    def parts(self, rank: int) -> list[tuple[int, int]]:
+    def parts(self, rank: int) -> list[tuple[Any, int]]:
         """Elements of each bucket of a pipeline rank, and which of the `owners` share them."""
         stages = reversed(self.plan.layout.stages_of(rank))
         runs = [run for stage in stages for run in self.runs(stage)]
-        return [(size, kind) for run in runs for _, size, kind in self.run_parts(run)]
+        return [(size, kind) for run in runs for _, size, kind in self.vocabulary.parts(run)]
 
     # ---- memory
 
     def states(self, rank: int) -> list[Item]:
         """Weights, gradients, AdamW's two moments and masters, as ndparallel/training/buckets.py holds them;
         shards are those of the first owner, whose are the largest."""
-        zero, parts = self.plan.zero, self.parts(rank)
+        zero, parts = self.plan.zero, [(int(np.max(size)), kind) for size, kind in self.parts(rank)]
         whole = sum(size for size, _ in parts)
         first = sum(-(-size // int(self.owners[kind])) for size, kind in parts)
         share = first if zero else whole
