@@ -75,6 +75,13 @@ class TrainingJob:
         return 2 if self.half else self.stack.gradient_bytes
 
     @property
+    def matrix_bytes(self) -> float:
+        """Bytes of a weight of a layer's matrix: in 16 bits, and as Transformer Engine keeps it cast from a
+        step's first microbatch on; of both, what its software has."""
+        cast = NUMBER_TYPES[self.dtype].copies_bytes(self.hopper) if self.stack.keeps_cast else 0
+        return cast + (0 if cast and self.dtype in self.stack.cast_weights else 2)
+
+    @property
     def moment_bytes(self) -> float:
         return MOMENTS["bf16" if self.half and self.moments == "fp32" else self.moments]
 

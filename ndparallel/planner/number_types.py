@@ -3,7 +3,8 @@
 Idea   Tensors of fewer than 16 bits are made from those of 16 before each product: cast, once as they are and
        once as their transpose has them, with the scales of tensors, rows or blocks. A type is a record: which
        rate of the hardware it has, and how many bytes and kernels a cast of one tensor takes.
-Limit  Weights that software keeps cast for a whole step are not counted: once a step is little.
+Limit  The time of casting weights that software keeps cast for a whole step is not counted: once a step is
+       little.
 
 Where the numbers come from: the kernels of Transformer Engine and torchao, which read 2 bytes of a bf16
 number and write each copy; a maximum that is not known before is one more read.
@@ -39,7 +40,11 @@ class NumberType:
 
     def cast_bytes(self, transposes: bool) -> float:
         """Bytes read and written for one number; `transposes` where products need a transposed copy."""
-        return self.reads + self.copy * (self.copies or (HOPPER_COPIES if transposes else 1))
+        return self.reads + self.copies_bytes(transposes)
+
+    def copies_bytes(self, transposes: bool) -> float:
+        """Bytes of one number in all its copies."""
+        return self.copy * (self.copies or (HOPPER_COPIES if transposes else 1))
 
 
 _TYPES = (

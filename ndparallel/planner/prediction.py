@@ -149,6 +149,9 @@ class Prediction:
             "hfu": self.hfu,
             "parameters": self.job.shape.parameters().total,
             "memory_bytes_per_stage": [stage_bytes(memory) for memory in self.memory],
+            # what PyTorch prints of the fullest GPU
+            "memory_allocated_bytes": float(self.fullest.allocated),
+            "memory_reserved_bytes": float(self.fullest.reserved),
             "fits": self.missing_bytes <= 0,
             "tight": self.is_tight,
             "memory_error_bar": self.memory_bar.fraction,
@@ -161,9 +164,7 @@ class Prediction:
 
 
 def stage_bytes(memory: StageMemory) -> dict[str, float]:
-    return {"total": float(memory.total)} | {
-        kind: float(getattr(memory, kind)) for kind in STAGE_MEMORY_KINDS
-    }
+    return {name: float(getattr(memory, name)) for name in ("total", *STAGE_MEMORY_KINDS)}
 
 
 def predict(job: TrainingJob, plan: Plan) -> Prediction:

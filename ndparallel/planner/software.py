@@ -96,12 +96,23 @@ class Stack:
     selective: tuple[str, ...] = ("core_attn",)  # what selective recomputation runs again, out of MODULES
     logit_bytes: int = 24  # moved for each logit by the loss, both passes together, besides the matmuls
     logits_kept: int = 6  # bytes kept for each logit while the loss turns round: in 16 and in 32 bits
+    # more of them where tp cuts the logits (_log_softmax, _nll_loss_and_log_softmax_backward in
+    # torch/distributed/tensor/parallel/loss.py)
+    logits_kept_more: int = 0
     # the same where weights have 16 bits and the loss casts nothing; 0: as with others
     logits_kept_half: int = 0
     parallel_loss: bool = True  # the loss is computed on tp shards of the logits
+    # the head is plain PyTorch: it gathers its input, async TP or not, and where a microbatch has several
+    # sequences puts the ranks' parts into a copy (_maybe_view_chunk_cat in
+    # torch/distributed/_functional_collectives.py)
+    gathers_head: bool = False
     cuts_table: bool = True  # tp cuts the embedding's table
-    # inputs of matrices are kept as they were cast to fewer bits, and not in 16
+    # inputs of matrices are kept as they were cast to fewer bits, and not in 16; so are weights, beside those
+    # in 16 (quantize_weight in transformer_engine/pytorch/module/base.py, with the is_first_microbatch of
+    # megatron/core/extensions/transformer_engine.py)
     keeps_cast: bool = False
+    # types in which weights are kept alone (fp8_param_gather)
+    cast_weights: tuple[str, ...] = ()
     # a gradient in 16 bits that nobody reads is kept of each shape of weights, for autograd
     # (get_dummy_wgrad in transformer_engine/pytorch/module/base.py)
     dummy_gradients: bool = False
@@ -202,7 +213,14 @@ MEGATRON_CORE = Stack(
     launching="modules",
     ledger="megatron-core",
 )
-NEMO = replace(MEGATRON_CORE, name="nemo", tp_overlap="all", scales_gradients=False)
+# fp8_param_gather by precision (src/megatron/bridge/training/mixed_precision.py)
+NEMO = replace(
+    MEGATRON_CORE,
+    name="nemo",
+    tp_overlap="all",
+    scales_gradients=False,
+    cast_weights=("fp8", "fp8-current", "mxfp8"),
+)
 DEEPSPEED_2021 = replace(
     MEGATRON_2021,
     name="deepspeed-2021",
@@ -232,7 +250,10 @@ FSDP_2023 = Stack(
 )
 TORCHTITAN = replace(
     FSDP_2023,
-    logits_kept=16,
+    # logits in 16 bits; in 32 they, their log-softmax, and the gradients of both, one in the logits' place
+    logits_kept=14,
+    logits_kept_more=4,
+    gathers_head=True,
     optimizer="torch",
     optimizer_bytes=bytes_of("torch"),
     prints_reserved=True,

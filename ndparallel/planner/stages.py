@@ -84,9 +84,14 @@ def trained_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     return attention + adapters.elements(shape, beside, plan.tp), some.experts * own / plan.ep
 
 
-def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
+def held_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
+    """Parameters of one unit as its GPU keeps them, whole or cast, in numbers of 16 bits."""
+    return elements_of(job, plan, kind, 1.0 if plan.zero == 3 else job.matrix_bytes / 2)
+
+
+def elements_of(job: TrainingJob, plan: Plan, kind: str, kept: float = 1.0) -> tuple[Any, Any]:
     """Parameters of one unit on a GPU, in numbers of 16 bits: (all but experts, experts). A tied head on a
-    stage of its own holds a copy of the table."""
+    stage of its own holds a copy of the table. A weight of a layer's matrix counts as so many `kept`."""
     counted, tp = job.shape.parameters(), plan.tp
     kind = kind.removesuffix(KEPT)
     if kind == "embedding":
@@ -95,7 +100,7 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     if kind == "head":
         copied = (plan.pp > 1) | (not job.shape.tied_embeddings)
         head = copied * counted.token_embedding / tp + counted.head_bias / tp + counted.final_norm
-        return head_and_prediction(job, plan, head)
+        return head_and_prediction(job, plan, head, kept)
     cut = counted.attention + (counted.shared_experts if kind == "experts" else counted.dense_mlp)
     whole = counted.layer_norms + (counted.router if kind == "experts" else 0)
     parts = plan.expert_parts(job.stack)
@@ -103,15 +108,15 @@ def elements_of(job: TrainingJob, plan: Plan, kind: str) -> tuple[Any, Any]:
     if adapters := job.adapters:
         share, (added, own) = adapters.base_bits / 16, trained_of(job, plan, kind)
         return share * cut / tp + whole + added, share * experts + own
-    return cut / tp + whole, experts
+    return kept * cut / tp + whole, kept * experts
 
 
-def head_and_prediction(job: TrainingJob, plan: Plan, head: Any) -> tuple[Any, Any]:
+def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) -> tuple[Any, Any]:
     """Parameters of the head with its prediction layers, each a layer and what joins it to the model."""
     counted, layers = job.shape.parameters(), job.shape.prediction_layers
     if not layers:
         return head, 0.0
-    shared, experts = elements_of(job, plan, "experts" if job.shape.moe_layers else "dense")
+    shared, experts = elements_of(job, plan, "experts" if job.shape.moe_layers else "dense", kept)
     return head + layers * (shared + counted.prediction_head / plan.tp), layers * experts
 
 

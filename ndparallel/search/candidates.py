@@ -137,7 +137,7 @@ def priced(
                 & one_has(launchers, replace(alike, schedule=name, chunks=chunks))
                 for name in names
             }
-            fits = prune(part, depth, these, able, memory_bytes)
+            fits = prune(part, depth, these, job.stack, able, memory_bytes)
             fitting.append((depth, {name: (long[fit], memory) for name, (fit, memory) in fits.items()}))
     alive = places_of(fits for _, fits in fitting)
     if len(alive):
@@ -163,12 +163,13 @@ def prune(
     part: Part,
     depth: StagePartition,
     table: PlanTable,
+    stack: Stack,
     able: Mapping[str, np.ndarray],
     memory_bytes: float,
 ) -> Fitting:
     """Plans that fit, of every schedule that cuts the model alike, and which of them it can do."""
     fits = {}
-    every = peak_bytes(table, depth, [RECIPES[name] for name in able])
+    every = peak_bytes(table, depth, stack, [RECIPES[name] for name in able])
     for (name, legal), memory in zip(able.items(), every):
         fit = np.flatnonzero(legal & (memory <= memory_bytes))
         part.legal += int(legal.sum())

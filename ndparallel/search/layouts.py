@@ -35,6 +35,7 @@ class PublishedLayout:
     dtype: str = "bf16"
     moments: str = "fp32"
     recomputes: tuple[str, ...] = ()  # modules that selective recomputation runs again
+    casts_weights: bool = False  # and keeps them in that type alone
     sizes: dict[str, Any] = field(default_factory=dict)  # of a model that is no preset
 
     @property
@@ -45,6 +46,7 @@ class PublishedLayout:
     def job(self) -> TrainingJob:
         hardware, stack = find_hardware(self.hardware), find_stack(self.software)
         stack = replace(stack, selective=self.recomputes) if self.recomputes else stack
+        stack = replace(stack, cast_weights=(self.dtype,)) if self.casts_weights else stack
         job = TrainingJob(self.shape, hardware, stack, self.sequence, self.batch)
         return replace(job, dtype=self.dtype, moments=self.moments)
 
@@ -91,6 +93,7 @@ LAYOUTS = (
         dtype="fp8",
         moments="bf16",
         recomputes=("layernorm", "mla_up_proj"),
+        casts_weights=True,  # in blocks of 128 x 128, which both passes can read (section 3.3.2)
     ),
     PublishedLayout(
         "mixtral-8x7b",

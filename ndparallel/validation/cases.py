@@ -28,7 +28,8 @@ The rules for what is not stated
     layers of a stage     split evenly, or `stage_layers`, a number for every stage
     chunks                the schedule's own; where it is interleaved, two in torchtitan
                           (torchtitan/distributed/pipeline_parallel.py), and else one layer to a chunk
-    recompute             none, or of the fewest layers with which it fits; a number of layers is a stage's;
+    recompute             none, or of the fewest layers with which it fits, so too where fms-fsdp's is
+                          selective; a number of layers is a stage's;
                           modules that are not known here cost nothing; offloading is free
     schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
                           ranks, looped breadth-first

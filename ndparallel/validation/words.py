@@ -46,6 +46,9 @@ RECOMPUTED = {"norm": "layernorm", "act": "moe_act", "attn": "core_attn", "atten
 }
 NOTHING = r"(none|no|not|off|false|null|without|w/o|n/a|unknown|disabled|0)\b|$"
 UNSTATED = "unknown|n/a|$"
+# frameworks that recompute a share of the layers where they say selective; which share, the run's settings
+# say (fms_fsdp/policies/ac_handler.py)
+SHARE_OF_LAYERS = "fms"
 NOT_USED = rf"unfused|eager|{NOTHING}"
 YES = r"(yes|true|on|enabled?|used?|with|fused)\b"
 WHOLE_LAYERS = r"full|checkpoint|ckpt|recompu|remat|uniform|block|layer|\ball\b|yes|true|\bon\b|%|^\d"
@@ -284,8 +287,9 @@ def recompute_of(stated: Any, layers: int = 1) -> tuple[str, int]:
 
 def states_recomputation(run: Mapping[str, Any]) -> bool:
     """Return whether a run says what it computes again, if only that it is nothing."""
-    stated = run.get("recompute")
-    return stated is not None and not re.match(UNSTATED, words_of(stated))
+    stated, framework = run.get("recompute"), str((run.get("software") or {}).get("framework")).lower()
+    unsaid = f"{UNSTATED}|selective$" if re.search(SHARE_OF_LAYERS, framework) else UNSTATED
+    return stated is not None and not re.match(unsaid, words_of(stated))
 
 
 def recomputed_layers(words: str, layers: int) -> int:

@@ -42,8 +42,8 @@ GPT = ModelShape(
 S, B, H, A = 1024, 4, 2304, 24
 
 
-def job(stack="megatron-2022", **changes):
-    return replace(TrainingJob(GPT, find_hardware("a100-80"), find_stack(stack), S, 64), **changes)
+def job(name="megatron-2022", **changes):
+    return replace(TrainingJob(GPT, find_hardware("a100-80"), find_stack(name), S, 64), **changes)
 
 
 def kept(recompute="none", **share):
@@ -160,7 +160,7 @@ def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_t
         memory_by_rank(framework_workload(fsdp("torchtitan", stack=stack), plan))[-1].logits
         for stack in (find_stack("torchtitan"), replace(find_stack("torchtitan"), keeps_outputs=False))
     )
-    assert kept - forgotten == 2 * 2 * (8 - 1) * 4096 * LLAMA.vocab  # copies, bytes, microbatches, logits
+    assert kept - forgotten == 2 * (7 + 8) * 4096 * LLAMA.vocab  # bytes, others and all joined, logits
 
 
 def ranks_of(plan, **stack):
@@ -169,23 +169,24 @@ def ranks_of(plan, **stack):
 
 
 def test_a_stage_of_pytorch_keeps_a_buffer_for_each_microbatchs_messages():
-    """With 2 and 1 of 8 microbatches in flight, rank 0 has the gradients of its 8 outputs, rank 1 7 inputs
-    beside the one in flight, and their gradients."""
+    """With 2 and 1 of 8 microbatches in flight, rank 0 has 2 outputs, and the gradients of its 8, rank 1 7
+    inputs beside the one in flight, and their gradients."""
     plan, message = Plan(pp=2, dp=4, micro_batch=1, zero=3), 2 * 4096 * LLAMA.hidden
     kept, forgotten = (ranks_of(plan, keeps_outputs=keeps) for keeps in (True, False))
     more = [one.activations - other.activations for one, other in zip(kept, forgotten)]
-    assert more == [8 * message, 2 * 7 * message]
+    assert more == [(2 + 8) * message, 2 * 7 * message]
 
 
 def test_gradients_of_one_chunk_wait_where_its_microbatches_all_come_before_the_next_chunks():
-    """Interleaved with as many microbatches as ranks: 4 bytes for each weight of one chunk of two."""
-    few, many = (
-        ranks_of(Plan(pp=ranks, dp=2, micro_batch=2, zero=3, chunks=2, schedule="interleaved"))[-1]
-        for ranks in (8, 2)
-    )
-    for memory, begun, parameters in ((few, 1 / 2, few.weights * 2 / 4), (many, 1, many.weights * 2 / 4)):
-        waiting = memory.buffers - 2 * parameters
-        assert 4 * begun * parameters < waiting < 4 * begun * parameters + 1.5e9
+    """Interleaved with as many microbatches as ranks: 4 bytes for each weight of one chunk of two. Beside
+    them whole weights, and the block that the largest unit, the head, was gathered into."""
+    head = LLAMA.parameters().token_embedding + LLAMA.parameters().final_norm
+    for ranks, begun in ((8, 1 / 2), (2, 1)):
+        plan = Plan(pp=ranks, dp=2, micro_batch=2, zero=3, chunks=2, schedule="interleaved")
+        memory = ranks_of(plan)[-1]
+        parameters = memory.weights * 2 / 4
+        whole = 2 * parameters + 2 * head + context_bytes(plan)
+        assert memory.buffers == pytest.approx(whole + 4 * begun * parameters)
 
 
 def test_torchtitan_gathers_keys_and_values_of_all_cp_ranks_at_once():
@@ -230,3 +231,36 @@ def test_a_plan_is_tight_where_the_bar_of_its_memory_crosses_what_a_gpu_has():
     assert [one.is_tight for one in found] == [False, True, False]
     assert [one.as_dict()["tight"] for one in found] == [False, True, False]
     assert f"is tight: {si(0.9 * bar * need, 'B')} of" in room_words(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "hardware", "each"),
+    [
+        ("megatron-core", "bf16", "h100", 2),
+        ("megatron-core", "fp8", "h100", 2 + 1 + 1),  # Hopper needs a transposed copy
+        ("megatron-core", "fp8", "b200", 2 + 1),
+        ("megatron-core", "mxfp8", "b200", 2 + 2 * (1 + 1 / 32)),
+        ("nemo", "fp8", "h100", 1 + 1),  # fp8_param_gather
+        ("nemo", "fp8-block", "h100", 2 + 2 * (1 + 4 / 128)),
+        ("torchtitan", "fp8-current", "h100", 2),  # torchao casts for every product
+    ],
+)
+def test_transformer_engine_keeps_weights_of_layers_cast_beside_or_instead_of_those_in_16_bits(
+    name, dtype, hardware, each
+):
+    some = replace(fsdp(name, dtype=dtype), hardware=find_hardware(hardware))
+    counted, layers = LLAMA.parameters(), 32
+    matrices = layers * (counted.attention + counted.dense_mlp)
+    found = peak_memory(some, Plan(tp=2)).weights
+    rest = 2 * (2 * counted.token_embedding / 2 + layers * counted.layer_norms + counted.final_norm)
+    assert found == pytest.approx(each * matrices / 2 + rest)
+
+
+def test_an_interleaved_schedule_whose_passes_run_as_one_keeps_a_chunk_more():
+    """get_pp_rank_microbatches: one microbatch more in the warmup, and never more than there are."""
+    stacks = [replace(find_stack("megatron-core"), hides_dispatch=hides) for hides in (False, True)]
+    for batch, more in ((64, [1] * 4), (4, [0, 0, 1, 1])):
+        plan = Plan(pp=4, chunks=2, schedule="interleaved", micro_batch=1)
+        some = [job(stack=stack, shape=find_model("mixtral-8x7b"), global_batch=batch) for stack in stacks]
+        usual, hidden = (in_flight(framework_workload(each, plan)) for each in some)
+        assert [b - a for a, b in zip(usual, hidden)] == more

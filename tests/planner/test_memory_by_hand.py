@@ -192,12 +192,25 @@ def test_a_dense_layer_keeps_every_matrixs_input_and_what_attention_needs():
     assert memory.logits == 6 * S * VOCAB + AT_HEAD
 
 
-@pytest.mark.parametrize(("stack", "kept", "unread"), [("megatron-core", 6, VOCAB), ("torchtitan", 16, 0)])
-def test_logits_are_cut_by_tp_where_the_loss_is(stack, kept, unread):
+@pytest.mark.parametrize(
+    ("stack", "kept", "whole", "unread"), [("megatron-core", 6, 6, VOCAB), ("torchtitan", 2 + 4 * 4, 14, 0)]
+)
+def test_logits_are_cut_by_tp_where_the_loss_is(stack, kept, whole, unread):
+    """DTensor's loss makes its own four arrays of the cut logits in 32 bits, torch's own three."""
     beside = 2 * 2 * S * H + unread * H
     assert peak_memory(job(stack=stack), Plan(tp=2)).logits == kept * S * VOCAB / 2 + beside
-    whole = replace(job(stack=stack), stack=replace(find_stack(stack), parallel_loss=False))
-    assert peak_memory(whole, Plan(tp=2)).logits == kept * S * VOCAB + beside
+    alone = replace(job(stack=stack), stack=replace(find_stack(stack), parallel_loss=False))
+    assert peak_memory(alone, Plan(tp=2)).logits == whole * S * VOCAB + beside
+
+
+@pytest.mark.parametrize(("sequences", "copies"), [(1, 1), (2, 2)])
+def test_torchtitans_head_copies_what_it_gathered_of_several_sequences_async_tp_or_not(sequences, copies):
+    for overlap in ("backward", "all"):
+        titan = job(stack="torchtitan")
+        titan = replace(titan, stack=replace(titan.stack, tp_overlap=overlap))
+        memory = peak_memory(titan, Plan(tp=2, micro_batch=sequences, sequence_parallel=True))
+        rows = sequences * S
+        assert memory.logits == 18 * rows * VOCAB / 2 + 2 * H * (rows / 2 + rows * copies)
 
 
 def test_tp_cuts_what_lies_between_its_collectives_and_sequence_parallelism_the_rest():

@@ -39,11 +39,12 @@ def passed_bytes(job: TrainingJob, plan: Plan):
 
 
 def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatches: Any, in_flight: Any):
-    """How many of these a rank keeps beside the inputs of what is in flight: its stages' other inputs and
-    their gradients, and the gradients of its outputs."""
+    """How many of these a rank keeps beside the inputs of what is in flight: its outputs (fwd_cache), its
+    stages' other inputs and their gradients, and the gradients of its outputs."""
     inputs = chunks - 1 * (rank == 0)
     outputs = chunks - 1 * (rank == (0 if layout == "v" else ranks - 1))
-    return 2 * inputs * (microbatches - in_flight / chunks) + outputs * microbatches
+    each = in_flight / chunks
+    return 2 * inputs * (microbatches - each) + outputs * (microbatches + each)
 
 
 def layer_bytes(job: TrainingJob, plan: Plan, recompute: str):

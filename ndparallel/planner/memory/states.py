@@ -21,8 +21,15 @@ import numpy as np
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.memory.outside import context_bytes
-from ndparallel.planner.numbers import either
-from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, kinds_by_stage, trained_of
+from ndparallel.planner.numbers import either, larger
+from ndparallel.planner.stages import (
+    ENDS,
+    elements_of,
+    keeps_gradients,
+    keeps_weights,
+    kinds_by_stage,
+    trained_of,
+)
 
 Elements = tuple[Any, Any]
 
@@ -68,11 +75,18 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
         "gradients": own * number,
         "optimizer": own * (optimizer_bytes(job) if apart else 2 * job.moment_bytes),
         "buffers": whole_weights(job, plan, held)
+        + gather_block(job, plan)
         + whole_gradients(job, plan, trained)
         + context_bytes(plan)
         + dummy_bytes(job, plan)
         + dequantized_bytes(job, plan),
     }
+
+
+def ends_of(job: TrainingJob, plan: Plan):
+    """Parameters of embedding and head, which FSDP gathers as one unit; in a pipeline each rank has one."""
+    table, head = (sum(elements_of(job, plan, kind)) for kind in ENDS)
+    return either(plan.pp > 1, larger(table, head), table + head)
 
 
 def is_fully_sharded(job: TrainingJob, plan: Plan):
@@ -88,9 +102,19 @@ def sharded_fully(plan: Plan, elements: Elements):
 
 def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
     """Weights that are whole at the same time: of two layers and the ends; in PyTorch's pipelines of all."""
-    ends = sum(elements_of(job, plan, "embedding")) + sum(elements_of(job, plan, "head"))
-    some = 2 * unit(job, plan, elements_of) + ends
+    some = 2 * unit(job, plan, elements_of) + ends_of(job, plan)
     return either(keeps_weights(job, plan), sum(held), some) * HALF
+
+
+def gather_block(job: TrainingJob, plan: Plan):
+    """Bytes that FSDP2 gathers into before it copies each weight to its place, beyond the next layer's: a
+    block of a stream of its own, which other tensors cannot take (foreach_all_gather in
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+    if job.stack.sharding != "fsdp2":
+        return 0.0
+    layer = unit(job, plan, elements_of)
+    counted = either(keeps_weights(job, plan), 0.0, layer)
+    return (larger(layer, ends_of(job, plan)) - counted) * HALF
 
 
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):

@@ -5,9 +5,13 @@ Idea   Weights, gradients and optimizer follow from the parameters that a rank h
        flight. What the loss needs and what a layer's backward pass needs is not there at the same time, but
        PyTorch's allocator keeps blocks of both: it splits the large blocks of freed logits for small tensors,
        and then has none whole for the next step's (c10/cuda/CUDACachingAllocator.cpp). So a GPU holds their
-       sum, of which tensors at no time take more than the larger.
+       sum, of which tensors at no time take more than the larger: a replay of the tensors through that
+       allocator reserves as much, to 1 % (tests/planner/test_reserved.py).
 Cost   See states.py, outside.py and layers/kept.py.
-Limit  Blocks are not rounded up to 2 MiB, nor lost between tensors of unlike sizes.
+Limit  Blocks are rounded up to 512 bytes, segments to 2 MiB and those below 10 MB to 20 (kMinBlockSize,
+       kRoundLarge, kLargeBuffer there), which is not counted: a large model's tensors are whole MiB. Whether
+       the logits that a pipeline of PyTorch joins find a hole depends on all that came before: they are taken
+       to find none. Newer torchtitan does not join them (October 2025, pull request 1922).
 
 Glossary
     in flight   chunks of one microbatch that a rank keeps at the same time
@@ -18,6 +22,9 @@ Glossary
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ndparallel.pipeline.recipe import Recipe
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
@@ -34,12 +41,14 @@ from ndparallel.planner.memory.outside import WORKSPACE_BYTES, context_bytes
 from ndparallel.planner.memory.states import (
     Elements,
     fsdp_states,
+    gather_block,
     is_fully_sharded,
     passing_bytes,
     plain_states,
 )
 from ndparallel.planner.numbers import smaller
-from ndparallel.planner.stages import elements_of, stage_kinds, trained_of
+from ndparallel.planner.software import Stack
+from ndparallel.planner.stages import held_of, stage_kinds, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import schedule_of
 
@@ -86,17 +95,25 @@ def in_flight(work: FrameworkWorkload) -> list[float]:
     if plan.recipe.is_searched:
         return peak_activations(schedule_of(work))
     return [
-        float(plan.recipe.peak_in_flight(plan.microbatches(job), rank, plan.pp, plan.chunks))
+        float(chunks_in_flight(job.stack, plan.recipe, plan.microbatches(job), rank, plan.pp, plan.chunks))
         for rank in range(plan.pp)
     ]
+
+
+def chunks_in_flight(stack: Stack, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int):
+    """Chunks that a rank keeps; one more where forward and backward passes of an interleaved schedule run as
+    one (num_warmup_microbatches in megatron/core/pipeline_parallel/schedules.py)."""
+    most = recipe.peak_in_flight(microbatches, rank, pp, chunks)
+    return np.minimum(most + 1, microbatches * chunks) if stack.hides_dispatch and recipe.group else most
 
 
 def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> StageMemory:
     stages = stage_kinds(job, plan)
     kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
-    held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (elements_of, trained_of))
+    held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (held_of, trained_of))
     sharded = is_fully_sharded(job, plan)
     once, logits = once_bytes(job, plan), logits_bytes(job, plan) if "head" in kinds else 0.0
+    passing, gather = (passing_bytes(job, plan, trained), gather_block(job, plan)) if sharded else (0.0, 0.0)
     messages = passed_messages(plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks)
     return StageMemory(
         **(fsdp_states if sharded else plain_states)(job, plan, held, trained),
@@ -106,7 +123,7 @@ def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> Stag
         + (prediction_bytes(job, plan) if "head" in kinds else 0.0),
         logits=logits,
         outside=context_bytes(plan) - WORKSPACE_BYTES,
-        free_blocks=smaller(logits, once + (passing_bytes(job, plan, trained) if sharded else 0.0)),
+        free_blocks=smaller(logits, once + passing) + gather,
     )
 
 
@@ -119,8 +136,19 @@ def logits_bytes(job: TrainingJob, plan: Plan):
     other microbatches before and after they are joined, and the head's dummy gradient."""
     stack, shape, share = job.stack, job.shape, plan.share(job)
     kept = (job.half and stack.logits_kept_half) or stack.logits_kept
-    others = stack.keeps_outputs * (plan.pp > 1) * (plan.microbatches(job) - 1)
+    kept = kept + stack.logits_kept_more * stack.parallel_loss * (plan.tp > 1)
+    # of other microbatches, and joined with this one's
+    whole = stack.keeps_outputs * (plan.pp > 1) * (2 * plan.microbatches(job) - 1)
     logits = share.rows * shape.vocab / (plan.tp if stack.parallel_loss else 1)
     dummy = stack.dummy_gradients * (not job.adapters) * shape.vocab * shape.hidden / plan.tp * HALF
-    head = logits * kept + normed_bytes(LayerLists(shape, share, stack))
-    return head * (1 + shape.prediction_layers) + logits * 2 * HALF * others + dummy
+    head = logits * kept + head_input_bytes(LayerLists(shape, share, stack))
+    return head * (1 + shape.prediction_layers) + logits * HALF * whole + dummy
+
+
+def head_input_bytes(lists: LayerLists):
+    """Bytes of the last norm's input and output, which may be gathered into a copy."""
+    share, width = lists.share, lists.shape.hidden * lists.itemsize
+    if not (lists.stack.gathers_head and share.sequence_parallel):
+        return normed_bytes(lists)
+    copies = 1 + (share.tp > 1) * (share.micro_batch > 1)
+    return (share.shard + share.rows * copies) * width

@@ -42,7 +42,7 @@ from ndparallel.planner.memory.states import (
 )
 from ndparallel.planner.memory.total import logits_bytes
 from ndparallel.planner.numbers import either
-from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, trained_of
+from ndparallel.planner.stages import held_of, keeps_gradients, keeps_weights, trained_of
 from ndparallel.planner.step.framework import (
     FrameworkWorkload,
     message_seconds,
@@ -75,12 +75,16 @@ PlanTable = dict[
 def bytes_of(job: TrainingJob, plans: Plan) -> PlanTable:
     """The columns that memory follows from, of plans that share recompute, zero and sequence parallelism.
     Their degrees are arrays of one length."""
-    counts = (elements_of, trained_of) if job.adapters else (elements_of,)
     columns = memory_columns(job, plans) | {
-        "elements": [line for count in counts for line in elements_by_part(job, plans, count)],
+        "elements": [line for count in counts_of(job, plans) for line in elements_by_part(job, plans, count)],
         "microbatches": plans.microbatches(job),
     }
     return {name: whole(column, len(plans.tp)) for name, column in columns.items()}
+
+
+def counts_of(job: TrainingJob, plans: Plan) -> tuple[Callable, ...]:
+    """What counts a rank's parameters: as they are held, and as they are trained where these differ."""
+    return (held_of, trained_of) if job.adapters or job.matrix_bytes != 2 else (held_of,)
 
 
 def seconds_of(job: TrainingJob, families: Sequence[Plan]) -> list[PlanTable]:
@@ -298,7 +302,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     plans = replace(plans, schedule="1f1b")
     lists = LayerLists(job.shape, plans.share(job), job.stack)
     ways = (plain_states, fsdp_states)
-    size = 4 if job.adapters else 2
+    size = 2 * len(counts_of(job, plans))
     plain, fsdp = (
         line_through(lambda *rows, states=states: sum(states(job, plans, rows[:2], rows[-2:]).values()), size)
         for states in ways
