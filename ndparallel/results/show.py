@@ -58,11 +58,7 @@ def parts(
         yield run.report.memory_table(width)
     yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
-        yield from traffic_tables(
-            [name for name in (talker, *run.results) if run.has_events(name) and run[name].gpus > 1][:1],
-            run,
-            width,
-        )
+        yield from traffic(run, talker, width)
     shown = drawn_strategies(run, contrast, arguments)
     if shown and arguments.timeline != "none":
         yield Timelines(tuple(timeline(name, run.results[name]) for name in shown))
@@ -122,15 +118,17 @@ def headline(run: Run) -> str:
     )
 
 
-def traffic_tables(names: Sequence[str], run: Run, width: int) -> Iterator[RenderableType]:
-    """How often each axis communicates, how much and over which link, in each of these strategies."""
-    for name in names:
-        rows = hierarchy(run.results[name], run.hardware, run.report.model["steps"])
-        yield prose(
-            f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs",
-            width,
-        )
-        yield table_of(rows, width)
+def traffic(run: Run, talker: str, width: int) -> Iterator[RenderableType]:
+    """How often each axis communicates, how much and over which link, in `talker`; where that did not run, in
+    the first strategy of several GPUs."""
+    for name in (talker, *run.results):
+        if run.has_events(name) and run[name].gpus > 1:
+            yield prose(
+                f"Who talks how often, how much, over which link, in {name}: one step, the mean of all GPUs",
+                width,
+            )
+            yield table_of(hierarchy(run.results[name], run.hardware, run.report.model["steps"]), width)
+            return
 
 
 def table_of(rows: Sequence[dict[str, Any]], width: int) -> Table:
