@@ -22,12 +22,14 @@ class RunEnded(RuntimeError):
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """Return a UserError that names the unknown value, its nearest neighbour and all choices."""
+    """Return a UserError that names the unknown value, its nearest neighbour and all choices, of which some
+    have commas of their own."""
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
     near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1, cutoff=0.5)
     hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
-    return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {', '.join(by_lower.values())}.")
+    comma = ";" if any("," in choice for choice in by_lower) else ","
+    return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {f'{comma} '.join(by_lower.values())}.")
 
 
 # what a shell says of a program that SIGPIPE ended: `| head` is no mistake, and nothing to complain of

@@ -95,10 +95,12 @@ def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
 
 def job_from(arguments: argparse.Namespace) -> TrainingJob:
     """The job that the options describe."""
-    if missing := [
-        f"--{name.replace('_', '-')}" for name in ("gpus", "global_batch") if getattr(arguments, name) is None
-    ]:
-        raise UserError(f"the job also needs {' and '.join(missing)}.")
+    needed = {
+        "--gpus, GPUs in all": arguments.gpus,
+        "--global-batch, sequences in a step": arguments.global_batch,
+    }
+    if missing := [words for words, given in needed.items() if given is None]:
+        raise UserError(f"the job also needs {'; and '.join(missing)}.")
     at_least_one(arguments, "gpus", "sequence", "global_batch")
     if arguments.software == "":
         raise unknown("software", "", STACKS)
