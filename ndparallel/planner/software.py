@@ -90,6 +90,10 @@ class Stack:
     pp_overlap: bool = True
     # of those: with several chunks alone (megatron/training/arguments.py turns overlap_p2p_comm off in 1F1B)
     pp_overlaps_chunks: bool = False
+    # of those that stand still: both messages of a rank with its neighbour one after the other (a gradient,
+    # then an activation: TrainSchedule.steps in deepspeed/runtime/pipe/schedule.py), and where tp cuts them
+    # each in two (PartitionedTensor: where the parts lie, then the part)
+    pp_in_turn: bool = False
     rails: float = 1.0  # share of a node's rails that one collective uses
     collectives_per_layer: int = 1  # that gather a layer of weights: one flat one, or one for each matrix
     early_stop: bool = False

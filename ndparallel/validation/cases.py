@@ -31,6 +31,7 @@ The rules for what is not stated
     recompute             none, or of the fewest layers with which it fits, so too where fms-fsdp's is
                           selective; a number of layers is a stage's;
                           modules that are not known here cost nothing; offloading is free
+    pipeline              DeepSpeed's engine in Megatron-DeepSpeed and GPT-NeoX
     schedule              1F1B, interleaved with several chunks; with fewer microbatches than pipeline
                           ranks, looped breadth-first
     CUDA graphs           what the software's `cuda_graphs` says (false, "router", "step"), or what the
@@ -74,6 +75,7 @@ from ndparallel.validation.model import shape_of
 from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.recipes import ReleaseSwitches, recipe_of
 from ndparallel.validation.words import (
+    DEEPSPEEDS_PIPELINE,
     SWITCHES,
     attention_kernel,
     cuts_experts,
@@ -248,6 +250,7 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
         expert_tp=stack.expert_tp
         or (not once and cuts_experts(parallel.get("etp"), words, *tp_and_ep(parallel))),
         gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
+        pp_in_turn=bool(re.search(DEEPSPEEDS_PIPELINE, words)),
         early_stop=stack.early_stop and not stops_late(name, run.get("precision")),
         **habits_of(software, run.get("note"), ("fused_loss",) if recipe_for(run) else ()),
     )

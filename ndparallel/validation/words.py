@@ -19,14 +19,16 @@ from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.software import MODULES
 from ndparallel.validation.hardware import number_in
 
+DEEPSPEEDS_PIPELINE = "megatron.?deepspeed|neox"  # Megatron's layers in DeepSpeed's engine
 TENSOR_PARALLEL = (
-    "megatron|neox|colossal|metaseq|mindspeed|intern|megascale|nanotron|"
+    "megatron|colossal|metaseq|mindspeed|intern|megascale|nanotron|"
     "alpa|oneflow|paddle|bmtrain|galvatron|axonn|vescale"
 )
 # frameworks that shard weights, where nobody says otherwise
 SHARDED = "torchtitan|foundry|composer|maxtext|fsdp"
 FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: until then, and later
     ("nemo", "nemo"),
+    (DEEPSPEEDS_PIPELINE, {2021: "megatron-2021", 9999: "megatron-2022"}),
     (r"megatron.?core|mcore|core[ _][rv]?\d|in.house|llm\.c", "megatron-core"),
     (TENSOR_PARALLEL, {2021: "megatron-2021", 2023: "megatron-2022", 9999: "megatron-core"}),
     ("deepspeed|zero", {2021: "deepspeed-2021", 9999: "deepspeed"}),

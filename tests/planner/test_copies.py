@@ -10,11 +10,12 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import preset
 from ndparallel.planner.optimizer_kernels import SHARDING, bytes_of
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
-from ndparallel.planner.step.framework import framework_workload
+from ndparallel.planner.step.framework import framework_workload, message_seconds
 
 H100, LLAMA, MEGATRON = find_hardware("h100"), preset("llama-3-70b"), find_stack("megatron-core")
 
@@ -67,6 +68,21 @@ def test_torchs_async_tp_hides_all_but_the_sums_of_several_products_gradients():
         for items in (without_hidden(lists.unit("dense", "none"))[place] for place in (0, 2))
     ]
     assert shown == [[], ["reduce_scatter", "reduce_scatter"]]
+
+
+def test_deepspeeds_pipeline_stands_still_for_two_messages_where_megatrons_does_for_one():
+    """And where tp cuts them for two more, which say where the parts lie, and for three gathers, not two."""
+    for tp, parts in ((1, 1), (4, 2)):
+        plan = Plan(tp=tp, pp=4, dp=8)
+        megatron, deepspeed = (
+            Pricing(job_of(replace(find_stack("megatron-2022"), pp_in_turn=in_turn)), plan)
+            for in_turn in (False, True)
+        )
+        size = plan.share(megatron.job).rows * LLAMA.hidden * 2
+        gather = megatron.whole(CollectiveOp("parts", "all_gather", "tp", size))
+        (latency, wire), both = message_seconds(megatron), message_seconds(deepspeed)
+        assert both[1] == 2 * wire
+        assert both[0] == pytest.approx(2 * parts * (latency - gather) + 1.5 * gather)
 
 
 def without_hidden(lists):

@@ -112,7 +112,7 @@ def test_a_link_that_is_not_stated_is_the_presets():
         ("megatron-deepspeed 2022", "megatron-2022"),
         ("megatron-lm", "megatron-core"),
         ("deepspeed zero-3 2023", "deepspeed"),
-        ("gpt-neox 2022", "megatron-2022"),
+        ("gpt-neox 2024", "megatron-2022"),
         ("composer", "fsdp-2023"),
         ("maxtext", "torchtitan-compiled"),
         ("hugging face trainer", "pytorch"),

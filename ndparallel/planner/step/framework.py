@@ -316,4 +316,8 @@ def message_seconds(pricing: Pricing) -> tuple[Any, Any]:
     gathered = (
         0.0 if plan.sequence_parallel else collective_seconds("all_gather", part * plan.tp, pricing.groups.tp)
     )
+    if job.stack.pp_in_turn:
+        # three gathers for the two messages of a microbatch: backward the rank's own output is made whole too
+        # (_exec_backward_pass in deepspeed/runtime/pipe/engine.py)
+        return 2 * (1 + (plan.tp > 1)) * (start + latency) + 1.5 * gathered, 2 * part / bandwidth
     return start + latency + gathered, part / bandwidth
