@@ -18,7 +18,6 @@ from ndparallel.exercises.answer import Answer
 from ndparallel.exercises.exercise import Attempt
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.main import TOLERANCE
 from ndparallel.lessons.runner import Runner, enter, mean_losses
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.actions import Action, Layout, Schedule
@@ -26,10 +25,8 @@ from ndparallel.pipeline.checker import explain
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.pipeline.work import Work
 from ndparallel.results.measure import breakdown, bytes_sent
-from ndparallel.training.gradient_check import Tensors, difference
+from ndparallel.training.gradient_check import TOLERANCE, Tensors, difference
 from ndparallel.training.job import Job
-
-FIGURES = ("step_seconds", "bytes_sent", "peak_memory_bytes", "exposed_seconds")
 
 
 def on_gpus(program: Callable[[GPU], Any], gpus: int, hardware: Hardware) -> list[RankResult]:
@@ -40,7 +37,7 @@ def on_gpus(program: Callable[[GPU], Any], gpus: int, hardware: Hardware) -> lis
 def attempt_of(
     results: Sequence[RankResult], figures: Iterable[str], wrong: str = "", steps: int = 1
 ) -> Attempt:
-    """Measure a run of so many steps: these of FIGURES for one step, each on the GPU that has most."""
+    """Measure a run of so many steps: these of its figures for one step, each on the GPU that has most."""
     measured = {
         "step_seconds": lambda: max(result.end_seconds for result in results) / steps,
         "bytes_sent": lambda: max(bytes_sent(result.events) for result in results) / steps,
@@ -55,11 +52,11 @@ def attempt_of(
 
 def sends_apart(result: RankResult) -> RankResult:
     """Return a rank's run in which sending is drawn as communication, and only receiving as waiting."""
-    drawn = [
+    drawn: list[tuple] = [
         event._replace(kind=COLLECTIVE) if event.kind == SEND else event
         for event in map(Event._make, result.events)
     ]
-    return result._replace(events=list(drawn))
+    return result._replace(events=drawn)
 
 
 def first_fault(faults: Iterable[str]) -> str:

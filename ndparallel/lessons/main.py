@@ -5,13 +5,10 @@ Idea   All strategies train the same model on the same batch; the single GPU run
 """
 
 import argparse
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpu import Hardware
-from ndparallel.base.bfloat16 import NAME as BFLOAT16
-from ndparallel.base.bfloat16 import UNIT_ROUNDOFF
 from ndparallel.base.errors import UserError, guarded, unknown
 from ndparallel.base.options import Parser
 from ndparallel.base.words import count
@@ -25,11 +22,8 @@ from ndparallel.parallel.mesh import AXES, DEFAULT_ORDER
 from ndparallel.results.measure import Measurement
 from ndparallel.results.report import WEIGHT_TOLERANCE, Report
 from ndparallel.results.run import Run
+from ndparallel.training.gradient_check import tolerance_of
 from ndparallel.training.job import Job
-
-TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
-# of a layer, one after another, from a weight to its gradient: 8 forward, and twice as many back
-KERNELS = 24
 
 
 def run_lesson(
@@ -124,20 +118,6 @@ def make_report(
         tolerance=tolerance_of(job),
         weight_tolerance=WEIGHT_TOLERANCE.get((job.dtype, job.optimizer)),
     )
-
-
-def tolerance_of(job: Job) -> float:
-    """Return how far a run's numbers may be from the single GPU's, relative to a tensor's largest.
-
-    In bfloat16 every kernel rounds what it writes, by the unit roundoff u = 2^-8 at most. Where GPUs take
-    parts of a sum these are rounded otherwise, and what differs goes on through all kernels behind it: the
-    roundings of K of them add up as a random walk does, to sqrt(K) u. For 8 layers that is 5.4e-2; measured
-    over all strategies are 5e-3 for data parallelism and pipelines, 1.6e-2 for tensor and context
-    parallelism. A part that is left out or counted twice, of 8 GPUs, differs by more.
-    """
-    if job.dtype == BFLOAT16:
-        return UNIT_ROUNDOFF * math.sqrt(KERNELS * job.model.layers)
-    return TOLERANCE[job.dtype]
 
 
 def main(lesson: Lesson, argv: Sequence[str] | None = None) -> int:

@@ -46,7 +46,7 @@ LEAST_SHARE = 0.0005  # of a step: what is shorter cannot change the step's thre
 @dataclass(frozen=True)
 class Report:
     """The measurements of one lesson. `tolerance` is relative, as the dtype allows: 1e-5 in float32, 1e-12 in
-    float64, and in bfloat16 what its roundings add up to (tolerance_of in ndparallel/lessons/main.py);
+    float64, and in bfloat16 what its roundings add up to (ndparallel/training/gradient_check.py);
     `weight_tolerance` is that of stepped weights, None where they are not held against the single GPU's.
     `notes` are said before the numbers' own remarks."""
 

@@ -10,11 +10,12 @@ from ndparallel.base.bfloat16 import UNIT_ROUNDOFF, BFloat16, as_dtype, from_wir
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.main import main, tolerance_of
+from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.model.optimizer import MasterWeights, make_optimizer
 from ndparallel.parallel.mesh import Mesh
+from ndparallel.training.gradient_check import tolerance_of
 from ndparallel.training.job import Job
 from tests.support.common import (
     SMALL,

@@ -8,11 +8,12 @@ import pytest
 from gpu import GPU
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.main import TOLERANCE, make_report
+from ndparallel.lessons.main import make_report
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner, enter
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.buckets import ShardedOptimizer
+from ndparallel.training.gradient_check import TOLERANCE
 from ndparallel.training.job import Job
 from ndparallel.training.replica import Outcome, Replica
 from tests.support.common import SMALL, names, on_mesh, strategy
