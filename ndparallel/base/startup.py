@@ -1,7 +1,8 @@
 """What has to be said before numpy is imported: one BLAS thread a GPU; that Ctrl-C ends a lesson or a command
 quietly while it is still being imported, as it does later on; and what to do where nothing was installed.
 
-Limit  Python's own start, a few hundredths of a second, comes before this.
+Limit  Python's own start, a few hundredths of a second, comes before this. A numpy that has been imported
+       already keeps its threads: ndparallel/engines/launch.py says so.
 """
 
 import os
@@ -14,6 +15,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 PROGRAMS = ("ndparallel", "[0-9a-z][dp]_*.py", "gpu.py")
 REQUIRED = ("numpy", "rich")
+numpy_came_first = "numpy" in sys.modules and not any(name in os.environ for name in THREADS)
 
 
 def is_ours(words: list[str]) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu import Hardware
+from ndparallel.base import startup
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.engines.failures import DeadlockError, RankError
 from ndparallel.engines.system import can_run_processes, note_once
@@ -47,6 +48,11 @@ class Ranks:
     def __init__(self, world_size: int, engine: str = "processes", start_method: str | None = None) -> None:
         if not hasattr(world_size, "__index__") or world_size < 1:
             raise UserError(f"{world_size!r} ranks cannot run anything: choose a whole number, 1 or more.")
+        if startup.numpy_came_first:
+            note_once(
+                "numpy was imported before gpu, so every rank may use several BLAS threads, which makes "
+                "ranks slow and may change last digits: import gpu first, or set OPENBLAS_NUM_THREADS=1."
+            )
         self.engine = _make_engine(engine, world_size, start_method)
         self.underway = PendingRun(list)
 

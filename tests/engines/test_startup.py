@@ -76,3 +76,15 @@ def test_a_package_that_is_not_installed_is_one_sentence(package, tmp_path):
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: {package} is not installed; `pip install -e .` installs")
+
+
+@pytest.mark.parametrize(
+    ("before", "threads", "is_told"),
+    [("import numpy", {}, True), ("import numpy", {"OMP_NUM_THREADS": "2"}, False), ("", {}, False)],
+)
+def test_numpy_that_came_first_and_has_its_own_threads_is_told_once(before, threads, is_told):
+    outside = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
+    program = f"{before}\nfrom ndparallel.engines.launch import Ranks\nRanks(2, 'inline'), Ranks(2, 'inline')"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, env=outside | threads, capture_output=True, text=True)
+    assert done.stderr.count("note: numpy was imported before gpu") == is_told, done.stderr
