@@ -1,10 +1,12 @@
 """What has to be said before numpy is imported: one BLAS thread a GPU; that Ctrl-C ends a lesson or a command
-quietly while it is still being imported, as it does later on; and what to do where nothing was installed.
+quietly while it is still being imported, as it does later on; what to do where nothing was installed; and how
+often Python looks for garbage.
 
 Limit  Python's own start, a few hundredths of a second, comes before this. A numpy that has been imported
        already keeps its threads: ndparallel/engines/launch.py says so.
 """
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -15,6 +17,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 PROGRAMS = ("ndparallel", "[0-9a-z][dp]_*.py", "gpu.py")
 REQUIRED = ("numpy", "rich")
+COLLECT_AFTER = 100_000  # objects, where Python's default is 700: imports make 50,000, and no garbage
 numpy_came_first = "numpy" in sys.modules and not any(name in os.environ for name in THREADS)
 
 
@@ -39,3 +42,4 @@ for name in THREADS:
     os.environ.setdefault(name, "1")
 if is_ours(sys.orig_argv):
     sys.excepthook = end_quietly
+    gc.set_threshold(COLLECT_AFTER)

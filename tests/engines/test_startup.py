@@ -88,3 +88,12 @@ def test_numpy_that_came_first_and_has_its_own_threads_is_told_once(before, thre
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=ROOT, env=outside | threads, capture_output=True, text=True)
     assert done.stderr.count("note: numpy was imported before gpu") == is_told, done.stderr
+
+
+def test_python_looks_for_garbage_less_often_in_our_programs_alone():
+    words = "import gc; import gpu; print(gc.get_threshold()[0])"
+    thresholds = [
+        int(subprocess.run([sys.executable, "-c", words, *more], cwd=ROOT, capture_output=True).stdout)
+        for more in ([], ["4d_combined.py"])
+    ]
+    assert thresholds == [700, 100_000]
