@@ -104,8 +104,9 @@ def eager_1f1b(at: RankSide) -> Program:
 def group_size(microbatches, ranks: int):
     """The smallest groups that Megatron-Core takes (`--microbatch-group-size-per-virtual-pipeline-stage`):
     all are as large but the last, and none has fewer microbatches than there are ranks, which would wait."""
-    size = np.minimum(microbatches, ranks)
-    while np.any(short := ((left := microbatches % size) > 0) & (left < ranks)):
+    whole = np.asarray(microbatches).astype(int)  # whose remainders take a third of the time of floats'
+    size = np.minimum(whole, ranks)
+    while np.any(short := ((left := whole % size) > 0) & (left < ranks)):
         size = size + short
     return size
 
@@ -115,7 +116,7 @@ def group_size(microbatches, ranks: int):
     source="Megatron-LM, arXiv 2104.04473, figure 4",
     chunks=None,
     group=group_size,
-    chunk_by_chunk=lambda m, p: group_size(m, p) == m,
+    chunk_by_chunk=lambda m, p: m < 2 * p,  # which are one group
     peak_in_flight=lambda m, r, p, v: np.minimum(m * v, (v - 1) * group_size(m, p) + 2 * (p - 1 - r) + 1),
     names={"torchtitan": "Interleaved1F1B", "megatron": "forward_backward_pipelining_with_interleaving"},
     spelled="^(?!.*eager).*(interleav|1f1bi|vpp|virtual)",

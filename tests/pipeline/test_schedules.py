@@ -83,6 +83,13 @@ def test_groups_are_the_smallest_that_megatron_takes():
     assert group_size(np.array([4, 9, 11, 33]), 4).tolist() == [4, 5, 6, 7]
 
 
+def test_interleaved_goes_chunk_by_chunk_where_all_microbatches_are_one_group():
+    goes, microbatches = RECIPES["interleaved"].chunk_by_chunk, np.arange(1.0, 100)
+    for ranks in range(1, 20):
+        one_group = group_size(microbatches, ranks) == microbatches
+        assert goes and (goes(microbatches, ranks) == one_group).all()
+
+
 def test_groups_are_torchs_rounds_where_torch_takes_the_microbatches():
     """torch.distributed.pipelining, ScheduleInterleaved1F1B: M // P rounds, which divide M."""
     for ranks in range(1, 10):
