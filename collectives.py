@@ -26,7 +26,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import count
 from typing import Any
 
 from gpu import COLLECTIVE, GPU, Handle, is_size_only  # before numpy: it sets one BLAS thread a GPU
@@ -51,10 +51,10 @@ class Member:
     def __init__(self, gpu: GPU, group: Group, number: int) -> None:
         self.gpu, self.group, self.number = gpu, group, number
         self.ranks, self.size, self.index = group.ranks, group.size, group.index(gpu.rank)
-        call = repeat((group.name, number))
-        # names of the messages still to come, by rank
-        self.outgoing: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))
-        self.incoming: dict[int, Iterator] = defaultdict(lambda: zip(call, count()))
+        self.call = (group.name, number)
+        # by rank, the steps of the messages still to come
+        self.outgoing: dict[int, Iterator[int]] = defaultdict(count)
+        self.incoming: dict[int, Iterator[int]] = defaultdict(count)
 
     def within(self, members: Sequence[int]) -> "Member":
         """The same rank's part in a smaller group, of these members."""
@@ -66,11 +66,11 @@ class Member:
 
     def send(self, to: int, array: Array) -> None:
         rank = self.ranks[to % self.size]
-        self.gpu.send(rank, array, next(self.outgoing[rank]))
+        self.gpu.send(rank, array, (self.call, next(self.outgoing[rank])))
 
     def receive(self, source: int, into: Array, combine: Callable | None = None) -> None:
         rank = self.ranks[source % self.size]
-        self.gpu.receive(rank, next(self.incoming[rank]), into, combine)
+        self.gpu.receive(rank, (self.call, next(self.incoming[rank])), into, combine)
 
 
 @dataclass

@@ -247,10 +247,11 @@ class GPU:
     def compute(self, operation: Operation, name: str = "") -> None:
         """Move the current stream on by the operation's price; the event has the operation's own name where
         none is given."""
-        start = self.current.now
-        self.current.now = end = start + self.seconds(operation)
+        stream, start = self.current, self.current.now
+        stream.now = end = start + self.seconds(operation)
         if self.keep_events:
-            self.record(COMPUTE, name or operation.name, start, end, operation.bytes, operation.flops)
+            name, nbytes, flops = name or operation.name, operation.bytes, operation.flops
+            self.events.append((self.rank, stream.name, COMPUTE, name, start, end, nbytes, flops, None))
 
     def seconds(self, operation: Operation) -> float:
         """Price an operation on this GPU, which may be slow."""
@@ -329,11 +330,13 @@ class GPU:
             raise out_of_memory(self.rank, self.hardware.memory_bytes, kind, nbytes, self.held_bytes)
         if total > sum(self.peak_bytes.values()):
             self.peak_bytes = dict(self.held_bytes)
-        self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
+        now = self.current.now
+        self.record(MEMORY, kind, now, now, self.held_bytes[kind])
 
     def free(self, kind: str, nbytes: float) -> None:
         self.held_bytes[kind] -= nbytes
-        self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
+        now = self.current.now
+        self.record(MEMORY, kind, now, now, self.held_bytes[kind])
 
 
 # ---------------------------------------------------------------------------------------------- demonstration

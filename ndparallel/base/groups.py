@@ -20,7 +20,7 @@ class Group:
     name: str
     ranks: tuple[int, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         return len(self.ranks)
 

@@ -47,7 +47,7 @@ class Span(NamedTuple):
     events: int = 1
     # where it stands for short spans, put together: the time in which they lie
     window: tuple[float, float] | None = None
-    microbatch: int | None = None  # where a step has several
+    microbatch: int | None = None  # where a step has several; the last field, as `numbered` knows
 
     @property
     def seconds(self) -> float:
@@ -139,7 +139,7 @@ def numbered(spans: Sequence[Span]) -> Iterable[Span]:
     forwards = {times[what] for (phase, _), what in first.items() if phase == palette.FORWARD}
     if not any(numbers) or len(forwards) > 1:
         return spans
-    return [span._replace(microbatch=number) for span, number in zip(spans, numbers)]
+    return [Span(*span[:-1], number) for span, number in zip(spans, numbers)]
 
 
 def microbatches_of(spans: Iterable[Span], first: dict[tuple[str, str], str]) -> Iterator[int | None]:

@@ -37,7 +37,8 @@ MOST = 1 << 63  # numbers in a header are less
 def frame_of(run: int, source: int, message: tuple, put: Callable[[np.ndarray], int]) -> bytes:
     """Frame a message; `put` lays down an array that is too large for the frame, and returns its block."""
     what, call, departed, first_byte, wire_seconds, array, _ = message
-    array = to_wire(array)
+    if type(array) is not np.ndarray:
+        array = to_wire(array)
     repeated = not array.flags.writeable and is_size_only(array) and array.size > 0
     (group, number), step = what if _is_numbered(what) else ((None, 0), 0)
     form = _pickled_form(group, call, array.dtype, array.shape, repeated)

@@ -160,26 +160,25 @@ class Arena(Region):
     def __init__(self, file: SharedFile, rank: int) -> None:
         super().__init__(file, rank)
         self.next = FIRST_CHUNK_BYTES
-        # by size: all blocks ever made, those lent out longest first
-        self.blocks: dict[int, deque[int]] = defaultdict(deque)
+        # by size: all blocks ever made, those lent out longest first; where each starts, and its place
+        self.blocks: dict[int, deque[tuple[int, memoryview, int]]] = defaultdict(deque)
 
     def put(self, array: np.ndarray) -> int:
         """Copy an array into a block, and return where the block starts."""
-        start = self._block(1 << (HEADER_BYTES + array.nbytes - 1).bit_length())
-        chunk, offset = self.place(start)
+        start, chunk, offset = self._block(1 << (HEADER_BYTES + array.nbytes - 1).bit_length())
         chunk[offset] = 1
         np.ndarray(array.shape, array.dtype, chunk, offset + HEADER_BYTES)[...] = array
         return start
 
-    def _block(self, size: int) -> int:
+    def _block(self, size: int) -> tuple[int, memoryview, int]:
         blocks = self.blocks[size]
         for _ in range(min(TRIES, len(blocks))):
-            start = blocks[0]
             blocks.rotate(-1)
-            chunk, offset = self.place(start)
+            _, chunk, offset = blocks[-1]
             if not chunk[offset]:
-                return start
-        blocks.append(self._new_block(size))
+                return blocks[-1]
+        start = self._new_block(size)
+        blocks.append((start, *self.place(start)))
         return blocks[-1]
 
     def _new_block(self, size: int) -> int:

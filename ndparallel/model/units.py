@@ -190,9 +190,9 @@ class Saved(dict[str, np.ndarray]):
         return self.take_all(name)[0]
 
     def take_all(self, *names: str) -> list[np.ndarray]:
-        arrays = {name: self.pop(name) for name in names}
-        self.gpu.free("activations", sum(self._freed(name, array) for name, array in arrays.items()))
-        return [*arrays.values()]
+        arrays = [self.pop(name) for name in names]
+        self.gpu.free("activations", sum(map(self._freed, names, arrays)))
+        return arrays
 
     def _freed(self, name: str, array: np.ndarray) -> int:
         if name not in self.shared:

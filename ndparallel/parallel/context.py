@@ -61,9 +61,7 @@ class ContextParallel(AxisOperators):
 
     def all_positions(self, sequence: int) -> tuple[int, ...]:
         """Return the positions of all ranks' tokens in the order in which `gather` puts them."""
-        return tuple(
-            position for index in range(self.size) for position in zigzag(sequence, self.size, index)
-        )
+        return sum((zigzag(sequence, self.size, index) for index in range(self.size)), ())
 
     def travel(self, own: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (rank's index, its block), the own block first. The next block is sent while the caller
