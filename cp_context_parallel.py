@@ -27,10 +27,10 @@ Run     python cp_context_parallel.py    and with --gpus-per-node 1, --memory, -
 
 import sys
 
-import numpy as np
-
 from collectives import Array
-from gpu import GPU
+from gpu import GPU  # before numpy: it sets one BLAS thread a GPU
+
+import numpy as np  # isort: skip
 from ndparallel.base.bfloat16 import kernel
 from ndparallel.lessons.context_parallel import SWEEPS, mesh_of_several, notice
 from ndparallel.lessons.lesson import Lesson, Strategy

@@ -28,9 +28,9 @@ Run     python ep_expert_parallel.py    and with --gpus-per-node 1, --memory, --
 
 import sys
 
-import numpy as np
+from gpu import GPU, Handle  # before numpy: it sets one BLAS thread a GPU
 
-from gpu import GPU, Handle
+import numpy as np  # isort: skip
 from ndparallel.lessons.expert_parallel import SWEEPS, mixture, notice
 from ndparallel.lessons.lesson import Lesson, Strategy
 from ndparallel.lessons.main import main

@@ -14,9 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpu import CLASSROOM, GPU  # before numpy: it sets one BLAS thread a GPU
+
+# isort: split
 import numpy as np
 
-from gpu import CLASSROOM, GPU
 from ndparallel.engines.launch import Ranks, join
 from ndparallel.engines.world import default_engine
 from tests.support.two_hosts import missing, two_hosts

@@ -20,10 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from gpu import CLASSROOM, GPU  # before numpy: it sets one BLAS thread a GPU
+
+# isort: split
 import numpy as np
 
 from collectives import ALGORITHMS, Group
-from gpu import CLASSROOM, GPU
 from ndparallel.collective.runs import in_lockstep
 from ndparallel.engines.launch import launch
 

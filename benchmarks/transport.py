@@ -17,11 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpu import CLASSROOM, GPU  # before numpy: it sets one BLAS thread a GPU
+
+# isort: split
 import numpy as np
 from busy import busy
 
 from collectives import Group, all_reduce
-from gpu import CLASSROOM, GPU
 from ndparallel.engines.launch import Ranks, launch
 from ndparallel.engines.system import usable_cores
 

@@ -23,7 +23,7 @@ WAYS_IN = [
     "import ndparallel.planner",
     "from ndparallel.lessons.registry import load",
 ]
-WAYS_IN += [f"import runpy; runpy.run_path({str(path)!r})" for path in sorted(ROOT.glob("[0-9]d_*.py"))]
+WAYS_IN += [f"import runpy; runpy.run_path({str(path)!r})" for path in sorted(ROOT.glob("[0-9a-z][dp]_*.py"))]
 
 
 @pytest.mark.parametrize("way_in", WAYS_IN)
