@@ -46,8 +46,6 @@ BEYOND = {
     "--hierarchical-context-parallel-sizes": "keys and values go round one ring",
     "--tensor-parallel-num-weight-shards": "weights are cut over tp alone",
     "--expert-tensor-parallel-num-weight-shards": "experts stay whole",
-    "--decoder-first-pipeline-num-layers": SPREAD,
-    "--decoder-last-pipeline-num-layers": SPREAD,
     "--account-for-embedding-in-pipeline-split": SPREAD,
     "--account-for-loss-in-pipeline-split": SPREAD,
     "--use-tp-pp-dp-mapping": ORDER,

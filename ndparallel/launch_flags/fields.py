@@ -12,6 +12,7 @@ Glossary
 from collections.abc import Mapping
 
 from ndparallel.pipeline.catalog import names_in
+from ndparallel.planner.launches import GRAPH_SCOPES
 
 SIZES = {  # of a model
     "layers": "--num-layers",
@@ -85,19 +86,16 @@ DISPATCHERS = {  # DeepEP's and HybridEP's ask for probabilities in float32
     "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
     "--moe-router-dtype fp32",
 }
-# by what the planner says that CUDA graphs hold
-GRAPH_MODULES = {
-    "router": ("attn", "moe_router", "moe_preprocess"),
-    "preprocess": ("moe_router", "moe_preprocess"),
-}
 GRAPHS = {
     "": "",
     **{
         graphs: f"--cuda-graph-impl transformer_engine --cuda-graph-modules {' '.join(modules)}"
-        for graphs, modules in GRAPH_MODULES.items()
+        for graphs, modules in GRAPH_SCOPES.items()
     },
     "step": "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad",
 }
+# layers of the first and of the last pipeline rank
+ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 PADDED = "--moe-pad-expert-input-to-capacity"
 BESIDE = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"  # rows, beside another microbatch
 RECOMPUTE = {

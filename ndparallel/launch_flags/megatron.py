@@ -23,6 +23,7 @@ from ndparallel.launch_flags.megatron_rules import RULES, dispatcher_of, no_flag
 from ndparallel.launch_flags.rules import refuse
 from ndparallel.planner.describe import state_words
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.launches import GRAPH_SCOPES
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
@@ -36,6 +37,7 @@ FREE = (  # of a software stack: what flags choose
         "accumulates",
         "gradient_bytes",
         "scales_gradients",
+        "cast_weights",
         "dispatcher",
         "sequence_parallel",
         "selective",
@@ -289,7 +291,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
 def graph_flags(job: TrainingJob) -> Iterator[str]:
     """Raises UserError for what CUDA graphs cannot hold of this model."""
     graphs, some = job.stack.graphs, job.shape.experts
-    if graphs in fields.GRAPH_MODULES and not some:
+    if graphs in GRAPH_SCOPES and not some:
         raise no_flags_for(f"CUDA graphs of the {graphs} in a model without experts", "it has step")
     if graphs == "step" and some and job.capacity_factor is None:
         raise no_flags_for(

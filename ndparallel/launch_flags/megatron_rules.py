@@ -16,6 +16,7 @@ from ndparallel.launch_flags.frozen import release
 from ndparallel.launch_flags.rules import LaunchRule, without
 from ndparallel.pipeline.catalog import RECIPES, names_in
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.launches import GRAPH_SCOPES
 
 
 def schedules_it_has(job: TrainingJob, plan: Plan) -> UserError:
@@ -96,8 +97,7 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
         "CUDA graphs of layers where experts are recomputed",
         "recompute less, or take step",
         lambda job, plan: (
-            job.stack.graphs in fields.GRAPH_MODULES
-            and (plan.recompute == "full") | recomputes(job, plan, "moe")
+            job.stack.graphs in GRAPH_SCOPES and (plan.recompute == "full") | recomputes(job, plan, "moe")
         ),
     ),
     never(
@@ -113,7 +113,7 @@ GRAPHED = (  # cuda_graph_impl and cuda_graph_modules
         "CUDA graphs of the dispatcher alltoall with a capacity factor",
         "take another --dispatcher, or leave --capacity-factor out",
         lambda job, plan: (
-            job.stack.graphs in fields.GRAPH_MODULES
+            job.stack.graphs in GRAPH_SCOPES
             and job.capacity_factor is not None
             and (plan.ep == 1) | (job.stack.dispatcher == "alltoall")
         ),

@@ -28,6 +28,7 @@ from ndparallel.launch_flags.read_model import shape_from
 from ndparallel.launch_flags.read_plan import plan_from
 from ndparallel.launch_flags.shell import Script, read_script
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.launches import graphs_of
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
@@ -257,9 +258,7 @@ def graphs_from(flags: Given) -> str:
         return "" if kind == "none" else "step"
     if kind == "local" and modules & {"moe_router", "moe_preprocess"}:  # which it takes together
         modules |= {"moe_router", "moe_preprocess"}
-    return {frozenset(held): graphs for graphs, held in fields.GRAPH_MODULES.items()}.get(
-        frozenset(modules), ""
-    )
+    return graphs_of(modules)
 
 
 # -------------------------------------------------------------------------------------------------- remarks

@@ -2,7 +2,7 @@
 
 Idea   Degrees are numbers; chunks, sharding and recomputation can each be said in several ways, and two that
        contradict are refused.
-Limit  Layers are spread over stages as the planner does it; another layout is read for its stages alone.
+Limit  Where nothing says how many layers a stage has they are spread as the planner does it.
 """
 
 import re
@@ -47,7 +47,7 @@ def plan_from(flags: Given, shape: ModelShape, gpus: int) -> Plan:
         recompute=recompute_from(flags),
         recompute_layers=recompute_layers_from(flags),
         schedule=default_schedule(chunks),
-        stage_layers=stage_layers_from(flags, shape),
+        stage_layers=stage_layers_from(flags, shape, pp, chunks),
     )
 
 
@@ -62,9 +62,7 @@ def chunks_from(flags: Given, shape: ModelShape, pp: int) -> int:
     counted = shape.layers + sum(
         flags.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")
     )
-    uneven = "--deepspeed" in flags.unknown or any(
-        flags.has(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last")
-    )
+    uneven = "--deepspeed" in flags.unknown or any(map(flags.has, fields.ENDS))
     if counted % pp and not uneven:
         raise UserError(
             f"{counted} layers do not divide by pp={pp} pipeline ranks; nearest: "
@@ -90,12 +88,32 @@ def stages_of(layout: str) -> list[int]:
     return [stage.count("t") for stage in text.split("|")]
 
 
-def stage_layers_from(flags: Given, shape: ModelShape) -> tuple[int, ...]:
-    """Return how many layers each stage has, where a layout deals them out as nobody else would."""
+def stage_layers_from(flags: Given, shape: ModelShape, pp: int, chunks: int) -> tuple[int, ...]:
+    """Return how many layers each stage has, where a layout, or the layers of the first and the last pipeline
+    rank, deal them out as nobody else would."""
     text = flags.text(fields.LAYOUT)
-    stages = stages_of(text) if text else []
+    stages = stages_of(text) if text else stages_of_ranks(flags, shape.layers, pp, chunks)
     even = layers_by_stage(shape.layers, len(stages), shape.prediction_layers) if stages else []
     return () if stages == even else tuple(stages)
+
+
+def stages_of_ranks(flags: Given, layers: int, pp: int, chunks: int) -> list[int]:
+    """Layers of each stage where the first or the last pipeline rank has its own number; none where neither
+    has. The other ranks share the rest (megatron/core/transformer/transformer_block.py,
+    get_num_layers_to_build). Raises UserError where they cannot."""
+    ends = {rank: flags.number(flag) for rank, flag in zip((0, pp - 1), fields.ENDS) if flags.has(flag)}
+    if not ends:
+        return []
+    left, others = layers - sum(ends.values()), pp - len(ends)
+    each = left // max(1, others)
+    ranks = [ends.get(rank, each) for rank in range(pp)]
+    if sum(ranks) != layers or min(ranks) < 0 or any(number % chunks for number in ranks):
+        given = listed([f"{flag} {flags.number(flag)}" for flag in fields.ENDS if flags.has(flag)])
+        raise UserError(
+            f"{given}: {left} layers are left for {others} other pipeline ranks of {chunks} chunks, which do "
+            "not divide them."
+        )
+    return [number // chunks for _ in range(chunks) for number in ranks]
 
 
 def chunks_of(stages: list[int], pp: int) -> int:

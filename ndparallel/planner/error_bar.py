@@ -109,12 +109,16 @@ def family(gpu: str) -> str:
     return next((chip.upper() for chip in chips if chip in gpu.lower()), gpu)
 
 
-def error_bar(job: TrainingJob, plan: Plan, without: str = "", of: str = "step_error") -> ErrorBar:
+def error_bar(
+    job: TrainingJob, plan: Plan, without: str = "", of: str = "step_error", software: str = ""
+) -> ErrorBar:
     """The relative error to expect, of the step or `of` the memory, as a share of the prediction, and a
-    sentence on it; `without` leaves the runs of one source out."""
+    sentence on it; `without` leaves the runs of one source out. `software` is what the job's stack only
+    stands for."""
     if job.stack.executed:
         return ErrorBar(0.0, "by the clock of the lessons' own runs, which tests hold it to.")
     mine, runs = traits(job, plan), [run for run in known_errors() if run["source"] != without and of in run]
+    mine |= {"software": software} if software else {}
     measured = {trait for run in runs for trait in run["traits"]}
     speeds = () if of == "step_error" else SPEEDS
     unmeasured = {kind: trait for kind, trait in mine.items() if trait not in measured and kind not in speeds}

@@ -29,6 +29,7 @@ Glossary
                of the router and what it prepares alone
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -42,8 +43,18 @@ DRIVER = 3.0 / 37.08  # of kernels that one call launches in a loop of its own, 
 LAUNCH_COSTS = {"none": 0.0, "compiled": COMPILED, "eager": 1.0, "modules": MODULE}
 
 GRAPHS = ("", "preprocess", "router", "step")
+# of Transformer Engine's: the scopes that are said together
+GRAPH_SCOPES = {
+    "router": ("attn", "moe_router", "moe_preprocess"),
+    "preprocess": ("moe_router", "moe_preprocess"),
+}
 OUTSIDE_OF_ROUTER_GRAPHS = ("experts", "ep ", "swiglu", "gelu", "permute", "layout")
 PREPROCESS = ("router", "choose experts", "balance", "counts")
+
+
+def graphs_of(scopes: Collection[str]) -> str:
+    """What CUDA graphs of these scopes hold, in a word of GRAPHS; "" of others."""
+    return next((graphs for graphs, held in GRAPH_SCOPES.items() if {*held} == {*scopes}), "")
 
 
 def in_graph(graphs: str, name: str) -> bool:

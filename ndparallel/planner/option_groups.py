@@ -157,6 +157,11 @@ def add_pipeline(plan: Group) -> None:
         help="the same, by the layers of one",
         **NUMBER,
     )
+    plan.add_argument(
+        "--stage-layers",
+        metavar="N,N,...",
+        help="layers of each stage (default: split evenly)",
+    )
 
 
 def add_sharding(plan: Group) -> None:

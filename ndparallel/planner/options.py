@@ -5,11 +5,13 @@ Idea   Our names and Megatron's mean the same. What follows from the rest is der
 """
 
 import argparse
+import re
 from dataclasses import replace
 from typing import Any
 
 from gpu import Hardware
 from ndparallel.base.errors import UserError, unknown
+from ndparallel.base.quoting import brief
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.job import Plan, TrainingJob
@@ -19,6 +21,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.option_groups import MODEL_FLAGS, OVERLAPS
 from ndparallel.planner.plan_name import options_named
 from ndparallel.planner.software import STACKS, Stack, find_stack
+from ndparallel.planner.stages import stage_kinds
 from ndparallel.planner.state_options import (
     STATE_DEFAULTS,
     recomputed_layers,
@@ -56,6 +59,7 @@ PLAN_DEFAULTS: dict[str, Any] = {
     "chunks": None,
     "layers_per_stage": None,
     "schedule": None,
+    "stage_layers": (),
     "zero": 0,
     "shards": 0,
     "sequence_parallel": None,
@@ -239,8 +243,11 @@ def plan_from(arguments: argparse.Namespace, job: TrainingJob) -> Plan:
         recompute=arguments.recompute,
         recompute_layers=recomputed_layers(arguments),
         schedule=schedule,
+        stage_layers=stage_layers_from(arguments.stage_layers),
     )
     check_model(job, plan)  # before the GPUs are counted: a tp that the model cannot have needs no others
+    if plan.stage_layers:
+        stage_kinds(job, plan)  # which deal out all layers
     return replace(plan, dp=data_parallel(arguments, tp * pp * cp))
 
 
@@ -256,6 +263,15 @@ def data_parallel(arguments: argparse.Namespace, others: int) -> int:
             f"the nearest number of GPUs that these degrees can fill is {near}."
         )
     return wanted
+
+
+def stage_layers_from(given: str | tuple[int, ...]) -> tuple[int, ...]:
+    """How many layers each stage has. Raises UserError for what is no list of numbers."""
+    if isinstance(given, tuple):  # of a plan's name
+        return given
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", given):
+        raise UserError(f"--stage-layers {brief(given)} is no list of whole numbers, as in 9,9,9,5.")
+    return tuple(map(int, given.split(",")))
 
 
 def schedule_from(arguments: argparse.Namespace, job: TrainingJob, pp: int) -> tuple[str, int]:

@@ -8,6 +8,7 @@ Glossary
     zero1          level of ZeRO; zero3,shards8 is HSDP over 8 ranks
     sp             sequence parallelism
     interleaved5   the schedule, with its chunks where it takes any number of them
+    stages9+9+5    layers of each stage, where they are not split evenly
     mbs2           sequences of a microbatch
     full4          full recomputation of 4 layers of each stage; full, or selective
 """
@@ -64,11 +65,13 @@ def meanings(plan: Plan) -> list[tuple[str, str]]:
     dealt = f", with {plan.chunks} chunks of layers on each pipeline rank" * (plan.chunks > 1)
     layers = f"{plan.recompute_layers}" if plan.recompute_layers else ""
     some = f", {layers} of each stage" * bool(layers)
+    stages = "+".join(map(str, plan.stage_layers))
     words = [
         (f"zero{plan.zero}", SHARDED[plan.zero]),
         (f"shards{plan.shards}" if plan.shards else "", f"does so over {plan.shards} ranks"),
         ("sp" if plan.sequence_parallel else "", "is sequence parallelism"),
         (f"{plan.schedule}{chunks}" if cut else "", f"is the schedule {plan.schedule}{dealt}"),
+        (f"stages{stages}" if stages else "", "says how many layers each stage has"),
         (f"mbs{plan.micro_batch}", f"has {count(plan.micro_batch, 'sequence')} in a microbatch"),
         (f"{plan.recompute}{layers}" if plan.recompute != "none" else "", f"{AGAIN[plan.recompute]}{some}"),
     ]
@@ -103,6 +106,8 @@ def degree(part: str) -> dict[str, Any]:
 def word(part: str) -> dict[str, Any]:
     if part == "sp":
         return {"sequence_parallel": True}
+    if asked := re.fullmatch(r"stages(\d{1,6}(\+\d{1,6})*)", part):
+        return {"stage_layers": tuple(map(int, asked[1].split("+")))}
     if asked := re.fullmatch(rf"({'|'.join(NUMBERED)})0*(\d{{1,9}})", part):
         return {NUMBERED[asked[1]]: int(asked[2])}
     if asked := re.fullmatch(rf"({'|'.join(RECOMPUTE[1:])})(\d{{0,4}})", part):

@@ -7,7 +7,8 @@ Limit  What the format cannot say: ranks that differ. What cannot be expressed s
 The rules for what is not stated
     GPU                   by its name (hardware/presets.toml); an unknown one by its data
                           sheet, else as the preset whose peak is nearest
-    framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights
+    framework             words.py; an unknown one is Megatron-Core, or PyTorch where it shards weights,
+                          with a wider error bar
     attention             the software's; fused or not where the run says so
     model                 the preset of its name; else as GPT where the MLP has no gate, as Llama where it has
     vocabulary            32,000, SentencePiece's usual size
@@ -61,6 +62,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.files import read_json
+from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import OFFLOADS, Plan, TrainingJob
@@ -91,6 +93,7 @@ from ndparallel.validation.words import (
     schedule_named,
     shards_of,
     stack_name,
+    stack_of_framework,
     states_recomputation,
     stops_late,
     year_in,
@@ -121,7 +124,8 @@ PRICED = (  # rules that are broken by what was run all the same: an uneven cut 
 class Case:
     """One measured run. `measured_seconds` are of a step, or of one layer's passes (`part`); memory is in
     bytes; None where nothing was measured. `widened` is the ratio of the run's bytes to the priced ones: 2
-    for TF32 and float32. `notes` are sentences on what the run states and nobody here knows."""
+    for TF32 and float32. `notes` are sentences on what the run states and nobody here knows, `software` a
+    framework that the job's stack only stands for."""
 
     name: str
     job: TrainingJob
@@ -132,6 +136,7 @@ class Case:
     source: str = ""
     widened: int = 1
     notes: tuple[str, ...] = ()
+    software: str = ""
 
     @property
     def one_layer(self) -> bool:
@@ -181,8 +186,8 @@ def express(run: Mapping[str, Any]) -> Case:
     job = in_four_bytes(job, "tf32" if bits == SINGLE_BITS else "fp32") if bits >= SINGLE_BITS else job
     source, widened = str(run.get("source") or ""), 1 + (bits >= SINGLE_BITS)
     held = measured_bytes(run["measured"], source)
-    notes = not_known(run["software"])
-    return Case(str(run.get("id", "?")), job, plan, seconds, held, part, source, widened, notes)
+    notes, unknown = not_known(run["software"]), "" if stack_of_framework(framework) else brief(framework)
+    return Case(str(run.get("id", "?")), job, plan, seconds, held, part, source, widened, notes, unknown)
 
 
 def with_tables(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,9 @@ def result_of(run: Mapping[str, Any]) -> Result:
         predicted[1],
         tuple(as_list(run.get("unknown"))),
         family=family,
-        error_bar=error_bar(case.job, case.plan, without=source_of(case.source)).fraction,
+        error_bar=error_bar(
+            case.job, case.plan, without=source_of(case.source), software=case.software
+        ).fraction,
         model_flops=0.0 if case.one_layer else model_flops(case.job) / case.plan.gpus,
         notes=case.notes,
     )

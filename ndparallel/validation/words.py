@@ -15,7 +15,7 @@ from typing import Any
 from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES
-from ndparallel.planner.launches import GRAPHS
+from ndparallel.planner.launches import GRAPH_SCOPES, GRAPHS, graphs_of
 from ndparallel.planner.software import MODULES
 from ndparallel.validation.hardware import number_in
 
@@ -26,7 +26,9 @@ TENSOR_PARALLEL = (
 )
 # frameworks that shard weights, where nobody says otherwise
 SHARDED = "torchtitan|foundry|composer|maxtext|fsdp"
-FRAMEWORKS = (  # the first that is in the framework's name; a pair is by year: until then, and later
+FRAMEWORKS: tuple[
+    tuple[str, str | Mapping[int, str]], ...
+] = (  # the first that is in the framework's name; a pair is by year: until then, and later
     ("nemo", "nemo"),
     (DEEPSPEEDS_PIPELINE, {2021: "megatron-2021", 9999: "megatron-2022"}),
     (r"megatron.?core|mcore|core[ _][rv]?\d|in.house|llm\.c", "megatron-core"),
@@ -65,14 +67,15 @@ def year_in(framework: str) -> int | None:
 def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
     """Return the software stack that stands for a framework; an unknown framework is Megatron-Core, or
     PyTorch where weights are sharded."""
-    for pattern, name in FRAMEWORKS:
-        if re.search(pattern, framework):
-            return (
-                name
-                if isinstance(name, str)
-                else name[min(last for last in name if last >= assumed_year(framework, flash))]
-            )
-    return "pytorch" if shards else "megatron-core"
+    name = stack_of_framework(framework) or ("pytorch" if shards else "megatron-core")
+    if isinstance(name, str):
+        return name
+    return name[min(last for last in name if last >= assumed_year(framework, flash))]
+
+
+def stack_of_framework(framework: str) -> str | Mapping[int, str] | None:
+    """Return the stack that stands for a framework, or those of its years; None where it is not known."""
+    return next((name for pattern, name in FRAMEWORKS if re.search(pattern, framework)), None)
 
 
 def assumed_year(framework: str, flash: bool | None) -> int:
@@ -126,9 +129,12 @@ def is_used(stated: Any, words_for_yes: str = "") -> bool | None:
 
 
 def graphs_stated(stated: Any) -> str | None:
-    """Return what CUDA graphs hold, by a word of ours, or true for the whole step; None where the word is not
-    known."""
-    held = [name for name in GRAPHS if name and name in str(stated)]
+    """Return what CUDA graphs hold, by a word of ours, by Transformer Engine's scopes, or true for the whole
+    step; None where the word is not known."""
+    words = re.findall("[a-z_]+", str(stated).lower())
+    if scopes := {*words} & {*GRAPH_SCOPES["router"]}:
+        return graphs_of(scopes) or None
+    held = [name for name in GRAPHS if name in words]
     used = is_used(stated, f"full|{YES}")
     return held[0] if held else None if used is None else "step" if used else ""
 
@@ -211,7 +217,7 @@ def read_software(software: Mapping[str, Any]) -> dict[str, Any]:
 
 def not_known(software: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a sentence for each word of a run's software that is not known."""
-    known = read_software(software)
+    known = read_software(software) | {"framework": stack_of_framework(words_of(software.get("framework")))}
     return tuple(
         f"its {key} {brief(stated)} is not known here, and counts as not stated."
         for key, stated in software.items()

@@ -193,6 +193,19 @@ def test_what_cannot_be_is_refused_in_one_sentence(capsys, options, said):
     assert said in refusal(capsys, *options)
 
 
+def test_stages_may_be_given_their_layers_and_their_layout_is_written(capsys):
+    """Of 32 layers, by their numbers or in the plan's name."""
+    plan = [*LLAMA, "--emit", "megatron"]
+    for words in (
+        ["--pp", "4", "--stage-layers", "9,9,9,5"],
+        ["--plan", "PP4xDP2,zero0,1f1b,stages9+9+9+5,mbs1"],
+    ):
+        assert main(["plan", *plan, *words]) == 0
+        assert '--pipeline-model-parallel-layout "Et*9|t*9|t*9|t*5L"' in capsys.readouterr().out
+    assert "4 stages of 9, 9, 9 and 9 layers" in refusal(capsys, "--pp", "4", "--stage-layers", "9,9,9,9")
+    assert "no list of whole numbers" in refusal(capsys, "--pp", "4", "--stage-layers", "nine")
+
+
 TINY = [
     *("--layers", "4", "--hidden", "16", "--heads", "4", "--ffn", "24", "--vocab", "256", "--sequence", "32"),
     *("--gpus", "2", "--global-batch", "4", "--hardware", "pocket"),

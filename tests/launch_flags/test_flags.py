@@ -31,6 +31,7 @@ from ndparallel.planner.models.shape import ModelShape
 from ndparallel.planner.options import overlapping
 from ndparallel.planner.software import STACKS
 from ndparallel.planner.stages import layers_by_stage
+from ndparallel.validation.words import graphs_stated
 
 H100 = find_hardware("h100")
 NAMES = [
@@ -455,10 +456,13 @@ def test_flags_that_change_time_or_memory_and_are_not_modelled_are_said():
     ("--cuda-graph-impl local --cuda-graph-modules moe_router", "preprocess"),
     ("--cuda-graph-impl none --cuda-graph-modules attn", ""),
     ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", ""),
+    ("--cuda-graph-impl transformer_engine --cuda-graph-modules moe_preprocess moe_router", "preprocess"),
 ])  # fmt: skip
 def test_graphs_are_read_in_the_words_of_every_release(words, graphs):
     found = read_megatron(f"{LINE} {words}", H100)
     assert found.job.stack.graphs == graphs
+    if "transformer_engine" in words:  # as a file of runs says it
+        assert (graphs_stated(words.partition("modules ")[2]) or "") == graphs
     unknown = not graphs and "none" not in words
     assert any("every kernel keeps the time" in note for note in found.notes) is unknown
 
@@ -480,7 +484,20 @@ def test_a_layout_of_megatron_says_which_layers_each_stage_has_and_is_written_ag
     assert layout in " ".join(pipeline_flags(found.job, found.plan))
 
 
+@pytest.mark.parametrize(("words", "stages"), [
+    ("--decoder-first-pipeline-num-layers 5", (5, 9, 9, 9)),
+    ("--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 8", (6, 9, 9, 8)),
+    ("--decoder-last-pipeline-num-layers 2 --num-virtual-stages-per-pipeline-rank 2", (5, 5, 5, 1) * 2),
+    ("--decoder-last-pipeline-num-layers 8", ()),  # the even split
+])  # fmt: skip
+def test_the_layers_of_the_first_and_the_last_rank_leave_the_rest_to_the_others(words, stages):
+    """megatron/core/transformer/transformer_block.py, get_num_layers_to_build."""
+    found = read_megatron(f"{LINE} --pipeline-model-parallel-size 4 {words}", H100)
+    assert found.plan.stage_layers == stages and not any("evenly" in note for note in found.notes)
+
+
 REFUSED = {
+    LINE + " --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 7": "25 layers are left",
     LINE.replace("--num-layers 32 ", ""): "--num-layers is missing",
     LINE + " --tensor-model-parallel-size 3": "does not divide 16 GPUs",
     LINE + " --tensor-model-parallel-size $TP": "does not set that variable",

@@ -34,6 +34,7 @@ def plans(draw) -> Plan:
         recompute_layers=draw(st.integers(0, 9)) if recompute == "full" else 0,
         schedule=schedule,
         chunks=draw(CHUNKS[schedule]),
+        stage_layers=tuple(draw(st.lists(st.integers(0, 99), max_size=4))),
     )
 
 

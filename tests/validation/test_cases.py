@@ -23,6 +23,7 @@ from ndparallel.validation.validate import predicted_bytes, result_of, summary
 from ndparallel.validation.words import (
     attention_kernel,
     dispatcher_named,
+    graphs_stated,
     recompute_of,
     schedule_named,
     stack_name,
@@ -571,13 +572,6 @@ def test_a_run_that_recomputes_nothing_is_not_of_its_releases_recipe():
         assert express(run).plan.recompute == "none"
 
 
-@pytest.mark.parametrize(("stated", "graphs"), [
-    ("full_iteration", "step"), ("moe_router", "router"), ("attn, moe_router, moe_preprocess", "preprocess")
-])  # fmt: skip
-def test_cuda_graphs_in_megatrons_words(stated, graphs):
-    assert express(changed(QWEN, software={"cuda_graphs": stated})).job.stack.graphs == graphs
-
-
 def test_what_is_not_known_of_a_runs_software_is_said_in_the_table(capsys):
     words = {"dispatcher": "telepathy", "hides_dispatch": "perhaps", "cuda_graphs": "some"}
     results = [result_of(changed(QWEN, software=words))]
@@ -602,3 +596,22 @@ def test_whatever_stands_in_a_field_a_run_is_priced_or_says_why_not(table, key, 
 def test_a_file_whose_runs_have_no_measured_step_says_so(capsys):
     show([result_of(changed(QWEN, measured={"step_seconds": None, "model_tflops_per_gpu": None}))], runs=True)
     assert "1 runs, none with a measured step." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "graphs"), [
+    ("attn, moe_router, moe_preprocess", "router"),
+    (["moe_router", "moe_preprocess"], "preprocess"),
+    ("router", "router"),
+    ("full_iteration", "step"),
+    ("attn", None),
+    ("moe_router", None),
+])  # fmt: skip
+def test_graphs_are_read_by_their_scopes_or_by_a_word_for_them(words, graphs):
+    assert graphs_stated(words) == graphs
+
+
+def test_a_framework_that_nobody_knows_stands_for_another_and_widens_the_bar():
+    known = result_of(QWEN)
+    other = result_of(changed(QWEN, software={"framework": "Telepathy 2025"}))
+    assert known.error_bar and other.error_bar == pytest.approx(1.1 * known.error_bar)
+    assert other.notes == ("its framework 'Telepathy 2025' is not known here, and counts as not stated.",)
