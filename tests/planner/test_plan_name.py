@@ -81,14 +81,14 @@ def test_what_is_no_name_is_refused_with_the_part_that_is_wrong(name, said):
     [
         (
             "TP2xPP3,zero1,sp,interleaved41,mbs2",
-            "zero1 shards the optimizer's states, sp is sequence parallelism, interleaved41 is the schedule "
-            "interleaved, with 41 chunks of layers on each pipeline rank and mbs2 has 2 sequences in a "
+            "zero1 shards the optimizer's states; sp is sequence parallelism; interleaved41 is the schedule "
+            "interleaved, with 41 chunks of layers on each pipeline rank; mbs2 has 2 sequences in a "
             "microbatch",
         ),
         (
             "DP8,zero3,shards4,mbs1,full3",
-            "zero3 shards weights, gradients and the optimizer's states, shards4 does so over 4 ranks, mbs1 "
-            "has 1 sequence in a microbatch and full3 recomputes whole layers, 3 of each stage",
+            "zero3 shards weights, gradients and the optimizer's states; shards4 does so over 4 ranks; mbs1 "
+            "has 1 sequence in a microbatch; full3 recomputes whole layers, 3 of each stage",
         ),
     ],
 )
