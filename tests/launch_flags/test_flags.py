@@ -779,7 +779,7 @@ def test_bad_files_are_one_sentence_and_exit_code_2(content, options, said, caps
 
 def test_the_job_needs_its_gpus_and_its_batch(capsys):
     assert main(["plan", "--model", "gpt2"]) == 2
-    assert "--gpus and --global-batch" in capsys.readouterr().err
+    assert "--gpus, GPUs in all; and --global-batch, sequences in a step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
