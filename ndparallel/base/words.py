@@ -17,8 +17,10 @@ def count(number: int, noun: str, ending: str = "s") -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Write "a, b and c"."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+    """Write "a, b and c", or "a; b, c; and d" where a name has a comma of its own."""
+    own = len(names) > 2 and any("," in name for name in names)
+    comma, last = ("; ", "; and ") if own else (", ", " and ")
+    return last.join(part for part in (comma.join(names[:-1]), *names[-1:]) if part)
 
 
 def duration(seconds: float, other_seconds: float) -> str:

@@ -11,6 +11,7 @@ def test_one_is_singular():
 
 def test_lists_end_in_and():
     assert [listed(["a", "b", "c"][:size]) for size in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+    assert listed(["a", "b, c", "d"]) == "a; b, c; and d"
 
 
 @pytest.mark.parametrize(
