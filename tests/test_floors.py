@@ -29,7 +29,7 @@ FLOORS_OF_ROOM = {
     "planner": [
         {"dispatchers", "optimizer_kernels"},
         {"launches", "numbers", "number_types", "software", "models", "token_counts", "goodput"},
-        {"adapters"},
+        {"adapters", "ports"},
         {"job"},
         {"groups", "stages", "plan_name"},
         {"layers"},

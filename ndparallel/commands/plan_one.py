@@ -48,9 +48,11 @@ def run_one(arguments: argparse.Namespace) -> int:
 def as_json(
     found: Prediction, changed: Predictions, measured: list[Difference], remedies: list[Any]
 ) -> dict[str, Any]:
-    """What stands beside the plan: predictions after changes, differences from what was measured, and
-    remedies."""
+    """What stands beside the plan: what shared ports add, predictions after changes, differences from what
+    was measured, and remedies."""
     beside: dict[str, Any] = {}
+    if found.sharing_seconds:
+        beside["sharing_seconds"] = found.sharing_seconds
     if changed:
         beside["what_if"] = [{"change": change} | now.as_dict() for change, now in changed.items()]
     if measured:

@@ -87,16 +87,27 @@ def bound(found: Prediction) -> tuple[str, float]:
 
 
 def shared_ports(found: Prediction) -> list[str]:
-    """Say where what layers exchange leaves the node by the port that gradients and pipeline stages use as
-    well: the prediction lets each have all of it."""
-    groups = Groups(found.plan, found.job)
-    across = [name for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
-    if not {"tp", "cp", "ep"}.intersection(across) or not {"dp", "pp"}.intersection(across):
+    """Say what it adds that what layers exchange uses a GPU's ports while gradients and weights do, and where
+    it leaves the node by the port that pipeline stages use as well: the prediction lets each have all."""
+    across = sharing_to_other_nodes(found)
+    seconds, share = found.sharing_seconds, found.sharing_seconds / found.seconds
+    if not across and share < NEGLIGIBLE:
         return []
     names = listed([name.upper() for name in across])
-    return [
-        f"{names} leave the node by the same port of a GPU: what sharing it adds to the step is not counted."
-    ]
+    where = f"{names} leave the node by the same port of a GPU" if across else "of groups in a node"
+    adds = (
+        f"+ {si(seconds, 's')} ({share:.1%}), not in the step" if share >= NEGLIGIBLE else "nothing is added"
+    )
+    messages = "; what the messages of PP add is not counted" * ("pp" in across)
+    return [f"Ports shared: {where}: {adds}{messages}."]
+
+
+def sharing_to_other_nodes(found: Prediction) -> list[str]:
+    """The axes whose groups leave the node, if layers' are among them, and others."""
+    groups = Groups(found.plan, found.job)
+    across = [name for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
+    layers, others = {"tp", "cp", "ep"}.intersection(across), {"dp", "pp"}.intersection(across)
+    return across if layers and others else []
 
 
 def plan_words(plan: Plan) -> str:

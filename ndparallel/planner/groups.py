@@ -18,6 +18,7 @@ import numpy as np
 from gpu import Hardware
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.numbers import either, larger, smaller
+from ndparallel.planner.ports import PortUse
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,23 @@ class GroupLinks:
             return port
         share = getattr(self.hardware, "leaf_share", 1.0)
         return either(self.ranks * self.stride > leaf, port * share, port)
+
+    @cached_property
+    def ring_use(self) -> PortUse:
+        """How a ring uses a GPU's ports: those to other nodes share what crosses each node's border."""
+        across = self.across_bandwidth * larger(1, self.per_node * self.rails)
+        return PortUse(
+            self.bandwidth / self.inside_bandwidth if self.per_node > 1 else 0.0,
+            self.bandwidth / across if self.nodes > 1 else 0.0,
+        )
+
+    @cached_property
+    def all_to_all_use(self) -> PortUse:
+        """How an all-to-all does, that takes as long as the busier port."""
+        inside = (self.per_node - 1) / self.inside_bandwidth
+        across = (self.ranks - self.per_node) / self.across_bandwidth
+        longer = larger(inside, across)
+        return PortUse(inside / longer, across / longer) if longer else PortUse(0.0, 0.0)
 
     @cached_property
     def hops_seconds(self):

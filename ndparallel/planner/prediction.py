@@ -97,6 +97,13 @@ class Prediction:
         again = recomputed_flops(self.job, self.plan) / self.seconds / self.plan.gpus
         return self.mfu + again / self.peak
 
+    @cached_property
+    def sharing_seconds(self) -> float:
+        """What the step would take longer if the collectives of several groups shared a GPU's ports, as
+        --contention replays the lessons' runs. It is not in `seconds`, and messages of a pipeline are not in
+        it."""
+        return float(step_of(self.work.sharing_ports).seconds) - self.seconds
+
     @property
     def fullest(self) -> StageMemory:
         return max(self.memory, key=lambda memory: memory.total)

@@ -16,6 +16,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.ports import PortUse, paces
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest
@@ -32,6 +33,11 @@ class Round:
 
     alike: bool = True
     slowdown: float = 0.0
+    shares_ports: bool = False
+    pace: float = 0.5  # of each of two collectives at once
+
+    def paces(self, line, other):
+        return self.pace, self.pace
 
     def seconds(self, operation):
         return operation.flops
@@ -114,9 +120,9 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
 def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
     passed, advance = [], StreamClock.advance
 
-    def watched(streams, seconds):
+    def watched(streams, seconds, exchanging):
         passed.append(seconds)
-        advance(streams, seconds)
+        advance(streams, seconds, exchanging)
 
     monkeypatch.setattr(StreamClock, "advance", watched)
     job = TrainingJob(
@@ -259,6 +265,35 @@ def test_gradients_start_when_the_last_pass_of_their_stage_has_passed_them(reduc
     late = StreamClock(Round())
     reduce_in_slack(late, passed, overlap=False)
     assert (late.now, late.spent["dp"]) == (4.0 + 3 * reduce, 3 * reduce)
+
+
+@pytest.mark.parametrize(("reduce", "longer"), [(6.0, 2.0), (3.0, 2.0 * 3.0 / 6.0), (0.0, 0.0)])
+def test_of_two_collectives_by_one_port_each_ends_later_by_the_shorter_ones_seconds(reduce, longer):
+    """Two layers of 2 s, and a sum over tp of 1 s behind each, beside gradients that take `reduce` alone: as
+    long as they are under way, sums take twice as long; what is left behind the layers is waited for."""
+    streams = StreamClock(Round(shares_ports=True))
+    streams.start(CollectiveOp("gradients", "all_reduce", "dp", reduce))
+    for _ in range(2):
+        streams.run([TimeBreakdown(compute=2.0), CollectiveOp("sum", "all_reduce", "tp", 1.0)])
+    streams.wait_for_all()
+    assert streams.now == 6.0 + longer
+
+
+def test_a_sum_by_itself_and_as_seconds_of_a_list_shares_a_port_alike():
+    ends = []
+    for item in (TimeBreakdown(tp=3.0), CollectiveOp("sum", "all_reduce", "tp", 3.0)):
+        streams = StreamClock(Round(shares_ports=True, slowdown=0.1))
+        streams.start(CollectiveOp("gradients", "all_reduce", "dp", 5.0))
+        streams.run([item, TimeBreakdown(compute=1.0)])
+        ends.append((streams.now, streams.lines["dp"]))
+    assert ends == [(6.0 + 1.1, 5.0 + 3.0)] * 2
+
+
+def test_of_two_that_do_not_fill_a_port_none_is_slower():
+    half, most, whole = PortUse(0, 0.5), PortUse(0, 0.75), PortUse(0, 1)
+    assert paces(half, half) == paces(whole, PortUse(1, 0)) == (1, 1)
+    assert paces(PortUse(0, 0.25), most) == (1, 1) and paces(PortUse(0, 0.25), whole) == (1, 0.75)
+    assert paces(most, whole) == (0.5 / 0.75, 0.5)
 
 
 def test_memory_that_holds_a_byte_has_a_peak():

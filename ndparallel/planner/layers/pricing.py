@@ -28,6 +28,7 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.numbers import larger
+from ndparallel.planner.ports import PortUse, paces
 from ndparallel.planner.stages import ENDS
 
 
@@ -58,6 +59,8 @@ class Pricing:
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
     wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
     slowdown: float = field(init=False)
+    shares_ports: bool = False
+    known_paces: dict[tuple[str, str], tuple[float, float]] = field(init=False, default_factory=dict)
     alike = True
 
     def __post_init__(self) -> None:
@@ -124,6 +127,16 @@ class Pricing:
 
     def arrival(self, exchange: CollectiveOp, start):
         return start + self.whole(exchange)
+
+    def paces(self, line: str, other: str) -> tuple[float, float]:
+        key = line, other
+        if key not in self.known_paces:
+            self.known_paces[key] = paces(*map(self.port_use, key))
+        return self.known_paces[key]
+
+    def port_use(self, line: str) -> PortUse:
+        links = self.groups.links(line)
+        return links.all_to_all_use if line == "ep" else links.ring_use
 
     def exposed(self, exchange: CollectiveOp):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the

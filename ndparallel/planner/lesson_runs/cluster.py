@@ -25,6 +25,7 @@ from ndparallel.collective.clocks import start_clocks
 from ndparallel.collective.lockstep import advance, direct_all_to_all
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.ports import PortUse, paces
 from ndparallel.planner.step.streams import OnTheWay
 
 RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
@@ -38,6 +39,7 @@ class LockstepMachine:
     mesh: Mesh
     itemsize: int
     stage: int | None = None
+    shares_ports: bool = False
     alike: bool = field(default=False, init=False)
     slowdown: float = field(default=0.0, init=False)
     prices: dict[Operation, float] = field(default_factory=dict)
@@ -73,6 +75,15 @@ class LockstepMachine:
                 advance(clocks, exchange.collective, algorithm, round(nbytes))
             end[places] = clocks.now
         return end
+
+    def paces(self, line: str, other: str) -> tuple[float, float]:
+        return paces(self.port_use(line), self.port_use(other))
+
+    def port_use(self, line: str) -> PortUse:
+        """A group that lies on several nodes has a GPU that sends nearly all to another one."""
+        nodes = self.groups(line) // self.hardware.gpus_per_node
+        across = float(np.ptp(nodes, axis=1).any())
+        return PortUse(1 - across, across)
 
     def groups_of_one_size(self, exchange: CollectiveOp) -> Iterator[tuple[str, np.ndarray, Any]]:
         """(algorithm, ranks of groups that lie on the nodes in one way and have as many bytes, the bytes)."""

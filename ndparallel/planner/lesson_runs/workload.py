@@ -46,9 +46,14 @@ class ExecutedWorkload:
 
     job: TrainingJob
     plan: Plan
+    shares_ports: bool = False  # as --contention replays the run, and not as the run itself goes
 
     def __post_init__(self) -> None:
         check_executed(self.job, self.plan)
+
+    @property
+    def sharing_ports(self) -> "ExecutedWorkload":
+        return replace(self, shares_ports=True)
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -61,11 +66,11 @@ class ExecutedWorkload:
 
     @cached_property
     def machine(self) -> LockstepMachine:
-        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize)
+        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize, None, self.shares_ports)
 
     def stage_machine(self, rank: int) -> LockstepMachine:
         """The GPUs of one pipeline rank."""
-        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize, rank, self.machine.prices)
+        return replace(self.machine, stage=rank, known={})
 
     @property
     def on_grid(self) -> bool:
@@ -182,14 +187,8 @@ class ExecutedWorkload:
         return [self.bucket(run, f"{stage}.{number}") for number, run in enumerate(self.runs(stage))]
 
     def bucket(self, run: Sequence[str], name: str) -> BucketCost:
-        units = [
-            UnitCost(
-                self.passes(kind, "forward"),
-                self.passes(kind, "backward"),
-                self.passes(kind, "weight"),
-            )
-            for kind in run
-        ]
+        passes = ("forward", "backward", "weight")
+        units = [UnitCost(*(self.passes(kind, which) for which in passes)) for kind in run]
         collective = "reduce_scatter" if self.plan.zero else "all_reduce"
         reduce = self.exchanges(f"gradients {name}", collective, run, self.gradient_itemsize)
         gather = self.exchanges(f"weights {name}", "all_gather", run, self.itemsize)

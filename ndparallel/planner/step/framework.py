@@ -81,6 +81,11 @@ class FrameworkWorkload:
     def kinds(self) -> tuple[tuple[str, ...], ...]:
         return stage_kinds(self.job, self.plan, self.layers)
 
+    @property
+    def sharing_ports(self) -> "FrameworkWorkload":
+        """The same, with collectives that slow one another on a GPU's ports."""
+        return FrameworkWorkload(replace(self.pricing, shares_ports=True), self.layers)
+
     # ---- units and buckets
 
     def unit(self, kind: str) -> UnitSeconds:

@@ -32,7 +32,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.step.overlap import begin, begin_reduce, finish_reduces
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
 from ndparallel.planner.step.streams import StreamClock, longest
-from ndparallel.planner.step.tail import seconds_of_gradients, step_tails
+from ndparallel.planner.step.tail import passes_of_gradients, step_tails
 from ndparallel.planner.step.workload import Workload
 
 FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
@@ -311,13 +311,13 @@ def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
     line = longest(alone.now)
     if not overlap:
         return line, Reduction(0.0, 0.0, 0.0)
-    seconds = seconds_of_gradients(work, buckets)
+    passes = passes_of_gradients(work, buckets)
     for bucket in buckets:
-        streams.advance(seconds[id(bucket.units)])
+        streams.advance(passes.seconds[id(bucket.units)], passes.exchanging)
         begin_reduce(streams, bucket)
     made = streams.now
     streams.wait_for_all()
-    lost = made - sum(seconds[id(bucket.units)] for bucket in buckets)
+    lost = made - sum(passes.seconds[id(bucket.units)] for bucket in buckets)
     return longest(lost), Reduction(line, longest(streams.now - made), work.machine.slowdown)
 
 

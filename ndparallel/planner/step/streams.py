@@ -5,8 +5,8 @@ Idea   The patterns in which communication hides (ndparallel.planner.step.overla
        StreamClock, as the lessons' are over a GPU. Time is a number where all GPUs do the same, or an array:
        of many GPUs that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
-Limit  Streams slow one another by the machine's share, whatever they do; on the executed clock not at
-       all.
+Limit  Streams slow compute by the machine's share, whatever they do; on the executed clock not at all. They
+       slow one another only where the machine says that they share ports (ndparallel.planner.ports).
 
 Glossary
     spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or
@@ -15,7 +15,7 @@ Glossary
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import isclose
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ import numpy as np
 from gpu import Operation
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
+from ndparallel.planner.ports import seconds_of_both
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 SAME_KIND = dict.fromkeys(DATA, "dp") | {
@@ -34,6 +35,8 @@ SAME_KIND = dict.fromkeys(DATA, "dp") | {
 
 
 COMPUTING = ("compute", "launch")
+LAYERS = ("tp", "cp", "ep")  # what layers exchange
+NOTHING: Mapping[str, float] = {}
 
 Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown
 
@@ -64,9 +67,12 @@ class Machine(Protocol):
 
     @property
     def slowdown(self) -> float: ...  # of compute beside a collective
+    @property
+    def shares_ports(self) -> bool: ...  # whether collectives of several streams slow one another
 
     def seconds(self, operation: Operation) -> Any: ...
     def arrival(self, exchange: CollectiveOp, start: Any) -> Any: ...
+    def paces(self, line: str, other: str) -> tuple[float, float]: ...  # see ndparallel.planner.ports
 
 
 class MemoryLedger:
@@ -120,7 +126,8 @@ class StreamClock:
     """One GPU, or all at once. `now` is the compute stream's time."""
 
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
-        self.machine, self.now, self.memory, self.slowdown = machine, now, MemoryLedger(), machine.slowdown
+        self.machine, self.now, self.memory = machine, now, MemoryLedger()
+        self.slowdown, self.shares_ports = machine.slowdown, machine.shares_ports
         self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
         self.spent = TimeBreakdown()
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
@@ -130,8 +137,8 @@ class StreamClock:
         # until when a collective slows compute, and what it counts as
         self.under_way, self.slowed_by = 0.0, ""
         self.doors: dict[str, Any] = {}  # when its incoming line is, of streams that shift
-        # of what was started and not yet waited for, by name
-        self.ends: dict[str, deque] = defaultdict(deque)
+        # of what was started and not yet waited for, by stream and name
+        self.ends: dict[tuple[str, str], deque] = defaultdict(deque)
 
     def run(self, items: Iterable[Item], kind: str = "compute") -> None:
         """Do what a list says; its operations count as `kind`."""
@@ -143,7 +150,7 @@ class StreamClock:
                         if part == "compute":
                             self.compute(seconds)
                         else:
-                            self.spend(part, seconds)
+                            self.spend(part, seconds + self.lost_beside(part, seconds))
                 case Operation():
                     self.spend(kind, self.machine.seconds(item))
                 case CollectiveOp():
@@ -161,8 +168,11 @@ class StreamClock:
         self.lose(seconds)
         self.spend("compute", seconds)
 
-    def advance(self, seconds: Any) -> None:
-        """Compute that has been counted already: only what it loses to a collective is spent."""
+    def advance(self, seconds: Any, exchanging: Mapping[str, float] = NOTHING) -> None:
+        """Work that has been counted already, of which these shares are collectives of layers: only what it
+        loses to collectives beside it is spent."""
+        for kind, share in exchanging.items():
+            self.spend(kind, self.lost_beside(kind, share * seconds))
         self.lose(seconds)
         self.now = self.now + seconds
 
@@ -187,7 +197,47 @@ class StreamClock:
 
     def start(self, exchange: CollectiveOp) -> None:
         begin = self.ready(exchange)
-        self.begin(exchange, begin, self.machine.arrival(exchange, begin))
+        end = self.machine.arrival(exchange, begin)
+        self.begin(exchange, begin, self.beside_others(exchange, begin, end) if self.shares_ports else end)
+
+    def beside_others(self, exchange: CollectiveOp, begin: Any, end: Any) -> Any:
+        """When a collective ends that shares its ports with those under way."""
+        line, _ = line_of(exchange.group)
+        if not isinstance(end, OnTheWay):
+            return end + self.lengthen(line, begin, end - begin)
+        longer = self.lengthen(line, begin, end.wire)
+        return end._replace(left=end.left + longer, wire=end.wire + longer)
+
+    def lost_beside(self, kind: str, seconds: Any) -> Any:
+        """What collectives that begin now, and are waited for, lose to those under way."""
+        if not self.shares_ports or kind not in LAYERS:
+            return 0.0
+        return self.lengthen(kind, self.now, seconds)
+
+    def lengthen(self, line: str, begin: Any, seconds: Any) -> Any:
+        """Let a collective of so many seconds share its ports with those under way on other lines, which end
+        later; return by how much it does itself."""
+        others = [other for other, free in self.lines.items() if other != line and longest(free - begin) > 0]
+        return sum((self.share(line, other, begin, seconds) for other in others), 0.0)
+
+    def share(self, line: str, other: str, begin: Any, seconds: Any) -> Any:
+        paces = mine, its = self.machine.paces(line, other)
+        if min(paces) == 1:
+            return 0.0
+        longer = (1 - mine) * seconds_of_both(seconds, self.lines[other] - begin, paces)
+        self.delay(other, begin, lambda left: (1 - its) * seconds_of_both(seconds, left, paces))
+        return longer
+
+    def delay(self, line: str, begin: Any, longer: Callable[[Any], Any]) -> None:
+        """Let what is under way on a line, of which so many seconds are left, end so much later."""
+        self.lines[line] = self.lines[line] + longer(self.lines[line] - begin)
+        if self.slowdown:
+            self.under_way = max(self.under_way, self.lines[line])
+        for ends in (ends for (of, _), ends in self.ends.items() if of == line):
+            for place in range(len(ends) - 1, -1, -1):
+                if isinstance(ends[place], OnTheWay) or longest(ends[place] - begin) <= 0:
+                    break
+                ends[place] = ends[place] + longer(ends[place] - begin)
 
     def ready(self, exchange: CollectiveOp) -> Any:
         """When a collective can start: now, once its stream is free; over replicas, once the shards that they
@@ -199,7 +249,7 @@ class StreamClock:
     def begin(self, exchange: CollectiveOp, begin: Any, end: Any) -> None:
         """Let a collective be under way from one moment to another."""
         line, kind = line_of(exchange.group)
-        self.ends[exchange.name].append(end)
+        self.ends[line, exchange.name].append(end)
         self.lines[line] = end.left if isinstance(end, OnTheWay) else end
         if self.slowdown and end > self.under_way:
             self.under_way, self.slowed_by = end, kind
@@ -208,7 +258,7 @@ class StreamClock:
 
     def wait(self, exchange: CollectiveOp) -> None:
         line, kind = line_of(exchange.group)
-        end = self.ends[exchange.name].popleft()
+        end = self.ends[line, exchange.name].popleft()
         if isinstance(end, OnTheWay):
             end = self.take_in(line, end)
         self.spend(kind, self.later(end - self.now, 0.0))

@@ -16,6 +16,7 @@ Glossary
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
@@ -29,7 +30,7 @@ from ndparallel.planner.step.overlap import (
     gather_in_turn,
     gathered_forward,
 )
-from ndparallel.planner.step.streams import StreamClock, longest
+from ndparallel.planner.step.streams import LAYERS, NOTHING, StreamClock, longest
 from ndparallel.planner.step.workload import Workload
 
 
@@ -74,8 +75,9 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
     elif plan.zero == 3 and keeps_weights(work.job, plan):
         finish_reduces(streams, buckets, False)
     elif plan.zero != 3 and any(bucket.reduce or bucket.shared for bucket in buckets):
-        passed = passed_buckets(by_stage, slack, seconds_of_gradients(work, buckets))
-        reduce_in_slack(streams, passed, stack.dp_overlap)
+        passes = passes_of_gradients(work, buckets)
+        passed = passed_buckets(by_stage, slack, passes.seconds)
+        reduce_in_slack(streams, passed, stack.dp_overlap, passes.exchanging)
     streams.run(work.shared(rank))
     streams.run(work.optimizer(rank), "optimizer")
     if plan.zero in (1, 2) and stack.gathers_first:
@@ -85,15 +87,28 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
     return TimeBreakdown({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 
-def reduce_in_slack(streams: StreamClock, passed: Sequence[tuple[BucketCost, float]], overlap: bool) -> None:
+class Passes(NamedTuple):
+    """Seconds of one microbatch through each bucket, by its units; and which shares of all of them layers'
+    collectives take."""
+
+    seconds: dict[int, float]
+    exchanging: dict[str, float]
+
+
+def reduce_in_slack(
+    streams: StreamClock,
+    passed: Sequence[tuple[BucketCost, float]],
+    overlap: bool,
+    exchanging: Mapping[str, float] = NOTHING,
+) -> None:
     """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one
     ends."""
     ahead = max(before for _, before in passed)
     for bucket, before in passed:
-        streams.advance(ahead - before)
+        streams.advance(ahead - before, exchanging)
         begin_reduce(streams, bucket, overlap)
         ahead = before
-    streams.advance(ahead)
+    streams.advance(ahead, exchanging)
     finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
 
 
@@ -116,27 +131,29 @@ def gather_beside_forward(work: Workload, streams: StreamClock, buckets: Sequenc
     if not any(bucket.gather for bucket in buckets):
         return
     begin(streams, [exchange for bucket in reversed(buckets) for exchange in bucket.gather])
-    seconds = seconds_of_passes(work, buckets, BucketCost.forward)
+    passes = passes_through(work, buckets, BucketCost.forward)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
-        streams.advance(seconds[id(bucket.units)])
+        streams.advance(passes.seconds[id(bucket.units)], passes.exchanging)
 
 
-def seconds_of_gradients(work: Workload, buckets: Sequence[BucketCost]) -> dict[int, float]:
-    """Seconds that the action which completes their gradients takes for each bucket, by its units: W where
-    the schedule parts backward passes."""
-    completing = BucketCost.weights if work.plan.recipe.splits else BucketCost.backward
-    return seconds_of_passes(work, buckets, completing)
+def passes_of_gradients(work: Workload, buckets: Sequence[BucketCost]) -> Passes:
+    """The action which completes their gradients: W where the schedule parts backward passes."""
+    return passes_through(
+        work, buckets, BucketCost.weights if work.plan.recipe.splits else BucketCost.backward
+    )
 
 
-def seconds_of_passes(
+def passes_through(
     work: Workload, buckets: Sequence[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
-) -> dict[int, float]:
-    """Seconds of one microbatch through each bucket, by its units."""
-    known: dict[int, float] = {}
+) -> Passes:
+    seconds: dict[int, float] = {}
+    spent = TimeBreakdown()
     for bucket in buckets:
-        if id(bucket.units) not in known:
+        if id(bucket.units) not in seconds:
             counted = StreamClock(work.machine)
             one_pass(bucket, counted)
-            known[id(bucket.units)] = longest(counted.now)
-    return known
+            seconds[id(bucket.units)] = longest(counted.now)
+            spent = spent + counted.spent
+    whole = longest(spent.total)
+    return Passes(seconds, {kind: longest(spent[kind]) / whole for kind in LAYERS if kind in spent})
