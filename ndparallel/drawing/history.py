@@ -98,11 +98,21 @@ class MemoryHistory:
 
 
 def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
-    """Turn the events of all ranks of one run into lanes: rank by rank, the compute stream first."""
+    """Turn the events of all ranks of one run into lanes: rank by rank, the compute stream first. Neighbours
+    that did the same at the same time share their spans."""
     runs = sorted(runs, key=lambda run: run.rank)
     names = dict.fromkeys(lane_name(stream) for stream in stream_names(runs))
-    lanes = [lane for run in runs for lane in _lanes(run, names)]
+    lanes: list[Lane] = []
+    for _, same in groupby(runs, key=did):
+        first, *others = same
+        drawn = [*_lanes(first, names)]
+        lanes += drawn + [lane._replace(rank=run.rank) for run in others for lane in drawn]
     return Timeline(name, max((run.end_seconds for run in runs), default=0.0), tuple(lanes))
+
+
+def did(run: RankRun) -> list[tuple]:
+    """Return a rank's events without ranks: stream, kind, what, start, end."""
+    return [event[1:6] for event in run.events]
 
 
 def stream_names(runs: Iterable[RankRun]) -> list[str]:
