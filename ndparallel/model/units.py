@@ -16,7 +16,7 @@ Glossary
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,12 @@ class Saved(dict[str, np.ndarray]):
         self.take_all(*self)
 
 
+@cache
+def event_name(phase: str, unit: str, name: str) -> str:
+    """Return an operation's name in events: "forward layers.0 qkv"."""
+    return f"{phase} {unit} {name}"
+
+
 def rows(x: np.ndarray) -> np.ndarray:
     """(s, b, h) to (s * b, h)."""
     return x.reshape(-1, x.shape[-1])
@@ -226,7 +232,6 @@ class Unit:
         self.w: dict[str, np.ndarray] = {}
         self.g: dict[str, np.ndarray] = {}
         self.saved: dict[Any, Saved] = {}
-        self.event_names: dict[tuple[str, str], str] = {}
         self.inner: list[Unit] = []  # units inside, with buckets of their own
         self.defers = True
 
@@ -267,7 +272,7 @@ class Unit:
         self.charge(costs.matmul, name, a.shape[0], b.shape[1], a.shape[1])
         product = a @ b
         if self.context.watch:
-            self.context.watch.see(self.event_name(name), product)
+            self.context.watch.see(event_name(self.context.phase, self.name, name), product)
         return product
 
     def elementwise(self, name: str, elements: int, passes: int) -> None:
@@ -287,14 +292,8 @@ class Unit:
         return dx
 
     def charge(self, make: Callable[..., Operation], name: str, *sizes: int) -> None:
-        self.gpu.compute(self.context.price(make, name, *sizes), self.event_name(name))
-
-    def event_name(self, name: str) -> str:
-        """Return an operation's name in events: "forward layers.0 qkv"."""
-        key = self.context.phase, name
-        if key not in self.event_names:
-            self.event_names[key] = f"{key[0]} {self.name} {name}"
-        return self.event_names[key]
+        context = self.context
+        self.gpu.compute(context.price(make, name, *sizes), event_name(context.phase, self.name, name))
 
     # ---- the passes
 
