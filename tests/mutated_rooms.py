@@ -57,7 +57,7 @@ ROOMS = {
             "ndparallel/planner/legality.py",
             *(
                 f"ndparallel/launch_flags/{name}.py"
-                for name in ("rules", "megatron", "torchtitan", "deepspeed")
+                for name in ("rules", "megatron", "megatron_rules", "torchtitan", "deepspeed")
             ),
         ],
         [
@@ -72,7 +72,10 @@ ROOMS = {
     "prices": Room(
         [
             "ndparallel/collective/prices.py",
-            "ndparallel/hardware/accelerator.py",
+            *(
+                f"ndparallel/hardware/{name}.py"
+                for name in ("accelerator", "launch_modes", "collective_links")
+            ),
             "ndparallel/planner/groups.py",
             "ndparallel/planner/layers/collective_time.py",
         ],

@@ -18,6 +18,7 @@ from ndparallel.hardware.accelerator import (
     data_sheets,
     find_hardware,
     hardware_names,
+    host_bandwidth,
     host_launch,
     host_size,
     optimizer_fraction,
@@ -287,7 +288,9 @@ MEASURED: dict[str, Any] = dict.fromkeys(
 
 def test_a_measured_curve_needs_no_multiprocessors_and_what_no_watts_limit_needs_no_power():
     product = Operation("product", "matmul", (1000, 1000, 500), "bfloat16", flops=1e9)
-    assert from_table("own", MEASURED).rate(product) == pytest.approx(0.4 * 9e12)
+    own = from_table("own", MEASURED)
+    assert own.rate(product) == pytest.approx(0.4 * 9e12)
+    assert own.flops_per_second == pytest.approx(0.8 * 9e12)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +309,12 @@ def test_what_a_key_is_computed_with_is_asked_for(change, lacking):
 def test_a_gpu_reaches_24_8_of_the_32_gb_a_second_to_its_host():
     """As nvbandwidth gives on eight A100s, with pinned memory."""
     assert accelerator("a100-80").host_bytes_per_second == pytest.approx(24.8e9)
+
+
+@pytest.mark.parametrize("hardware", [CLASSROOM, from_table("own", MEASURED)])
+def test_a_link_to_the_host_that_is_not_stated_is_asked_for(hardware):
+    with pytest.raises(UserError, match="does not say how fast its link to the host is"):
+        host_bandwidth(hardware)
 
 
 def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_path):

@@ -3,6 +3,7 @@ dropped in silence."""
 
 import ast
 import json
+import math
 import sys
 import types
 from dataclasses import replace
@@ -284,6 +285,12 @@ def test_megatron_says_to_what_it_pads_the_vocabulary_and_nothing_where_it_need_
     assert not padded or f"to {padded}, so that tp={tp}" in script
 
 
+@pytest.mark.parametrize(("imbalance", "told"), [(1.0, False), (1.5, True)])
+def test_megatron_says_for_which_imbalance_a_script_is_planned(imbalance, told):
+    script = emit_megatron(job_of("mixtral-8x7b", routing_imbalance=imbalance), Plan(dp=8))
+    assert (f"a busiest rank with {imbalance:g} times the mean's rows" in script) == told
+
+
 def on(job: TrainingJob, **stack: Any) -> TrainingJob:
     return replace(job, stack=replace(job.stack, **stack))
 
@@ -314,6 +321,53 @@ def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_ne
 def test_what_megatron_checks_of_pairs_and_graphs_is_refused_in_a_sentence(job, changes, said):
     with pytest.raises(UserError, match=said):
         emit_megatron(job, replace(PIPELINE, **changes))
+
+
+DEGREES = (
+    "# Derived",
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--context-parallel-size",
+)
+CONNECTIONS = "export CUDA_DEVICE_MAX_CONNECTIONS=1"
+FSDP = (
+    "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor "
+    "--data-parallel-sharding-strategy"
+)
+SHARDED = ["unset CUDA_DEVICE_MAX_CONNECTIONS", "--overlap-param-gather"]
+TWO_CHUNKS: dict[str, Any] = {"pp": 4, "chunks": 2, "schedule": "interleaved"}
+
+
+@pytest.mark.parametrize(("stack", "plan", "added"), [
+    ({}, {"tp": 2}, [CONNECTIONS]),
+    ({}, {"tp": 2, "sequence_parallel": True}, [CONNECTIONS, "--sequence-parallel"]),
+    ({}, {"cp": 2}, [CONNECTIONS]),
+    ({"cp_gathers": True}, {"cp": 2}, [CONNECTIONS, "--cp-comm-type all_gather"]),
+    ({"cp_gathers": True}, {}, []),
+    ({}, {"zero": 1}, ["--use-distributed-optimizer", "--overlap-param-gather"]),
+    ({}, {"zero": 2}, [f"{FSDP} optim_grads", *SHARDED]),
+    ({}, {"zero": 3, "tp": 2}, [f"{FSDP} optim_grads_params", *SHARDED]),
+    ({"gradient_bytes": 2}, {}, ["--grad-reduce-in-bf16"]),
+    ({"accumulates": False}, {}, ["--no-gradient-accumulation-fusion"]),
+    ({"scales_gradients": False}, {}, ["--ddp-average-in-collective"]),
+    ({"dropout": True}, {}, ["--attention-dropout 0.1 --hidden-dropout 0.1"]),
+    ({}, {"pp": 4}, []),
+    ({}, TWO_CHUNKS, ["--num-virtual-stages-per-pipeline-rank 2"]),
+    ({}, {"pp": 2, "stage_layers": (15, 17)}, ['--pipeline-model-parallel-layout "Et*15|t*17L"']),
+    ({}, {"recompute": "selective"}, ["--recompute-granularity selective"]),
+    (
+        {},
+        {"recompute": "full", "recompute_layers": 3},
+        ["--recompute-granularity full --recompute-method block --recompute-num-layers 3"],
+    ),
+])  # fmt: skip
+def test_a_plan_adds_to_megatrons_plainest_script_what_it_asks_for_and_nothing_else(stack, plan, added):
+    def lines(job, plan):
+        cut = math.prod(plan.get(axis, 1) for axis in ("tp", "cp", "pp"))
+        script = emit_megatron(job, Plan(dp=8 // cut, **plan))
+        return {line.strip(" \\") for line in script.splitlines() if not line.strip().startswith(DEGREES)}
+
+    assert lines(on(job_of(), **stack), plan) - lines(job_of(), {}) == {*added}
 
 
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():
@@ -644,7 +698,8 @@ def test_a_recipe_of_torchtitan_sets_the_plans_degrees_with_keys_that_torchtitan
             "norm",
             "lm_head",
         ]
-        assert found["training.local_batch_size"] == plan.micro_batch * plan.microbatches(job)
+    passed = plan.microbatches(job) if plan.pp > 1 else 1  # a pipeline cuts its microbatches itself
+    assert found["training.local_batch_size"] == plan.micro_batch * passed
 
 
 def test_all_that_torchtitans_tables_name_is_in_the_release():
@@ -671,6 +726,7 @@ def test_torchtitan_is_not_asked_for_megatrons_pairs_and_graphs(switch, said):
 def test_what_torchtitan_does_not_have_is_refused_in_a_sentence():
     titan = job_of(software="torchtitan")
     ring = replace(titan, stack=replace(titan.stack, cp_gathers=False))
+    assert emit_torchtitan(ring, Plan(dp=8, zero=3)) == emit_torchtitan(titan, Plan(dp=8, zero=3))
     for job, plan, said in (
         (titan, Plan(pp=4, dp=4, schedule="zb-h2"), "no schedule zb-h2"),
         (titan, Plan(dp=8, zero=1), "no ZeRO-1"),

@@ -207,6 +207,8 @@ def test_what_the_loss_and_what_the_backward_pass_need_is_reserved_for_both_and_
     memory = peak_memory(fsdp("torchtitan"), Plan(dp=4, micro_batch=2, zero=3, recompute="full"))
     assert memory.reserved - memory.allocated == memory.free_blocks < memory.logits
     assert memory.total - memory.reserved == memory.outside
+    nothing_whole = peak_memory(replace(fsdp("torchtitan"), stack=find_stack("pytorch")), Plan(dp=4, zero=1))
+    assert nothing_whole.logits > 0 == nothing_whole.free_blocks
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "nvfp4"])

@@ -139,5 +139,8 @@ def test_deepspeeds_experts_with_tensor_parallelism_take_no_zero_3_and_no_pipeli
 def test_what_a_framework_does_not_have_is_refused_with_what_it_has():
     with pytest.raises(UserError, match="legal with zero=1, of those that torchtitan can launch"):
         search(job(software="torchtitan"), 16, {"zero": 1})
-    said = FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(pp=4, dp=16, zero=3))
-    assert said == "DeepSpeed has no ZeRO-3 in a pipeline; take --zero 0 or 1."
+    for zero, pp in ((3, 4), (2, 2)):
+        said = FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(pp=pp, dp=64 // pp, zero=zero))
+        assert said == f"DeepSpeed has no ZeRO-{zero} in a pipeline; take --zero 0 or 1."
+    assert not FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(pp=2, dp=32, zero=1))
+    assert not FRAMEWORKS["deepspeed"].refusal(JOBS["deepspeed"], Plan(dp=64, zero=2))
