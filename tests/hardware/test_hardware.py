@@ -65,6 +65,7 @@ def test_presets_are_the_data_sheets_times_one_fraction_for_each_resource(
     reached = 0.673 if name in ("b200", "gb200", "b300", "gb300") else 0.8  # of NVLink, by NCCL
     assert found.inside.bandwidth_bytes_per_second == pytest.approx(reached * inside)
     assert found.across.bandwidth_bytes_per_second == pytest.approx(0.9 * across_gbit * 1e9 / 8)
+    assert (found.inside.latency_seconds, found.across.latency_seconds) == (8e-6, 14e-6)
     assert found.source
 
 

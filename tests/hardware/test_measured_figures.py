@@ -7,6 +7,7 @@ import pytest
 
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.accelerator import Accelerator, accelerator
+from ndparallel.hardware.collective_links import on_links_of
 from ndparallel.planner.groups import GroupLinks
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.collective_time import START_SECONDS, collective_seconds
@@ -50,6 +51,21 @@ def test_where_every_kernel_waits_for_its_launch_compiled_ones_wait_shorter():
     eager, compiled = (job(own(**figures), launching=mode) for mode in ("eager", "compiled"))
     seconds = [Pricing(each, Plan()).unit("dense").total.total for each in (eager, compiled)]
     assert seconds[1] / seconds[0] == pytest.approx(0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize("key", ["latency_inside", "bandwidth_inside", "latency_across", "bandwidth_across"])
+def test_what_was_not_measured_of_a_collectives_links_is_the_hardwares(key):
+    def figures(machine):
+        links = {"inside": machine.inside, "across": machine.across}
+        return {
+            f"{name.split('_')[0]}_{where}": value
+            for where, link in links.items()
+            for name, value in vars(link).items()
+        }
+
+    hardware = own(collectives={"all_gather": {key: "1 ms" if "latency" in key else "3 GB/s"}})
+    measured = figures(on_links_of(hardware, "all_gather"))
+    assert measured == pytest.approx(figures(hardware) | {key: 1e-3 if "latency" in key else 3e9})
 
 
 def test_a_collective_that_was_measured_has_its_own_links_and_no_start_of_nccls():

@@ -378,3 +378,12 @@ def test_a_tree_goes_down_chains_inside_nodes_and_doubles_the_nodes_it_has_reach
     for nodes, hops in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)]:
         assert GroupLinks(8 * nodes, 1, h100).tree_seconds == pytest.approx(7 * inside + hops * across)
         assert GroupLinks(nodes, 8, h100).tree_seconds == pytest.approx(hops * across)
+
+
+@pytest.mark.parametrize(("stride", "rails", "ports"), [(8, 1.0, 1), (4, 1.0, 2), (4, 0.5, 1), (2, 0.75, 3)])
+def test_a_group_across_nodes_has_a_port_for_each_of_its_members_in_a_node(stride, rails, ports):
+    """As far as it uses them; all ports where nothing is said."""
+    h100 = find_hardware("h100")
+    port = h100.across.bandwidth_bytes_per_second
+    assert GroupLinks(16, stride, h100, rails).bandwidth == pytest.approx(ports * port)
+    assert GroupLinks(16, 4, h100).bandwidth == pytest.approx(2 * port)
