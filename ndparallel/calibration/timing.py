@@ -83,7 +83,8 @@ class Core:
         def watched() -> float:
             before = self.now()
             seconds = sampler()
-            self.seconds += (self.now() - before) * (next(earlier) > 0)
+            if next(earlier):
+                self.seconds += self.now() - before
             return seconds
 
         return watched
