@@ -3,12 +3,14 @@ importing numpy and rich takes anyway.
 
 Idea   Every round runs the floor and the commands one after another, so that what else the machine does slows
        all alike. The ratio of the fastest of each is what the machine could do; the median ratio is what it
-       did. A round before them is not counted: Python keeps there what it has compiled, as it does at a
-       reader's, whatever this environment says of that.
+       did. CPU seconds, of all processes, say the same beside other programs. A round before them is not
+       counted: Python keeps there what it has compiled, as it does at a reader's, whatever this environment
+       says of that.
 Limit  The floor is Python's start and the import of numpy and rich, and nothing of this package: what a
-       lesson imports of it takes half of the floor on top. 4D reached 8 to 12 times the floor on two cores,
-       where inline takes 8 to 9 on one: the second core pays for what processes cost, 30 to 70 ms for the
-       start and end of 8, and 0.2 to 0.3 s for the 10,500 messages of 4D. The rest are the layers.
+       lesson imports of it takes half of the floor on top. 4D takes 13 to 15 times the floor's CPU, and 9
+       inline: two cores cannot be quicker than 7 floors, and imports, the single GPU and the tables, which
+       one core does alone, add about one. Processes cost 30 to 70 ms for the start and end of 8, and 0.2 to
+       0.3 s for 4D's 10,500 messages. The rest are the layers.
 
 Run    python benchmarks/startup.py [rounds]
 """
@@ -17,6 +19,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from time import perf_counter
 
@@ -33,29 +36,37 @@ COMMANDS = {
 }
 
 
-def seconds(arguments: tuple[str, ...]) -> float:
-    start = perf_counter()
+def seconds(arguments: tuple[str, ...]) -> tuple[float, float]:
+    """Seconds of a command, and those of CPU that it and its processes took."""
+    start, spent = perf_counter(), children_seconds()
     command = [sys.executable, *arguments]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=KEEPING_BYTECODE)
-    return perf_counter() - start
+    return perf_counter() - start, children_seconds() - spent
+
+
+def children_seconds() -> float:
+    return sum(getrusage(RUSAGE_CHILDREN)[:2])
 
 
 def main(rounds: int) -> None:
     floors: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    spent: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for arguments in (FLOOR, *(arguments for arguments, _ in COMMANDS.values())):
         seconds(arguments)
     for _ in range(rounds):
-        floors.append(seconds(FLOOR))
+        floors.append(seconds(FLOOR)[0])
         for name, (arguments, _) in COMMANDS.items():
-            times[name].append(seconds(arguments))
+            passed, cpu = seconds(arguments)
+            times[name].append(passed)
+            spent[name].append(cpu)
     print(f"floor: python -c '{FLOOR[1]}'  {min(floors):.3f} s, fastest of {rounds}\n")
     for name, (_, target) in COMMANDS.items():
         ratios = [here / floor for here, floor in zip(times[name], floors)]
         best = min(times[name]) / min(floors)
         print(
-            f"{name:<28} {min(times[name]):.3f} s   {best:.1f}x the floor (median {median(ratios):.1f}x, at "
-            f"most {target}x wanted)"
+            f"{name:<28} {min(times[name]):.3f} s, {min(spent[name]):.2f} s of CPU   {best:.1f}x the floor "
+            f"(median {median(ratios):.1f}x, at most {target}x wanted)"
         )
 
 
