@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu import Hardware
+from gpu import COLLECTIVE, COMPUTE, Event, Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import launch
 from ndparallel.hardware.pocket import POCKET
@@ -15,6 +15,8 @@ from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.catalog import RECIPES, written
 from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.lesson_runs.step import traced_grid
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.models.shape import Experts, ModelShape
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import POCKET as STACK
@@ -436,6 +438,25 @@ def test_a_vocabulary_that_tp_does_not_divide_is_timed_with_each_ranks_own_part(
 
 def test_a_tp_group_that_reaches_from_one_node_into_the_next():
     assert_grid(Mesh(tp=2, pp=2, dp=2), replace(ROOMY, gpus_per_node=3), zero=1)
+
+
+@pytest.mark.parametrize(("mesh", "zero"), [(Mesh(tp=2, pp=2, dp=2), 1), (Mesh(dp=4), 3)], ids=repr)
+def test_the_picture_of_a_predicted_grid_has_every_operation_and_collective_of_the_executed_run(mesh, zero):
+    lesson = grid_job(mesh, {"zero": zero})
+    program = strategy("4d_combined", "DP only").program
+    results = launch(program, mesh.world_size, ROOMY, lesson, engine="inline")
+    job, plan = planned(lesson, ROOMY, zero=zero, grid=True)
+    for rank, streams in enumerate(traced_grid(ExecutedWorkload(job, plan))):
+        events = map(Event._make, results[mesh.rank(pp=rank)].events)
+        executed = [
+            (each.stream, each.start, each.end) for each in events if each.kind in (COMPUTE, COLLECTIVE)
+        ]
+        waits = ("bubble", *mesh.order.split("-"))
+        noted = [moment for *moment, what in streams.trace or () if what not in waits]
+        names, begins, ends = zip(*sorted(executed))
+        found, found_begins, found_ends = zip(*sorted(noted))
+        assert (found, len(found) > 100) == (names, True)
+        assert found_begins == pytest.approx(begins) and found_ends == pytest.approx(ends)
 
 
 # ---------------------------------------------------------------------------- experts that are not in balance

@@ -15,6 +15,7 @@ from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.flops import model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.memory.outside import context_bytes
+from ndparallel.planner.memory.states import checkpoint_bytes
 from ndparallel.planner.models.presets import find_model, from_flags
 from ndparallel.planner.prediction import peak_memory, predict
 from ndparallel.planner.software import find_stack
@@ -119,6 +120,31 @@ def test_adapters_are_cut_by_tp_where_their_matrix_is():
     each, _ = trained_of(job(adapters=Adapters(rank)), Plan(tp=2), "dense")
     columns = sum(h + outputs / 2 for outputs in (h, kv, kv, ffn, ffn))
     assert each == rank * (columns + h / 2 + h + ffn / 2 + h)
+
+
+@pytest.mark.parametrize(("model", "of_attention", "beside", "of_an_expert", "experts"), [
+    ("mixtral-8x7b", 2 * (4096 + 4096) + 2 * (4096 + 1024), 0, 3 * (4096 + 14336), 8),
+    ("qwen2-57b-a14b", 2 * (3584 + 3584) + 2 * (3584 + 512), 3 * (3584 + 20480), 3 * (3584 + 2560), 64),
+])  # fmt: skip
+def test_every_expert_has_adapters_of_its_own_which_ep_shares_out_and_the_router_has_none(
+    model, of_attention, beside, of_an_expert, experts
+):
+    """A matrix's two have rank x (inputs + outputs) elements. A checkpoint has no others."""
+    tuned = job(find_model(model), adapters=Adapters(16))
+    shared, own = 16 * (of_attention + beside), 16 * of_an_expert * experts
+    assert trained_of(tuned, Plan(), "experts") == (shared, own)
+    assert trained_of(tuned, Plan(dp=4, ep=4), "experts") == (shared, own / 4)
+    layers = tuned.shape.layers
+    assert checkpoint_bytes(tuned) == 14 * layers * (shared + own)
+    memory = peak_memory(replace(tuned, offload=("optimizer",)), Plan(dp=4, ep=4))
+    assert (memory.gradients, memory.optimizer) == (4 * layers * (shared + own / 4), 0)
+
+
+@pytest.mark.parametrize(("changes", "each"), [
+    ({}, 14), ({"offload": ("optimizer",)}, 14), ({"half": True}, 2 + 4), ({"moments": "bf16"}, 10),
+])  # fmt: skip
+def test_a_checkpoint_has_weights_and_optimizer_wherever_that_is_kept(changes, each):
+    assert checkpoint_bytes(job(**changes)) == each * P
 
 
 def test_fsdp_makes_the_largest_matrix_of_a_quantized_layer_whole_besides_what_it_gathers():
