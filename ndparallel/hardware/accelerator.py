@@ -177,8 +177,8 @@ def host_bandwidth(hardware: Hardware) -> float:
     if found := getattr(hardware, "host_bytes_per_second", 0.0):
         return found
     raise UserError(
-        f"{hardware.name} does not say how fast its link to the host is, which offloading needs: give "
-        'bandwidth_host in its file, as "32 GB/s".'
+        f"{hardware.name} does not say how fast its link to the host is, which offloading and bridged cards "
+        'need: give bandwidth_host in its file, as "32 GB/s".'
     )
 
 

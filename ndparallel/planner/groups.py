@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu import Hardware
+from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.numbers import either, larger, smaller
 from ndparallel.planner.ports import PortUse
@@ -48,19 +49,23 @@ class GroupLinks:
     @cached_property
     def inside_bandwidth(self):
         """Bytes a second of a GPU to the others of its group in the node: all, or of links without a switch
-        those that lead to them."""
+        those that lead to them, and PCIe where some are not linked at all."""
         bandwidth = self.hardware.inside.bandwidth_bytes_per_second
         if (linked := getattr(self.hardware, "gpus_linked_directly", 0)) < 2:
             return bandwidth
-        return bandwidth * smaller(larger(self.per_node - 1, 1), linked - 1) / (linked - 1)
+        direct = bandwidth * smaller(larger(self.per_node - 1, 1), linked - 1) / (linked - 1)
+        beyond = (self.per_node - 1) * self.stride >= linked
+        if linked >= self.hardware.gpus_per_node:
+            return direct
+        return either(beyond, smaller(direct, host_bandwidth(self.hardware)), direct)
 
     @cached_property
     def across_bandwidth(self):
         """Bytes a second of a GPU's port; of a group that spans several leaf switches, what those leave."""
         port = self.hardware.across.bandwidth_bytes_per_second
-        if not (leaf := getattr(self.hardware, "gpus_per_leaf", 0)):
+        if (share := getattr(self.hardware, "leaf_share", 1.0)) == 1:
             return port
-        share = getattr(self.hardware, "leaf_share", 1.0)
+        leaf = getattr(self.hardware, "gpus_per_leaf", 0) or self.hardware.gpus_per_node
         return either(self.ranks * self.stride > leaf, port * share, port)
 
     @cached_property

@@ -21,6 +21,8 @@ STATED = {  # the run's key: ours, and bytes, bytes per second or counts in its 
     "intra_node_gb_per_s_per_gpu_each_way": ("bandwidth_inside", 1e9),
     "inter_node_gbit_per_s_per_gpu": ("bandwidth_across", 1e9 / 8),
     "gpus_per_node": ("gpus_per_node", 1),
+    "leaf_share": ("leaf_share", 1),
+    "gpus_per_leaf": ("gpus_per_leaf", 1),
 }
 PEAK = "peak_bf16_tflops"
 BOARD, LEAST_NVLINK = 4, 200e9  # GPUs of a board without a switch; more than PCIe gives
@@ -60,8 +62,9 @@ def stated_figures(hardware: Mapping[str, Any]) -> dict[str, Any]:
         for key, (ours, unit) in STATED.items()
         if number_in(hardware.get(key))
     }
+    given |= {key: int(given[key]) for key in ("gpus_per_node", "gpus_per_leaf") if key in given}
     if "gpus_per_node" in given:
-        given |= {"gpus_per_node": int(given["gpus_per_node"]), "gpus_per_host": None}
+        given["gpus_per_host"] = None
     return given | ({"peak": number_in(hardware[PEAK]) * 1e12} if number_in(hardware.get(PEAK)) else {})
 
 

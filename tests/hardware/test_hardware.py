@@ -1,6 +1,7 @@
 """Claims about the presets, about files of one's own, and about the price of a matrix multiplication."""
 
 import json
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,10 @@ from ndparallel.hardware.accelerator import (
 from ndparallel.hardware.accelerator import accelerator as from_table
 from ndparallel.hardware.matmul_efficiency import tile_fill
 from ndparallel.planner.groups import GroupLinks
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.prediction import time_step
+from ndparallel.planner.software import find_stack
 from ndparallel.validation.hardware import hardware_of
 from tests.support.accelerators import accelerator
 
@@ -329,6 +334,42 @@ def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_p
     assert list(spread[0] / ports[0]) == [1, 0.5]
 
 
+def test_cards_in_bridged_pairs_have_the_bridge_inside_a_pair_and_pcie_beyond_it():
+    """A100 PCIe: a bridge of 600 GB/s, both ways together. A pair is two neighbours."""
+    bridges = 'based_on = "a100-pcie"\ngpus_linked_directly = 2\nbandwidth_inside = "300 GB/s"\n'
+    pairs = from_table("pairs", tomllib.loads(bridges))
+    bridge, pcie = pairs.inside.bandwidth_bytes_per_second, pairs.host_bytes_per_second
+    assert bridge == 0.8 * 300e9 and pcie == pytest.approx(24.8e9)
+    for ranks, stride, expected in (
+        (2, 1, bridge),
+        (4, 1, pcie),
+        (8, 1, pcie),
+        (2, 2, pcie),
+        (64, 8, bridge),
+    ):
+        assert GroupLinks(ranks, stride, pairs).inside_bandwidth == expected
+    assert GroupLinks(np.array([2, 4]), 1, pairs).inside_bandwidth.tolist() == [bridge, pcie]
+
+
+def test_leaf_share_alone_is_the_share_between_nodes_and_a_measured_run_may_state_it():
+    fabric = hardware_of({"gpu": "H100", "leaf_share": 0.5})
+    port = fabric.across.bandwidth_bytes_per_second
+    assert [GroupLinks(ranks, 1, fabric).across_bandwidth for ranks in (8, 16)] == [port, 0.5 * port]
+    pod = hardware_of({"gpu": "H100", "leaf_share": 0.5, "gpus_per_leaf": 256})
+    assert [GroupLinks(ranks, 1, pod).across_bandwidth for ranks in (256, 512)] == [port, 0.5 * port]
+
+
+def test_beyond_an_oversubscribed_leaf_fsdp_pays_and_its_shards_inside_one_do_not():
+    h100 = accelerator("h100")
+    job = TrainingJob(find_model("llama-3-8b"), h100, find_stack("torchtitan"), 4096, 128)
+    narrow = replace(job, hardware=replace(h100, gpus_per_leaf=32, leaf_share=0.5))
+    longer = [
+        time_step(narrow, plan).seconds - time_step(job, plan).seconds
+        for plan in (Plan(dp=64, zero=3), Plan(dp=64, zero=3, shards=32))
+    ]
+    assert longer[0] > 0.09 and 0 < longer[1] < longer[0] / 10  # of copies' gradients alone
+
+
 def test_without_a_switch_a_group_has_the_links_that_lead_to_its_members():
     """HGX H200 4-GPU: 6 of a GPU's 18 links to each other one. MI300X: 1 of 7."""
     board, switch = (hardware_of({"gpu": "H200", "gpus_per_node": 4, "switched": on}) for on in (None, True))
@@ -336,8 +377,6 @@ def test_without_a_switch_a_group_has_the_links_that_lead_to_its_members():
     for ranks, stride, share in ((2, 1, 1 / 3), (4, 1, 1), (2, 2, 1 / 3), (8, 1, 1)):
         assert GroupLinks(ranks, stride, board).inside_bandwidth == pytest.approx(share * whole)
         assert GroupLinks(ranks, stride, switch).inside_bandwidth == whole
-    pairs = replace(board, gpus_per_node=8, gpus_linked_directly=2)
-    assert GroupLinks(4, 1, pairs).inside_bandwidth == whole
     alone = hardware_of({"gpu": "H200", "gpus_per_node": 1, "switched": False})
     assert GroupLinks(2, 1, alone).inside_bandwidth == whole
     amd = find_hardware("mi300x")
