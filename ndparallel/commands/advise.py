@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from gpu import si
 from ndparallel.planner.describe import room_words
+from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.planner.plan_name import name_of
@@ -21,6 +22,8 @@ from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
 from ndparallel.search.tables import certainty, effort_words, memory_words, ranking
+
+FULL_MEMORY = f"Plans may fill the memory here, as in the guides; `ndparallel plan` leaves {HEADROOM:.0%} free."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +62,7 @@ def show(advice: Advice) -> None:
     console.print(ranking([advice.found.best], width, "the best plan"))
     console.print()
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
-    console.print(prose(certainty(advice.found), width))
+    console.print(prose(f"{certainty(advice.found)} {FULL_MEMORY}", width))
     console.print()
     for guide in GUIDES:
         if guide in [branch.guide for branch in advice.branches]:
