@@ -23,7 +23,7 @@ from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
 from ndparallel.search.tables import certainty, effort_words, memory_words, ranking
 
-FULL_MEMORY = f"Plans may fill the memory here, as in the guides; `ndparallel plan` leaves {HEADROOM:.0%} free."
+FULL_MEMORY = f"Plans may fill the memory here, as in the guides; `ndparallel plan` leaves {HEADROOM:.0%}."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
