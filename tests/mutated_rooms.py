@@ -112,6 +112,7 @@ ROOMS = {
             "tests/planner/test_step.py",
             "tests/ladder/test_rung3_framework.py",
             "tests/ladder/test_rung3_scale.py",
+            "tests/ladder/test_rung3_ports.py",
         ],
     ),
 }

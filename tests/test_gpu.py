@@ -18,6 +18,7 @@ from gpu import (
     RECEIVE,
     SEND,
     WAIT,
+    Event,
     Hardware,
     Link,
     Mailboxes,
@@ -130,6 +131,8 @@ def test_a_wait_begins_when_the_work_does_or_when_it_is_asked_for_and_ends_with_
     first.wait()
     assert (second.start, second.end, gpu.now) == (4.0, 6.0, 6.0)
     assert times(gpu, WAIT) == [(4.0, 6.0)]
+    (wait,) = (event for event in map(Event._make, gpu.events) if event.kind == WAIT)
+    assert (wait.bytes, wait.flops) == (0, 0)
     third = gpu.isend(1, np.zeros(4, np.uint8), "third")
     gpu.compute(work(1.0))
     third.wait()

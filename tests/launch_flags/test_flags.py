@@ -227,7 +227,7 @@ def test_uneven_stages_are_written_out_letter_by_letter():
     "changes, said",
     [
         ({"schedule": "zb-h1"}, "no flags for the schedule zb-h1"),
-        ({"schedule": "gpipe"}, "1f1b, and interleaved"),
+        ({"schedule": "gpipe"}, "it has 1f1b, and interleaved with several chunks"),
     ],
 )
 def test_a_schedule_that_megatron_does_not_have_is_refused_in_a_sentence(changes, said):
@@ -241,6 +241,8 @@ def test_megatron_is_told_the_groups_of_microbatches_that_it_would_not_choose():
     assert flag not in emit_megatron(job_of(batch=16), plan), "8 go round in groups of pp"
     text = emit_megatron(job_of(batch=18), plan)
     assert f"{flag} 5 " in text, "9 in groups of 5 and 4"
+    two = Plan(pp=2, dp=4, chunks=2, schedule="interleaved")
+    assert f"{flag} 3 " in emit_megatron(job_of(batch=20), two), "5 in groups of 3 and 2"
     assert not any(flag in note for note in read_megatron(text, H100).notes)
 
 

@@ -387,3 +387,6 @@ def test_a_group_across_nodes_has_a_port_for_each_of_its_members_in_a_node(strid
     port = h100.across.bandwidth_bytes_per_second
     assert GroupLinks(16, stride, h100, rails).bandwidth == pytest.approx(ports * port)
     assert GroupLinks(16, 4, h100).bandwidth == pytest.approx(2 * port)
+    inside, across = GroupLinks(16, stride, h100, rails).ring_use
+    assert across == pytest.approx(1), "its ports are what it waits for"
+    assert inside == pytest.approx((stride < 8) * ports * port / h100.inside.bandwidth_bytes_per_second)
