@@ -12,7 +12,7 @@ from ndparallel.hardware.accelerator import Accelerator, find_hardware
 from ndparallel.planner.adapters import NF4_BITS, Adapters
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.flops import model_flops
+from ndparallel.planner.layers.flops import adapter_flops, model_flops
 from ndparallel.planner.layers.kept import kept_bytes
 from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import checkpoint_bytes
@@ -136,6 +136,8 @@ def test_every_expert_has_adapters_of_its_own_which_ep_shares_out_and_the_router
     assert trained_of(tuned, Plan(dp=4, ep=4), "experts") == (shared, own / 4)
     layers = tuned.shape.layers
     assert checkpoint_bytes(tuned) == 14 * layers * (shared + own)
+    used = own * tuned.shape.experts.top_k / experts  # by a token
+    assert adapter_flops(tuned) == 6 * 64 * 4096 * layers * (shared + used)
     memory = peak_memory(replace(tuned, offload=("optimizer",)), Plan(dp=4, ep=4))
     assert (memory.gradients, memory.optimizer) == (4 * layers * (shared + own / 4), 0)
 
