@@ -279,6 +279,32 @@ def test_of_two_collectives_by_one_port_each_ends_later_by_the_shorter_ones_seco
     assert streams.now == 6.0 + longer
 
 
+def test_each_collective_that_is_on_its_way_on_a_shared_port_is_waited_for_longer():
+    """Two gathers are to end after 4 and 6 seconds, and a sum of 2 begins at once: each of the three has
+    half the port while the sum is under way, until 4, and the gathers end 2 later."""
+    streams = StreamClock(Round(shares_ports=True))
+    gathers = [CollectiveOp(name, "all_gather", "dp", seconds) for name, seconds in (("a", 4.0), ("b", 2.0))]
+    for gather in gathers:
+        streams.start(gather)
+    streams.run([CollectiveOp("sum", "all_reduce", "tp", 2.0)])
+    assert streams.now == 4.0
+    ends = []
+    for gather in gathers:
+        streams.wait(gather)
+        ends.append(streams.now)
+    assert ends == [6.0, 8.0]
+
+
+def test_compute_is_slowed_for_as_long_as_a_delayed_collective_is_under_way():
+    """A gather of 4 seconds is delayed to 6 by a sum of 2, which ends at 4; the 2 that are left slow compute
+    of 4 by half of what it does in them."""
+    streams = StreamClock(Round(shares_ports=True, slowdown=1.0))
+    streams.start(CollectiveOp("gather", "all_gather", "dp", 4.0))
+    streams.run([CollectiveOp("sum", "all_reduce", "tp", 2.0)])
+    streams.compute(4.0)
+    assert streams.now == 4.0 + 1.0 + 4.0
+
+
 def test_a_sum_by_itself_and_as_seconds_of_a_list_shares_a_port_alike():
     ends = []
     for item in (TimeBreakdown(tp=3.0), CollectiveOp("sum", "all_reduce", "tp", 3.0)):

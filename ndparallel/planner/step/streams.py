@@ -217,7 +217,7 @@ class StreamClock:
     def lengthen(self, line: str, begin: Any, seconds: Any) -> Any:
         """Let a collective of so many seconds share its ports with those under way on other lines, which end
         later; return by how much it does itself."""
-        others = [other for other, free in self.lines.items() if other != line and longest(free - begin) > 0]
+        others = [other for other in self.lines if other != line]
         return sum((self.share(line, other, begin, seconds) for other in others), 0.0)
 
     def share(self, line: str, other: str, begin: Any, seconds: Any) -> Any:
@@ -233,11 +233,10 @@ class StreamClock:
         self.lines[line] = self.lines[line] + longer(self.lines[line] - begin)
         if self.slowdown:
             self.under_way = max(self.under_way, self.lines[line])
-        for ends in (ends for (of, _), ends in self.ends.items() if of == line):
-            for place in range(len(ends) - 1, -1, -1):
-                if isinstance(ends[place], OnTheWay) or longest(ends[place] - begin) <= 0:
-                    break
-                ends[place] = ends[place] + longer(ends[place] - begin)
+        for key in [key for key in self.ends if key[0] == line]:
+            self.ends[key] = deque(
+                end if isinstance(end, OnTheWay) else end + longer(end - begin) for end in self.ends[key]
+            )
 
     def ready(self, exchange: CollectiveOp) -> Any:
         """When a collective can start: now, once its stream is free; over replicas, once the shards that they
