@@ -54,6 +54,30 @@ def test_plain_torch_launches_29_kernels_more_than_the_list_has_forward_and_44_b
 HALVES = ("attention", "mlp")
 
 
+def test_permutations_launch_what_megatron_core_and_transformer_engine_have_in_each_dispatcher():
+    """By hand, forward and backward, megatron/core/transformer/moe/moe_utils.py: permute and unpermute, and
+    sort_chunks_by_idxs where rows come in chunks; Transformer Engine, pytorch/permutation.py. Fused, a
+    backward pass copies twice for each permutation: two of them with alltoall, one with allgather."""
+    counted = {
+        (way, backward): sum(
+            each.launches
+            for each in LEDGERS["megatron-core"]
+            if each.name == "permute" and each.when == way and each.backward == backward
+        )
+        for way in PERMUTATIONS
+        for backward in (False, True)
+    }
+    assert counted == {(way, back): n for way, both in PERMUTATIONS.items() for back, n in enumerate(both)}
+
+
+PERMUTATIONS = {
+    "plain alltoall": (20, 12),
+    "fused alltoall": (9, 4),
+    "plain allgather": (16, 8),
+    "fused allgather": (5, 2),
+}
+
+
 def test_a_sum_is_launched_where_there_are_ranks_to_sum_over():
     job = TrainingJob(GPT, find_hardware("a100-80"), STACKS["megatron-2021"], 1024, 8)
     one, two = (Pricing(job, Plan(tp=tp)).unit("dense").forward.launch_seconds for tp in (1, 2))
