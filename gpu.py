@@ -247,11 +247,10 @@ class GPU:
     def compute(self, operation: Operation, name: str = "") -> None:
         """Move the current stream on by the operation's price; the event has the operation's own name where
         none is given."""
-        stream, start = self.current, self.current.now
-        stream.now = end = start + self.seconds(operation)
+        start = self.current.now
+        self.current.now = end = start + self.seconds(operation)
         if self.keep_events:
-            name, nbytes, flops = name or operation.name, operation.bytes, operation.flops
-            self.events.append((self.rank, stream.name, COMPUTE, name, start, end, nbytes, flops, None))
+            self.record(COMPUTE, name or operation.name, start, end, operation.bytes, operation.flops)
 
     def seconds(self, operation: Operation) -> float:
         """Price an operation on this GPU, which may be slow."""
