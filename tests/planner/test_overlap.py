@@ -295,6 +295,14 @@ def test_each_collective_that_is_on_its_way_on_a_shared_port_is_waited_for_longe
     assert ends == [6.0, 8.0]
 
 
+def test_a_collective_that_is_shorter_than_the_one_it_shares_with_takes_twice_its_time():
+    """At 1, a gather of 1 s and a sum of 2: both are under way until 3, and the sum until 4."""
+    streams = StreamClock(Round(shares_ports=True), now=1.0)
+    streams.start(CollectiveOp("gather", "all_gather", "dp", 1.0))
+    streams.run([CollectiveOp("sum", "all_reduce", "tp", 2.0)])
+    assert ([*streams.ends["dp", "gather"]], streams.now) == ([3.0], 4.0)
+
+
 def test_compute_is_slowed_for_as_long_as_a_delayed_collective_is_under_way():
     """A gather of 4 seconds is delayed to 6 by a sum of 2, which ends at 4; the 2 that are left slow compute
     of 4 by half of what it does in them."""
