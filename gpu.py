@@ -329,13 +329,11 @@ class GPU:
             raise out_of_memory(self.rank, self.hardware.memory_bytes, kind, nbytes, self.held_bytes)
         if total > sum(self.peak_bytes.values()):
             self.peak_bytes = dict(self.held_bytes)
-        now = self.current.now
-        self.record(MEMORY, kind, now, now, self.held_bytes[kind])
+        self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
 
     def free(self, kind: str, nbytes: float) -> None:
         self.held_bytes[kind] -= nbytes
-        now = self.current.now
-        self.record(MEMORY, kind, now, now, self.held_bytes[kind])
+        self.record(MEMORY, kind, self.now, self.now, self.held_bytes[kind])
 
 
 # ---------------------------------------------------------------------------------------------- demonstration

@@ -54,9 +54,9 @@ class GroupLinks:
         if (linked := getattr(self.hardware, "gpus_linked_directly", 0)) < 2:
             return bandwidth
         direct = bandwidth * smaller(larger(self.per_node - 1, 1), linked - 1) / (linked - 1)
-        beyond = (self.per_node - 1) * self.stride >= linked
         if linked >= self.hardware.gpus_per_node:
             return direct
+        beyond = (self.per_node - 1) * self.stride >= linked
         return either(beyond, smaller(direct, host_bandwidth(self.hardware)), direct)
 
     @cached_property
