@@ -122,10 +122,10 @@ def head_and_prediction(job: TrainingJob, plan: Plan, head: Any, kept: float) ->
 
 def keeps_weights(job: TrainingJob, plan: Plan):
     """Whether FSDP's weights are whole from their first use to the end of the step."""
-    return (plan.pp > 1) & job.stack.whole_in_pipeline
+    return (plan.zero == 3) & (plan.pp > 1) & job.stack.whole_in_pipeline
 
 
 def keeps_gradients(job: TrainingJob, plan: Plan):
     """Whether FSDP's gradients are whole until the last microbatch, which alone reduces them."""
-    between = (plan.microbatches(job) > 1) & job.stack.whole_between
+    between = (plan.zero == 3) & (plan.microbatches(job) > 1) & job.stack.whole_between
     return keeps_weights(job, plan) | between

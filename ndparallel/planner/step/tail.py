@@ -55,7 +55,7 @@ def first_gathers(work: Workload) -> TimeBreakdown:
     """What FSDP adds to the first microbatch's way through the stages, where each gathers its weights once a
     step; all that comes later, on every rank, is so much later."""
     job, seconds = work.job, 0.0
-    if work.plan.zero != 3 or not keeps_weights(job, work.plan):
+    if not keeps_weights(job, work.plan):
         return TimeBreakdown()
     for stage, forward in enumerate(work.columns[0]):
         streams = StreamClock(work.machine)
@@ -72,7 +72,7 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
     if plan.zero == 2:
         streams.spend("dp", reducing)
-    elif plan.zero == 3 and keeps_weights(work.job, plan):
+    elif keeps_weights(work.job, plan):
         finish_reduces(streams, buckets, False)
     elif plan.zero != 3 and any(bucket.reduce or bucket.shared for bucket in buckets):
         passes = passes_of_gradients(work, buckets)
