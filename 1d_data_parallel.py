@@ -94,7 +94,7 @@ def zero2(gpu: GPU, job: Job) -> Outcome:
             replica.forward(microbatch)
             gradient, on_its_way = None, Handles()  # of nothing yet
             for bucket in replica.buckets:
-                bucket.stage()
+                bucket.allocate_gradients()
                 gradient = bucket.backward(gradient, microbatch)
                 on_its_way.wait()
                 on_its_way = bucket.reduce_scatter(async_op=True)
@@ -137,7 +137,7 @@ def fsdp(gpu: GPU, job: Job) -> Outcome:
             gradient = None
             for unit in replica.buckets:
                 unit.gather()
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 unit.reduce_scatter()

@@ -79,7 +79,7 @@ def prepare(replica: Replica, actions: list[Action]) -> None:
                 bucket.gather()
             if replica.job.zero >= 2 and action.op != "F":
                 replica.wait_for_gradients(bucket)
-                bucket.stage()
+                bucket.allocate_gradients()
 
 
 def synchronise(replica: Replica, action: Action, unit: Unit) -> None:

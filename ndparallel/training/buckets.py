@@ -12,7 +12,6 @@ Limit  A bucket holds whole units: one smaller than a unit is that unit.
 
 Glossary
     whole, shard     all elements of a bucket; the piece this rank owns
-    stage            set memory aside for a bucket's whole gradients, until they are reduced
     reshard          give a gathered bucket's whole weights back
 """
 
@@ -173,7 +172,7 @@ class ShardedGradients(ShardedOptimizer):
     """A ZeRO-2 bucket: gradients are whole only while the bucket is filled and reduced; then they are
     added to the rank's shard."""
 
-    staged: np.ndarray | None
+    whole_gradients: np.ndarray | None
 
     def allocate(self) -> None:
         self.weights, self.gradient_shard = (
@@ -181,7 +180,7 @@ class ShardedGradients(ShardedOptimizer):
             self.gradient_zeros(self.shard.stop - self.shard.start),
         )
         self.weights[:] = self.initial_weights()
-        self.staged = None
+        self.whole_gradients = None
         self.attach(self.weights)
 
     @property
@@ -191,20 +190,20 @@ class ShardedGradients(ShardedOptimizer):
     def clear_gradients(self) -> None:
         self.gradient_shard[:] = 0
 
-    def stage(self) -> None:
-        if self.staged is None:
-            self.staged = self.gradient_zeros(self.size, "buffers")
-            self.attach(gradients=self.staged)
+    def allocate_gradients(self) -> None:
+        """Make room for the whole gradients, until they are reduced."""
+        if self.whole_gradients is None:
+            self.whole_gradients = self.gradient_zeros(self.size, "buffers")
+            self.attach(gradients=self.whole_gradients)
 
     def backward(self, dy, microbatch: int):
-        assert self.staged is not None, "stage() comes before the backward pass"
+        assert self.whole_gradients is not None, "allocate_gradients() comes before the backward pass"
         return super().backward(dy, microbatch)
 
     def reduce_scatter(self, async_op: bool = False):
-        """Reduce the staged gradients; the handle's wait adds them to the shard and frees the staging
-        memory."""
-        assert self.staged is not None, "stage() comes before the backward pass"
-        whole, self.staged = self.staged, None
+        """Reduce the whole gradients; the handle's wait adds them to the shard and frees their memory."""
+        assert self.whole_gradients is not None, "allocate_gradients() comes before the backward pass"
+        whole, self.whole_gradients = self.whole_gradients, None
 
         def add(reduced: np.ndarray) -> None:
             self.gradient_shard += reduced
@@ -228,7 +227,7 @@ class FullyShardedUnit(ShardedGradients):
         size = self.shard.stop - self.shard.start
         self.weight_shard, self.gradient_shard = self.zeros("weights", size), self.gradient_zeros(size)
         self.weight_shard[:] = self.initial_weights()[self.shard]
-        self.staged = None
+        self.whole_gradients = None
         self.gathered = None
 
     @property
@@ -284,9 +283,9 @@ class BucketParts(UnitRun):
     def gather(self, async_op: bool = False):
         return self.all("gather", async_op=async_op)
 
-    def stage(self) -> None:
+    def allocate_gradients(self) -> None:
         for bucket in self.parts:
-            bucket.stage()
+            bucket.allocate_gradients()
 
     def reshard(self) -> None:
         for bucket in self.parts:

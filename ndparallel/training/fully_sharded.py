@@ -27,7 +27,7 @@ def fsdp_prefetch(gpu: GPU, job: Job, unit_kind: type[FullyShardedUnit] = FullyS
                 unit.gather()
                 if following:
                     following.gather(async_op=True)
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 unit.sum_shared()

@@ -173,7 +173,7 @@ def fsdp_in_a_pipeline(gpu: GPU, job: Job) -> Outcome:
                     x = bucket.forward(x, action.microbatch)
                     bucket.reshard()
                     continue
-                bucket.stage()
+                bucket.allocate_gradients()
                 x = bucket.backward(x, action.microbatch)
                 bucket.reshard()
                 on_its_way.wait()
@@ -234,7 +234,7 @@ def reduces_in_turn(gpu: GPU, job: Job) -> Outcome:
                 x = bucket.forward(x, action.microbatch)
             for bucket in buckets if action.op == "B" else ():
                 if job.zero == 2:
-                    bucket.stage()
+                    bucket.allocate_gradients()
                 x = bucket.backward(x, action.microbatch)
                 if job.zero == 2:
                     bucket.reduce_scatter()

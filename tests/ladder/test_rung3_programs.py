@@ -47,7 +47,7 @@ def zero2_in_turn(gpu: GPU, job: Job) -> Outcome:
             replica.forward(microbatch)
             gradient = None
             for bucket in buckets:
-                bucket.stage()
+                bucket.allocate_gradients()
                 gradient = bucket.backward(gradient, microbatch)
                 bucket.reduce_scatter()
         replica.optimizer_step()

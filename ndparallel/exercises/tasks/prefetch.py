@@ -42,7 +42,7 @@ def fsdp_prefetch(gpu: GPU, job: Job) -> Outcome:
             gradient = None
             for unit, _following in pairwise([*replica.buckets, None]):
                 unit.gather()
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 unit.reduce_scatter()

@@ -101,7 +101,7 @@ class GridRank:
     rank: int
     done: dict[tuple, StageMessage | None]
     on_their_way: dict[int, BucketCost] = field(default_factory=dict)
-    staged: set[int] = field(default_factory=set)
+    allocated: set[int] = field(default_factory=set)
     gathered: set[int] = field(default_factory=set)
     lines: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -148,7 +148,7 @@ class GridRank:
                 self.gather(bucket)
             if zero >= 2 and action.op != "F":
                 self.wait_for_gradients(bucket)
-                self.stage(bucket)
+                self.allocate_gradients(bucket)
 
     def gather(self, bucket: BucketCost) -> None:
         if id(bucket) not in self.gathered:
@@ -157,9 +157,9 @@ class GridRank:
             begin(self.streams, bucket.gather)
             finish(self.streams, bucket.gather)
 
-    def stage(self, bucket: BucketCost) -> None:
-        if id(bucket) not in self.staged:
-            self.staged.add(id(bucket))
+    def allocate_gradients(self, bucket: BucketCost) -> None:
+        if id(bucket) not in self.allocated:
+            self.allocated.add(id(bucket))
             self.streams.memory.hold("buffers", bucket.whole_bytes[1])
 
     def run(self, action: Action) -> None:
@@ -197,7 +197,7 @@ class GridRank:
             self.streams.memory.hold("buffers", -bucket.whole_bytes[0])
         if action.op in "BW" and (zero >= 2 or self.last[action.stage] == action):
             self.streams.run(bucket.shared)
-            self.staged.discard(id(bucket))
+            self.allocated.discard(id(bucket))
             begin(self.streams, bucket.reduce)
             self.on_their_way[id(bucket)] = bucket
 

@@ -15,7 +15,7 @@ def never_forgets_after_forward(gpu, job):
                 x = unit.forward(x, microbatch)
             gradient = None
             for unit in replica.buckets:
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 unit.reduce_scatter()
@@ -36,7 +36,7 @@ def forgets_to_gather_again(gpu, job):
                 unit.reshard()
             gradient = None
             for unit in replica.buckets:
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reduce_scatter()
         replica.optimizer_step()
@@ -44,7 +44,7 @@ def forgets_to_gather_again(gpu, job):
 
 
 def makes_no_room(gpu, job):
-    """stage() comes before the backward pass (line"""
+    """allocate_gradients() comes before the backward pass (line"""
     replica = Replica(gpu, job, FullyShardedUnit, job.unit_mb)
     for microbatches in replica.steps():
         for microbatch in microbatches:
@@ -71,7 +71,7 @@ def never_reduces(gpu, job):
                 x = unit.forward(x, microbatch)
             gradient = None
             for unit in replica.buckets:
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
         replica.optimizer_step()

@@ -19,7 +19,7 @@ def fetches_everything_first(gpu, job):
                 x = unit.forward(x, microbatch)
             gradient, handles = None, []
             for unit in replica.buckets:
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 handles.append(unit.reduce_scatter(async_op=True))
@@ -44,7 +44,7 @@ def only_forward(gpu, job):
             gradient = None
             for unit in replica.buckets:
                 unit.gather()
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 unit.reduce_scatter()
@@ -65,7 +65,7 @@ def never_waits_for_a_reduction(gpu, job):
             gradient = None
             for unit in replica.buckets:
                 unit.gather()
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
                 unit.reshard()
                 unit.reduce_scatter(async_op=True)
