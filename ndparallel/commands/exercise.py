@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("name", nargs="?", help="an exercise, or a file that makes one")
     option("--folder", default="exercises", metavar="FOLDER", help="where your answers are (exercises)")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--hint", nargs="?", type=int, const=1, metavar="N", help="hint 1, 2 or 3")
+    chosen.add_argument(
+        "--hint", nargs="?", type=int, const=1, metavar="N", help="hint 1, a nudge, to 3, nearly the answer"
+    )
     chosen.add_argument("--solution", action="store_true", help="print the model solution")
     chosen.add_argument("--reset", action="store_true", help="begin anew, and keep what you wrote")
     chosen.add_argument("--watch", action="store_true", help="grade at every save")

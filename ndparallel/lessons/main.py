@@ -38,11 +38,20 @@ def run_lesson(
 ) -> Run:
     """Run the strategies of these names, or all after the single GPU where none is named."""
     if names:
-        entries = [enter(strategy, job, gpus) for strategy in choose(lesson.strategies, names)]
+        entries = named_entries(lesson, job, gpus, names)
     else:
         entries = [baseline(job)] * (lesson.gpus > 1) + all_entries(lesson, job, gpus)
     keep_going = not names and len(lesson.strategies) > 1
     return run_entries(lesson.name, entries, job, Runner(hardware, engine, announce, keep_going, contention))
+
+
+def named_entries(lesson: Lesson, job: Job, gpus: int, names: Sequence[str]) -> list[Entry]:
+    """Return an entry for every name. Raises UserError for one that is unknown, or cannot be cut to so many
+    GPUs."""
+    alone = [baseline(job)] * (lesson.gpus > 1)
+    known = {entry.strategy.name: entry for entry in alone}
+    chosen = choose([*(entry.strategy for entry in alone), *lesson.strategies], names)
+    return [known.get(strategy.name) or enter(strategy, job, gpus) for strategy in chosen]
 
 
 def all_entries(lesson: Lesson, job: Job, gpus: int) -> list[Entry]:

@@ -92,7 +92,7 @@ def test_the_task_has_what_a_student_and_a_lecturer_need(name):
     exercise = find(name)
     assert exercise.title and len(exercise.title) <= 40
     assert 5 <= exercise.minutes <= 30
-    assert 1 <= len(exercise.hints) <= 3 and all(exercise.hints)
+    assert len(exercise.hints) == 3 and all(exercise.hints)
     assert exercise.learned.endswith(".")
     assert max(map(len, template(exercise).splitlines())) <= 110
 

@@ -1,6 +1,7 @@
 """0D: what saves memory computes the same gradients, keeps the listed tensors, and costs the listed
 operations."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -122,6 +123,14 @@ def test_more_than_twice_the_time_is_told_in_plain_digits(capsys):
 def test_one_gpu_is_not_several(capsys):
     assert main(load("0d_single_gpu"), ["--gpus", "2"]) == 2
     assert "0D is one GPU, and --gpus asks for 2" in capsys.readouterr().err
+
+
+def test_every_lesson_runs_the_single_gpu_by_its_name_too(capsys):
+    named = ["--strategy", "single GPU", "--strategy", "GPipe", "--engine", "inline", "--json"]
+    assert main(load("3d_pipeline_parallel"), named) == 0
+    alone, gpipe = json.loads(capsys.readouterr().out)["strategies"]
+    assert (alone["name"], alone["gpus"], alone["speedup"]) == ("single GPU", 1, 1)
+    assert (gpipe["name"], gpipe["gpus"]) == ("GPipe", 4)
 
 
 def test_a_batch_that_four_parts_cannot_share_is_not_said_to_be_too_large(capsys):

@@ -70,6 +70,7 @@ EXERCISE = Exercise(
     hints=(
         "When does the backward pass of a part become possible?",
         "Right after its own forward pass. Only the gradients must wait for the other parts.",
+        "One loop over the microbatches: forward, then backward of the same one. Behind the loop, one step.",
     ),
     learned="gradients add up, so a batch in M parts needs the activations of one part, and the same time.",
     page="docs/book/0d.md",

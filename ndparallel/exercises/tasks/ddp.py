@@ -58,6 +58,7 @@ EXERCISE = Exercise(
     hints=(
         "Between which two lines are this GPU's gradients complete, and not yet used?",
         "After the loop over microbatches, before the optimizer steps: average every bucket.",
+        'for bucket in replica.buckets: bucket.all_reduce() - with "ring", not with "naive".',
     ),
     learned="data parallelism is one line: average the gradients before the optimizer steps.",
     page="docs/book/1d.md",

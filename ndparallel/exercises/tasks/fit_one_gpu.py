@@ -57,6 +57,7 @@ EXERCISE = Exercise(
     hints=(
         "Which of the two costs next to no time? Take as much of it as you can get first.",
         "Eight parts need 3.78 MB. What is the cheapest thing left to forget?",
+        "Attention's probabilities are computed again in a few percent of the time, whole layers in a third.",
     ),
     learned="microbatches are nearly free, forgetting attention's probabilities costs a few percent, "
     "forgetting "

@@ -9,7 +9,7 @@ while the unit computes, and so are its gradients:
 Given   replica.buckets                 units of the class FullyShardedUnit, the last first
         unit.gather()                   makes the weights whole
         unit.reshard()                  forgets them, but for this GPU's shard
-        unit.stage()                    makes room for the whole gradients, before the backward pass
+        unit.allocate_gradients()       makes room for the whole gradients, before the backward pass
         unit.reduce_scatter()           averages them, adds this GPU's shard up, and gives the room back
         unit.forward(x, microbatch), unit.backward(gradient, microbatch)
         replica.tokens[microbatch]      what the first unit takes
@@ -42,7 +42,7 @@ def fsdp(gpu: GPU, job: Job) -> Outcome:
                 x = unit.forward(x, microbatch)
             gradient = None
             for unit in replica.buckets:
-                unit.stage()
+                unit.allocate_gradients()
                 gradient = unit.backward(gradient, microbatch)
             for unit in replica.buckets:
                 unit.reduce_scatter()
@@ -73,9 +73,10 @@ EXERCISE = Exercise(
     asks={"fsdp": load(full_name("1d")).strategy("FSDP").program},
     attempt=attempt,
     hints=(
-        "Move each line next to the unit that needs it. The forward pass needs gather and reshard around "
-        "each unit.",
-        "Backward: gather, stage, backward, reshard, reduce_scatter, unit by unit.",
+        "Move each line next to the unit that needs it.",
+        "Both passes need gather and reshard around each unit. The backward pass also needs room for its "
+        "gradients before it, and their reduction after it.",
+        "Backward: gather, allocate_gradients, backward, reshard, reduce_scatter, unit by unit.",
     ),
     learned="FSDP holds 1/N of weights, gradients and optimizer, and one unit of each whole; it sends "
     "weights twice "

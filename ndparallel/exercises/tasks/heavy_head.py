@@ -78,9 +78,9 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "If the head is worth 4 layers, there are 34 layers' work for 4 GPUs.",
-        "Give every GPU one layer. Then give one layer after another to the GPU that has least to do, "
-        "the head "
-        "counted.",
+        "That is 8.5 for each. How many layers may the GPU with the head have? And on other models?",
+        "Give every GPU one layer. Then give one layer after another to the GPU that has least to do, the "
+        "head counted.",
     ),
     learned="stages are balanced by time, not by the number of layers: Llama 3 took a layer each from "
     "the first and "

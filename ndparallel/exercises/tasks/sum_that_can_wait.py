@@ -85,6 +85,7 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "Compute dx first, although it is returned last.",
+        "Begin its sum before A's gradient is computed, and wait for it after that.",
         "summing = all_reduce(gpu, dx, tp, async_op=True), then A's gradient, then return summing.wait().",
     ),
     learned="sums of the backward pass hide behind weight gradients; sums of the forward pass have nothing "

@@ -68,7 +68,8 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "When does a bucket hold the gradients of the whole step?",
-        "if microbatch == microbatches[-1]: only then may a bucket leave.",
+        "After the backward pass of the last microbatch: in those before it, no bucket may leave.",
+        "if microbatch == microbatches[-1]: only then start the all_reduce of the buckets that are filled.",
     ),
     learned="with gradient accumulation the bytes of a step do not depend on the number of microbatches.",
     page="docs/book/1d.md",

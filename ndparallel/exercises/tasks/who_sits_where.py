@@ -55,6 +55,7 @@ EXERCISE = Exercise(
     hints=(
         "Which axis talks most often, and cannot hide it? It stays inside.",
         "Of dp and pp, which sends fewer bytes? It may cross.",
+        "The first axis varies fastest and stays inside; the last one crosses the nodes.",
     ),
     learned="what matters is which axis crosses the nodes: tp never, and here pp rather than dp.",
     page="docs/book/4d.md",
