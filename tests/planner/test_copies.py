@@ -114,15 +114,25 @@ def test_after_each_pass_of_a_stage_all_its_ranks_share_the_maxima_of_delayed_sc
 
 
 def test_context_parallelism_of_torch_gathers_every_heads_keys_and_sends_their_gradients_round_in_32_bits():
-    job, plan = TrainingJob(LLAMA, H100, find_stack("torchtitan"), 32768, 8), Plan(tp=8, cp=4)
-    forward, _, backward, _ = LayerLists(LLAMA, plan.share(job), job.stack).unit("dense", "none")
-    gather, gradients = (
-        [item for item in items if item[2:3] == ("cp",)][-1] for items in (forward, backward)
-    )
+    forward, gather, gradients = of_context_parallelism("torchtitan")
     keys_and_values = 2 * 32768 * LLAMA.heads / 8 * LLAMA.head_dim
-    assert (gather.bytes, gradients.bytes) == (keys_and_values * 2, keys_and_values * 4)
+    # four hops of a fourth, where an all_gather has three
+    assert (gather.bytes, gradients.bytes * 3 / 4) == (keys_and_values * 2, keys_and_values * 4)
     attention = next(item for item in forward if item.name == "attention")
     assert gather.beside.flops == attention.flops / 4  # the first of four blocks
+
+
+def test_a_compiled_layer_waits_for_each_collective_of_context_parallelism_at_once():
+    _, gather, gradients = of_context_parallelism("torchtitan-compiled")
+    assert gather.beside is gradients.beside is None
+
+
+def of_context_parallelism(stack):
+    """The forward pass, its last collective over cp, and that of the backward pass."""
+    job, plan = TrainingJob(LLAMA, H100, find_stack(stack), 32768, 8), Plan(tp=8, cp=4)
+    forward, _, backward, _ = LayerLists(LLAMA, plan.share(job), job.stack).unit("dense", "none")
+    last = [[item for item in items if item[2:3] == ("cp",)][-1] for items in (forward, backward)]
+    return forward, *last
 
 
 def test_without_context_parallelism_nothing_is_merged():

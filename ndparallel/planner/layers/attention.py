@@ -5,7 +5,8 @@ Idea   What the kernel multiplies and moves is decided by the stack's `attention
        from the other cp ranks by its `cp_gathers`. A masked kernel meets the blocks of a ring one by one.
 Cost   Flash: 2 products forward and 5 backward for each query-key pair that the causal mask keeps. Masked: 2
        and 4, and every score through memory. Unfused: 2 and 4 of all pairs.
-Limit  A list by blocks has as many items as cp says, so there cp is a number, and no array. Layers with and
+Limit  A list by blocks has as many items as cp says, so there cp is a number, and no array. Blocks without a
+       mask, whose kernel is up to a tenth quicker, have the rate of those with one. Layers with and
        without a window have the seconds of their mean; software without fused attention, or masked block by
        block, computes what is outside of windows too.
 
@@ -21,6 +22,7 @@ from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.layers.operations import SCORE_DROPOUT, SINGLE, CollectiveOp, Start, Wait
 from ndparallel.planner.layers.parts import LayerParts
+from ndparallel.planner.numbers import larger
 
 SHORT_ATTENTION = ("cudnn-fp8", "float8")  # Blackwell's kernel, and the type of what it multiplies
 # passes over the rank's part of attention's result, and kernels, that merge one block in float32, forward and
@@ -125,19 +127,22 @@ class AttentionLists(LayerParts):
 
     def merged(self, core: list[Operation], backward: bool) -> list:
         """Keys and values, of every query head, come beside the first block; each later block's result is
-        merged in float32. Their gradients go round in float32, beside the next block, the last beside none
-        (_templated_ring_attention and its backward in torch/distributed/tensor/experimental/_attention.py;
-        repeat_kv in torchtitan's models)."""
+        merged in float32. Their gradients go round in float32, one hop a block, beside the next block, the
+        last beside none (_templated_ring_attention and its backward in
+        torch/distributed/tensor/experimental/_attention.py; repeat_kv in torchtitan's models). A compiled
+        layer waits for each at once (_maybe_wrap_tensor in torch/distributed/_functional_collectives.py)."""
         kernel, cp = max(core, key=lambda operation: operation.kind != "elementwise"), self.share.cp
-        first = kernel._replace(flops=kernel.flops / cp, bytes=kernel.bytes / cp)
+        compiled = self.stack.fusion == "compiled"
+        first = None if compiled else kernel._replace(flops=kernel.flops / cp, bytes=kernel.bytes / cp)
         size = self.gathered_keys_bytes
         gather = CollectiveOp("cp gather", "all_gather", "cp", size, first)
-        passes, kernels = MERGES[self.stack.fusion == "compiled"][backward]
+        passes, kernels = MERGES[compiled][backward]
         later = cp - 1 + backward * (cp > 1)
         merge = self.elementwise("merge blocks", later * self.value_elements, passes, later * kernels)
-        size_in_float32 = size * SINGLE / self.itemsize
-        round_ = [CollectiveOp("cp gradients", "all_gather", "cp", size_in_float32, kernel, cp)] * backward
-        return [gather, *core, merge, *round_]
+        # cp hops of a block, where an all_gather of so many bytes has cp - 1
+        hops = size * SINGLE / self.itemsize * cp / larger(1, cp - 1)
+        round_ = CollectiveOp("cp gradients", "all_gather", "cp", hops, None if compiled else kernel, cp)
+        return [gather, *core, merge, *[round_] * backward]
 
     # ---- one fused kernel
 
