@@ -361,6 +361,10 @@ def serious(violation: dict) -> bool:
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_no_word_is_broken(tab, screen):
     tab.open(f"#{screen}")
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+    ends = tab.page.locator("svg").evaluate_all(
+        "all => all.map((each) => each.getBoundingClientRect().right)"
+    )
+    assert max(ends, default=0) <= 360  # no picture has to be moved sideways
     words = tab.page.locator("td:first-child").filter(has_text=re.compile(r"^\w+$"))
     heights = words.evaluate_all("all => all.map((cell) => cell.clientHeight)")
     assert max(heights, default=0) < 40  # one word, one line

@@ -1,6 +1,7 @@
 // Drawing: elements, colours, and numbers on an axis. What is shown as text comes from Python.
 
 const SVG = "http://www.w3.org/2000/svg";
+const ON_PHONE = matchMedia("(max-width: 760px)").matches; // pictures are drawn narrow, so that words in them can be read
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -1,15 +1,13 @@
 // A timeline as a picture: for every GPU a lane of what it computes, thinner ones of what it sends along each axis, and
 // a strip of what it holds.
 
-const TIMELINE = { left: 110, width: 1000, strip: 26 }; // of the picture
+const TIMELINE = ON_PHONE ? { left: 80, width: 440, strip: 26 } : { left: 110, width: 1000, strip: 26 }; // of the picture
 const isCompute = (lane) => lane.stream === "compute";
 
 // The picture, drawn when it can be seen.
 function laterTimeline(answer, options) {
   const { tall } = placed(answer.timeline.lanes, options);
-  return later([TIMELINE.width + 20, tall], () =>
-    element("div", { class: "scroll" }, savable("timeline", timelinePicture(answer, options))),
-  );
+  return later([TIMELINE.width + 20, tall], () => savable("timeline", timelinePicture(answer, options)));
 }
 
 // Where every lane stands, and how tall the picture is.

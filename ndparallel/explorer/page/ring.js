@@ -57,15 +57,16 @@ function circle({ boards, arrivals }) {
 
 // How large the picture is, how wide a board may be, and where each rank stands.
 function placeOnCircle(count) {
-  const isWide = count > 5,
-    width = isWide ? 1000 : 760,
-    height = isWide ? 540 : 440,
+  const large = { width: 1000, height: 540, board: 220, across: 380, down: 215 },
+    small = { width: 760, height: 440, board: 300, across: 260, down: 165 },
+    narrow = { width: 480, height: 440, board: 156, across: 155, down: 165 };
+  const size = count > 5 ? large : ON_PHONE ? narrow : small,
     angle = (rank) => (2 * Math.PI * rank) / count;
   const of = (rank) => [
-    width / 2 + (isWide ? 380 : 260) * Math.sin(angle(rank)),
-    height / 2 - (isWide ? 215 : 165) * Math.cos(angle(rank)),
+    size.width / 2 + size.across * Math.sin(angle(rank)),
+    size.height / 2 - size.down * Math.cos(angle(rank)),
   ];
-  return { width, height, board: isWide ? 220 : 300, of };
+  return { ...size, of };
 }
 
 function arrow([ax, ay], [bx, by]) {

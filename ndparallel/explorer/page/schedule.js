@@ -36,7 +36,7 @@ function described(each, seconds) {
   );
 }
 
-const LISTS = { left: 56, width: 900, lane: 25, height: 22 }; // of a picture
+const LISTS = { left: 56, width: ON_PHONE ? 440 : 900, lane: 25, height: 22 }; // of a picture
 const tallOf = (rows) => rows.length * LISTS.lane;
 
 // One lane for every GPU, the number of the microbatch in every action; a later chunk has an underlined number.
@@ -44,16 +44,12 @@ function lists(name, rows, seconds) {
   const { left, width } = LISTS,
     x = (second) => left + (second / seconds) * (width - left);
   const says = rows.map((actions, rank) => `GPU ${rank}: ${actions.map((action) => action[2] + action[3]).join(" ")}`).join("; ");
-  return element(
-    "div",
-    { class: "scroll" },
-    picture(
-      name,
-      width + 4,
-      tallOf(rows),
-      says,
-      rows.map((actions, rank) => laneOfActions(actions, rank, x)),
-    ),
+  return picture(
+    name,
+    width + 4,
+    tallOf(rows),
+    says,
+    rows.map((actions, rank) => laneOfActions(actions, rank, x)),
   );
 }
 

@@ -22,7 +22,7 @@ async function showTimeline(screen, setup) {
     ),
     zoomButtons(whole, shown, zoomTo),
     moment(answer, picture, shown),
-    element("div", { class: "scroll" }, savable("timeline", picture)),
+    savable("timeline", picture),
     activities(answer),
     other
       ? element("section", {}, element("h2", {}, `pinned: ${other.row.name}, ${other.cells.step}`), laterTimeline(other, options))
