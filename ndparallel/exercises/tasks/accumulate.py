@@ -49,9 +49,8 @@ def attempt(answer) -> Attempt:
 
 def meaning(times: float) -> str:
     return (
-        "Not every part's gradient is in it, once. The optimizer takes what is there when it steps: let "
-        "it step "
-        "once, after the last part's backward pass."
+        "Not every part's gradient is in it, once. The optimizer takes what is there when it steps: let it "
+        "step once, after the last part's backward pass."
     )
 
 

@@ -81,15 +81,13 @@ EXERCISE = Exercise(
     hints=(
         "Let every GPU that has the array help: after one message two GPUs have it, after two four.",
         "A chain is better still for a big array: GPU r receives from r - 1 and sends to r + 1, piece by "
-        "piece, "
-        "so that all links are busy once the first piece has reached the end.",
+        "piece, so that all links are busy once the first piece has reached the end.",
         "A chain of k pieces takes (p - 1)(a + b/k) + (k - 1) b/k. With p = 8, a = 0.05 s and b = 20 s that "
         "is 22.8 s for k = 50, 20.6 s for 500, and hardly less for more. (Where a message keeps its sender "
         "busy for a, too, k near 50 is best.)",
     ),
     learned="a chain in pieces sends a big array to any number of GPUs in little more than the time of "
-    "sending it "
-    "once; for a small one, where latency counts, a tree is better.",
+    "sending it once; for a small one, where latency counts, a tree is better.",
     page="docs/book/1d.md",
     over_par=over_par,
     as_much=0.02,  # 500 pieces or 2,000 are the same idea

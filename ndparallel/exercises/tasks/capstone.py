@@ -73,9 +73,8 @@ def where_time_goes(prediction: Prediction) -> str:
 
 def over_par(yours: Attempt, par: Attempt) -> str:
     return (
-        "More than the planner's own error away from the best. What does the step wait for? Where there "
-        "is memory "
-        "left, recompute less or cut less."
+        "More than the planner's own error away from the best. What does the step wait for? Where there is "
+        "memory left, recompute less or cut less."
     )
 
 
@@ -86,12 +85,10 @@ EXERCISE = Exercise(
     asks={"plan": searched},
     attempt=attempt,
     hints=(
-        "Weights, gradients and optimizer of 70 billion parameters take 18 bytes each: over how many "
-        "GPUs must they "
-        "be spread? tp * pp divides them all, ZeRO-1 over dp divides the optimizer.",
+        "Weights, gradients and optimizer of 70 billion parameters take 18 bytes each: over how many GPUs "
+        "must they be spread? tp * pp divides them all, ZeRO-1 over dp divides the optimizer.",
         "tp 8 with sequence parallelism stays inside the node. Several chunks make the bubble of an "
-        "interleaved "
-        "pipeline small: schedule='interleaved', chunks=5.",
+        "interleaved pipeline small: schedule='interleaved', chunks=5.",
         "Try less tp and some cp: a sequence of 8,192 tokens can be shared as well, and costs less than "
         "tp's sums.",
     ),

@@ -71,9 +71,8 @@ def attempt(answer) -> Attempt:
 
 def meaning(times: float) -> str:
     return (
-        "B's gradient needs the whole dy, and A's this GPU's columns of dz. If the loss is wrong too, y "
-        "was not "
-        "summed before it was used."
+        "B's gradient needs the whole dy, and A's this GPU's columns of dz. If the loss is wrong too, y was "
+        "not summed before it was used."
     )
 
 
@@ -112,9 +111,8 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "Write it for one GPU first: five matmuls, relu and its backward. Which results are now only a part?",
-        "h B needs this GPU's columns of h and rows of B, and gives a part of every number of y. "
-        "Backward, dz A^T "
-        "gives a part of every number of dx. Those two are summed, and nothing else.",
+        "h B needs this GPU's columns of h and rows of B, and gives a part of every number of y. Backward, "
+        "dz A^T gives a part of every number of dx. Those two are summed, and nothing else.",
         "y = all_reduce(gpu, mlp.matmul(..., h, mlp.b.weight), tp) and "
         "return all_reduce(gpu, mlp.matmul(..., dz, mlp.a.weight.T), tp).",
     ),

@@ -76,9 +76,8 @@ def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["bytes_sent"] > par.figures["bytes_sent"]:
         return "Some pieces travel twice: send each one straight to its reader."
     return (
-        "Somebody waits. Send everything before you look at what comes, and let every GPU send to "
-        "another one "
-        "at the same time: all to GPU 0 first, and its door is a queue."
+        "Somebody waits. Send everything before you look at what comes, and let every GPU send to another "
+        "one at the same time: all to GPU 0 first, and its door is a queue."
     )
 
 
@@ -90,15 +89,13 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "A send never waits for its receiver. What is the best order of p - 1 sends and p - 1 receives?",
-        "If all GPUs send to GPU 0 first, then to GPU 1, each door has a queue and then nothing. Begin "
-        "with your "
-        "neighbour on the right, and receive first from the one on the left.",
+        "If all GPUs send to GPU 0 first, then to GPU 1, each door has a queue and then nothing. Begin with "
+        "your neighbour on the right, and receive first from the one on the left.",
         "for distance in 1 .. p-1: send to (rank + distance) % p. Then receive in the same order from "
         "(rank - distance) % p.",
     ),
-    learned="an all-to-all sends (p-1)/p of what a GPU holds and pays one latency, if all sends leave "
-    "before the "
-    "first receive, and at every moment each GPU sends to another one.",
+    learned="an all-to-all sends (p-1)/p of what a GPU holds and pays one latency, if all sends leave before "
+    "the first receive, and at every moment each GPU sends to another one.",
     page="docs/book/ep.md",
     over_par=over_par,
 )

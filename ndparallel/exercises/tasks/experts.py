@@ -128,8 +128,7 @@ EXERCISE = Exercise(
         "e] = ...",
     ),
     learned="expert parallelism is two all-to-alls, whose sizes the router decides; and the GPU with the "
-    "favourite "
-    "expert keeps all others waiting.",
+    "favourite expert keeps all others waiting.",
     page="docs/book/ep.md",
     over_par=over_par,
     as_much=0.03,  # for the order of the sends, which is not the point

@@ -107,9 +107,8 @@ def attempt(answer) -> Attempt:
 
 def meaning(times: float) -> str:
     return (
-        "Ask at each of the four places: is what I am given whole, or this GPU's part of a sum? A part "
-        "is summed, "
-        "and what is whole must not be."
+        "Ask at each of the four places: is what I am given whole, or this GPU's part of a sum? A part is "
+        "summed, and what is whole must not be."
     )
 
 
@@ -134,9 +133,8 @@ EXERCISE = Exercise(
         "Forward: the rows of B leave a part of every number of y on each GPU. What must happen to it?",
         "Where forward copies, backward sums: x went to all GPUs, so dx comes from all. Where forward sums, "
         "backward copies: each part of y has the gradient dy.",
-        "enter returns x, enter_backward returns all_reduce(gpu, dx, tp), leave returns all_reduce(gpu, "
-        "y, tp), "
-        "leave_backward returns dy.",
+        "enter returns x, enter_backward returns all_reduce(gpu, dx, tp), leave returns all_reduce(gpu, y, "
+        "tp), leave_backward returns dy.",
     ),
     learned="f and g are conjugate: what one does forward, the other does backward. They are all that tensor "
     "parallelism adds to a program.",

@@ -65,9 +65,8 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "Begin with 1F1B, and write I, then W, for each B: 30 s. Which W delay an I that somebody waits for?",
-        "Let W lag behind I. GPU 0 holds P microbatches already, so its W must not wait; the last GPU "
-        "holds one, "
-        "so that W may lag by P - 1.",
+        "Let W lag behind I. GPU 0 holds P microbatches already, so its W must not wait; the last GPU holds "
+        "one, so that W may lag by P - 1.",
         "On GPU `rank`, P - 1 - rank forwards ahead; then F, I, and the W of `rank` microbatches before, "
         "by turns.",
     ),

@@ -60,8 +60,7 @@ EXERCISE = Exercise(
         "Attention's probabilities are computed again in a few percent of the time, whole layers in a third.",
     ),
     learned="microbatches are nearly free, forgetting attention's probabilities costs a few percent, "
-    "forgetting "
-    "everything a third: use them in this order.",
+    "forgetting everything a third: use them in this order.",
     page="docs/book/0d.md",
     over_par=over_par,
 )

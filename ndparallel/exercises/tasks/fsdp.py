@@ -60,9 +60,8 @@ def attempt(answer) -> Attempt:
 
 def over_par(yours: Attempt, par: Attempt) -> str:
     return (
-        "Something is whole for longer than it is used: weights from just before a unit computes until "
-        "just after, "
-        "and gradients from before its backward pass until they are reduced."
+        "Something is whole for longer than it is used: weights from just before a unit computes until just "
+        "after, and gradients from before its backward pass until they are reduced."
     )
 
 
@@ -79,8 +78,7 @@ EXERCISE = Exercise(
         "Backward: gather, allocate_gradients, backward, reshard, reduce_scatter, unit by unit.",
     ),
     learned="FSDP holds 1/N of weights, gradients and optimizer, and one unit of each whole; it sends "
-    "weights twice "
-    "and gradients once.",
+    "weights twice and gradients once.",
     page="docs/book/1d.md",
     over_par=over_par,
 )

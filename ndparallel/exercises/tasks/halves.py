@@ -85,15 +85,12 @@ EXERCISE = Exercise(
     hints=(
         "The all-gather is the easier half. Begin there: at every step pass on the piece that came last.",
         "In the reduce-scatter, piece r must arrive at GPU r last, with all the other parts in it. So it "
-        "begins "
-        "its journey on GPU r + 1.",
-        "Reduce-scatter: at step s send piece (rank - s - 1) % p, and add what comes to piece (rank - s "
-        "- 2) % p. "
-        "All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
+        "begins its journey on GPU r + 1.",
+        "Reduce-scatter: at step s send piece (rank - s - 1) % p, and add what comes to piece (rank - s - 2) "
+        "% p. All-gather: send piece (rank - s) % p, and take piece (rank - s - 1) % p.",
     ),
-    learned="an all-reduce is a reduce-scatter and an all-gather; each takes (p-1)(a + b/p) for latency "
-    "a and b "
-    "seconds of wire for the whole array.",
+    learned="an all-reduce is a reduce-scatter and an all-gather; each takes (p-1)(a + b/p) for latency a "
+    "and b seconds of wire for the whole array.",
     page="docs/book/1d.md",
     over_par=over_par,
 )

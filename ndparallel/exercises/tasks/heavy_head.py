@@ -82,9 +82,8 @@ EXERCISE = Exercise(
         "Give every GPU one layer. Then give one layer after another to the GPU that has least to do, the "
         "head counted.",
     ),
-    learned="stages are balanced by time, not by the number of layers: Llama 3 took a layer each from "
-    "the first and "
-    "the last stage.",
+    learned="stages are balanced by time, not by the number of layers: Llama 3 took a layer each from the "
+    "first and the last stage.",
     page="docs/book/3d.md",
     over_par=over_par,
 )

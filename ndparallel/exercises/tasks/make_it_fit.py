@@ -76,9 +76,8 @@ EXERCISE = Exercise(
         "ZB-V fills it.",
         "ZeRO-1 makes room for what ZB-V holds: tp 2, pp 2, dp 2, zero 1, 4 microbatches.",
     ),
-    learned="no axis is best for everything: tp for the largest activations, pp for the weights, dp for "
-    "the rest, each "
-    "no more than it must.",
+    learned="no axis is best for everything: tp for the largest activations, pp for the weights, dp for the "
+    "rest, each no more than it must.",
     page="docs/book/4d.md",
     over_par=over_par,
 )

@@ -50,9 +50,8 @@ def attempt(answer) -> Attempt:
 
 def over_par(yours: Attempt, par: Attempt) -> str:
     return (
-        "A GPU still waits: before its first I it can take forwards until the gradient comes, and behind "
-        "its last "
-        "F it can do the W that it has kept."
+        "A GPU still waits: before its first I it can take forwards until the gradient comes, and behind its "
+        "last F it can do the W that it has kept."
     )
 
 
@@ -64,14 +63,12 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "When does the first gradient reach GPU 0? How many forwards can it do until then?",
-        "2 (P - 1) forwards on GPU 0, and two fewer on each GPU behind it. The memory that a GPU does "
-        "not need for "
-        "forwards ahead, it can use for W kept back.",
+        "2 (P - 1) forwards on GPU 0, and two fewer on each GPU behind it. The memory that a GPU does not "
+        "need for forwards ahead, it can use for W kept back.",
         "ahead = 2 (P - 1 - rank), and W lags 2 rank microbatches behind I.",
     ),
-    learned="with twice 1F1B's memory no GPU waits in mid-step. This is ZB-H2; what is left of the "
-    "bubble is the "
-    "stagger between the GPUs, which the next step fills.",
+    learned="with twice 1F1B's memory no GPU waits in mid-step. This is ZB-H2; what is left of the bubble is "
+    "the stagger between the GPUs, which the next step fills.",
     page="docs/book/3d.md",
     over_par=over_par,
 )

@@ -77,11 +77,9 @@ EXERCISE = Exercise(
         "After unit.gather() and before unit.forward(...), begin to gather the following unit, if there "
         "is one.",
         "Backward the same, and the reduction of a unit may stay on its way while the next one computes: "
-        "keep its "
-        "handle, and wait for it before you begin the next reduction.",
-        "on_its_way = unit.reduce_scatter(async_op=True) after `if on_its_way: on_its_way.wait()`; and "
-        "wait for the "
-        "last one before the optimizer steps.",
+        "keep its handle, and wait for it before you begin the next reduction.",
+        "on_its_way = unit.reduce_scatter(async_op=True) after `if on_its_way: on_its_way.wait()`; and wait "
+        "for the last one before the optimizer steps.",
     ),
     learned="fetching one unit ahead hides nearly all that FSDP sends, for the memory of one more unit.",
     page="docs/book/1d.md",

@@ -134,17 +134,14 @@ EXERCISE = Exercise(
     asks={"positions": positions, "attention": attention},
     attempt=attempt,
     hints=(
-        "Begin with positions that are right: rank * 64 to rank * 64 + 63. Attend to your own block, "
-        "pass it on, "
-        "receive the next, and merge.",
+        "Begin with positions that are right: rank * 64 to rank * 64 + 63. Attend to your own block, pass it "
+        "on, receive the next, and merge.",
         "After hop i a GPU has the block of GPU (rank - i) % ranks: attend() needs that GPU's positions. "
-        "Announce the "
-        "next block with irecv before you compute, and wait for it afterwards.",
+        "Announce the next block with irecv before you compute, and wait for it afterwards.",
         "For equal work cut the sequence in 2 p parts, and give GPU r the parts r and 2 p - 1 - r: zigzag.",
     ),
-    learned="ring attention hides its messages behind its compute, if the sequence is long enough; and "
-    "under a "
-    "causal mask who has which tokens decides who waits.",
+    learned="ring attention hides its messages behind its compute, if the sequence is long enough; and under "
+    "a causal mask who has which tokens decides who waits.",
     page="docs/book/cp.md",
     over_par=over_par,
     given=("SEQUENCE", "attend", "merge"),

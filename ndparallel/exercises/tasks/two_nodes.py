@@ -70,8 +70,7 @@ def over_par(yours: Attempt, par: Attempt) -> str:
         )
     return (
         "The slow links decide. What has been summed inside a node need cross only once, and each of the "
-        "four GPUs "
-        "can take a quarter of it across on a link of its own."
+        "four GPUs can take a quarter of it across on a link of its own."
     )
 
 
@@ -82,19 +81,15 @@ EXERCISE = Exercise(
     asks={"sum_over_nodes": sum_over_nodes},
     attempt=attempt,
     hints=(
-        "all_reduce(gpu, array, Group('all', range(8))) is right, and slow. How many bytes cross the "
-        "slow links, "
-        "and how few could?",
-        "Sum inside each node first. If one GPU of each node then talks across, three slow links do "
-        "nothing: let "
-        "every GPU of a node own a quarter of the sum.",
-        "reduce_scatter inside the node, all_reduce of that quarter with the GPU at the same place in "
-        "the other "
-        "node, all_gather inside the node.",
+        "all_reduce(gpu, array, Group('all', range(8))) is right, and slow. How many bytes cross the slow "
+        "links, and how few could?",
+        "Sum inside each node first. If one GPU of each node then talks across, three slow links do nothing: "
+        "let every GPU of a node own a quarter of the sum.",
+        "reduce_scatter inside the node, all_reduce of that quarter with the GPU at the same place in the "
+        "other node, all_gather inside the node.",
     ),
-    learned="a hierarchical all-reduce sends the slow way only what it must: 1/m of the array for each "
-    "of m GPUs in "
-    "a node.",
+    learned="a hierarchical all-reduce sends the slow way only what it must: 1/m of the array for each of m "
+    "GPUs in a node.",
     page="docs/book/1d.md",
     over_par=over_par,
 )

@@ -90,9 +90,8 @@ def meaning(found: np.ndarray) -> str:
             "all of them."
         )
     return (
-        "Does every GPU subtract the same largest logit, is the sum over all symbols, and does the GPU "
-        "that has the "
-        "target tell the others?"
+        "Does every GPU subtract the same largest logit, is the sum over all symbols, and does the GPU that "
+        "has the target tell the others?"
     )
 
 
@@ -113,12 +112,10 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "Which three numbers of a row does the loss need? Each can be found in parts.",
-        "The row's maximum (op='max'), the sum of exp(logit - maximum), and the target's logit, which "
-        "one GPU has: "
-        "the others contribute 0.",
-        "here = (targets >= first) & (targets < first + logits.shape[1]) says for which tokens this GPU "
-        "has the "
-        "target; np.where(here, ..., 0) is its part of the third sum.",
+        "The row's maximum (op='max'), the sum of exp(logit - maximum), and the target's logit, which one "
+        "GPU has: the others contribute 0.",
+        "here = (targets >= first) & (targets < first + logits.shape[1]) says for which tokens this GPU has "
+        "the target; np.where(here, ..., 0) is its part of the third sum.",
     ),
     learned="a loss over a cut vocabulary sends three numbers for every token, whatever the vocabulary.",
     page="docs/book/2d.md",

@@ -116,7 +116,6 @@ EXERCISE = Exercise(
         "the same one.",
     ),
     learned="a send that comes after a receive, a collective that only some call, and two collectives in "
-    "different "
-    "orders: nearly every hang of a real run is one of these.",
+    "different orders: nearly every hang of a real run is one of these.",
     page="docs/book/1d.md",
 )

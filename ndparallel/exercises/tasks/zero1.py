@@ -69,9 +69,8 @@ EXERCISE = Exercise(
         "The first half of the all-reduce goes where overlapped DDP averages: behind the backward pass.",
         "The second half follows the optimizer's step: each GPU has stepped only its own shard of the "
         "weights.",
-        "handles.append(bucket.reduce_scatter(async_op=True)) after each bucket's backward pass, wait "
-        "for all, "
-        "step, then bucket.all_gather() for every bucket.",
+        "handles.append(bucket.reduce_scatter(async_op=True)) after each bucket's backward pass, wait for "
+        "all, step, then bucket.all_gather() for every bucket.",
     ),
     learned="ZeRO-1 sends DDP's bytes, and divides the optimizer's state by the number of GPUs.",
     page="docs/book/1d.md",
