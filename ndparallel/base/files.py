@@ -1,6 +1,8 @@
 """Files that are read whole and never for long, and written so that they are either whole or not there.
 
-Limit  Only regular files are read: a device or a pipe may have no end.
+Limit  Only regular files are read: a device or a pipe may have no end. A program that is killed while it
+       writes can leave a file .NAME.*.part: on Linux only between two system calls, when all is written;
+       where there are no files without a name (other systems, NFS), at any time of the write.
 """
 
 import errno
@@ -8,6 +10,7 @@ import json
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +64,27 @@ def read_json(path: str | Path, most_bytes: float) -> Any:
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write `text` to a temporary file beside `path` and rename it, so that no reader finds half a file.
-    Raises UserError where the file cannot be written."""
+    """Write `text` to a new file and give it its name when it is whole, so that no reader finds half a file,
+    and none is left behind. Raises UserError where the file cannot be written."""
     path = Path(path)
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            # a device or a pipe, as /dev/stdout: never to be replaced by a file
-            path.write_text(text, encoding="utf-8")
+        if is_special(path):  # as /dev/stdout: never to be replaced by a file
+            with open(path, "w", encoding="utf-8", opener=_without_waiting) as file:
+                os.set_blocking(file.fileno(), True)
+                file.write(text)
         else:
             _write_beside_and_rename(path.resolve(), text)
     except OSError as error:
         raise UserError(f"cannot write {str(path)!r}: {_reason(path, error)}.") from None
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a device or a pipe. Raises OSError for links that lead to one another."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def check_writable(*paths: str | Path | None) -> None:
@@ -86,8 +99,11 @@ def _surely_wrong(path: Path) -> OSError | None:
         return IsADirectoryError()
     if not path.parent.is_dir():
         return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    # a device itself, of a file its directory
-    to_change = path if path.exists() and not path.is_file() else path.resolve().parent
+    try:
+        # a device itself, of a file its directory
+        to_change = path if is_special(path) else path.resolve().parent
+    except OSError as error:
+        return error
     return None if os.access(to_change, os.W_OK) else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
@@ -95,18 +111,34 @@ def _write_beside_and_rename(path: Path, text: str) -> None:
     if path.is_dir():
         raise IsADirectoryError
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    file = beside.open("x", encoding="utf-8")  # a new one: never a file or a link that somebody put there
     try:
-        with file:
-            file.write(text)
+        _write_new(beside, text)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
 
+def _write_new(path: Path, text: str) -> None:
+    """Write a new file, never one or through a link that somebody put there. Where the system has files
+    without a name it gets its own when it is whole, so that who is killed before leaves none."""
+    with suppress(OSError, AttributeError), open(path.parent, "w", encoding="utf-8", opener=_nameless) as file:
+        file.write(text)
+        file.flush()
+        os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())
+        return
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _nameless(folder: str, flags: int) -> int:
+    return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
+
+
 def _reason(path: Path, error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return "it is a directory; name a file in it"
+    if error.errno == errno.ENXIO:
+        return "it is a pipe that nobody reads"
     if not path.parent.exists():
         return f"there is no directory {str(path.parent)!r}; make it first"
     return f"{(error.strerror or str(error)).lower()}; name a file in a directory that you may write to"

@@ -259,5 +259,5 @@ def mistakes(path: Path, write: bool) -> int:
     for number in unknown:
         print(f"{path}: no comment says where {number!r} comes from")
     if write:
-        path.write_text(new, "utf-8")
+        write_atomically(path, new)
     return len(unknown) + (old != new and not write)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
+from ndparallel.base.quantities import whole_number
 from ndparallel.calibration.kernels import device_of
 from ndparallel.calibration.table import FittedLink, Links, fitted_link
 from ndparallel.calibration.timing import Budget, Clock, Run, Sampler, Windows, median, seconds_of
@@ -40,13 +41,17 @@ class MeasuredTransfer(NamedTuple):
 
 
 def launched() -> tuple[int, int]:
-    """Return the processes in all, and those of a node, that torchrun has started; 1 and 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    """Return the processes in all, and those of a node, that torchrun has started; 1 and 1 without it.
+    Raises UserError for what is no number."""
+    world, local = (
+        whole_number(os.environ.get(name) or "1", name) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    return world, local
 
 
 def is_first() -> bool:
     """Whether this process is alone, or the first that torchrun has started: it prints."""
-    return os.environ.get("RANK", "0") == "0"
+    return launched()[0] == 1 or os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager
@@ -57,7 +62,13 @@ def joined(torch: Any) -> Iterator[None]:
     if launched()[0] == 1:
         yield
         return
-    torch.distributed.init_process_group("nccl" if device_of(torch) == "cuda" else "gloo")
+    try:
+        torch.distributed.init_process_group("nccl" if device_of(torch) == "cuda" else "gloo")
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"WORLD_SIZE says that torchrun has started {launched()[0]} processes, which torch cannot join: "
+            f"{error}. Start with torchrun, or unset WORLD_SIZE."
+        ) from None
     try:
         yield
     finally:

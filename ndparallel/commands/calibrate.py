@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ndparallel.base.errors import UserError
-from ndparallel.base.files import write_atomically
+from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import (
     SIZES,
@@ -73,6 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     effort = QUICK if arguments.quick else FULL
+    path = arguments.out or machine.default_path(arguments.name)
+    check_writable(path if links.is_first() else None)
     budget = Budget(effort.seconds)
     torch = load_torch()
     set_threads(torch, arguments.threads)
@@ -86,7 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         return 2
     if links.is_first():
-        path = arguments.out or machine.default_path(arguments.name)
         write_atomically(path, json.dumps(table, indent=1) + "\n")
         print_json(table) if arguments.json else show(table, path)
     return 0

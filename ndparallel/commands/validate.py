@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
+from ndparallel.base.files import write_atomically
 from ndparallel.commands.validate_here import validate_here
 from ndparallel.planner.error_bar import ERRORS, ONE_BAR, TWO_BARS, entry
 from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             for case in [express(run)]
         ]
         lines = ",\n".join(json.dumps(one) for one in entries)
-        Path(str(ERRORS)).write_text(f"[\n{lines}\n]\n", "utf-8")
+        write_atomically(str(ERRORS), f"[\n{lines}\n]\n")
     elif arguments.json:
         print_json(summary(results) | {"sweeps": sweeps_json(sweeps_of(runs, results))})
     else:

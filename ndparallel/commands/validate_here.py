@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu import si
 from ndparallel.base.errors import UserError
-from ndparallel.base.files import write_atomically
+from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.calibration import links, machine
 from ndparallel.calibration.kernels import SIZES, Kernel, clock_of, device_of, kernels, load_torch
 from ndparallel.calibration.steps import StepRow, as_runs, rows, steps
@@ -21,6 +21,7 @@ NAME, ROUNDS, WINDOWS, SECONDS = "here", 7, Windows(3, 0.02), 300
 
 
 def validate_here(arguments: argparse.Namespace) -> int:
+    check_writable(arguments.save if links.is_first() else None)
     budget, torch = Budget(SECONDS), load_torch()
     if device_of(torch) == "cpu":
         torch.set_num_threads(1)

@@ -1,8 +1,12 @@
 """Files are whole or not there, and a path that cannot be written is one sentence."""
 
 import os
+import resource
 import secrets
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,23 +24,42 @@ def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path):
     assert (tmp_path / "picture.svg").read_text() == "new"
 
 
-def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
+@pytest.fixture(params=["without a name", "beside"])
+def way(request, monkeypatch):
+    """Both ways to write a file: that of Linux, and that of all systems."""
+    if request.param == "beside":
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, way):
     path = tmp_path / "trace.json"
     path.write_text("old")
-
-    def full_disk(self, mode, encoding):
-        file = open(self, mode, encoding=encoding)  # noqa: SIM115  the caller closes it
-        file.write = lambda text: os.write(file.fileno(), text[:1].encode()) and refuse()
-        return file
-
-    def refuse():
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "open", full_disk)
-    with pytest.raises(UserError, match="cannot write .*trace.json': no space left on device"):
-        write_atomically(path, "new")
-    monkeypatch.undo()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(UserError, match="cannot write .*trace.json': file too large"):
+            write_atomically(path, "new" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+ENDS = """
+import resource, signal
+from ndparallel.base.files import write_atomically
+
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+write_atomically("trace.json", "new" * 1000)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="this system has no files without a name")
+def test_a_program_that_is_killed_while_it_writes_leaves_nothing(tmp_path):
+    root = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | {"PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, env=environment)
+    assert done.returncode == -signal.SIGXFSZ and list(tmp_path.iterdir()) == []
 
 
 def test_the_file_appears_whole_at_once(tmp_path, monkeypatch):
@@ -64,7 +87,7 @@ def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
         write_atomically(tmp_path / path, "")
 
 
-@pytest.mark.parametrize("target", ["missing/a.svg", "directory"])
+@pytest.mark.parametrize("target", ["missing/a.svg", "directory", "loop"])
 @pytest.mark.parametrize(
     ("work", "program", "options"),
     [
@@ -81,6 +104,9 @@ def test_an_unwritable_path_is_one_clear_sentence(tmp_path, path, reason):
             "scaling",
             ["--model", "gpt2", "--gpus", "8", "--global-batch", "8", "--svg"],
         ),
+        ("ndparallel.commands.calibrate.load_torch", "calibrate", ["--out"]),
+        ("ndparallel.commands.validate_here.load_torch", "validate", ["--here", "--save"]),
+        ("ndparallel.explorer.saving.saved_page", "explore", ["--save"]),
     ],
 )
 def test_what_cannot_be_written_is_said_before_the_work(
@@ -90,6 +116,7 @@ def test_what_cannot_be_written_is_said_before_the_work(
         raise AssertionError("the work was begun")
 
     (tmp_path / "directory").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(work, begun)
     arguments = [*options, target]
@@ -114,6 +141,7 @@ def test_a_directory_without_permission_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     with pytest.raises(
         UserError, match="permission denied; name a file in a directory that you may write to"
     ):
@@ -132,6 +160,12 @@ def test_a_device_is_written_to_and_never_replaced(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+def test_a_pipe_that_nobody_reads_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe': it is a pipe that nobody reads"):
+        write_atomically(tmp_path / "pipe", "through")
+
+
 def test_a_link_stays_a_link_and_its_target_is_written(tmp_path):
     target, link = tmp_path / "target.svg", tmp_path / "link.svg"
     target.write_text("old")
@@ -140,7 +174,7 @@ def test_a_link_stays_a_link_and_its_target_is_written(tmp_path):
     assert link.is_symlink() and target.read_text() == "new"
 
 
-def test_a_link_that_somebody_put_where_the_new_file_is_made_is_never_followed(tmp_path, monkeypatch):
+def test_a_link_that_somebody_put_where_the_new_file_is_made_is_never_followed(tmp_path, way, monkeypatch):
     victim, path = tmp_path / "victim", tmp_path / "trace.json"
     victim.write_text("mine")
     monkeypatch.setattr(secrets, "token_hex", lambda size: "guessed")

@@ -60,6 +60,28 @@ def test_the_group_is_left_where_measuring_fails(monkeypatch):
     assert torch.names()[-1] == "distributed.destroy_process_group"
 
 
+def test_variables_that_no_torchrun_has_set_are_told(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UserError, match="WORLD_SIZE: not a whole number: 'two'"):
+        links.launched()
+
+    def refuse(backend):
+        raise ValueError("MASTER_ADDR expected, but not set")
+
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(is_available=lambda: False),
+        distributed=SimpleNamespace(init_process_group=refuse),
+    )
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="2 processes, which torch cannot join: MASTER_ADDR"):
+        links.joined(torch).__enter__()
+
+
+def test_a_rank_that_is_left_over_keeps_no_process_alone_from_printing(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert links.is_first()
+
+
 def test_a_gpus_clock_waits_for_all_that_was_launched():
     torch = FakeTorch()
     clock = clock_of(torch, cpu_time=False)
