@@ -121,7 +121,10 @@ def _write_beside_and_rename(path: Path, text: str) -> None:
 def _write_new(path: Path, text: str) -> None:
     """Write a new file, never one or through a link that somebody put there. Where the system has files
     without a name it gets its own when it is whole, so that who is killed before leaves none."""
-    with suppress(OSError, AttributeError), open(path.parent, "w", encoding="utf-8", opener=_nameless) as file:
+    with (
+        suppress(OSError, AttributeError),
+        open(path.parent, "w", encoding="utf-8", opener=_nameless) as file,
+    ):
         file.write(text)
         file.flush()
         os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno())

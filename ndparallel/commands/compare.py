@@ -11,12 +11,11 @@ Limit  Strategies run at their lesson's own settings; each lesson has more of th
 
 import argparse
 
-from ndparallel.base.errors import UserError
 from ndparallel.lessons.comparison import closing, contrast, one_run, title
 from ndparallel.lessons.options import add_common_options, disturbed_hardware_from
 from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.scenarios import SCENARIOS, what_if
-from ndparallel.results.outputs import check_outputs
+from ndparallel.results.outputs import check_outputs, refuse_outputs
 from ndparallel.results.show import show, show_sweep
 
 
@@ -29,10 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_outputs(arguments)
-    if arguments.what_if and arguments.contention:
-        raise UserError(
-            "--contention is of one run, and --what-if makes a table of many: leave one of the two out."
-        )
+    if arguments.what_if:
+        refuse_outputs(arguments, "--what-if")
     hardware = disturbed_hardware_from(arguments)
     lessons = [load(name).named_for(arguments.gpus) if arguments.gpus else load(name) for name in LESSONS]
     if arguments.what_if:

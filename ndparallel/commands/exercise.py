@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    refuse_contradictions(arguments)
     folder = Folder(Path(arguments.folder))
     if arguments.all:
         return grade_all(folder, arguments.json)
@@ -69,6 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         return begin_or_grade(exercise, folder, arguments.json)
     return 0
+
+
+def refuse_contradictions(arguments: argparse.Namespace) -> None:
+    """Raise UserError for options that would be ignored."""
+    of_one = [name for name in ("solution", "reset", "watch") if getattr(arguments, name)]
+    of_one += ["hint"] * (arguments.hint is not None)
+    if arguments.all and arguments.name is not None:
+        raise UserError(f"--all grades all answers: leave {arguments.name!r} out.")
+    if arguments.json and of_one:
+        raise UserError(f"--json prints verdicts, and --{of_one[0]} none: leave one of the two out.")
+    if arguments.name is None and not arguments.all and (of_one or arguments.json):
+        raise UserError(
+            f"--{[*of_one, 'json'][0]} is of an exercise: name it (ndparallel exercise lists them)."
+        )
 
 
 def overview(folder: Folder, width: int) -> Iterator[RenderableType]:

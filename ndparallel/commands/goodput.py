@@ -118,6 +118,8 @@ def completed(arguments: argparse.Namespace) -> argparse.Namespace:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if not arguments.plan and (alone := [name for name in OF_A_PLAN if name in given]):
         raise UserError(f"--{alone[0].replace('_', '-')} is of a plan: name it with --plan, beside its job.")
+    if twice := [name for name in follows if name in given]:
+        raise UserError(f"--{twice[0]} is given, and follows from the plan too: leave one of the two out.")
     return argparse.Namespace(**vars(arguments) | DEFAULTS | follows | given)
 
 

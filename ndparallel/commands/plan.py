@@ -93,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--tokens {arguments.tokens:g} cannot be trained on; give a number above 0.")
     if (price := arguments.price_per_gpu_hour) is not None and not 0 <= price < float("inf"):
         raise UserError(f"--price-per-gpu-hour {price:g} is no price; give a number from 0 on.")
-    if arguments.json and arguments.csv:
-        raise UserError("--json and --csv are two ways to print the same: choose one.")
+    refuse_contradictions(arguments)
     given, words = plan_options_given(arguments), job_words(arguments)
     arguments = with_defaults(arguments)
     if searches(arguments, given):
@@ -105,6 +104,18 @@ def run(arguments: argparse.Namespace) -> int:
     from ndparallel.commands.plan_one import run_one
 
     return run_one(arguments)
+
+
+def refuse_contradictions(arguments: argparse.Namespace) -> None:
+    """Raise UserError for options of which one would be ignored."""
+    if arguments.json and arguments.csv:
+        raise UserError("--json and --csv are two ways to print the same: choose one.")
+    if arguments.csv and arguments.why:
+        raise UserError("--csv prints plans, and no answer to --why: leave one of the two out.")
+    asked = {"--emit": arguments.emit, "--framework": arguments.framework, "--any": arguments.any}
+    given = {option: value for option, value in asked.items() if value}
+    if len({*given.values()}) > 1:
+        raise UserError(f"{' and '.join(given)} name other frameworks: choose one.")
 
 
 def refuse_measured(arguments: argparse.Namespace) -> None:

@@ -142,13 +142,9 @@ def memory_from(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def frameworks_from(arguments: argparse.Namespace) -> list[str] | None:
-    """The frameworks of which one can launch the plans; None for those of the software. Raises UserError for
-    two answers."""
-    asked = {"--emit": arguments.emit, "--framework": arguments.framework, "--any": arguments.any}
-    given = {option: value for option, value in asked.items() if value}
-    if len({*given.values()}) > 1:
-        raise UserError(f"{' and '.join(given)} name other frameworks: choose one.")
-    return [] if arguments.any else [*map(str, given.values())][:1] or None
+    """The frameworks of which one can launch the plans; None for those of the software."""
+    asked = arguments.emit or arguments.framework
+    return [] if arguments.any else [asked] if asked else None
 
 
 # ------------------------------------------------------------------------------------------ what is searched

@@ -49,10 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    refuse_contradictions(arguments)
     if arguments.here:
         return validate_here(arguments)
-    if arguments.save or arguments.cpu_time:
-        raise UserError("--save and --cpu-time say how this machine is measured: give --here too.")
     runs = read_cases(arguments.cases)
     with progress() as announce:
         results = validate(counted(runs, announce, lambda run: str(run.get("id", "?"))))
@@ -71,6 +70,16 @@ def run(arguments: argparse.Namespace) -> int:
         show(results, arguments.runs or len(families_of(results)) < FEWEST_FAMILIES)
         show_sweeps(sweeps_json(sweeps_of(runs, results)))
     return 0
+
+
+def refuse_contradictions(arguments: argparse.Namespace) -> None:
+    """Raise UserError for options that would be ignored."""
+    if not arguments.here and (arguments.save or arguments.cpu_time):
+        raise UserError("--save and --cpu-time say how this machine is measured: give --here too.")
+    if arguments.here and (arguments.cases or arguments.runs or arguments.write_errors):
+        raise UserError("--here measures runs of its own: leave --cases, --runs and --write-errors out.")
+    if arguments.write_errors and (arguments.cases or arguments.runs or arguments.json):
+        raise UserError("--write-errors prints nothing, and takes the default runs: give it alone.")
 
 
 def show_sweeps(found: dict[str, Any] | None) -> None:

@@ -190,10 +190,11 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
 
 
 def run_and_show_sweep(lesson: Lesson, job: Job, hardware: Hardware, arguments: argparse.Namespace) -> int:
+    from ndparallel.results.outputs import refuse_outputs
     from ndparallel.results.printing import progress
     from ndparallel.results.show import show_sweep
 
-    refuse_outputs(arguments)
+    refuse_outputs(arguments, "--sweep", "sizes_only")
     refuse_choices(lesson, arguments)
     with progress() as announce, Runner(hardware, engine_from(arguments), announce) as runner:
         sweep = lesson.sweep(arguments.sweep, runner, job)
@@ -233,20 +234,6 @@ def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) 
     ):
         each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
         yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."
-
-
-def refuse_outputs(arguments: argparse.Namespace) -> None:
-    """Raise UserError where an option draws, narrates or replays one run: a sweep makes a table of many."""
-    if arguments.sizes_only:
-        raise UserError(
-            "--sizes-only is of one run, and --sweep makes a table of many: leave one of the two out."
-        )
-    for option in ("svg", "trace", "narrate", "contention"):
-        given = getattr(arguments, option)
-        if given is not None and given is not False:
-            raise UserError(
-                f"--{option} is of one run, and --sweep makes a table of many: leave one of the two out."
-            )
 
 
 def refuse_choices(lesson: Lesson, arguments: argparse.Namespace) -> None:

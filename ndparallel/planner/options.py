@@ -143,7 +143,8 @@ def at_least_one(arguments: argparse.Namespace, *names: str) -> None:
 def shape_from(arguments: argparse.Namespace) -> ModelShape:
     flags = {name: getattr(arguments, name) for name in MODEL_FLAGS if getattr(arguments, name) is not None}
     if arguments.model and flags:
-        raise UserError(f"--model {arguments.model} has its sizes already: leave out --{', --'.join(flags)}.")
+        words = ", ".join(f"--{flag.replace('_', '-')}" for flag in flags)
+        raise UserError(f"--model {arguments.model} has its sizes already: leave out {words}.")
     if isinstance(arguments.model, ModelShape):  # read already
         return arguments.model
     if arguments.model:

@@ -20,6 +20,7 @@ from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.workload import Workload
 
 MOST_RANKS, MOST_MICROBATCHES = 8, 4
+MOST_ACTIONS = 2**16  # of a pipeline, forward passes alone
 ACTIONS = {"F": palette.FORWARD, "B": palette.BACKWARD, "I": palette.BACKWARD, "W": palette.BACKWARD}
 PHASES = {
     "forward": palette.FORWARD,
@@ -82,7 +83,8 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     """The schedule's actions on some of the ranks, and what follows them."""
     assert found.step.pipeline
     durations, tails = found.step.pipeline.durations, found.step.pipeline.tails
-    timing = time_schedule(schedule_for(found.plan, found.microbatches, durations), durations)
+    shown = min(found.microbatches, MOST_ACTIONS // found.plan.stages)
+    timing = time_schedule(schedule_for(found.plan, shown, durations), durations)
     ranks, seconds = some(found.plan.pp), durations.seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:
@@ -95,11 +97,9 @@ def pipeline_timeline(found: Prediction) -> Timeline:
             Span(waited, waited + float(tails[rank].get("optimizer", 0.0)), palette.OPTIMIZER, "optimizer")
         )
         lanes.append(Lane(rank, "compute", tuple(span for span in spans if span.end > span.start)))
-    name = (
-        f"one step of the pipeline, {len(ranks)} of its {found.plan.pp} ranks"
-        if len(ranks) < found.plan.pp
-        else "one step of the pipeline"
-    )
+    name = "one step of the pipeline"
+    name += f", {shown} of its {found.microbatches} microbatches" * (shown < found.microbatches)
+    name += f", {len(ranks)} of its {found.plan.pp} ranks" * (len(ranks) < found.plan.pp)
     return Timeline(name, max(lane.spans[-1].end for lane in lanes), tuple(lanes))
 
 

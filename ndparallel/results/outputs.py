@@ -21,6 +21,18 @@ def check_outputs(arguments: argparse.Namespace) -> None:
     check_writable(arguments.svg, arguments.trace)
 
 
+def refuse_outputs(arguments: argparse.Namespace, table: str, *others: str) -> None:
+    """Raise UserError where an option draws, narrates or replays one run, or is one of `others`: beside
+    `table`, which makes a table of many."""
+    for option in ("svg", "trace", "narrate", "kernels", "memory", "wide", "contention", *others):
+        given = getattr(arguments, option)
+        if given is not None and given is not False:
+            raise UserError(
+                f"--{option.replace('_', '-')} is of one run, and {table} makes a table of many: leave one "
+                "of the two out."
+            )
+
+
 def drawn_strategies(run: Run, contrast: Sequence[str], arguments: argparse.Namespace) -> list[str]:
     """Which strategies to draw: all that ran and have events, those that --strategy names, the contrast, or
     the last."""

@@ -241,6 +241,20 @@ def test_without_torch_one_sentence_says_how_to_get_it(command, capsys):
     assert "pip install 'ndparallel[torch]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--save", "x.json"], "give --here too"),
+        (["--here", "--cases", "x.json"], "leave --cases, --runs and --write-errors out"),
+        (["--here", "--write-errors"], "leave --cases, --runs and --write-errors out"),
+        (["--write-errors", "--cases", "x.json"], "give it alone"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(options, says, capsys):
+    assert main(["validate", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_processes_that_wait_for_one_another_have_no_cpu_time(monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -99,6 +99,10 @@ def test_hints_come_one_by_one(folder, capsys):
         (["ring", "--folder", "ring.txt/deep"], "cannot be made"),
         (["--all", "--folder", "nowhere"], "is not there"),
         (["ring", "--hint", "--solution"], "not allowed with"),
+        (["ring", "--all"], "leave 'ring' out"),
+        (["ring", "--hint", "0", "--json"], "--json prints verdicts, and --hint none"),
+        (["--solution"], "--solution is of an exercise: name it"),
+        (["--json"], "--json is of an exercise: name it"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, capsys, words, sentence):

@@ -188,6 +188,12 @@ def test_hsdp_talks_less_across_nodes_than_fsdp_and_holds_more(capsys):
         (["--software", "jax"], "unknown software"),
         (["--overlap", "tp,fp"], "fp cannot be overlapped"),
         (["--layers", "3"], "has its sizes already"),
+        (["--kv-heads", "3"], "leave out --kv-heads"),
+        (["--csv", "--why", "TP8"], "--csv prints plans, and no answer to --why"),
+        (
+            ["--tp", "8", "--emit", "megatron", "--framework", "torchtitan"],
+            "name other frameworks: choose one",
+        ),
         (["--micro-batch", "0"], "at least 1"),
         (["--tokens", "-1"], "above 0"),
     ],

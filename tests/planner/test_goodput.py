@@ -173,12 +173,17 @@ def test_a_plan_gives_goodput_its_step_its_days_and_the_size_of_its_checkpoints(
     assert steps == pytest.approx([round(step) for step in steps], rel=1e-6)
 
 
+PLANNED = ["--gpus", "8", "--model", "llama-3-8b", "--global-batch", "64", "--plan", "TP8,mbs1"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--gpus", "8", "--tokens", "1e12"], "is of a plan"),
         (["--gpus", "8", "--model", "llama-3-8b"], "is of a plan"),
         (["--gpus", "8", "--model", "llama-3-8b", "--plan", "DP8"], "--global-batch"),
+        ([*PLANNED, "--tokens", "1e12", "--days", "9"], "--days is given, and follows from the plan too"),
+        ([*PLANNED, "--step", "9s"], "--step is given, and follows from the plan too"),
         (["--days", "8"], "--gpus is needed"),
     ],
 )

@@ -149,6 +149,12 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
     assert timer.ends_after_rounds(durations).end == pytest.approx(exact, rel=1e-2)
 
 
+def test_of_very_many_microbatches_some_are_drawn_and_the_title_says_so():
+    drawn = timeline_of(predict(job(global_batch=2**25), Plan(pp=4, dp=2, zero=1)))
+    assert "16384 of its 16777216 microbatches" in drawn.name
+    assert len(drawn.lanes[0].spans) < 2 * 16384 + 3
+
+
 def test_a_fused_pair_is_drawn_as_its_two_one_after_the_other():
     spans = (
         timeline_of(predict(job(), Plan(pp=4, dp=2, chunks=2, schedule="dualpipev", zero=1))).lanes[0].spans

@@ -92,12 +92,9 @@ def test_one_gpu_has_nobody_to_share_with(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "many"),
-    [
-        (["lesson", "1d", "--sweep", "--contention"], "--sweep"),
-        (["compare", "--what-if", "--contention"], "--what-if"),
-    ],
+    ("words", "many"), [(["lesson", "1d", "--sweep"], "--sweep"), (["compare", "--what-if"], "--what-if")]
 )
-def test_it_is_of_one_run_and_not_of_a_table_of_many(words, many, capsys):
-    assert command_line(words) == 2
-    assert f"--contention is of one run, and {many} makes a table of many" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--contention", "--memory", "--wide", "--kernels", "--narrate"])
+def test_it_is_of_one_run_and_not_of_a_table_of_many(words, many, option, capsys):
+    assert command_line([*words, option]) == 2
+    assert f"{option} is of one run, and {many} makes a table of many" in capsys.readouterr().err
