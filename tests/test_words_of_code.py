@@ -31,3 +31,14 @@ def test_no_docstring_begins_with_of():
     docstrings = [(path, ast.get_docstring(node)) for path, node in nodes() if isinstance(node, DOCUMENTED)]
     assert sum(bool(text) for _, text in docstrings) > 1000
     assert [(path, text) for path, text in docstrings if text and text.startswith("Of ")] == []
+
+
+def test_no_line_of_help_begins_with_a_preposition():
+    helps = [
+        (path, ast.unparse(node.value).lstrip("f\"'"))
+        for path, node in nodes()
+        if isinstance(node, ast.keyword) and node.arg == "help"
+    ]
+    assert len(helps) > 150
+    prepositions = ("of ", "that ", "from ", "to ", "with ", "between ", "in ", "on ", "for ", "(default")
+    assert [(path, words) for path, words in helps if words.startswith(prepositions)] == []

@@ -27,7 +27,16 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        _, lacks, names = message.partition("arguments are required: ")
+        if lacks:
+            message = f"{self.prog} needs {'; '.join(map(self.described, names.split(', ')))}"
         raise UserError(f"{message} ({self.prog} --help tells what there is).")
+
+    def described(self, name: str) -> str:
+        """Return an argument's name, as argparse prints it, and what can be given for it."""
+        names = ((each.metavar, each.dest, "/".join(each.option_strings)) for each in self._actions)
+        action = next(each for each, known in zip(self._actions, names) if name in known)
+        return f"{name}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
 
 
 def in_argparse(parse: Callable[[str], Number]) -> Callable[[str], Number]:

@@ -16,6 +16,11 @@ def count(number: int, noun: str, ending: str = "s") -> str:
     return f"{number} {noun}{ending * (number != 1)}"
 
 
+def three_digits(number: float) -> str:
+    """Write a number with three digits, from 1,000 on whole: never with an exponent of ten above 0."""
+    return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Write "a, b and c", or "a; b, c; and d" where a name has a comma of its own."""
     own = len(names) > 2 and any("," in name for name in names)

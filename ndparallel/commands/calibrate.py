@@ -59,7 +59,7 @@ NOT_TRIED = "on a GPU nothing of this was tried before"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", default="here", help="of the hardware (default here)")
+    parser.add_argument("--name", default="here", help="the hardware's name (default here)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="what to write (default NAME.json)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument(
@@ -67,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="count this process's CPU seconds, on a CPU that others use too",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="of a CPU (default: OMP_NUM_THREADS, or 1)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of a CPU (default: OMP_NUM_THREADS, or 1)"
+    )
     parser.add_argument("--json", action="store_true", help="print the file's content, and nothing else")
 
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("collective", help=", ".join(ALGORITHMS))
     option("--algorithm", metavar="NAME", help="only this one (default: all of them, in one table)")
     option("--ranks", type=int, default=8, metavar="N", help="GPUs in the group (default 8)")
-    option("--bytes", default="1e6", metavar="SIZE", help="of the whole array: 1e6, 64MiB (default 1e6)")
+    option("--bytes", default="1e6", metavar="SIZE", help="size of the whole array: 1e6, 64MiB (default 1e6)")
     add_link_options(parser)
     option(
         "--engine",
@@ -65,20 +65,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_link_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument_group("the links").add_argument
     option("--hardware", metavar="NAME|FILE", help="whose links they are (default h100)")
-    option("--latency", metavar="TIME", help="of a link inside a node: 5e-6, 5us (default: the hardware's)")
+    option(
+        "--latency",
+        metavar="TIME",
+        help="latency of a link inside a node: 5e-6, 5us (default: the hardware's)",
+    )
     option(
         "--bandwidth",
         metavar="RATE",
-        help="of a link inside a node: 50e9, 50GB/s, 400Gb/s (default: the hardware's)",
+        help="bandwidth of a link inside a node: 50e9, 50GB/s, 400Gb/s (default: the hardware's)",
     )
     option(
         "--gpus-per-node",
         type=int,
         metavar="N",
-        help="(default: the hardware's, or all ranks where only a link inside is given)",
+        help="GPUs in a node (default: the hardware's, or all ranks where only a link inside is given)",
     )
-    option("--latency-across", metavar="TIME", help="of a link between nodes (default: the hardware's)")
-    option("--bandwidth-across", metavar="RATE", help="of a link between nodes (default: the hardware's)")
+    option(
+        "--latency-across", metavar="TIME", help="latency of a link between nodes (default: the hardware's)"
+    )
+    option(
+        "--bandwidth-across",
+        metavar="RATE",
+        help="bandwidth of a link between nodes (default: the hardware's)",
+    )
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--unit",
         choices=UNITS,
-        help="of the model (default: a layer, with experts where there are any), or the optimizer's step",
+        help="a unit of the model, or the optimizer's step (default: a layer, with experts if there are any)",
     )
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
 

@@ -25,7 +25,7 @@ from ndparallel.results.printing import counted, progress
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="of the server (default: a free one)"
+        "--port", type=int, default=0, metavar="N", help="the server's port (default: a free one)"
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
     parser.add_argument(

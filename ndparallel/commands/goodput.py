@@ -20,6 +20,7 @@ from typing import Any
 
 from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
+from ndparallel.base.words import three_digits
 from ndparallel.planner import goodput
 from ndparallel.planner.goodput import DAY, HOUR, LLAMA_3_FAILURES_PER_GPU_HOUR, Duration, FailureModel
 from ndparallel.planner.memory.states import checkpoint_bytes
@@ -43,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--step",
         metavar="TIME",
-        help="of training; a checkpoint comes after whole steps (default: at any time)",
+        help="time of a step: checkpoints come after whole steps (default: at any time)",
     )
-    option("--days", type=float, metavar="N", help="of training, without failures (default 54)")
-    option("--seed", type=int, default=0, metavar="N", help="of the simulation (default 0)")
+    option("--days", type=float, metavar="N", help="days of training, if nothing failed (default 54)")
+    option("--seed", type=int, default=0, metavar="N", help="the simulation's seed (default 0)")
     option("--json", action="store_true", help="print JSON and nothing else")
     add_planned_training(parser)
 
@@ -63,23 +64,25 @@ def add_failure_options(parser: argparse.ArgumentParser) -> None:
     option(
         "--checkpoint",
         metavar="TIME",
-        help=f"that training stops for one (default {usual.checkpoint_seconds:g}s)",
+        help=f"how long training stops for a checkpoint (default {usual.checkpoint_seconds:g}s)",
     )
     option(
         "--restart",
         default=f"{usual.restart_seconds / 60:g}min",
         metavar="TIME",
-        help="from a failure to training (default 10min)",
+        help="time from a failure until training goes on (default 10min)",
     )
-    option("--interval", metavar="TIME", help="between checkpoints: this one too")
+    option("--interval", metavar="TIME", help="time between checkpoints: show this one, too")
 
 
 def add_planned_training(parser: argparse.ArgumentParser) -> None:
     plan = parser.add_argument_group("a plan, whose step, days and checkpoints are meant")
     plan.add_argument("--plan", metavar="NAME", help="its name, as a search prints it; with the job:")
-    plan.add_argument("--tokens", type=float, metavar="N", help="to train on, instead of --days")
+    plan.add_argument("--tokens", type=float, metavar="N", help="tokens to train on, instead of --days")
     plan.add_argument(
-        "--checkpoint-bandwidth", metavar="RATE", help="of storage, instead of --checkpoint: as 50GB/s"
+        "--checkpoint-bandwidth",
+        metavar="RATE",
+        help="storage's bandwidth, instead of --checkpoint: as 50GB/s",
     )
     add_job_options(parser)
     add_state_options(parser)
@@ -244,6 +247,5 @@ def in_words(seconds: float) -> str:
     """With three digits, in the largest unit of which it is at least one."""
     for unit, size in (("days", DAY), ("h", HOUR), ("min", 60.0)):
         if seconds >= size:
-            value = seconds / size
-            return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+            return f"{three_digits(seconds / size)} {unit}"
     return f"{seconds:.3g} s"

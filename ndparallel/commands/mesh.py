@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--order",
         default=DEFAULT_ORDER,
         metavar="A-B-...",
-        help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})",
+        help=f"the order of the axes above 1, innermost first (default {DEFAULT_ORDER})",
     )
     add(
         "--gpus-per-node",

@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_questions(parser)
     output = parser.add_argument_group("the answer")
     output.add_argument(
-        "--tokens", type=float, default=1e12, metavar="N", help="to train on: how many days? (default 1e12)"
+        "--tokens",
+        type=float,
+        default=1e12,
+        metavar="N",
+        help="tokens to train on: how many days? (default 1e12)",
     )
     output.add_argument(
         "--price-per-gpu-hour", type=float, metavar="X", help="what do these tokens cost, in any currency?"
@@ -40,9 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeline", choices=("auto", "none"), default="auto", help="the picture of a step (default auto)"
     )
     output.add_argument(
-        "--measured", metavar="TIME", help="of a step, as 12.3s: what would explain the difference?"
+        "--measured", metavar="TIME", help="a measured step, as 12.3s: what would explain the difference?"
     )
-    output.add_argument("--measured-memory", metavar="SIZE", help="of the fullest GPU, as 71GB: the same")
+    output.add_argument(
+        "--measured-memory", metavar="SIZE", help="measured on the fullest GPU, as 71GB: the same"
+    )
     add_launch_options(parser)
     output.add_argument("--json", action="store_true", help="print JSON and nothing else")
     output.add_argument(
@@ -69,9 +75,9 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"per cent of the memory to leave free (default {100 * HEADROOM:g})",
     )
-    group.add_argument("--max-memory", metavar="SIZE", help="that a GPU may hold, as 70GiB")
+    group.add_argument("--max-memory", metavar="SIZE", help="the most that a GPU may hold, as 70GiB")
     group.add_argument(
-        "--any", action="store_true", help="for research: plans that no framework can launch, too"
+        "--any", action="store_true", help="plans that no framework can launch, too: for research"
     )
 
 

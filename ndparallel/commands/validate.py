@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--here", action="store_true", help="train small steps on this machine, and predict them"
     )
-    parser.add_argument("--cpu-time", action="store_true", help="with --here: count CPU seconds")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="with --here: write the runs for --cases")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds, with --here")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the runs for --cases, with --here")
     parser.add_argument("--write-errors", action="store_true", help="renew what error bars are made of")
 
 

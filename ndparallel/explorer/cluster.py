@@ -15,6 +15,7 @@ from typing import Any
 from gpu import si
 from ndparallel.base.errors import UserError
 from ndparallel.base.options import Parser
+from ndparallel.base.words import three_digits
 from ndparallel.explorer.lanes import lanes
 from ndparallel.explorer.setup import Knob, checked, command, looked_at, words
 from ndparallel.hardware.accelerator import data_sheets
@@ -238,7 +239,7 @@ def cells(found: Prediction) -> dict[str, str]:
         "tokens/s/GPU": f"{found.tokens_per_second_per_gpu:,.0f}",
         "MFU": f"{found.mfu:.1%}",
         "fullest GPU": si(float(found.fullest.total), "B") + ", tight" * found.is_tight,
-        f"{TOKENS:.0e} tokens".replace("e+", "e"): f"{found.days(TOKENS):.3g} days",
+        f"{TOKENS:.0e} tokens".replace("e+", "e"): f"{three_digits(found.days(TOKENS))} days",
     }
 
 

@@ -153,7 +153,7 @@ def add_disturbance_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="PERCENT",
-        help="of every kernel's time: lognormal, drawn from --seed",
+        help="by how much every kernel's time varies: lognormal, drawn from --seed",
     )
 
 

@@ -138,9 +138,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--order",
         default=DEFAULT_ORDER,
         metavar="A-B-...",
-        help=f"of the axes above 1, innermost first (default {DEFAULT_ORDER})",
+        help=f"the order of the axes above 1, innermost first (default {DEFAULT_ORDER})",
     )
-    option("--schedule", metavar="NAME", help="of the pipeline (default 1f1b)")
+    option("--schedule", metavar="NAME", help="the pipeline's schedule (default 1f1b)")
     option("--zero", type=int, choices=range(4), help="what DP ranks share out: 0 nothing to 3 all")
     option(
         "--sequence-parallel",

@@ -152,7 +152,7 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
             nargs="?",
             const=first,
             choices=lesson.sweeps,
-            help=f"instead, a table over (default {first})",
+            help=f"print a table over one of these instead (default {first})",
         )
     return parser
 

@@ -72,13 +72,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--model-size", default="default", choices=MODEL_SIZES, help="large does not fit on one pocket GPU"
     )
     model.add_argument(
-        "--model", metavar="NAME|FILE", help="with --sizes-only: a model that `ndparallel plan` takes"
+        "--model", metavar="NAME|FILE", help="a model that `ndparallel plan` takes; with --sizes-only"
     )
     option(
         "--sequence",
         type=int,
         metavar="N",
-        help=f"tokens in a sequence (default {ModelConfig.sequence}; of a --model {LONG_SEQUENCE})",
+        help=f"tokens in a sequence (default {ModelConfig.sequence}, with --model {LONG_SEQUENCE})",
     )
     option(
         "--sizes-only",
@@ -97,9 +97,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"sequences a step, over all GPUs (default {Job.batch})",
     )
-    option(
-        "--microbatches", type=int, metavar="M", help="in how many parts a GPU takes its share of the batch"
-    )
+    option("--microbatches", type=int, metavar="M", help="parts in which a GPU takes its share of the batch")
     option(
         "--steps",
         type=int,
@@ -107,7 +105,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="training steps; times are per step, the loss is the last one's (default 1)",
     )
-    option("--seed", type=int, default=0, metavar="N", help="of weights and batches (default 0)")
+    option("--seed", type=int, default=0, metavar="N", help="the seed of weights and batches (default 0)")
     option(
         "--text",
         metavar="FILE",
@@ -121,13 +119,13 @@ def add_precision_options(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         default="float32",
         choices=DTYPES,
-        help="of weights and activations (default float32); bfloat16 keeps float32 masters of the weights, "
-        "and sums gradients in float32, as Megatron-Core does",
+        help="the type of weights and activations (default float32); bfloat16 keeps float32 masters of the "
+        "weights, and sums gradients in float32, as Megatron-Core does",
     )
     option(
         "--grad-reduce-in-bf16",
         action="store_true",
-        help="with --dtype bfloat16 keep and sum gradients in bfloat16 too (Megatron-Core's name)",
+        help="keep and sum gradients in bfloat16 too, with --dtype bfloat16 (Megatron-Core's name)",
     )
 
 
@@ -157,11 +155,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="what runs the GPUs (default: under mpirun mpi, else processes on Linux and inline elsewhere)",
     )
     option(
-        "--timeline", default="auto", choices=TIMELINES, help="of two strategies, all, or none (default auto)"
+        "--timeline",
+        default="auto",
+        choices=TIMELINES,
+        help="timelines to draw: of the two strategies that show most, of all, or none (default auto)",
     )
     option("--memory", action="store_true", help="add the table of memory by kind")
     option("--wide", action="store_true", help="add efficiency, compute, hidden and loss to the table")
-    option("--kernels", action="store_true", help="with --narrate, tell every operation and message")
+    option("--kernels", action="store_true", help="tell every operation and message, with --narrate")
     option("--svg", metavar="FILE", help="draw the timelines into an SVG")
     option(
         "--trace",

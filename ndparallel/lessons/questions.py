@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ndparallel.base.words import three_digits
 from ndparallel.hardware.accelerator import read_toml
 from ndparallel.results.record import record_in, value_of
 
@@ -49,8 +50,7 @@ class Question:
 
     def said(self, number: float) -> str:
         """Write a number in the question's unit, with three digits."""
-        digits = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
-        return f"{digits}{'' if self.unit in ('%', 'x') else ' '}{self.unit}"
+        return f"{three_digits(number)}{'' if self.unit in ('%', 'x') else ' '}{self.unit}"
 
 
 @cache

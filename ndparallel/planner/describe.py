@@ -1,7 +1,7 @@
 """A plan and its prediction in words: for the terminal, and for the page of `ndparallel explore`."""
 
 from gpu import si
-from ndparallel.base.words import count, listed
+from ndparallel.base.words import count, listed, three_digits
 from ndparallel.planner.groups import Groups
 from ndparallel.planner.imbalance import imbalance_sentences
 from ndparallel.planner.job import Plan, TrainingJob
@@ -145,7 +145,7 @@ def parts(found: Prediction) -> list[tuple[str, float]]:
 def training_words(found: Prediction, tokens: float, price_per_gpu_hour: float | None = None) -> str:
     """How long so many tokens take, and what they cost in the price's currency."""
     many = f"{tokens:.3g}".replace("e+", "e")
-    days = f"{many} tokens take {found.days(tokens):.3g} days"
+    days = f"{many} tokens take {three_digits(found.days(tokens))} days"
     if price_per_gpu_hour is None:
         return days
     return (

@@ -72,7 +72,7 @@ def add_work(job: Group) -> None:
     job.add_argument("--gpus", "--world-size", help="GPUs in all (needed)", **NUMBER)
     job.add_argument("--sequence", "--seq-length", help="tokens in a sequence (default 4096)", **NUMBER)
     job.add_argument("--global-batch", "--global-batch-size", help="sequences in a step (needed)", **NUMBER)
-    job.add_argument("--dtype", choices=DTYPES, help="of the layers' matmuls (default bf16)")
+    job.add_argument("--dtype", choices=DTYPES, help="the type of the layers' matmuls (default bf16)")
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
 
 
@@ -102,7 +102,7 @@ def add_software(software: Group) -> None:
     software.add_argument(
         "--cuda-graphs",
         choices=[graphs or "none" for graphs in GRAPHS],
-        help="what they hold (default: the software's)",
+        help="what CUDA graphs hold (default: the software's)",
     )
 
 
@@ -112,7 +112,7 @@ def add_routing(router: Group) -> None:
     )
     router.add_argument(
         "--routing-imbalance",
-        help="rows of the busiest rank's experts, in the mean's (default 1)",
+        help="rows of the busiest rank's experts / their mean (default 1)",
         **RATIO,
     )
     router.add_argument(
@@ -128,7 +128,7 @@ def add_routing(router: Group) -> None:
 
 def add_degrees(plan: Group) -> None:
     plan.add_argument(
-        "--plan", metavar="NAME", help="all of it by its name, which a search prints and explains; or:"
+        "--plan", metavar="NAME", help="the whole plan by its name, which a search prints and explains; or:"
     )
     plan.add_argument("--tp", "--tensor-model-parallel-size", help="tensor parallelism (default 1)", **NUMBER)
     plan.add_argument("--pp", "--pipeline-model-parallel-size", help="pipeline ranks (default 1)", **NUMBER)
@@ -174,22 +174,27 @@ def add_sharding(plan: Group) -> None:
     plan.add_argument(
         "--use-distributed-optimizer", dest="zero", action="store_const", const=1, help="the same as --zero 1"
     )
-    plan.add_argument("--shards", help="of --zero 3: shard over so many ranks and replicate (HSDP)", **NUMBER)
+    plan.add_argument(
+        "--shards", help="ranks to shard over, with replicas of these (HSDP); with --zero 3", **NUMBER
+    )
     plan.add_argument(
         "--sequence-parallel",
         action=argparse.BooleanOptionalAction,
-        help="(default: the software's, with tp)",
+        help="whether tp also cuts norms and residuals (default: the software's)",
     )
 
 
 def add_recomputation(plan: Group) -> None:
     plan.add_argument(
-        "--recompute", "--recompute-granularity", choices=RECOMPUTE, help="how much (default none)"
+        "--recompute",
+        "--recompute-granularity",
+        choices=RECOMPUTE,
+        help="how much is computed again (default none)",
     )
     plan.add_argument(
         "--recompute-layers",
         "--recompute-num-layers",
-        help="of --recompute full: of each stage (default: all)",
+        help="layers of each stage, with --recompute full (default: all)",
         **NUMBER,
     )
     plan.add_argument("--recompute-method", choices=("block", "uniform"), help=argparse.SUPPRESS)
@@ -197,7 +202,7 @@ def add_recomputation(plan: Group) -> None:
         "--recompute-modules",
         nargs="+",
         metavar="NAME",
-        help=f"of --recompute selective: of {', '.join(MODULES)}",
+        help=f"what, with --recompute selective: some of {', '.join(MODULES)}",
     )
     plan.add_argument(
         "--recompute-activations",

@@ -34,13 +34,16 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
         help="weights, gradients and optimizer in 16 bits, without a copy in 32",
     )
     states.add_argument(
-        "--moments", choices=MOMENTS, help="of the optimizer (default fp32; 8bit: bitsandbytes')"
+        "--moments", choices=MOMENTS, help="the optimizer's moments (default fp32; 8bit: bitsandbytes')"
     )
     states.add_argument(
         "--offload", metavar="LIST", help=f"what is kept on the host, of {','.join(OFFLOADS)} (default: none)"
     )
     states.add_argument(
-        "--offload-share", type=float, metavar="SHARE", help="of each layer's activations (default: 1)"
+        "--offload-share",
+        type=float,
+        metavar="SHARE",
+        help="the share of each layer's activations that is kept there (default: 1)",
     )
     lora = states.add_mutually_exclusive_group()
     lora.add_argument(

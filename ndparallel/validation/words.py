@@ -26,9 +26,8 @@ TENSOR_PARALLEL = (
 )
 # frameworks that shard weights, where nobody says otherwise
 SHARDED = "torchtitan|foundry|composer|maxtext|fsdp"
-FRAMEWORKS: tuple[
-    tuple[str, str | Mapping[int, str]], ...
-] = (  # the first that is in the framework's name; a pair is by year: until then, and later
+Stacks = str | Mapping[int, str]  # one, or by year: the last year of each
+FRAMEWORKS: tuple[tuple[str, Stacks], ...] = (  # the first that is in the framework's name
     ("nemo", "nemo"),
     (DEEPSPEEDS_PIPELINE, {2021: "megatron-2021", 9999: "megatron-2022"}),
     (r"megatron.?core|mcore|core[ _][rv]?\d|in.house|llm\.c", "megatron-core"),
@@ -73,7 +72,7 @@ def stack_name(framework: str, flash: bool | None, shards: bool) -> str:
     return name[min(last for last in name if last >= assumed_year(framework, flash))]
 
 
-def stack_of_framework(framework: str) -> str | Mapping[int, str] | None:
+def stack_of_framework(framework: str) -> Stacks | None:
     """Return the stack that stands for a framework, or those of its years; None where it is not known."""
     return next((name for pattern, name in FRAMEWORKS if re.search(pattern, framework)), None)
 
@@ -189,15 +188,13 @@ def dispatcher_named(stated: Any) -> str | None:
 
 
 SWITCHES = (  # of a stack
-    *(
-        "hides_dispatch",
-        "fused_permutation",
-        "fused_router",
-        "fused_mask",
-        "fused_experts",
-        "fp8_attention",
-        "fp8_head",
-    ),
+    "hides_dispatch",
+    "fused_permutation",
+    "fused_router",
+    "fused_mask",
+    "fused_experts",
+    "fp8_attention",
+    "fp8_head",
 )
 SOFTWARE: Mapping[str, Callable[[Any], Any]] = {  # how a field of a run's software is read
     **dict.fromkeys((*SWITCHES, *(key for key, *_ in HABITS)), partial(is_used, words_for_yes=YES)),

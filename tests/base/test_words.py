@@ -2,7 +2,7 @@
 
 import pytest
 
-from ndparallel.base.words import count, duration, listed, paragraph
+from ndparallel.base.words import count, duration, listed, paragraph, three_digits
 
 
 def test_one_is_singular():
@@ -25,6 +25,14 @@ def test_lists_end_in_and():
 )
 def test_durations_never_have_a_sign(seconds, words):
     assert duration(seconds, 1.0) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0.0123456, "0.0123"), (21.06, "21.1"), (999.4, "999"), (999.6, "1,000"), (1572, "1,572")],
+)
+def test_days_and_seconds_are_written_without_an_exponent(number, words):
+    assert three_digits(number) == words
 
 
 @pytest.mark.parametrize("width", range(12, 40))

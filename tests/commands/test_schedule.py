@@ -32,6 +32,13 @@ def drawn(name: str, ranks=4, microbatches=8, width=100, plain=False, **times) -
     )
 
 
+def test_what_is_missing_is_said_with_what_can_be_given(capsys):
+    assert main(["schedule", "1f1b", "--stages", "4"]) == 2
+    assert "needs --microbatches: parts that the batch is cut into (" in capsys.readouterr().err
+    assert main(["flags"]) == 2
+    assert "needs framework: megatron, torchtitan (" in capsys.readouterr().err
+
+
 def test_json_has_the_lists_the_times_and_the_figures(capsys):
     told = asked(
         capsys,
