@@ -27,6 +27,7 @@ class Replay:
     compiled: bool
     memory: CachingAllocator = field(default_factory=CachingAllocator)
     gradients: list[Tensor] = field(default_factory=list)
+    sent: list[Tensor] = field(default_factory=list)
 
     def run(self) -> CachingAllocator:
         units = [*[LAYER] * LAYERS, ENDS]
@@ -63,11 +64,12 @@ class Replay:
         self.memory.free(*ends)
 
     def gathered(self, unit) -> list[Tensor]:
-        """All-gathered into one block of another stream, and copied out."""
-        flat = [self.memory.new(2 * sum(unit) * share, "gather") for share in (1 / self.dp, 1)]
-        whole = self.half(*unit)
-        self.memory.free(*flat)
-        return whole
+        """All-gathered into one block of another stream, which stays until the next unit has copied its
+        shards, and copied out."""
+        before = self.sent
+        self.sent = [self.memory.new(2 * sum(unit) * share, "gather") for share in (1 / self.dp, 1)]
+        self.memory.free(*before)
+        return self.half(*unit)
 
     def forward(self, inputs: list[Tensor]) -> list[Tensor]:
         """Adds the layer's output to the inputs; what is kept are outputs of queries, values, attention,

@@ -109,20 +109,23 @@ def whole_weights(job: TrainingJob, plan: Plan, held: Elements):
 def gather_block(job: TrainingJob, plan: Plan):
     """Bytes that FSDP2 gathers into before it copies each weight to its place, beyond the next layer's: a
     block of a stream of its own, which other tensors cannot take (foreach_all_gather in
-    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). A layer's stays until the next one has copied
+    its shards into another ("Overlapping all-gather copy-in and all-gather" in _fsdp_param_group.py)."""
     if job.stack.sharding != "fsdp2":
         return 0.0
     layer = unit(job, plan, elements_of)
     counted = either(keeps_weights(job, plan), 0.0, layer)
-    return (larger(layer, ends_of(job, plan)) - counted) * HALF
+    return (layer + larger(layer, ends_of(job, plan)) - counted) * HALF
 
 
 def whole_gradients(job: TrainingJob, plan: Plan, trained: Elements):
     """Gradients that are not scattered yet: of one layer, or until the last microbatch of all in the chunks
-    whose backward passes have begun."""
+    whose backward passes have begun, beside which FSDP2 copies a layer's into what the reduce_scatter sends
+    (reduce_scatter_state in _fsdp_param_group.py)."""
+    layer, copied = unit(job, plan, trained_of), job.stack.sharding == "fsdp2"
     begun = plan.recipe.chunks_begun(plan.microbatches(job), plan.pp, plan.chunks) / plan.chunks
-    waiting = either(keeps_gradients(job, plan), begun * sum(trained), unit(job, plan, trained_of))
-    return waiting * job.stack.gradient_bytes
+    whole = begun * sum(trained) + copied * layer
+    return either(keeps_gradients(job, plan), whole, layer) * job.stack.gradient_bytes
 
 
 def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
