@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what the table below does, in words that type checkers read
     from ndparallel.hardware.accelerator import find_hardware as find_hardware
     from ndparallel.hardware.pocket import POCKET as POCKET
     from ndparallel.lessons.lesson import Lesson as Lesson, Strategy as Strategy
-    from ndparallel.lessons.main import run_lesson as run_lesson
+    from ndparallel.lessons.table import run_lesson as run_lesson
     from ndparallel.lessons.registry import load as load_lesson
     from ndparallel.model.units import ModelConfig as ModelConfig
     from ndparallel.parallel.mesh import Mesh as Mesh
@@ -77,7 +77,7 @@ PUBLIC = {
     "load_lesson": "ndparallel.lessons.registry:load",
     "memory_history": "ndparallel.drawing.history:memory_history",
     "predict": "ndparallel.planner.prediction:predict",
-    "run_lesson": "ndparallel.lessons.main:run_lesson",
+    "run_lesson": "ndparallel.lessons.table:run_lesson",
     "search_plans": "ndparallel.search.search:search",
     "time_schedule": "ndparallel.pipeline.timing:time_schedule",
     "timeline": "ndparallel.drawing.history:timeline",

@@ -39,10 +39,10 @@ from ndparallel.engines.task import RankResult
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.lessons.combined import grid, with_experts
 from ndparallel.lessons.comparison import one_run
-from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.options import add_common_options, hardware_from
 from ndparallel.lessons.registry import LESSONS, ROOT, load
 from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.table import run_lesson
 from ndparallel.parallel.context import zigzag
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.timing import Timing, time_schedule

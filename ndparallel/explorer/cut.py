@@ -18,10 +18,11 @@ from ndparallel.engines.task import RankResult
 from ndparallel.explorer.lanes import lanes
 from ndparallel.explorer.setup import Knob, checked, command, looked_at, words
 from ndparallel.lessons.lesson import Lesson
-from ndparallel.lessons.main import parser_of, run_entries
+from ndparallel.lessons.main import parser_of
 from ndparallel.lessons.options import disturbed_hardware_from, job_from
 from ndparallel.lessons.registry import full_name, load
 from ndparallel.lessons.runner import Entry, Runner, enter
+from ndparallel.lessons.table import run_entries
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.tensor import SEQUENCE_PARALLEL
 from ndparallel.results.by_axis import AXES, axis_of, hierarchy

@@ -8,15 +8,10 @@ from typing import Any
 from gpu import Hardware, si
 from ndparallel.base.words import listed
 from ndparallel.lessons.lesson import Lesson, Strategy
-from ndparallel.lessons.main import (
-    choose,
-    enter_or_explain,
-    fewer_microbatches,
-    run_entries,
-    sizes_only_notes,
-)
+from ndparallel.lessons.notes import fewer_microbatches, sizes_only_notes
 from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, Runner, baseline
+from ndparallel.lessons.table import choose, enter_or_explain, run_entries
 from ndparallel.results.measure import Measurement
 from ndparallel.results.printing import progress
 from ndparallel.results.report import Report

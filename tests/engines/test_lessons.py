@@ -8,8 +8,8 @@ import pytest
 from gpu import GPU
 from ndparallel.engines.inline import InlineRank
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.registry import LESSONS, load
+from ndparallel.lessons.table import run_lesson
 from ndparallel.model.units import ModelConfig, Unit
 from ndparallel.training.job import Job
 from tests.support.common import SMALL, run, strategy

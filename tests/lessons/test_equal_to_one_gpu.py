@@ -8,9 +8,9 @@ import pytest
 from gpu import GPU
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.main import make_report
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.table import make_report
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.buckets import ShardedOptimizer
 from ndparallel.training.gradient_check import TOLERANCE

@@ -12,10 +12,10 @@ from ndparallel.drawing.history import activity
 from ndparallel.drawing.palette import WEIGHT
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.main import main as lesson_main
-from ndparallel.lessons.main import run_lesson
 from ndparallel.lessons.options import most_parts
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner
+from ndparallel.lessons.table import run_lesson
 from ndparallel.model.stages import layers_per_stage
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.pipeline.timing import time_schedule

@@ -12,9 +12,10 @@ from gpu import COMPUTE, Event
 from ndparallel.drawing.history import activity
 from ndparallel.drawing.palette import RECOMPUTE
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import baseline
+from ndparallel.lessons.table import run_lesson
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.job import Job
 from tests.support import hand_count

@@ -8,8 +8,9 @@ import pytest
 from gpu import COLLECTIVE, Event
 from ndparallel.base.errors import UserError
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
+from ndparallel.lessons.table import run_lesson
 from ndparallel.model.units import ModelConfig
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.layers.operations import Hold

@@ -10,9 +10,10 @@ import pytest
 
 from ndparallel.hardware.pocket import POCKET
 from ndparallel.lessons.lesson import Strategy
-from ndparallel.lessons.main import main, run_entries
+from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import load
 from ndparallel.lessons.runner import Runner, enter
+from ndparallel.lessons.table import run_entries
 from ndparallel.model.nonfinite import first_trace
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.parallel.slices import Parameter

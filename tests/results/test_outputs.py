@@ -13,9 +13,10 @@ import pytest
 from ndparallel.commands.command_line import main as command_line
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.pocket import POCKET
-from ndparallel.lessons.main import main, run_lesson
+from ndparallel.lessons.main import main
 from ndparallel.lessons.registry import LESSONS, load
 from ndparallel.lessons.runner import Runner
+from ndparallel.lessons.table import run_lesson
 from ndparallel.results.measure import failed
 from ndparallel.results.outputs import drawn_strategies, narrated_strategy
 from ndparallel.training.job import Job

@@ -1,0 +1,44 @@
+"""Notes below a table: what its run does not know, and what it took otherwise than usual."""
+
+import argparse
+from collections.abc import Iterator
+
+from ndparallel.base.words import count
+from ndparallel.lessons.lesson import Lesson
+from ndparallel.lessons.runner import MOST_WITH_EVENTS
+from ndparallel.results.run import Run
+from ndparallel.training.job import Job
+
+
+def sizes_only_notes(job: Job, run: Run) -> Iterator[str]:
+    """Say what a run of sizes alone does not know."""
+    if not job.sizes_only:
+        return
+    yield (
+        "Sizes only: loss and =0D are not computed, for arrays have no content; messages, clocks and memory "
+        "are those of a run with numbers."
+    )
+    if any(
+        result.value.routed and result.value.routed[0] for ranks in run.results.values() for result in ranks
+    ):
+        yield "Routers are in balance: every expert gets as many rows of every GPU, which no text would do."
+    if any(row.gpus > MOST_WITH_EVENTS for row in run.report.strategies):
+        yield (f"The events of more than {MOST_WITH_EVENTS} GPUs are added up as they happen, and not drawn.")
+
+
+def fewer_microbatches(lesson: Lesson, job: Job, arguments: argparse.Namespace) -> Iterator[str]:
+    """Say where the lesson's usual number of microbatches does not divide the batch, and a smaller one was
+    taken."""
+    usual, taken = lesson.defaults.get("microbatches", 1), job.microbatches
+    asked = [
+        strategy
+        for strategy in lesson.strategies
+        if not arguments.strategy or strategy.name in arguments.strategy
+    ]
+    if (
+        arguments.microbatches is None
+        and job.batch % usual
+        and any("microbatches" not in strategy.changes for strategy in asked)
+    ):
+        each = f"{count(taken, 'microbatch', 'es')} of {count(job.batch // taken, 'sequence')}"
+        yield f"{lesson.dimension} takes {each}: {usual} do not divide a batch of {job.batch}."
