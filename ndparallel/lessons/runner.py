@@ -206,18 +206,7 @@ class Runner:
             results = underway.results()
         except self.row_errors as error:
             return failed(strategy.name, gpus, error), []
-        outcomes = [result.value for result in results]
-        row = measure(
-            strategy.name,
-            results,
-            hardware,
-            job.steps,
-            mean_losses(results),
-            gradient_difference(outcomes, reference.gradients),
-            reference.measurement,
-            weight_difference(outcomes, reference.weights),
-            last_norm(results),
-        )
+        row = compared(strategy.name, results, hardware, job, reference)
         if hardware.disturbances:
             as_planned = self.run(strategy, job, undisturbed(hardware))
             row = replace(
@@ -241,6 +230,24 @@ class Runner:
             entry.strategy, entry.job.replace(watch=True), replace(hardware, memory_bytes=float("inf"))
         )
         return replace(row, not_finite=str(earliest([result.value for result in watched]) or trace))
+
+
+def compared(
+    name: str, results: list[RankResult], hardware: Hardware, job: Job, reference: Reference
+) -> Measurement:
+    """Measure a run, and how far its numbers are from the single GPU's."""
+    outcomes = [result.value for result in results]
+    return measure(
+        name,
+        results,
+        hardware,
+        job.steps,
+        mean_losses(results),
+        gradient_difference(outcomes, reference.gradients),
+        reference.measurement,
+        weight_difference(outcomes, reference.weights),
+        last_norm(results),
+    )
 
 
 def with_event_sums(gpu: GPU, program: Callable[..., Any], job: Job) -> Any:

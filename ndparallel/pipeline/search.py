@@ -76,15 +76,7 @@ def search(
     cannot be, and for more than can be searched in a minute.
     """
     check_size(ranks, microbatches)
-    memory = Memory(ranks if memory_limit is None else memory_limit, released_by_input)
-    if not memory.limit >= 1:
-        raise UserError(
-            f"a memory limit of {memory.limit:g} activations is too low: a rank holds at least 1."
-        )
-    if not 0 <= released_by_input <= 1:
-        raise UserError(
-            f"the share of the activations that I frees is from 0 to 1, not {released_by_input:g}."
-        )
+    memory = checked(Memory(ranks if memory_limit is None else memory_limit, released_by_input))
     tried, few = list(policies(ranks, microbatches, memory)), ROUNDS_TRIED * ranks + microbatches % ranks
     if microbatches > few:
         tried = [policy for _, policy in attempts(ranks, few, work, memory, tried, keep=FINALISTS)]
@@ -94,6 +86,16 @@ def search(
     longest = min((length(timing)[0] for timing in in_time), default=inf)
     found = attempts(ranks, microbatches, work, memory, tried, 1, latest, longest)
     return min([*(timing for timing, _ in found), *in_time], key=length).schedule
+
+
+def checked(memory: Memory) -> Memory:
+    """Return it. Raises UserError for a limit or a share that cannot be."""
+    limit, released = memory
+    if not limit >= 1:
+        raise UserError(f"a memory limit of {limit:g} activations is too low: a rank holds at least 1.")
+    if not 0 <= released <= 1:
+        raise UserError(f"the share of the activations that I frees is from 0 to 1, not {released:g}.")
+    return memory
 
 
 def check_size(ranks: int, microbatches: int, name: str = "searched") -> None:
