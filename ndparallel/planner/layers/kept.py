@@ -19,15 +19,15 @@ from ndparallel.planner.stages import KEPT
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
 
-def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str], chunks: float):
-    """Bytes on the GPU of `chunks` in flight; of those that go to the host, of the layer that is computed and
-    the one that travels."""
-    away, kept = job.activations_away, activation_bytes(job, plan, kinds) * chunks / plan.chunks
+def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str]) -> tuple[Any, Any]:
+    """Bytes on the GPU of these units' activations: of each microbatch in flight, and, where activations go
+    to the host, of the layer that is computed and the one that travels."""
+    away, kept = job.activations_away, activation_bytes(job, plan, kinds)
     if not away:
-        return kept
+        return kept, 0.0
     some_kept = any(kind.endswith(KEPT) for kind in kinds)
     layer = layer_bytes(job, plan, "none" if some_kept else plan.recompute)
-    return kept * (1 - away) + IN_TRANSIT * away * layer
+    return kept, IN_TRANSIT * away * layer
 
 
 def passed_bytes(job: TrainingJob, plan: Plan):

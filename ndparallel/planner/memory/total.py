@@ -19,7 +19,9 @@ Glossary
     reserved    with the allocator's free blocks (torch.cuda.max_memory_reserved)
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +86,12 @@ class StageMemory:
 
 def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
-    return [_rank_memory(work.job, work.plan, rank, chunks) for rank, chunks in enumerate(in_flight(work))]
+    plan, stages, found = work.plan, stage_kinds(work.job, work.plan), []
+    counted = cache(partial(UnitsMemory, work.job, plan))
+    for rank, chunks in enumerate(in_flight(work)):
+        kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
+        found.append(counted(tuple(kinds)).of_rank(rank, chunks))
+    return found
 
 
 def in_flight(work: FrameworkWorkload) -> list[float]:
@@ -107,28 +114,52 @@ def chunks_in_flight(stack: Stack, recipe: Recipe, microbatches: Any, rank: Any,
     return np.minimum(most + 1, microbatches * chunks) if stack.hides_dispatch and recipe.group else most
 
 
-def _rank_memory(job: TrainingJob, plan: Plan, rank: int, chunks: float) -> StageMemory:
-    stages = stage_kinds(job, plan)
-    kinds = [kind for stage in plan.layout.stages_of(rank) for kind in stages[stage]]
-    held, trained = (summed([of(job, plan, kind) for kind in kinds]) for of in (held_of, trained_of))
-    sharded = is_fully_sharded(job, plan)
-    once, logits = once_bytes(job, plan), logits_bytes(job, plan) if "head" in kinds else 0.0
-    passing, gather = (passing_bytes(job, plan, trained), gather_block(job, plan)) if sharded else (0.0, 0.0)
-    messages = passed_messages(plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks)
-    return StageMemory(
-        **(fsdp_states if sharded else plain_states)(job, plan, held, trained),
-        activations=held_activations(job, plan, kinds, chunks)
-        + once
-        + passed_bytes(job, plan) * messages
-        + (prediction_bytes(job, plan) if "head" in kinds else 0.0),
-        logits=logits,
-        outside=context_bytes(plan) - WORKSPACE_BYTES,
-        free_blocks=smaller(logits, once + passing) + gather,
-    )
+@dataclass(frozen=True)
+class UnitsMemory:
+    """Counts the bytes of units of these `kinds`, once for all pipeline ranks that have them."""
 
+    job: TrainingJob
+    plan: Plan
+    kinds: tuple[str, ...]
 
-def summed(elements: list[Elements]) -> Elements:
-    return sum(each for each, _ in elements), sum(each for _, each in elements)
+    def of_rank(self, rank: int, chunks: float) -> StageMemory:
+        """The memory of a rank that keeps so many chunks in flight."""
+        job, plan, (each, travelling) = self.job, self.plan, self.activations
+        microbatches = plan.microbatches(job)
+        messages = passed_messages(plan.recipe.layout, plan.pp, plan.chunks, rank, microbatches, chunks)
+        held = each * chunks / plan.chunks * (1 - job.activations_away) + travelling
+        kept = held + self.once + passed_bytes(job, plan) * messages
+        return replace(self.at_rest, activations=kept + self.at_rest.activations)
+
+    @cached_property
+    def activations(self) -> tuple[Any, Any]:
+        return held_activations(self.job, self.plan, self.kinds)
+
+    @cached_property
+    def once(self) -> Any:
+        return once_bytes(self.job, self.plan)
+
+    @cached_property
+    def at_rest(self) -> StageMemory:
+        """With no microbatch in flight, but the one whose loss is being computed."""
+        job, plan, sharded = self.job, self.plan, is_fully_sharded(self.job, self.plan)
+        held, trained = (self.summed(of) for of in (held_of, trained_of))
+        passing = passing_bytes(job, plan, trained) if sharded else 0.0
+        has_head = "head" in self.kinds
+        logits = logits_bytes(job, plan) if has_head else 0.0
+        return StageMemory(
+            **(fsdp_states if sharded else plain_states)(job, plan, held, trained),
+            activations=prediction_bytes(job, plan) if has_head else 0.0,
+            logits=logits,
+            outside=context_bytes(plan) - WORKSPACE_BYTES,
+            free_blocks=smaller(logits, self.once + passing) + (gather_block(job, plan) if sharded else 0.0),
+        )
+
+    def summed(self, of: Callable[[TrainingJob, Plan, str], Elements]) -> Elements:
+        """Parameters of all units."""
+        known = {kind: of(self.job, self.plan, kind) for kind in {*self.kinds}}
+        shared, experts = zip(*(known[kind] for kind in self.kinds))
+        return sum(shared), sum(experts)
 
 
 def logits_bytes(job: TrainingJob, plan: Plan):
