@@ -15,7 +15,7 @@ from ndparallel.pipeline.actions import Action
 from ndparallel.pipeline.timing import time_schedule
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.pipeline import schedule_for
+from ndparallel.planner.step.pipeline import replay_of_step
 from ndparallel.planner.step.step import one_stage
 from ndparallel.planner.step.workload import Workload
 
@@ -84,7 +84,7 @@ def pipeline_timeline(found: Prediction) -> Timeline:
     assert found.step.pipeline
     durations, tails = found.step.pipeline.durations, found.step.pipeline.tails
     shown = min(found.microbatches, MOST_ACTIONS // found.plan.stages)
-    timing = time_schedule(schedule_for(found.plan, shown, durations), durations)
+    timing = time_schedule(replay_of_step(found.plan, shown, durations).schedule, durations)
     ranks, seconds = some(found.plan.pp), durations.seconds_by_stage(timing.schedule.layout.stages)
     lanes = []
     for rank in ranks:

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.recipe import Recipe
-from ndparallel.pipeline.timing import peak_activations
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import (
@@ -52,7 +51,7 @@ from ndparallel.planner.numbers import smaller
 from ndparallel.planner.software import Stack
 from ndparallel.planner.stages import held_of, stage_kinds, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
-from ndparallel.planner.step.pipeline import schedule_of
+from ndparallel.planner.step.pipeline import PipelineTimer
 
 STAGE_MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 
@@ -100,7 +99,7 @@ def in_flight(work: FrameworkWorkload) -> list[float]:
     if plan.pp == 1:
         return [1.0]
     if plan.recipe.is_searched:
-        return peak_activations(schedule_of(work))
+        return PipelineTimer(work).whole.peaks
     return [
         float(chunks_in_flight(job.stack, plan.recipe, plan.microbatches(job), rank, plan.pp, plan.chunks))
         for rank in range(plan.pp)

@@ -134,9 +134,10 @@ class PipelineTimer:
     # ---- 2. when each rank ends its last action
 
     @cached_property
-    def schedule(self) -> Schedule:
+    def whole(self) -> Replay:
+        """All of a step's microbatches."""
         durations = self.durations if self.plan.recipe.is_searched else None
-        return schedule_for(self.plan, self.microbatches, durations)
+        return replay_of_step(self.plan, self.microbatches, durations)
 
     @cached_property
     def rounds(self) -> tuple[Replay, Replay, float]:
@@ -194,7 +195,7 @@ class PipelineTimer:
         is the end of its own span (2401.10241, section 4)."""
         if not self.plan.recipe.is_searched:
             return self.ends_after_rounds(durations)
-        ends = Replay(self.schedule).ends(durations)
+        ends = self.whole.ends(durations)
         longest = max(end - start for start, end in zip(ends.start, ends.end))
         later = [longest - end for end in ends.end]
         complete = [
@@ -258,7 +259,7 @@ class PipelineTimer:
         as busy wait for one another, and is timed."""
         busiest = max(self.work_by_rank)
         if self.plan.recipe.is_searched:
-            ends = Replay(self.schedule).ends(self.silent)
+            ends = self.whole.ends(self.silent)
             return max(end - start for start, end in zip(ends.start, ends.end)), busiest
         if not self.unlike_stages:  # the shortest step that leaves whole rounds
             first = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
@@ -331,14 +332,14 @@ def seconds_of(actions: Work) -> tuple[Any, Any, Any, Any]:
 
 def schedule_of(work: Workload) -> Schedule:
     """The schedule of all of a step's microbatches."""
-    return PipelineTimer(work).schedule
+    return PipelineTimer(work).whole.schedule
 
 
-def schedule_for(plan: Plan, microbatches: int, durations: Work | None = None) -> Schedule:
+def replay_of_step(plan: Plan, microbatches: int, durations: Work | None = None) -> Replay:
     """The plan's schedule by name; one that is searched for is made for these very seconds (2401.10241,
     section 3.1)."""
     if not plan.recipe.memory_limit:
-        return replay_for(plan, microbatches).schedule
+        return replay_for(plan, microbatches)
     assert durations
     check_size(plan.pp, microbatches, plan.schedule)
     forward, inputs, weights, _ = seconds_of(durations)
@@ -351,11 +352,11 @@ def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Repla
 
 
 @lru_cache(maxsize=8)
-def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Schedule:
+def searched(ranks: int, microbatches: int, memory_limit: int, *parts: Any) -> Replay:
     """A schedule, searched once for the seconds of a step, its memory and its picture."""
     forward, inputs, weights, latency, wire = parts
     actions = Work(forward, inputs, weights, latency=latency, wire=wire)
-    return search(ranks, microbatches, actions, memory_limit=memory_limit)
+    return Replay(search(ranks, microbatches, actions, memory_limit=memory_limit))
 
 
 def hashable(seconds: Any) -> Any:
