@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from gpu import Hardware
 from ndparallel.hardware.accelerator import host_bandwidth
 from ndparallel.planner.job import Plan, TrainingJob
-from ndparallel.planner.numbers import either, larger, smaller
+from ndparallel.planner.numbers import doublings, either, larger, smaller
 from ndparallel.planner.ports import PortUse
 
 
@@ -97,7 +95,7 @@ class GroupLinks:
     def tree_seconds(self):
         """Latency down a tree whose branches are chains inside the nodes."""
         inside = (self.per_node - 1) * self.hardware.inside.latency_seconds
-        return inside + np.ceil(np.log2(self.nodes)) * self.hardware.across.latency_seconds
+        return inside + doublings(self.nodes) * self.hardware.across.latency_seconds
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class Plan:
         """All that is known of its schedule."""
         return RECIPES[self.schedule]
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Which pipeline rank holds which stage."""
         return Layout(self.recipe.layout, self.pp, self.chunks)

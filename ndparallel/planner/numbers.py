@@ -1,6 +1,7 @@
 """numpy's choices between two values, ten times as quick where they are plain numbers: one plan takes
 numbers, thousands take arrays."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,16 @@ def larger(a: Any, b: Any) -> Any:
 
 def smaller(a: Any, b: Any) -> Any:
     return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else a if a < b else b
+
+
+def anywhere(condition: Any) -> bool:
+    """Whether it holds for any plan."""
+    return bool(condition.any() if isinstance(condition, np.ndarray) else condition)
+
+
+def doublings(number: Any) -> Any:
+    """How often 1 is doubled until it is as large."""
+    return np.ceil(np.log2(number)) if isinstance(number, np.ndarray) else math.ceil(math.log2(number))
 
 
 def either(condition: Any, yes: Any, no: Any) -> Any:

@@ -17,11 +17,9 @@ Glossary
 
 from dataclasses import replace
 
-import numpy as np
-
 from ndparallel.hardware.collective_links import on_links_of
 from ndparallel.planner.groups import GroupLinks
-from ndparallel.planner.numbers import either, larger, smaller
+from ndparallel.planner.numbers import doublings, either, larger, smaller
 
 # NCCL on 8 B200, all_gather and reduce_scatter: MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json
 START_SECONDS = 23e-6
@@ -66,7 +64,7 @@ def _all_reduce(nbytes, links: GroupLinks):
 
 def _few_bytes(nbytes, links: GroupLinks):
     """An all_reduce of some KB: down and up a tree, in the protocol of the shortest latency."""
-    return 2 * ((links.per_node - 1) * LL_INSIDE_SECONDS + np.ceil(np.log2(links.nodes)) * LL_ACROSS_SECONDS)
+    return 2 * ((links.per_node - 1) * LL_INSIDE_SECONDS + doublings(links.nodes) * LL_ACROSS_SECONDS)
 
 
 def _all_to_all(nbytes, links: GroupLinks):

@@ -11,9 +11,10 @@ Glossary
     unit       embedding, dense layer, layer with experts, or head
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpu import Hardware, Operation
 from ndparallel.hardware.accelerator import host_bandwidth, host_launch
@@ -30,6 +31,8 @@ from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.ports import PortUse, paces
 from ndparallel.planner.stages import ENDS
+
+Item = TypeVar("Item", Operation, CollectiveOp)
 
 
 class UnitSeconds(NamedTuple):
@@ -57,6 +60,7 @@ class Pricing:
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
+    items: dict[Any, tuple[Any, Any, bool]] = field(init=False, default_factory=dict)
     wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
     slowdown: float = field(init=False)
     shares_ports: bool = False
@@ -98,23 +102,31 @@ class Pricing:
 
     def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
-        cost = launch_cost(self.hardware, self.job.stack.launching)
-        parts, taken = TimeBreakdown(compute=0.0), []
-        for item in items:
+        parts = TimeBreakdown(compute=0.0)
+        taken = [priced_once(item, self.items, self.seconds_of) for item in items]
+        for item, (_, seconds, _) in zip(items, taken):
             kind = item.group if isinstance(item, CollectiveOp) else "compute"
-            seconds = self.exposed(item) if isinstance(item, CollectiveOp) else self.hardware.seconds(item)
             parts[kind] = parts.get(kind, 0.0) + seconds
-            if cost:
-                taken.append((self.launches(item, cost), seconds, self.waits(item)))
-        if cost:
+        if self.launch_cost:
             parts.launch_seconds = sum(launched for launched, *_ in taken)
             parts["launch"] = larger(0, seconds_with_waits(taken) - parts.total)
         return parts
 
-    def launches(self, item: Any, cost: float) -> Any:
+    def seconds_of(self, item: Any) -> tuple[Any, Any, bool]:
+        """The CPU's seconds for an item of a list, the GPU's, and whether the CPU waits for the GPU behind
+        it."""
+        seconds = self.exposed(item) if isinstance(item, CollectiveOp) else self.seconds(item)
+        return self.launches(item) if self.launch_cost else 0.0, seconds, self.waits(item)
+
+    @cached_property
+    def launch_cost(self) -> float:
+        return launch_cost(self.hardware, self.job.stack.launching)
+
+    def launches(self, item: Any) -> Any:
         """The CPU's seconds for an item of a list."""
         if in_graph(self.job.stack.graphs, item.name):
             return 0.0
+        cost = self.launch_cost
         several = isinstance(item, CollectiveOp) and self.groups.links(item.group).ranks > 1
         launches = cost * several if isinstance(item, CollectiveOp) else launches_of(item, cost)
         return launches * host_launch(self.job.hardware)
@@ -148,20 +160,24 @@ class Pricing:
         return larger(left, lost_to(whole, beside, self.slowdown))
 
     def whole(self, exchange: CollectiveOp):
-        """Seconds of a collective with nothing beside it; the same one of many layers is priced
-        once."""
-        try:
-            return self.wholes[exchange]
-        except KeyError:
-            return self.wholes.setdefault(exchange, self.priced(exchange))
-        except TypeError:  # an array of sizes has no hash
-            return self.priced(exchange)
+        """Seconds of a collective with nothing beside it."""
+        return priced_once(exchange, self.wholes, self.priced)
 
     def priced(self, exchange: CollectiveOp):
         links = self.groups.links(exchange.group)
         if exchange.choices:
             return dispatch_seconds(exchange.bytes, exchange.choices, links)
         return collective_seconds(exchange.collective, exchange.bytes, links)
+
+
+def priced_once(item: Item, known: dict[Item, Any], price: Callable[[Item], Any]) -> Any:
+    """The price of an item that may stand in many lists, or several times in one."""
+    try:
+        return known[item]
+    except KeyError:
+        return known.setdefault(item, price(item))
+    except TypeError:  # an array of sizes has no hash
+        return price(item)
 
 
 def seconds_with_waits(items: list[tuple[Any, Any, bool]]) -> Any:

@@ -16,8 +16,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import numpy as np
-
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
 from ndparallel.planner.memory.outside import context_bytes
@@ -137,7 +135,7 @@ def passing_bytes(job: TrainingJob, plan: Plan, trained: Elements):
 
 def unit(job: TrainingJob, plan: Plan, of: Callable[[TrainingJob, Plan, str], Elements]):
     """Parameters of the largest layer."""
-    return reduce(np.maximum, [sum(of(job, plan, kind)) for kind in layer_kinds(job)])
+    return reduce(larger, [sum(of(job, plan, kind)) for kind in layer_kinds(job)])
 
 
 def layer_kinds(job: TrainingJob) -> tuple[str, ...]:
@@ -151,7 +149,7 @@ def dummy_bytes(job: TrainingJob, plan: Plan):
     """Bytes of one gradient in 16 bits for each shape of a layer's weights; all experts have the same."""
     if not job.stack.dummy_gradients or job.adapters:
         return 0.0
-    return reduce(np.maximum, [shapes_of(job, plan, kind) for kind in layer_kinds(job)]) * HALF
+    return reduce(larger, [shapes_of(job, plan, kind) for kind in layer_kinds(job)]) * HALF
 
 
 def shapes_of(job: TrainingJob, plan: Plan, kind: str):

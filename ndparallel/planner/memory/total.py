@@ -100,10 +100,9 @@ def in_flight(work: FrameworkWorkload) -> list[float]:
         return [1.0]
     if plan.recipe.is_searched:
         return PipelineTimer(work).whole.peaks
-    return [
-        float(chunks_in_flight(job.stack, plan.recipe, plan.microbatches(job), rank, plan.pp, plan.chunks))
-        for rank in range(plan.pp)
-    ]
+    ranks, microbatches = np.arange(plan.pp), plan.microbatches(job)
+    most = chunks_in_flight(job.stack, plan.recipe, microbatches, ranks, plan.pp, plan.chunks)
+    return np.broadcast_to(most, plan.pp).astype(float).tolist()
 
 
 def chunks_in_flight(stack: Stack, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int):

@@ -29,7 +29,7 @@ from ndparallel.planner.layers.collective_time import collective_seconds, start_
 from ndparallel.planner.layers.operations import HALF, SINGLE, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
 from ndparallel.planner.number_types import NUMBER_TYPES
-from ndparallel.planner.numbers import either, smaller
+from ndparallel.planner.numbers import anywhere, either, smaller
 from ndparallel.planner.optimizer_kernels import ADAM, OPTIMIZERS, SHARDING, bytes_of
 from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weights, stage_kinds, trained_of
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
@@ -229,7 +229,7 @@ def copies_of_shards(pricing: Pricing, kind: str) -> tuple[list[Operation], list
     """What ZeRO-3 copies of a unit's whole weights after each gather, and of its whole gradients before they
     are reduced; nothing where nothing is sharded."""
     job, plan = pricing.job, pricing.plan
-    if not job.stack.sharding or plan.zero < 3 or np.all(pricing.groups.shards.ranks == 1):
+    if not job.stack.sharding or plan.zero < 3 or not anywhere(pricing.groups.shards.ranks > 1):
         return [], []
     copies, weights = SHARDING[job.stack.sharding], sum(elements_of(job, plan, kind))
     trained, each = sum(trained_of(job, plan, kind)), job.gradient_bytes
@@ -273,7 +273,7 @@ def whole_gradients(pricing: Pricing, mine) -> list[Operation]:
     if not job.stack.accumulates:
         return []
     scaled = 2 * job.gradient_bytes * several * job.stack.scales_gradients
-    divided = [moving("divide gradients", mine, scaled)] if np.any(scaled) else []
+    divided = [moving("divide gradients", mine, scaled)] if anywhere(scaled) else []
     return [moving("zero gradients", mine, job.gradient_bytes), *divided]
 
 

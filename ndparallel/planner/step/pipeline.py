@@ -16,6 +16,7 @@ Glossary
     tail        what a rank still does when its last action is done: see ndparallel.planner.step.tail
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -82,14 +83,14 @@ class PipelineTimer:
     @cached_property
     def silent(self) -> Work:
         """Seconds of all actions, with messages that take no time."""
-        forward, inputs, weights = ([float(part.total) for part in column] for column in self.work.columns)
+        forward, inputs, weights = map(seconds_of_column, self.work.columns)
         paired = {pair: float(beside(*self.passes_of(pair), self.slowdown).total) for pair in self.pairs}
         return Work(forward, inputs, weights, self.whole_backward, fused=paired)
 
     @property
     def whole_backward(self) -> list[float] | None:
         whole = self.work.whole_backward
-        return None if whole is None else [float(each.total) for each in whole]
+        return None if whole is None else seconds_of_column(whole)
 
     @property
     def overlaps_messages(self) -> bool:
@@ -320,6 +321,12 @@ def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
     streams.wait_for_all()
     lost = made - sum(passes.seconds[id(bucket.units)] for bucket in buckets)
     return longest(lost), Reduction(line, longest(streams.now - made), work.machine.slowdown)
+
+
+def seconds_of_column(column: Sequence[TimeBreakdown]) -> list[float]:
+    """Seconds of an op by stage; of equal stages they are added up once."""
+    known = {id(part): float(part.total) for part in {id(part): part for part in column}.values()}
+    return [known[id(part)] for part in column]
 
 
 def seconds_of(actions: Work) -> tuple[Any, Any, Any, Any]:
