@@ -145,7 +145,7 @@ def test_rounds_of_a_full_pipeline_all_take_the_same_whatever_its_stages(schedul
     timer = PipelineTimer(workload_of(job(global_batch=microbatches), plan))
     forward, backward_input, backward_weight = times.tolist()
     durations = Work(forward, backward_input, backward_weight, latency=0.1, wire=0.05)
-    exact = [end[-1] for end in time_schedule(timer.schedule, durations).end]
+    exact = [end[-1] for end in time_schedule(timer.whole.schedule, durations).end]
     assert timer.ends_after_rounds(durations).end == pytest.approx(exact, rel=1e-2)
 
 
