@@ -84,6 +84,7 @@ ROOMS = {
             "tests/collective/test_formulas.py",
             "tests/hardware",
             "tests/planner/test_time.py",
+            "tests/planner/test_groups.py",
             "tests/planner/test_launches.py",
         ],
     ),
@@ -95,6 +96,7 @@ ROOMS = {
         ],
         [
             "tests/planner/test_launches.py",
+            "tests/planner/test_copies.py",
             "tests/planner/test_time.py",
             "tests/planner/test_knobs.py",
             "tests/planner/test_memory.py",
@@ -108,6 +110,7 @@ ROOMS = {
     "overlap": Room(
         [f"ndparallel/planner/step/{name}.py" for name in ("overlap", "streams", "tail")],
         [
+            "tests/planner/test_streams.py",
             "tests/planner/test_overlap.py",
             "tests/planner/test_step.py",
             "tests/ladder/test_rung3_framework.py",

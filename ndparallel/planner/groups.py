@@ -64,7 +64,7 @@ class GroupLinks:
         if (share := getattr(self.hardware, "leaf_share", 1.0)) == 1:
             return port
         leaf = getattr(self.hardware, "gpus_per_leaf", 0) or self.hardware.gpus_per_node
-        return either(self.ranks * self.stride > leaf, port * share, port)
+        return either((self.ranks - 1) * self.stride >= leaf, port * share, port)
 
     @cached_property
     def ring_use(self) -> PortUse:

@@ -305,6 +305,7 @@ def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_ne
     assert "expert-parallel-comm" not in emit_megatron(BESIDE, Plan(dp=32)), "each rank has all experts"
     step = emit_megatron(on(job_of(), graphs="step"), Plan(dp=8))
     assert "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad" in step
+    assert "pad-expert-input" not in words + step, "rows of experts in graphs of a step are padded, no others"
 
 
 @pytest.mark.parametrize(("job", "changes", "said"), [

@@ -144,3 +144,17 @@ def test_without_context_parallelism_nothing_is_merged():
     ]
     merges = [item for item in items if item.name == "merge blocks"]
     assert H100.seconds(merges[0]) == H100.seconds(merges[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("stack", "kernels", "passes"),
+    [("torchtitan", (8, 8), (16, 23)), ("torchtitan-compiled", (2, 3), (5, 15))],
+)
+def test_each_block_but_the_own_is_merged_by_so_many_kernels(stack, kernels, passes):
+    """In the backward pass every block's gradients are summed. Counted in _templated_ring_attention and its
+    backward (torch/distributed/tensor/experimental/_attention.py); compiled, a chain is one kernel."""
+    job, plan = TrainingJob(LLAMA, H100, find_stack(stack), 32768, 8), Plan(tp=8, cp=4)
+    forward, _, backward, _ = LayerLists(LLAMA, plan.share(job), job.stack).unit("dense", "none")
+    merges = [item for items in (forward, backward) for item in items if item.name == "merge blocks"]
+    assert [merge.kernels for merge in merges] == [3 * kernels[0], 4 * kernels[1]]
+    assert 3 * merges[1].bytes / (4 * merges[0].bytes) == pytest.approx(passes[1] / passes[0])

@@ -1,0 +1,59 @@
+"""Claims about where a group's ranks are, against its ranks put on nodes and leaves one by one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu import CLASSROOM
+from ndparallel.planner.groups import GroupLinks, Groups
+from ndparallel.planner.job import Plan, TrainingJob
+from ndparallel.planner.models.presets import find_model
+from ndparallel.planner.software import find_stack
+from tests.support.accelerators import accelerator
+
+H100 = accelerator("h100")
+powers = st.integers(0, 5).map(lambda power: 2**power)
+
+
+def fabric(node, leaf):
+    return replace(H100, gpus_per_node=node, gpus_per_leaf=leaf, leaf_share=0.5)
+
+
+@given(ranks=powers, stride=powers, node=powers, nodes_per_leaf=powers)
+def test_a_group_lies_on_nodes_and_leaves_where_its_ranks_do(ranks, stride, node, nodes_per_leaf):
+    hardware = fabric(node, node * nodes_per_leaf)
+    places = [rank * stride for rank in range(ranks)]
+    nodes = [place // node for place in places]
+    links = GroupLinks(ranks, stride, hardware)
+    assert (links.nodes, links.per_node) == (len({*nodes}), nodes.count(0))
+    leaves = {place // (node * nodes_per_leaf) for place in places}
+    port = hardware.across.bandwidth_bytes_per_second
+    assert links.across_bandwidth == port * (0.5 if len(leaves) > 1 else 1)
+    hops = [hardware.across if a != b else hardware.inside for a, b in zip(nodes, nodes[1:])]
+    assert links.hops_seconds == pytest.approx(sum(hop.latency_seconds for hop in hops))
+
+
+@given(ranks=powers, stride=powers, node=powers)
+def test_an_all_to_all_takes_as_long_as_its_busier_port_and_uses_the_other_one_for_less(ranks, stride, node):
+    """A byte goes to each of the others: to those in the node by one port, to the rest by the other."""
+    links = GroupLinks(ranks, stride, fabric(node, 10**6))
+    mates = sum(rank * stride < node for rank in range(1, ranks))
+    inside = mates / links.inside_bandwidth
+    across = (ranks - 1 - mates) / links.across_bandwidth
+    seconds = max(inside, across) or 1.0
+    assert links.all_to_all_use == pytest.approx((inside / seconds, across / seconds))
+
+
+@pytest.mark.parametrize(("pp", "share"), [(2, 1), (4, 1), (5, 0.5), (8, 0.5)])
+def test_a_pipelines_ends_pay_for_uplinks_where_they_are_in_different_leaves(pp, share):
+    """Stages of a node, leaves of four nodes."""
+    job = TrainingJob(find_model("llama-3-8b"), fabric(8, 32), find_stack("megatron-core"), 4096, 64)
+    ends = Groups(Plan(tp=8, pp=pp), job).ends
+    assert (ends.nodes, ends.across_bandwidth) == (2, share * H100.across.bandwidth_bytes_per_second)
+
+
+def test_hardware_that_says_nothing_of_leaves_has_none():
+    port = CLASSROOM.across.bandwidth_bytes_per_second
+    assert GroupLinks(64, 8, CLASSROOM).across_bandwidth == port
