@@ -3,6 +3,7 @@
 import atexit
 import difflib
 import gc
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -41,6 +42,7 @@ def guarded(work: Callable[[], int]) -> int:
     # or Python would look for garbage once more, in memory that is given back anyway
     atexit.register(gc.freeze)
     open_what_is_closed()
+    write_what_cannot_be_encoded()
     try:
         code = ended(work)
         sys.stdout.flush()  # here, where it can still be said that nobody reads it
@@ -80,6 +82,12 @@ def open_what_is_closed() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for as long as the process lives
+
+
+def write_what_cannot_be_encoded() -> None:
+    """Let a question mark stand for what a Latin-1 or ASCII terminal does not have, as pictures' blocks."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def told(sentence: str, code: int = 2) -> int:

@@ -144,4 +144,6 @@ def _reason(path: Path, error: OSError) -> str:
         return "it is a pipe that nobody reads"
     if not path.parent.exists():
         return f"there is no directory {str(path.parent)!r}; make it first"
-    return f"{(error.strerror or str(error)).lower()}; name a file in a directory that you may write to"
+    forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    elsewhere = "in a directory that you may write to" if forbidden else "elsewhere"
+    return f"{(error.strerror or str(error)).lower()}; name a file {elsewhere}"

@@ -396,6 +396,12 @@ def test_output_that_nobody_can_take_is_one_sentence_at_most(shell, code, says):
     assert outside(*LESSON, shell=shell) == (code, says)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_has_no_blocks_shows_a_question_mark(encoding, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    assert outside(*LESSON, shell="| grep -q '?'") == (0, "")
+
+
 @pytest.mark.parametrize("option", ["--svg", "--trace"])
 def test_a_file_whose_name_is_no_unicode_is_written_and_named(option, tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff.json"
