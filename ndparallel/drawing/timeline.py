@@ -173,15 +173,20 @@ def axis(end: float, margin: int, columns: int) -> Iterator[Text]:
 
 def legend(timelines: Sequence[Timeline]) -> Iterator[Text]:
     """Yield the letters that occur, with their meaning, and what a number and the height of a block say."""
-    spans = [span for timeline in timelines for lane in timeline.lanes for span in lane.spans]
-    seen = {span.activity for span in spans}
+    lanes = [lane for timeline in timelines for lane in timeline.lanes]
+    seen = {span.activity for lane in lanes for span in lane.spans}
+    letters = {span.activity for lane in lanes if lane.stream == COMPUTE for span in lane.spans} | {IDLE}
     text = Text()
     for activity, paint in ACTIVITIES.items():
-        if activity in seen - {COMMUNICATION} | {IDLE}:
+        if activity in letters:
             text.append(f" {paint.letter} ", style(activity)).append(f" {activity}   ")
     text.rstrip()
     yield text
     if seen & {COMMUNICATION, WAITING}:
-        number = "; number: its microbatch" if any(span.microbatch is not None for span in spans) else ""
+        number = (
+            "; number: its microbatch"
+            if any(span.microbatch is not None for lane in lanes for span in lane.spans)
+            else ""
+        )
         block = "Block: how much of it, \u2581 little to \u2588 all."
         yield Text(f"Letter: what fills most of a cell{number}. {block}", "dim")

@@ -36,7 +36,7 @@ class MainStack:
     def wait(self) -> None:
         while not self._acquire():
             if isinstance(self.running, ThreadStack):
-                raise_in(self.running.thread, KeyboardInterrupt)
+                raise_in(self.running.thread.ident or 0, KeyboardInterrupt)
         error, self.error = self.error, None
         if error:
             raise error
@@ -112,6 +112,6 @@ def hand_over(main: MainStack, target: MainStack | ThreadStack) -> None:
     here.wait()
 
 
-def raise_in(thread: threading.Thread, kind: type[BaseException]) -> None:
-    """Raise an exception in another thread, at its next line of Python."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(kind))
+def raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Raise an exception in the thread of this number, at its next line of Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))

@@ -4,20 +4,21 @@ Idea   Whatever the reader's file does, the grader survives it and can say what 
        end is ended, and its line named; a full memory and a dead process are sentences. What the file has
        started ends with it.
 Limit  Where the system cannot fork (Windows, macOS) the file runs in a fresh process, which takes longer to
-       start; where it has no CPU timer, a loop without end is ended without its line.
+       start. A call that does not come back to Python is ended with its process, without its line.
 """
 
 import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from gpu import MismatchError, OutOfMemoryError
@@ -25,11 +26,12 @@ from ndparallel.base.errors import RunEnded, UserError
 from ndparallel.base.quoting import shortened
 from ndparallel.engines.failures import DeadlockError, RankError, words_of
 from ndparallel.engines.system import end_with_parent
+from ndparallel.engines.thread_stacks import raise_in
 from ndparallel.exercises.answer import Answer, ModelAnswer, NotBegun, ReadersAnswer, last_line
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.exercises.verdict import NOT_BEGUN, WRONG, Verdict, judge
 
-CPU_SECONDS = 10  # of the answer
+CPU_SECONDS, LOOK_SECONDS = 10, 0.05  # of the answer; between two looks at them
 WALL_SECONDS = 60  # of the whole: an answer may sleep, and the machine may be busy
 MEMORY_BYTES = 4 * 2**30  # more than the grader has
 STATM = Path("/proc/self/statm")  # pages that this process has
@@ -128,29 +130,34 @@ def unusable(raised: str) -> str:
 def limited(run: Callable[[], Attempt], path: Path) -> Attempt:
     """Run with a limit of CPU seconds and memory."""
     limit_memory()
-    if not hasattr(signal, "setitimer"):
-        return run()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise TooLong(place_in(frame, path))
-
-    signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    is_done = threading.Event()
+    watching = threading.Thread(target=end_late, args=(path, is_done), daemon=True)
+    watching.start()
     try:
-        return run()
-    except TooLong as told:
+        attempt = run()
+        is_done.set()
+        watching.join()
+        return attempt
+    except TooLong as error:
+        place = last_line(error, path)
+        where = f" in {place.partition(':')[0]} of {path}" if place else ""
         return Attempt(
-            wrong=f"Still computing after {CPU_SECONDS} s, so it was ended{told}. Does a loop end?"
+            wrong=f"Still computing after {CPU_SECONDS} s, so it was ended{where}. Does a loop end?"
         )
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        is_done.set()
 
 
-def place_in(frame: FrameType | None, path: Path) -> str:
-    """Say which line of the file is under way in a frame."""
-    while frame and frame.f_code.co_filename != str(path):
-        frame = frame.f_back
-    return f" in line {frame.f_lineno} of {path}" if frame else ""
+def end_late(path: Path, is_done: threading.Event) -> None:
+    """Raise TooLong in the threads that are in the file `path` once this process has computed for too long:
+    without greenlet every rank is a thread."""
+    started = time.process_time()
+    while time.process_time() - started < CPU_SECONDS:
+        if is_done.wait(LOOK_SECONDS):
+            return
+    for thread, frame in sys._current_frames().items():
+        if any(each.f_code.co_filename == str(path) for each, _ in traceback.walk_stack(frame)):
+            raise_in(thread, TooLong)
 
 
 def limit_memory() -> None:

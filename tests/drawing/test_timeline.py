@@ -474,3 +474,10 @@ def test_memory_is_counted_in_the_programs_order_at_the_time_of_the_compute_stre
     history = memory_history("x", Run(0, (early, on_another_stream, late, freed), 9.0, {}), 100)
     assert history.seconds == (1.0, 2.0)
     assert [held["buffers"] for held in history.held] == [50, 0]
+
+
+def test_what_a_compute_stream_communicates_has_its_letter_in_the_legend():
+    collective = (0, COMPUTE, COLLECTIVE, ("all", 0, "all_reduce", "ring"), 0.0, 2.0, 0, 0, (0, 1))
+    lines = drawn(timeline("x", [Run(0, (collective,), 4.0, {})]))
+    assert any(line.startswith("GPU 0") and "==" in line for line in lines)
+    assert " =  communication    .  idle" in lines

@@ -71,8 +71,11 @@ def test_an_answer_ends_with_its_grader(tmp_path):
     wait_until_gone(started)
 
 
-def test_a_loop_without_end_is_ended_with_its_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize("stacks", ["greenlets", "threads"])
+def test_a_loop_without_end_is_ended_with_its_line(tmp_path, monkeypatch, stacks):
     monkeypatch.setattr(grading, "CPU_SECONDS", 0.3)
+    if stacks == "threads":
+        monkeypatch.setitem(sys.modules, "greenlet", None)
     verdict = verdict_of(tmp_path, "    while True:\n        pass\n")
     assert "Still computing after 0.3 s" in verdict.sentences[0]
     assert "in line 2" in verdict.sentences[0] or "in line 3" in verdict.sentences[0]
