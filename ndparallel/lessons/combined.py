@@ -68,7 +68,7 @@ def share(parts: int) -> Callable[[int], int]:
     def degree(gpus: int) -> int:
         if gpus % parts:
             raise UserError(
-                f"{count(gpus, 'GPU')} cannot be a grid of {parts} times something; choose a multiple of "
+                f"tp * pp * cp is {parts}, which does not divide {count(gpus, 'GPU')}: choose a multiple of "
                 f"{parts}."
             )
         return gpus // parts

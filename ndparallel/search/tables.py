@@ -111,14 +111,6 @@ def as_csv(answers: Iterable[Prediction]) -> str:
     return text.getvalue()
 
 
-# ---------------------------------------------------------------------------------------------------- printed
-
-
-def first_of(names: Sequence[str]) -> str:
-    """Write "megatron", "megatron +1" or "nobody"."""
-    return (f"{names[0]} +{len(names) - 1}" if names[1:] else names[0]) if names else "nobody"
-
-
 # ------------------------------------------------------------------------------------------- which to take
 
 
@@ -212,6 +204,9 @@ def effort_words(gpus: int) -> str:
     return f"a search of all legal plans on {where}, of which {EFFORT:,} actions are timed at the most"
 
 
+# ---------------------------------------------------------------------------------------------------- printed
+
+
 def show_search(found: Found, top: int | None) -> None:
     """One line a kind of plan and which to take; or the `top` fastest plans."""
     console, width = plain_console()
@@ -253,6 +248,13 @@ def named_table(
         by = [first_of(launched_by(found.job, answer.plan))] * len(others)
         rows.append((mark + name_of(answer.plan), *cells(answer)[1:], *by))
     return quiet_table(("  " * marks + what, *COLUMNS, *others), rows, width)
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Write "megatron", "megatron +1" or "nobody"."""
+    if not names:
+        return "nobody"
+    return f"{names[0]} +{len(names) - 1}" if names[1:] else names[0]
 
 
 def show_changes(console: Console, before: Prediction, changed: dict[str, Prediction]) -> None:

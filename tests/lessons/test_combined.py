@@ -115,7 +115,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--tp", "3"], "8 GPUs cannot be a grid of 3 times something"),
+        (["--tp", "3"], "tp * pp * cp is 3, which does not divide 8 GPUs: choose a multiple of 3."),
         (["--tp", "2", "--dp", "2"], "tp * pp * cp * dp is 4, not the 8 GPUs"),
         (["--tp", "16", "--gpus", "16"], "tp=16 cannot cut 8 heads"),
         (
@@ -129,7 +129,7 @@ def test_whatever_is_sent_belongs_to_an_axis_the_ring_of_cp_too():
             "leaves out dp (4 ranks); only axes of one rank may be left out.",
         ),
         (["--tp", "-2"], "tp is -2; a degree of parallelism is at least 1."),
-        (["--gpus", "6"], "6 GPUs cannot be a grid of 4 times something"),
+        (["--gpus", "6"], "tp * pp * cp is 4, which does not divide 6 GPUs: choose a multiple of 4."),
     ],
 )
 def test_what_is_illegal_names_the_rule_it_breaks(argv, says, capsys):
