@@ -38,6 +38,8 @@ from ndparallel.engines.waiting import (
     waiting,
 )
 
+FEW = 64  # ranks that take no notable time as threads
+
 
 class Inline:
     """The engine. It keeps nothing between runs."""
@@ -61,7 +63,7 @@ class InlineRun:
     def __init__(self, world_size: int, program: Program, task: Task) -> None:
         self.program, self.task = program, task
         self.arguments = pickled(task.arguments)
-        self.main, make_stack = stacks()
+        self.main, make_stack = stacks(world_size)
         self.ready: deque[Any] = deque()
         self.results: dict[int, RankResult] = {}
         self.failures: dict[int, Failure] = {}
@@ -200,13 +202,14 @@ class InlineRank:
         return waiting(self.rank, self.awaits, self.stack.gr_frame, self.inboxes)
 
 
-def stacks() -> tuple[Any, Callable[[Callable[..., None]], Any]]:
+def stacks(ranks: int) -> tuple[Any, Callable[[Callable[..., None]], Any]]:
     """The stack that runs now, and what makes others: greenlets, or threads where greenlet is missing."""
     try:
         greenlet = importlib.import_module("greenlet")
     except ImportError:
-        slower = "ranks run inline as threads: the same results, but slower"
-        note_once(f"without greenlet, {slower} (pip install greenlet).")
+        if ranks > FEW:
+            slower = "ranks run inline as threads: the same results, but slower"
+            note_once(f"without greenlet, {slower} (pip install greenlet).")
         main = MainStack()
         return main, partial(ThreadStack, main)
     return greenlet.getcurrent(), greenlet.greenlet

@@ -13,6 +13,7 @@ import pytest
 from gpu import CLASSROOM
 from ndparallel.base.errors import UserError
 from ndparallel.engines import system, world
+from ndparallel.engines.inline import FEW
 from ndparallel.engines.launch import Ranks, launch
 from tests.engines.test_fuzz import check, draw, outcome, perform
 from tests.support import mpi_script, rank_programs
@@ -32,9 +33,9 @@ def on_threads(program, *arguments):
         return program(*arguments)
 
 
-def test_without_greenlet_inline_says_once_that_it_runs_on_threads(without_greenlet, capsys):
-    for _ in range(2):
-        launch(rank_programs.rank_number, 2, CLASSROOM, engine="inline")
+def test_without_greenlet_inline_says_once_that_it_runs_many_ranks_on_threads(without_greenlet, capsys):
+    for ranks in (FEW, FEW + 1, FEW + 1):
+        launch(rank_programs.rank_number, ranks, CLASSROOM, engine="inline")
     assert capsys.readouterr().err == (
         "note: without greenlet, ranks run inline as threads: the same results, but slower "
         "(pip install greenlet).\n"
