@@ -1,7 +1,6 @@
 """Errors meant for people: what is wrong, with which values, and what would do instead."""
 
 import atexit
-import difflib
 import gc
 import io
 import os
@@ -25,6 +24,8 @@ class RunEnded(RuntimeError):
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """Return a UserError that names the unknown value, its nearest neighbour and all choices, of which some
     have commas of their own."""
+    import difflib  # for what is misspelled alone
+
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
     near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1, cutoff=0.5)

@@ -83,6 +83,11 @@ def si(value: float, unit: str) -> str:
     )
 
 
+def si_or_dash(value: float | None, unit: str) -> str:
+    """What `si` writes, and "-" where there is no value."""
+    return "-" if value is None else si(value, unit)
+
+
 def whole_number(text: str, name: str = "") -> int:
     """Return the whole number that `text` is. Raises UserError, which says of what `name` it was, for any
     other text and for one of more than MOST_DIGITS digits."""

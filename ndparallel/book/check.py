@@ -45,7 +45,7 @@ from ndparallel.base.words import count
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of
 from ndparallel.book.quotes import CODE, new_code
 from ndparallel.lessons.registry import LESSONS, ROOT
-from ndparallel.results.printing import counted, progress
+from ndparallel.results.progress import counted, progress
 from ndparallel.results.record import record_in, value_of
 
 COMMAND = re.compile(

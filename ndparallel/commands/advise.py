@@ -17,7 +17,8 @@ from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.state_options import add_state_options
-from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared

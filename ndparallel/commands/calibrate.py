@@ -41,7 +41,8 @@ from ndparallel.calibration.timing import (
     measure_in_turn,
     of_kind,
 )
-from ndparallel.results.printing import ignore, plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import ignore, progress
 from ndparallel.results.tables import quiet_table
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from collectives import ALGORITHMS, Group
 from gpu import Hardware, Link, si
 from ndparallel.base.errors import UserError, unknown
-from ndparallel.base.quantities import number, parse_quantity
+from ndparallel.base.quantities import number, parse_quantity, si_or_dash
 from ndparallel.base.words import WIDTH, count
 from ndparallel.collective import hops
 from ndparallel.collective.algorithms import candidates, nodes_of
@@ -30,7 +30,7 @@ from ndparallel.collective.runs import LOCKSTEP, Measured, measure
 from ndparallel.engines.launch import ENGINES
 from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.results.printing import plain_console, print_json, prose
-from ndparallel.results.tables import quantity, quiet_table
+from ndparallel.results.tables import quiet_table
 
 MOST_EXECUTED, MOST_RANKS, MOST_BYTES = 64, 65_536, 1e15
 # algorithms of about as many steps as there are ranks, and for how many ranks that takes seconds
@@ -287,7 +287,7 @@ def show_table(setting: Setting, rows: Sequence[Measured], remarks: Sequence[str
 
 
 def cells(row: Measured) -> tuple[str, ...]:
-    times = quantity(row.seconds, "s"), quantity(row.formula_seconds, "s")
+    times = si_or_dash(row.seconds, "s"), si_or_dash(row.formula_seconds, "s")
     return (
         row.algorithm,
         *times,

@@ -20,7 +20,7 @@ from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.explorer.page import page
 from ndparallel.explorer.screens import ASIDE, SCREENS, known
 from ndparallel.explorer.server import Explorer
-from ndparallel.results.printing import counted, progress
+from ndparallel.results.progress import counted, progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

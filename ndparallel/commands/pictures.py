@@ -15,7 +15,8 @@ from ndparallel.base.files import check_writable, write_atomically
 from ndparallel.base.quoting import visible
 from ndparallel.book.pictures import FOLDER, PICTURES, is_stale, path_of, strays
 from ndparallel.engines.launch import ENGINES
-from ndparallel.results.printing import counted, plain_console, print_json, progress
+from ndparallel.results.printing import plain_console, print_json
+from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 
 

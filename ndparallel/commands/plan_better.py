@@ -12,7 +12,7 @@ from ndparallel.base.words import duration
 from ndparallel.launch_flags.frameworks import Framework
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction
-from ndparallel.results.printing import progress
+from ndparallel.results.progress import progress
 from ndparallel.search.kinds import margin
 from ndparallel.search.search import search
 from ndparallel.search.tables import effort_words

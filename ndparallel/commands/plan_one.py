@@ -17,7 +17,8 @@ from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.picture import some, timeline_of
 from ndparallel.planner.prediction import Prediction, predict
-from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 
 Predictions = dict[str, Prediction]  # by what was changed

@@ -10,7 +10,8 @@ from rich.console import Console
 from gpu import si
 from ndparallel.base.words import WIDTH
 from ndparallel.commands.plan_search import run_search
-from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.remedies import Remedy, remedies_of_search
 from ndparallel.search.search import NoPlanFits

@@ -15,7 +15,8 @@ from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.prediction import Prediction
-from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.search import Found, NoPlanFits, search
 from ndparallel.search.space import FIXABLE, Fixed, parsed

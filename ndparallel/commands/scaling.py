@@ -20,7 +20,8 @@ from ndparallel.base.quoting import brief, visible
 from ndparallel.planner.describe import plan_words
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
-from ndparallel.results.printing import plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.scaling import SIZES, USUAL, Curves, Point, base_of, rows, scale
 from ndparallel.search.scaling_svg import scaling_svg

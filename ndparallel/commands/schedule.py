@@ -24,7 +24,8 @@ from ndparallel.pipeline.catalog import RECIPES, SEARCHED, build, written
 from ndparallel.pipeline.search import check_size
 from ndparallel.pipeline.timing import Timing, peak_activations, time_schedule
 from ndparallel.pipeline.work import Work
-from ndparallel.results.printing import counted, plain_console, progress
+from ndparallel.results.printing import plain_console
+from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 
 MOST_STEPS = 1_000_000

@@ -17,7 +17,8 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.files import write_atomically
 from ndparallel.commands.validate_here import validate_here
 from ndparallel.planner.error_bar import ERRORS, ONE_BAR, TWO_BARS, entry
-from ndparallel.results.printing import counted, plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.validation.cases import express, read_cases
 from ndparallel.validation.families import BARS, RunFamily, every_run, families_of

@@ -14,7 +14,8 @@ from ndparallel.calibration.kernels import SIZES, Kernel, clock_of, device_of, k
 from ndparallel.calibration.steps import StepRow, as_runs, rows, steps
 from ndparallel.calibration.table import measured
 from ndparallel.calibration.timing import Budget, Repeated, Sampler, Windows, measure_in_turn, of_kind
-from ndparallel.results.printing import ignore, plain_console, print_json, progress, prose
+from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import ignore, progress
 from ndparallel.results.tables import quiet_table
 
 NAME, ROUNDS, WINDOWS, SECONDS = "here", 7, Windows(3, 0.02), 300

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.words import listed
 from ndparallel.drawing.history import Timeline
 from ndparallel.drawing.schedule_picture import columns_per_second, draw
@@ -19,7 +20,7 @@ from ndparallel.drawing.timeline import Timelines
 from ndparallel.exercises.exercise import Attempt, Exercise
 from ndparallel.pipeline.timing import Timing
 from ndparallel.results.printing import prose
-from ndparallel.results.tables import quantity, quiet_table
+from ndparallel.results.tables import quiet_table
 
 NOT_BEGUN, WRONG, PASSED, PAR, BETTER = ("not begun", "wrong", "passed", "par", "better than par")
 UNITS = {"seconds": "s", "bytes": "B"}
@@ -101,7 +102,7 @@ def words(figure: str) -> str:
 
 def shown(figure: str, value: float) -> str:
     unit = next((unit for word, unit in UNITS.items() if word in re.split("[_ ]", figure)), None)
-    return quantity(value, unit) if unit else f"{value:g}"
+    return si_or_dash(value, unit) if unit else f"{value:g}"
 
 
 def printed(verdict: Verdict, title: str, width: int) -> Iterator[RenderableType]:

@@ -13,7 +13,7 @@ from ndparallel.lessons.options import engine_from, job_from
 from ndparallel.lessons.runner import Entry, Runner, baseline
 from ndparallel.lessons.table import choose, enter_or_explain, run_entries
 from ndparallel.results.measure import Measurement
-from ndparallel.results.printing import progress
+from ndparallel.results.progress import progress
 from ndparallel.results.report import Report
 from ndparallel.results.run import Run
 from ndparallel.training.job import Job

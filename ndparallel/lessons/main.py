@@ -48,8 +48,7 @@ def parser_of(lesson: Lesson, prog: str) -> Parser:
 
 def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
     from ndparallel.results.outputs import check_outputs
-    from ndparallel.results.printing import progress
-    from ndparallel.results.show import show
+    from ndparallel.results.progress import progress
 
     check_outputs(arguments)
     job, hardware = job_from(arguments, lesson.defaults, arguments.gpus), disturbed_hardware_from(arguments)
@@ -74,13 +73,15 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         raise told(error, arguments.own) from error
     notes = *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
+    from ndparallel.results.show import show
+
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
 
 
 def run_and_show_sweep(lesson: Lesson, job: Job, hardware: Hardware, arguments: argparse.Namespace) -> int:
     from ndparallel.results.outputs import refuse_outputs
-    from ndparallel.results.printing import progress
+    from ndparallel.results.progress import progress
     from ndparallel.results.show import show_sweep
 
     refuse_outputs(arguments, "--sweep", "sizes_only")

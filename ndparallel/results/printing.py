@@ -6,9 +6,7 @@ Idea   What is no terminal gets `WIDTH` columns and no colours, so that a pipe's
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -17,30 +15,6 @@ from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH, paragraph
 from ndparallel.engines.world import launched_size
 from ndparallel.results.report import json_text
-
-Announce = Callable[[str], None]
-T = TypeVar("T")
-
-
-def ignore(words: str) -> None:
-    """Say nothing of what is being run."""
-
-
-@contextmanager
-def progress() -> Iterator[Announce]:
-    """Say on a terminal what is being run, and how much there is to do; elsewhere say nothing."""
-    if not sys.stderr.isatty():
-        yield ignore
-        return
-    with Console(stderr=True, markup=False, emoji=False).status("starting") as status:
-        yield lambda words: status.update(f"running {words}")
-
-
-def counted(items: Sequence[T], announce: Announce, name: Callable[[T], str]) -> Iterator[T]:
-    """The items, each announced by its name and its number when its turn comes."""
-    for number, item in enumerate(items, start=1):
-        announce(f"{name(item)}, {number} of {len(items)}")
-        yield item
 
 
 def plain_console(most: int = WIDTH) -> tuple[Console, int]:

@@ -22,14 +22,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from gpu import MEMORY_KINDS, si
+from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.quoting import markup
-from ndparallel.base.words import WIDTH, listed
+from ndparallel.base.words import listed
 from ndparallel.results.contention import sharing_words
 from ndparallel.results.measure import Contention, Measurement
-from ndparallel.results.tables import quantity, quiet_table
 
 # Measured on 4D for 50 steps of AdamW. In float32 the losses with experts are within 4e-7 of the single GPU's
 # until rounding tips a tie of the router, at step 26 to 30; from then on they part, by 7e-4 at step 35, 2e-3
@@ -40,6 +39,7 @@ GROWTH, PARTED = 1.2, 0.05  # of the tolerance with every step; of the loss, and
 # that moves it by 3e-3, as far as the step itself, and says nothing.
 WEIGHT_TOLERANCE = {("float32", "sgd"): 1e-6, ("float64", "sgd"): 1e-12, ("float64", "adamw"): 1e-9}
 FEW = 2  # so many strategies slower than one GPU have a sentence each
+MEMORY_HEADS = ("strategy", "peak memory", *MEMORY_KINDS)
 LEAST_SHARE = 0.0005  # of a step: what is shorter cannot change the step's three digits, and is shown as 0
 
 
@@ -149,18 +149,11 @@ class Report:
             return None
         return "NaN" if row.not_finite else "=" if difference <= self.tolerance else f"{difference:.0e}"
 
-    def table(self, width: int = WIDTH, wide: bool = False) -> Table:
-        """The quiet table: at most `width` characters wide, whatever the numbers."""
-        return quiet_table(heads(wide), list(self.rows(wide)), width)
-
-    def memory_table(self, width: int = WIDTH) -> Table:
-        """Peak memory by kind, on the fullest GPU when it was fullest."""
-        peaks = [(self.label(row), row.peak_memory_bytes or {}) for row in self.strategies]
-        rows = [
-            (name, *(quantity(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS)))
-            for name, peak in peaks
-        ]
-        return quiet_table(("strategy", "peak memory", *MEMORY_KINDS), rows, width)
+    def memory_rows(self) -> Iterator[tuple[str, ...]]:
+        """Peak memory by kind, on the fullest GPU when it was fullest: the cells of `MEMORY_HEADS`."""
+        for row in self.strategies:
+            peak = row.peak_memory_bytes or {}
+            yield self.label(row), *(si_or_dash(peak.get(kind), "B") for kind in ("total", *MEMORY_KINDS))
 
     def remarks(self) -> list[str]:
         """What the numbers say that a reader of the table must not miss, each as one sentence."""
@@ -179,7 +172,7 @@ class Report:
                 f"{error.removesuffix('.')}."
             )
             if self.baseline and self.baseline.name in alike:
-                need = quantity((self.baseline.peak_memory_bytes or {}).get("total"), "B")
+                need = si_or_dash((self.baseline.peak_memory_bytes or {}).get("total"), "B")
                 yield (
                     f"Speedups are against a {self.baseline.name} that has all the memory it needs ({need})."
                 )
@@ -330,7 +323,7 @@ def parts_of(row: Measurement) -> dict[str, float]:
 def where_time_goes(row: Measurement) -> str:
     return (
         ", ".join(f"{si(seconds, 's')} {name}" for name, seconds in parts_of(row).items())
-        + f" of {quantity(row.step_seconds, 's')}"
+        + f" of {si_or_dash(row.step_seconds, 's')}"
     )
 
 

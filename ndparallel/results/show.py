@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ndparallel.base.quantities import si_or_dash
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import NO_BREAK, WIDE, WIDTH, count, paragraph
 from ndparallel.drawing.history import timeline
@@ -17,8 +18,9 @@ from ndparallel.results.by_axis import hierarchy
 from ndparallel.results.contention import contention_rows, most_lengthened
 from ndparallel.results.outputs import drawn_strategies, narration, write_files
 from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.report import MEMORY_HEADS, heads
 from ndparallel.results.run import Run, Sweep
-from ndparallel.results.tables import quantity, quiet_table
+from ndparallel.results.tables import quiet_table
 
 
 def show(
@@ -52,10 +54,10 @@ def parts(
     run: Run, arguments: argparse.Namespace, contrast, notice, talker, width: int
 ) -> Iterator[RenderableType]:
     """What is printed under the headline, each after an empty line."""
-    yield run.report.table(width, arguments.wide)
+    yield quiet_table(heads(arguments.wide), list(run.report.rows(arguments.wide)), width)
     width = min(width, WIDTH)
     if arguments.memory:
-        yield run.report.memory_table(width)
+        yield quiet_table(MEMORY_HEADS, list(run.report.memory_rows()), width)
     yield from (prose(remark, width) for remark in run.report.remarks())
     if talker:
         yield from traffic(run, talker, width)
@@ -168,7 +170,7 @@ def cell(key: str, value: float | str | None) -> str:
         return value or NO_VALUE.get(key, "-")
     for suffix, unit in UNITS.items():
         if key.endswith(suffix):
-            return quantity(value, unit)
+            return si_or_dash(value, unit)
     if isinstance(value, int):
         return str(value)
     if key == "calls":

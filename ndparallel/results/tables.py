@@ -10,16 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from gpu import si
 from ndparallel.base.quoting import visible
 from ndparallel.base.words import WIDTH
 
 FOLDED = 12  # the first column is folded to no less, where shorter heads help
 SHORT = {"efficiency": "eff.", "peak memory": "peak", "activations": "activ."}  # where there is little room
-
-
-def quantity(value: float | None, unit: str) -> str:
-    return "-" if value is None else si(value, unit)
 
 
 def cell_style(column: str, cell: str) -> str:

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from gpu import si
+from ndparallel.base.quantities import si_or_dash
 from ndparallel.results.measure import Contention, LinkDemand, Measurement, failed, measure
-from ndparallel.results.report import LEAST_SHARE, Report, heads
-from ndparallel.results.tables import cell_style, quantity, quiet_table
+from ndparallel.results.report import LEAST_SHARE, MEMORY_HEADS, Report, heads
+from ndparallel.results.tables import cell_style, quiet_table
 from tests.support.synthetic import HARDWARE, data_parallel
 
 SECONDS = [
@@ -117,7 +118,7 @@ WIDE = row(
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_the_table_fits_its_terminal_and_loses_nothing(rows, width):
     made, wide = report(*rows), width == 140
-    lines = printed(made.table(width, wide))
+    lines = printed(quiet_table(heads(wide), list(made.rows(wide)), width))
     assert max(map(len, lines)) <= width
     assert [head.replace("eff.", "efficiency") for head in lines[0].split()] == heads(wide)
     for cells in made.rows(wide):
@@ -147,7 +148,7 @@ def test_what_cannot_change_the_steps_three_digits_is_shown_as_nothing_and_stays
 
 
 def test_a_name_is_folded_only_where_nothing_else_makes_room():
-    lines = printed(report(row("overlapped, 25 MB buckets")).table())
+    lines = printed(quiet_table(heads(), list(report(row("overlapped, 25 MB buckets")).rows())))
     assert any("overlapped, 25 MB buckets" in line for line in lines) and max(map(len, lines)) <= 100
 
 
@@ -168,7 +169,7 @@ def test_what_is_slower_or_wrong_stands_out(column, cell, style):
 
 
 def test_the_table_of_memory_shows_every_kind():
-    lines = printed(report(row()).memory_table())
+    lines = printed(quiet_table(MEMORY_HEADS, list(report(row()).memory_rows())))
     assert max(map(len, lines)) <= 100
     assert lines[0].split() == ["strategy", "peak", "memory", *KINDS[1:]]
     assert si(row().peak_memory_bytes["gradients"], "B") in lines[-1]
@@ -273,7 +274,7 @@ def test_a_notebook_shows_the_same_cells_and_escapes_them():
 
 
 def test_what_is_unknown_is_a_dash():
-    assert (quantity(None, "s"), quantity(0.0, "s"), quantity(1.5e-3, "s")) == ("-", "0 s", "1.50 ms")
+    assert (si_or_dash(None, "s"), si_or_dash(0.0, "s"), si_or_dash(1.5e-3, "s")) == ("-", "0 s", "1.50 ms")
 
 
 def test_words_stand_to_the_left_numbers_to_the_right_and_the_last_words_are_folded():
