@@ -55,15 +55,12 @@ class Processes:
         self.start_method = start_method or ("fork" if sys.platform == "linux" else "spawn")
         self.pool: ProcessPool | None = None
 
-    def start(self) -> "ProcessPool":
-        """Start the processes, where they do not run yet or one of them has been killed."""
-        if self.pool and not self.pool.is_alive():
-            self.close()
-        self.pool = self.pool or ProcessPool(self.world_size, self.start_method)
-        return self.pool
+    def start(self) -> None:
+        """Start the processes, where they do not run yet."""
+        self._living_pool().start()
 
     def begin(self, program: Program, task: Task) -> PendingRun:
-        self.start().begin((reference_to(program), pickled(task)))
+        self._living_pool().begin((reference_to(program), pickled(task)))
         return PendingRun(self._finish, lambda outcomes: list(map(unpickled_result, self.ranks, outcomes)))
 
     def _finish(self) -> list[bytes]:
@@ -77,6 +74,13 @@ class Processes:
             self.close()
             raise
 
+    def _living_pool(self) -> "ProcessPool":
+        """The pool, or a new one where one of its processes has been killed."""
+        if self.pool and not self.pool.is_alive():
+            self.close()
+        self.pool = self.pool or ProcessPool(self.world_size, self.start_method)
+        return self.pool
+
     def close(self) -> None:
         pool, self.pool = self.pool, None
         if pool:
@@ -87,47 +91,60 @@ class ProcessPool:
     def __init__(self, world_size: int, start_method: str) -> None:
         self.processes: list[Any] = []
         self.connections: list[Any] = []
-        self.runs, self.start_method = 0, start_method
+        self.runs, self.ranks, self.start_method = 0, range(world_size), start_method
+        self.context: Any = multiprocessing.get_context(start_method)
         self.had_ignored_children = _heed_children()
-        context: Any = multiprocessing.get_context(start_method)
-        try:
-            pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
+        with self._able_to_start():
+            pipes = [self.context.Pipe(duplex=False) for _ in self.ranks]
             self.wiring = Channels(
                 [reader for reader, _ in pipes], [writer for _, writer in pipes], SharedFile(world_size)
             )
             self.table = Table(self.wiring.file)
-            self._start(context)
+            for _, writer in pipes:
+                os.set_blocking(writer.fileno(), False)
+
+    def start(self) -> None:
+        """Start the ranks that have not been started."""
+        with self._able_to_start():
+            for rank in self.ranks[len(self.processes) :]:
+                self._start(rank)
+
+    def begin(self, order: tuple) -> None:
+        """Give every rank its task. A rank that has to be started computes while the next ones are."""
+        self.runs += 1
+        with self._able_to_start():
+            for rank in self.ranks:
+                if rank == len(self.processes):
+                    self._start(rank)
+                self.table.set_state(rank, RUNNING)
+                with suppress(ConnectionError):  # it has just died, as its sentinel will tell
+                    self.connections[rank].send((self.runs, *order))
+
+    def _start(self, rank: int) -> None:
+        settings = RankSettings(rank, lifeline(), threading.current_thread() is threading.main_thread())
+        with _interrupts_held():
+            here, there = self.context.Pipe()
+            process = self.context.Process(
+                target=rank_main, args=(settings, self.wiring, there), name=f"rank {rank}", daemon=True
+            )
+            process.start()
+            there.close()  # or it would be open in all ranks started after this one
+            self.processes.append(process)
+            self.connections.append(here)
+
+    @contextmanager
+    def _able_to_start(self) -> Iterator[None]:
+        """Raise UserError where the system refuses what the ranks need."""
+        try:
+            yield
         except OSError as error:
             self.close()
             raise UserError(
-                f"cannot start {world_size} processes ({error}): choose fewer ranks, or engine='inline'."
+                f"cannot start {len(self.ranks)} processes ({error}): choose fewer ranks, or engine='inline'."
             ) from None
-
-    def _start(self, context: Any) -> None:
-        for writer in self.wiring.writers:
-            os.set_blocking(writer.fileno(), False)
-        is_main = threading.current_thread() is threading.main_thread()
-        with _interrupts_held():
-            for rank in range(len(self.wiring.readers)):
-                here, there = context.Pipe()
-                settings = RankSettings(rank, lifeline(), is_main)
-                process = context.Process(
-                    target=rank_main, args=(settings, self.wiring, there), name=f"rank {rank}", daemon=True
-                )
-                process.start()
-                there.close()  # or it would be open in all ranks started after this one
-                self.processes.append(process)
-                self.connections.append(here)
 
     def is_alive(self) -> bool:
         return all(process.is_alive() for process in self.processes)
-
-    def begin(self, order: tuple) -> None:
-        self.runs += 1
-        for rank, here in enumerate(self.connections):
-            self.table.set_state(rank, RUNNING)
-            with suppress(ConnectionError):  # it has just died, as its sentinel will tell
-                here.send((self.runs, *order))
 
     def close(self) -> None:
         """End all processes, whatever they are doing: they hold nothing that has to be put away."""
