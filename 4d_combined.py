@@ -72,7 +72,8 @@ def train(gpu: GPU, job: Job) -> Outcome:
 
 
 def prepare(replica: Replica, actions: list[Action]) -> None:
-    """Before a stage computes: FSDP gathers its weights, ZeRO-2 and FSDP make room for its gradients."""
+    """Prepare what a stage computes with: FSDP gathers its weights, ZeRO-2 and FSDP make room for its
+    gradients."""
     for action in actions:
         for bucket in replica.buckets_of(action.stage):
             if replica.job.zero == 3 and action.op != "W":
@@ -83,8 +84,9 @@ def prepare(replica: Replica, actions: list[Action]) -> None:
 
 
 def synchronise(replica: Replica, action: Action, unit: Unit) -> None:
-    """After a unit has computed: FSDP forgets its weights. DDP and ZeRO-1 sum a bucket of gradients once it
-    is complete, ZeRO-2 and FSDP after every microbatch; either way behind what the schedule computes next."""
+    """Synchronise a unit that has computed: FSDP forgets its weights. DDP and ZeRO-1 sum a bucket of
+    gradients once it is complete, ZeRO-2 and FSDP after every microbatch; either way behind what the schedule
+    computes next."""
     zero = replica.job.zero
     for bucket in replica.passed_by(action, unit):
         if zero == 3 and action.op != "W":

@@ -132,7 +132,8 @@ def mine(layout: str, rank: int, ranks: int) -> list[int]:
 
 
 def new_schedule(schedule: type, stages: PipelineStage | list[PipelineStage], job: Job, dp: int = 1):
-    """Raises Refused where the microbatches are too few, or too uneven, for the schedule."""
+    """Make the schedule. Raises Refused where the microbatches are too few, or too uneven, for the
+    schedule."""
     share(job.batch // dp, "sequences of a rank", job.microbatches)
     try:
         return schedule(stages, job.microbatches, loss_fn)

@@ -159,8 +159,8 @@ def launches_of_chain(seconds: Mapping[Kernel, float]) -> dict[str, float]:
 
 
 def launch_keys(machine: ThisMachine, seconds: Mapping[Kernel, float]) -> dict[str, Any]:
-    """On a CPU every kernel waits for its launch. On a GPU the host launches ahead of the kernels, and a
-    graph, which launches all at once, shows how closely they can follow one another."""
+    """Name what launches cost. On a CPU every kernel waits for its launch. On a GPU the host launches ahead
+    of the kernels, and a graph, which launches all at once, shows how closely they can follow one another."""
     by_mode = {mode: of("s", taken) for mode, taken in launch_seconds(seconds).items()}
     if not machine.is_gpu:
         return {"host_launch": "0 s", "kernel_overhead": by_mode}
@@ -207,7 +207,7 @@ def collectives(links: Links) -> dict[str, dict[str, str]]:
 
 
 def ring_steps(kind: str, ranks: int) -> RingSteps:
-    """As ndparallel/planner/layers/collective_time.py prices them."""
+    """The steps of a ring, as ndparallel/planner/layers/collective_time.py prices them."""
     round_once = (ranks - 1) / ranks
     return {
         "all_reduce": RingSteps(2 * (ranks - 1), 2 * round_once),

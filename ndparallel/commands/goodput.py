@@ -145,7 +145,7 @@ def of_plan(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def cluster_from(arguments: argparse.Namespace) -> FailureModel:
-    """Raises UserError for what no cluster can be."""
+    """The cluster that the options describe. Raises UserError for what no cluster can be."""
     if not 1 <= arguments.gpus <= LARGEST_CLUSTER:
         raise UserError(f"--gpus {arguments.gpus} is no cluster; choose 1 to {LARGEST_CLUSTER:,}.")
     if not 0 < arguments.failure_rate < math.inf:
@@ -244,7 +244,7 @@ def sentences(cluster: FailureModel, best: dict[str, Any], lasts: Duration) -> l
 
 
 def in_words(seconds: float) -> str:
-    """With three digits, in the largest unit of which it is at least one."""
+    """Write a time with three digits, in the largest unit of which it is at least one."""
     for unit, size in (("days", DAY), ("h", HOUR), ("min", 60.0)):
         if seconds >= size:
             return f"{three_digits(seconds / size)} {unit}"

@@ -125,7 +125,7 @@ def orders(mesh: Mesh) -> list[str]:
 
 
 def outcomes(mesh: Mesh, hardware: Hardware) -> dict[str, dict[str, str]]:
-    """For every different way in which an order lets the axes run over links, the first such order."""
+    """The first order of every way in which orders let the axes run over links."""
     different: dict[tuple, str] = {}
     for order in orders(mesh):
         different.setdefault(tuple(links_of(replace(mesh, order=order), hardware).values()), order)

@@ -19,7 +19,7 @@ from ndparallel.search.tables import effort_words
 
 
 def comparison(found: Prediction, framework: Framework) -> tuple[dict[str, Any], list[str]]:
-    """For JSON, and in a sentence; null where nothing is better."""
+    """The better plan for JSON, and in a sentence; null where nothing is better."""
     with progress() as announce:
         announce(effort_words(int(found.plan.gpus)))
         best = better(found, framework)

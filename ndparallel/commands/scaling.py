@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sizes_from(words: str | None) -> list[int]:
-    """Raises UserError for what is no list of numbers of GPUs."""
+    """The numbers of GPUs in a list. Raises UserError for what is none."""
     if words is None:
         return list(SIZES)
     example = f"--sizes {brief(words)}: write numbers of GPUs with commas, as in 8,64,512"

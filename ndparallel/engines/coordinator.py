@@ -87,8 +87,8 @@ class RunCoordinator:
             self._reach("failure" if self.failed else "deadlock")
 
     def _suspects(self, others: set[int]) -> list[int]:
-        """After a failure, all that have neither failed nor ended, if none of them can move; else the ranks
-        of a deadlock."""
+        """The ranks that cannot go on: after a failure all that have neither failed nor ended, if none of
+        them can move; else those of a deadlock."""
         idle = {rank: told.source for rank, told in self.told.items() if self._is_idle(rank, told)}
         if self.failed:
             return sorted(others) if others <= idle.keys() else []

@@ -125,7 +125,7 @@ def _is_numbered(what: Any) -> bool:
 def _pickled_form(
     group: str | None, call: tuple | None, dtype: np.dtype, shape: tuple[int, ...], repeated: bool
 ) -> bytes:
-    """Raises TypeError for an array of Python objects."""
+    """Pickle it. Raises TypeError for an array of Python objects."""
     if dtype.hasobject:
         raise TypeError(f"arrays of dtype {dtype} cannot be sent: they hold Python objects.")
     return dumps((group, call, dtype, shape, (0,) * len(shape) if repeated else None), HIGHEST_PROTOCOL)

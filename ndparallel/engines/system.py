@@ -36,7 +36,7 @@ def keep_to_core(core: int) -> None:
 
 
 def end_with_parent(parent: int) -> bool:
-    """On Linux, let the kernel end this process when the thread that has started it ends, even one that is
+    """Let the kernel, on Linux, end this process when the thread that has started it ends, even one that is
     stopped. Return whether it will: not where there is another kernel, or the parent has ended before."""
     if sys.platform != "linux" or os.getppid() != parent:
         return False

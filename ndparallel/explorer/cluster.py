@@ -152,7 +152,7 @@ class PlanQuestion:
         return " ".join([command(PROGRAM, knobs, self.setup), *more])
 
     def job_and_plan(self, setup: Mapping[str, Any]) -> tuple[TrainingJob, Plan]:
-        """Raises UserError as the command does."""
+        """The job and the plan of the knobs. Raises UserError as the command does."""
         return job_and_plan(self.arguments(KNOBS[:-1], setup))
 
     def arguments(self, knobs: Sequence[Knob], setup: Mapping[str, Any]) -> argparse.Namespace:

@@ -22,7 +22,7 @@ PROCESSES = multiprocessing.get_context("spawn")  # the server has threads, whic
 
 
 class CountingExecutor(Executor):
-    """Does everything at once and in turn, and says how much of it is done."""
+    """An executor that does everything at once and in turn, and says how much of it is done."""
 
     def __init__(self, say: Callable[[str, float | None], None]) -> None:
         self.say, self.timed = say, 0

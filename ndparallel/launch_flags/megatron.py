@@ -126,7 +126,7 @@ def nodes_of(job: TrainingJob, plan: Plan) -> str:
 
 
 def model_flags(shape: ModelShape) -> Iterator[str]:
-    """Raises UserError for a model that Megatron-Core's GPT cannot be."""
+    """Yield a model's flags. Raises UserError for a model that Megatron-Core's GPT cannot be."""
     yield from numbers(shape, fields.SIZES)
     yield chosen("activation", shape.activation, fields.ACTIVATIONS)
     yield chosen("norm", shape.norm, fields.NORMS)
@@ -177,7 +177,7 @@ def window_flags(shape: ModelShape) -> Iterator[str]:
 
 
 def latent_flags(shape: ModelShape) -> Iterator[str]:
-    """Its norms of the latent vectors are `--qk-layernorm`."""
+    """Yield the flags of latent attention, whose norms are `--qk-layernorm`."""
     assert shape.latent
     if shape.qk_norm:
         raise no_flags_for("multi-head latent attention with a norm on every head")
@@ -213,7 +213,7 @@ def runs_of(kinds: Sequence[bool]) -> str:
 
 
 def plan_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """Raises UserError for a plan that Megatron-Core does not have."""
+    """Yield a plan's flags. Raises UserError for a plan that Megatron-Core does not have."""
     refuse(RULES, job, plan)
     yield from numbers(plan, fields.DEGREES)
     yield from pipeline_flags(job, plan)
@@ -289,7 +289,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def graph_flags(job: TrainingJob) -> Iterator[str]:
-    """Raises UserError for what CUDA graphs cannot hold of this model."""
+    """Yield the flags of CUDA graphs. Raises UserError for what they cannot hold of this model."""
     graphs, some = job.stack.graphs, job.shape.experts
     if graphs in GRAPH_SCOPES and not some:
         raise no_flags_for(f"CUDA graphs of the {graphs} in a model without experts", "it has step")

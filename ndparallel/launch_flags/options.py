@@ -146,7 +146,7 @@ def refuse_other_options(arguments: argparse.Namespace, framework: Framework, pa
 
 
 def text_of(path: Path) -> str:
-    """Raises UserError for what is no readable text."""
+    """Read a file. Raises UserError for what is no readable text."""
     text = read_text(path, 4 * LARGEST)
     if "\0" in text or not text.strip():
         wrong = "it is empty" if not text.strip() else "it is no text: it has zero bytes"

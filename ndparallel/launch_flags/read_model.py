@@ -42,7 +42,7 @@ LATENT_DEFAULTS = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "value_dim": 
 
 
 def shape_from(flags: Given, vocab: int | None) -> ModelShape:
-    """Raises UserError for sizes that are missing or that no model can have."""
+    """Read the shape of the model. Raises UserError for sizes that are missing or that no model can have."""
     layers, hidden, heads = (flags.number(fields.SIZES[name]) for name in ("layers", "hidden", "heads"))
     activation = flags.one_of(ACTIVATIONS, "gelu")
     position = position_from(flags)
@@ -97,7 +97,7 @@ def assume_words(flags: Given, activation: str) -> None:
 
 
 def position_from(flags: Given) -> str:
-    """Raises UserError for positions that contradict one another."""
+    """Read how positions are told. Raises UserError for flags that contradict one another."""
     named = flags.word("--position-embedding-type", "learned_absolute", POSITIONS)
     if flags.has("--use-rotary-position-embeddings"):
         if named == "learned" and "--position-embedding-type" in flags.flags:

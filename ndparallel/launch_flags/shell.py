@@ -228,7 +228,7 @@ def some(truths: Iterable[bool | None]) -> bool | None:
 
 
 def statements(text: str) -> Iterator[str]:
-    """Raises UserError where a quotation mark is never closed."""
+    """Yield the statements of a script. Raises UserError where a quotation mark is never closed."""
     statement, depth = "", 0
     for piece in PIECE.finditer(text):
         kind, words = piece.lastgroup, piece[0]
@@ -308,7 +308,7 @@ def refused_if_long(length: int) -> int:
 
 
 def one_word(word: str, variables: Mapping[str, list[str]]) -> str:
-    """Without its quotes, and with variables and sums replaced where they are not in single quotes."""
+    """Take its quotes off, and replace variables and sums where they are not in single quotes."""
     if word.startswith("'"):
         return word[1:-1]
     plain = re.sub(

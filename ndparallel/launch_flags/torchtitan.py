@@ -89,7 +89,8 @@ def imports(job: TrainingJob, plan: Plan, module: str, base: str) -> Iterator[st
 
 
 def model_of(job: TrainingJob) -> tuple[str, str, str]:
-    """Raises UserError for a model that torchtitan does not have, or software that it is not."""
+    """Find the model among those of torchtitan. Raises UserError for one that it does not have, or software
+    that it is not."""
     if job.stack.name not in STACKS:
         raise UserError(
             f"the plan is for {job.stack.name}, which is other software than torchtitan: take --software "

@@ -127,7 +127,7 @@ class Recipe:
         return self.chunks or 2
 
     def microbatches_per_round(self, microbatches: int, ranks: int) -> int:
-        """After how many microbatches a full pipeline does the same again."""
+        """The number of microbatches after which a full pipeline does the same again."""
         return int(self.group(microbatches, ranks)) if self.group else ranks
 
     def chunks_begun(self, microbatches: Any, ranks: Any, chunks: Any) -> Any:

@@ -80,8 +80,8 @@ class Work:
         }
 
     def lost_to_reductions(self, stages: Sequence[int], seconds: float) -> float:
-        """By how much one microbatch's work on these stages, of so many seconds, is slower beside what is
-        left of their reductions."""
+        """Seconds that one microbatch's work on these stages, of so many seconds, loses to what is left of
+        their reductions."""
         left = [self.reductions[stage] for stage in stages] if self.reductions else []
         slowdown = max((each.slowdown for each in left), default=0.0)
         return slowdown * min(sum(each.tail for each in left) / (1 + slowdown), seconds)

@@ -170,8 +170,8 @@ def known_errors() -> list[dict[str, Any]]:
 
 
 def usual_errors(job: TrainingJob, plan: Plan) -> dict[str, tuple[float, int]]:
-    """By trait of this run: the mean error of the measured runs that have it, above 0 where they were
-    predicted too slow, and how many they are; of traits with enough of them."""
+    """The mean error of the measured runs that have a trait of this run, above 0 where they were predicted
+    too slow, and how many they are; by trait, of those with enough runs."""
     found = {}
     for trait in [trait for kind, trait in traits(job, plan).items() if kind not in COARSE]:
         errors = [run["step_error"] for run in known_errors() if trait in run["traits"]]

@@ -34,7 +34,7 @@ def name_of(plan: Plan) -> str:
 
 
 def degrees_of(plan: Plan) -> str:
-    """Its degrees alone: "TP8xPP4xDP16"; "DP1" for one GPU."""
+    """Name the degrees alone: "TP8xPP4xDP16"; "DP1" for one GPU."""
     above_one = [f"{axis.upper()}{value}" for axis in AXES if (value := getattr(plan, axis)) > 1]
     return "x".join(above_one) or "DP1"
 

@@ -123,7 +123,7 @@ class Prediction:
 
     @property
     def doubtful_bytes(self) -> float:
-        """By how much the memory may be above the predicted one: its error bar."""
+        """Bytes by which the memory may be above the predicted one: its error bar."""
         return float(self.fullest.total) * self.memory_bar.fraction
 
     @property
@@ -144,7 +144,7 @@ class Prediction:
         return {"days": self.days(tokens), "tokens": tokens} | cost
 
     def as_dict(self) -> dict[str, Any]:
-        """In JSON's types, with the stable keys."""
+        """Tell it in JSON's types, with the stable keys."""
         return {
             "step_seconds": self.seconds,
             "breakdown_seconds": {kind: float(seconds) for kind, seconds in self.step.breakdown.items()},

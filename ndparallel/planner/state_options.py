@@ -72,7 +72,7 @@ def states_from(arguments: argparse.Namespace, job: TrainingJob) -> dict[str, An
 
 
 def checked_share(share: float) -> float:
-    """Raises UserError for what is no share of anything."""
+    """Return the share. Raises UserError for what is none."""
     if not 0 < share <= 1:
         raise UserError(f"--offload-share is {share:g}; it must be above 0, and at most 1.")
     return share
@@ -98,7 +98,8 @@ def words_from(option: str, words: str | None, choices: Collection[str]) -> tupl
 
 
 def recomputed_modules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Raises UserError for a module that is none, or where nothing is to be recomputed selectively."""
+    """Return the modules, each once. Raises UserError for what is none, or where nothing is recomputed
+    selectively."""
     for module in arguments.recompute_modules:
         if module not in MODULES:
             raise unknown("--recompute-modules:", module, MODULES)

@@ -27,7 +27,7 @@ class TokenCounts:
 
     @classmethod
     def of_step(cls, routed: Sequence[Mapping[tuple[str, int], "Routed"]]) -> "TokenCounts":
-        """From what each rank noted of one step: `outcome.routed[step]` of
+        """Count what each rank noted of one step: `outcome.routed[step]` of
         ndparallel.training.replica.Outcome, rank by rank."""
         rows: dict[tuple[int, int], dict[int, Sequence[int]]] = {}
         for rank, noted in enumerate(routed):

@@ -122,8 +122,8 @@ def equals_of(job: TrainingJob, timed: Sequence[Timed]) -> list[Timed]:
 
 
 def margin(job: TrainingJob, best: Plan) -> float:
-    """By how much a step must be longer than the best to be longer: the error bar of the best, and no more
-    than what the errors of two plans of one job differ by."""
+    """The share by which a step must be longer than the best to be longer: the error bar of the best, and no
+    more than what the errors of two plans of one job differ by."""
     return min(error_bar(job, best).fraction, PLANS_OF_ONE_JOB)
 
 

@@ -165,7 +165,7 @@ class LayoutCompared:
         return {"run": self.run, "advise": self.advised, "search": self.best}
 
     def difference(self, way: str) -> float | None:
-        """By how much a plan's step is longer than that of the plan that was run, as a share of it."""
+        """The share by which a plan's step is longer than that of the plan that was run."""
         found = self.rows[way]
         return found.seconds / self.run.seconds - 1 if found else None
 

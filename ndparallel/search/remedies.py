@@ -78,7 +78,7 @@ class Remedy:
 
 
 def in_order(remedies: list[Remedy]) -> list[Remedy]:
-    """By kind, the quickest first; of more GPUs all their time counts."""
+    """Sort by kind, the quickest first; of more GPUs all their time counts."""
     return sorted(
         remedies, key=lambda one: (REMEDY_KINDS.index(one.kind), one.found.seconds * one.found.plan.gpus)
     )

@@ -66,7 +66,7 @@ def certainty(found: Found) -> str:
 
 
 def as_json(found: Found, tokens: float, price: float | None = None) -> dict[str, Any]:
-    """In JSON's types, with the stable keys."""
+    """Tell what was found in JSON's types, with the stable keys."""
     return {
         "plans": [answer_json(found.job, answer, tokens, price) for answer in found.answers],
         "rejected": dict(found.rejected),

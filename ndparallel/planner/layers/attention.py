@@ -199,7 +199,8 @@ class AttentionLists(LayerParts):
         return [self.pairs - (self.blocks - 1) * other, *[other] * (self.blocks - 1)]
 
     def kept_of_blocks(self, again: bool):
-        """As `kept_of_core`; of blocks off the diagonal no half that is masked is computed."""
+        """Bytes kept as `kept_of_core` counts them; of blocks off the diagonal no half that is masked is
+        computed."""
         queries, others = self.share.rows * self.shape.heads / self.share.tp, self.blocks - 1
         mine = self.share.sequence / self.share.cp
         scores = queries * (mine + others * mine / 2)

@@ -25,7 +25,7 @@ class TimeBreakdown(dict[str, Any]):
 
     @property
     def plain(self) -> "TimeBreakdown":
-        """Without what takes no time; Python's own numbers, which are the quickest."""
+        """Leave out what takes no time; take Python's own numbers, which are the quickest."""
         if any(isinstance(seconds, np.ndarray) for seconds in self.values()):
             return self
         return self.launched(TimeBreakdown({kind: float(each) for kind, each in self.items() if each}))

@@ -249,12 +249,13 @@ class LayerLists(AttentionLists, ExpertLists):
         )
 
     def sums_of_loss(self) -> list[CollectiveOp]:
-        """Over tp, a number for each token: the largest logit, the target's, the sum of exponentials."""
+        """Sums over tp of a number for each token: the largest logit, the target's, the sum of
+        exponentials."""
         size = self.share.rows * self.itemsize
         return [CollectiveOp("tp all_reduce", "all_reduce", "tp", size)] * (3 * self.stack.vocabulary_sums)
 
     def with_casts(self, items: list) -> list:
-        """Before a matmul in fewer than 16 bits its activations, or their gradients, are cast; its weights
+        """Cast what a matmul in fewer than 16 bits takes: its activations, or their gradients; its weights
         too, where nobody keeps them cast. The gradient of the weights takes what the two others made."""
         kind, result = self.share.number_type, []
         for item in items:

@@ -186,8 +186,8 @@ class LayerParts:
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
     def gather(self, beside: Operation, matrices: int = 1) -> list[CollectiveOp]:
-        """Before a column matrix, or several side by side: without sequence parallelism every rank has all
-        rows already."""
+        """Gather the rows of a column matrix, or of several side by side: without sequence parallelism every
+        rank has all of them already."""
         if not self.share.sequence_parallel:
             return []
         return [self.exchange("all_gather", beside, self.stack.tp_overlap in IN_CHUNKS)] * (
@@ -195,7 +195,7 @@ class LayerParts:
         )
 
     def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[CollectiveOp]:
-        """After a row matrix, and after the dgrad of column matrices."""
+        """Sum the parts that a row matrix makes, or the dgrad of column matrices."""
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
         overlap = self.stack.tp_overlap
         whole = backward and overlap in ("backward", "all")

@@ -141,7 +141,8 @@ class GridRank:
             self.wait_for_gradients(bucket)
 
     def prepare(self, action: Action) -> None:
-        """Before a stage computes: FSDP gathers its weights, ZeRO-2 and FSDP make room for its gradients."""
+        """Prepare what a stage computes with: FSDP gathers its weights, ZeRO-2 and FSDP make room for its
+        gradients."""
         zero = self.work.plan.zero
         for bucket in self.buckets[action.stage]:
             if zero == 3 and action.op != "W":
@@ -213,7 +214,7 @@ class GridRank:
                 self.streams.memory.hold("buffers", -bucket.whole_bytes[1])
 
     def end(self) -> None:
-        """After all gradients have been summed: the optimizer, and the weights that it has stepped."""
+        """Step the optimizer once all gradients are summed, and gather the weights that it has stepped."""
         self.streams.run(self.work.stepped(self.rank, self.machine), "optimizer")
         if self.work.plan.zero in (1, 2):
             gather_in_turn(self.streams, [bucket for buckets in self.buckets.values() for bucket in buckets])

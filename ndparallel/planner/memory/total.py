@@ -139,7 +139,7 @@ class UnitsMemory:
 
     @cached_property
     def at_rest(self) -> StageMemory:
-        """With no microbatch in flight, but the one whose loss is being computed."""
+        """Memory with no microbatch in flight, but the one whose loss is being computed."""
         job, plan, sharded = self.job, self.plan, is_fully_sharded(self.job, self.plan)
         held, trained = (self.summed(of) for of in (held_of, trained_of))
         passing = passing_bytes(job, plan, trained) if sharded else 0.0

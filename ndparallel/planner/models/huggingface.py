@@ -67,7 +67,8 @@ def shape_of(entries: Mapping[str, Any], name: str, source: str) -> ModelShape:
 
 
 def family_of(model_type: Any) -> Family:
-    """Raises UserError for a type that is none of ours: why, what is near, and what can be done."""
+    """Find the family of a type. Raises UserError for one that is none of ours: why, what is near, and what
+    can be done."""
     if isinstance(model_type, str) and model_type in REFUSED:
         why, nearest = REFUSED[model_type]
         raise UserError(

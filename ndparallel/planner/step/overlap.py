@@ -194,7 +194,7 @@ def gathered_forward(
 def gathered_backward(
     streams: StreamClock, buckets: Sequence[BucketCost], prefetch: bool, overlap: bool, gathers: bool = True
 ) -> None:
-    """Without `gathers` the forward pass has left the weights whole."""
+    """FSDP's backward pass; without `gathers` the forward pass has left the weights whole."""
     if prefetch and gathers:
         start_gather(streams, buckets[0])
     for before, bucket, following in neighbours(streams, buckets):

@@ -115,7 +115,7 @@ def in_pairs(table: PlanTable, depth: StagePartition) -> PlanTable:
 
 
 def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
-    """With shorter passes."""
+    """The table with shorter passes."""
     return table | {"passes": table["passes"] - seconds}
 
 

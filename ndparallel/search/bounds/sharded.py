@@ -60,7 +60,8 @@ class UnitTimes(NamedTuple):
 
 
 def wait_of_forward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUnit):
-    """With prefetching the first gather shows whole, a later one above the unit before it."""
+    """Seconds that a unit waits: with prefetching for the whole first gather, and for what a later one takes
+    above the unit before it."""
     before, unit, after = place
     if not stack.prefetch:
         return gather[unit]
@@ -69,8 +70,9 @@ def wait_of_forward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUn
 
 
 def wait_of_backward(place: Place, stack: Stack, compute: UnitTimes, gather: ByUnit, reduce: ByUnit):
-    """With prefetching a unit runs beside the next one's gather, and with overlap beside the reduction of the
-    one before it in this pass; the first gather and the last reduction show whole."""
+    """Seconds that a unit waits: with prefetching it runs beside the next one's gather, and with overlap
+    beside the reduction of the one before it in this pass; the first gather and the last reduction show
+    whole."""
     following, unit, preceding = place  # backwards
     if not stack.prefetch:
         return gather[unit] + reduce[unit]
