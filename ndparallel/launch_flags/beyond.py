@@ -21,7 +21,6 @@ ANOTHER_MODEL = (  # which cannot be read as a transformer of our layers
 BEYOND = {
     "--fp16": "priced as bf16",
     "--fp4-format": "priced as bf16",
-    "--fp8-param-gather": "weights are gathered in 16 bits",
     "--rampup-batch-size": ONE_STEP,
     "--step-batch-size-schedule": ONE_STEP,
     "--optimizer-cpu-offload": ON_GPU,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from ndparallel.pipeline.catalog import names_in
 from ndparallel.planner.launches import GRAPH_SCOPES
+from ndparallel.planner.software import FP8_PARAM_GATHER
 
 SIZES = {  # of a model
     "layers": "--num-layers",
@@ -73,6 +74,10 @@ DTYPES = {
     "fp8-block": "--bf16 --fp8-format e4m3 --fp8-recipe blockwise",
     "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
     "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
+}
+# of types whose weights are kept cast alone; it needs an optimizer that dp ranks share
+CAST_WEIGHTS = dict.fromkeys(FP8_PARAM_GATHER, "--fp8-param-gather") | {
+    "mxfp8": "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"
 }
 ATTENTION = {
     "cudnn": "--attention-backend fused",

@@ -281,6 +281,7 @@ def job_flags(job: TrainingJob, plan: Plan) -> Iterator[str]:
     yield "" if job.stack.accumulates else "--no-gradient-accumulation-fusion"
     yield "--grad-reduce-in-bf16" if job.stack.gradient_bytes == 2 else ""
     yield "" if job.stack.scales_gradients else "--ddp-average-in-collective"
+    yield fields.CAST_WEIGHTS[job.dtype] if job.casts_weights_alone and plan.zero else ""
     yield "--cp-comm-type all_gather" if job.stack.cp_gathers and plan.cp > 1 else ""
     if job.shape.experts:
         yield "" if job.capacity_factor is None else f"--moe-expert-capacity-factor {job.capacity_factor:g}"

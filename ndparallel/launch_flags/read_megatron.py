@@ -31,7 +31,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import graphs_of
 from ndparallel.planner.legality import check
 from ndparallel.planner.models.shape import ModelShape
-from ndparallel.planner.software import MEGATRON_CORE, NEMO, Stack
+from ndparallel.planner.software import FP8_PARAM_GATHER, MEGATRON_CORE, NEMO, Stack
 
 BACKENDS = {"auto": "cudnn", "fused": "cudnn", "flash": "flash2", "unfused": "unfused", "local": "unfused"}
 # of torchrun, and of DeepSpeed's launcher
@@ -203,6 +203,7 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         accumulates=not flags.has("--no-gradient-accumulation-fusion"),
         gradient_bytes=2 if flags.has("--grad-reduce-in-bf16") else 4,
         scales_gradients=not flags.has("--ddp-average-in-collective"),
+        cast_weights=cast_weights_from(flags, base),
         dp_overlap=reduces,
         gathers_first=gathers if plan.zero else reduces,
         prefetch=gathers if plan.zero == 3 else reduces,
@@ -213,6 +214,15 @@ def stack_from(flags: Given, shape: ModelShape, plan: Plan) -> Stack:
         hides_dispatch=hides_dispatch(flags) and plan.ep > 1,
         graphs=graphs_from(flags),
     )
+
+
+def cast_weights_from(flags: Given, base: Stack) -> tuple[str, ...]:
+    """Types in which weights are kept alone; it matters in fp8 only."""
+    alone = flags.has("--fp8-param-gather")
+    flags.has("--reuse-grad-buf-for-mxfp8-param-ag")
+    if not flags.has("--fp8-format"):
+        return base.cast_weights
+    return FP8_PARAM_GATHER if alone else ()
 
 
 def dropout_from(flags: Given) -> bool:

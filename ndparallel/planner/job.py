@@ -79,7 +79,17 @@ class TrainingJob:
         """Bytes of a weight of a layer's matrix: in 16 bits, and as Transformer Engine keeps it cast from a
         step's first microbatch on; of both, what its software has."""
         cast = NUMBER_TYPES[self.dtype].copies_bytes(self.hopper) if self.stack.keeps_cast else 0
-        return cast + (0 if cast and self.dtype in self.stack.cast_weights else 2)
+        return cast + (0 if cast and self.casts_weights_alone else 2)
+
+    @property
+    def gathered_matrix_bytes(self) -> float:
+        """Bytes of a weight of a layer's matrix on its way to the ranks that share an optimizer."""
+        number_type = NUMBER_TYPES[self.dtype]
+        return number_type.copy if self.casts_weights_alone and number_type.gathered_cast else 2
+
+    @property
+    def casts_weights_alone(self) -> bool:
+        return self.dtype in self.stack.cast_weights
 
     @property
     def moment_bytes(self) -> float:

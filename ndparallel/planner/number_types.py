@@ -35,6 +35,9 @@ class NumberType:
     needs: str = ""  # the type that the hardware must multiply
     casts_weights: bool = False  # for every microbatch, too
     travels: bool = True  # what tp gathers is cast before (not the lessons' 16 bits, nor torchao's rows)
+    # one scale serves rows and columns, so that ZeRO gathers weights cast where they are kept so alone; of
+    # MXFP8's two the gather is in 16 bits (--reuse-grad-buf-for-mxfp8-param-ag)
+    gathered_cast: bool = False
     # maxima of all tensors are one sum over all ranks of a stage, after each of its passes
     shares_amax: bool = False
 
@@ -50,9 +53,11 @@ class NumberType:
 _TYPES = (
     NumberType("bf16", "bfloat16", travels=False),
     # delayed scaling: the amax is a former step's (transformer_engine/common/recipe, DelayedScaling)
-    NumberType("fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8", shares_amax=True),
+    NumberType(
+        "fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8", gathered_cast=True, shares_amax=True
+    ),
     # Float8CurrentScaling; torchao's tensor-wise scaling (torchao/float8/float8_linear.py)
-    NumberType("fp8-current", "float8", reads=2 + 2, copy=1, kernels=3, needs="fp8"),
+    NumberType("fp8-current", "float8", reads=2 + 2, copy=1, kernels=3, needs="fp8", gathered_cast=True),
     # torchao's row-wise scaling: an amax for each row, and again for each column
     NumberType(
         "fp8-row",
@@ -66,7 +71,16 @@ _TYPES = (
         travels=False,
     ),
     # Float8BlockScaling: 1 x 128, both ways in one kernel, a float32 scale for each
-    NumberType("fp8-block", "fp8-block", reads=2, copy=1 + 4 / 128, copies=2, kernels=1, needs="fp8-block"),
+    NumberType(
+        "fp8-block",
+        "fp8-block",
+        reads=2,
+        copy=1 + 4 / 128,
+        copies=2,
+        kernels=1,
+        needs="fp8-block",
+        gathered_cast=True,
+    ),
     # MXFP8BlockScaling: 32 numbers share a scale of one byte, both ways in one kernel; each copy's scales are
     # put in the tensor cores' order (transformer_engine/common/swizzle)
     NumberType("mxfp8", "mxfp8", reads=2, copy=1 + 1 / 32, copies=2, kernels=3, needs="mxfp8"),

@@ -115,7 +115,7 @@ class Stack:
     # in 16 (quantize_weight in transformer_engine/pytorch/module/base.py, with the is_first_microbatch of
     # megatron/core/extensions/transformer_engine.py)
     keeps_cast: bool = False
-    # types in which weights are kept alone (fp8_param_gather)
+    # types in which weights are kept alone (--fp8-param-gather)
     cast_weights: tuple[str, ...] = ()
     # a gradient in 16 bits that nobody reads is kept of each shape of weights, for autograd
     # (get_dummy_wgrad in transformer_engine/pytorch/module/base.py)
@@ -185,6 +185,8 @@ class Stack:
         return self.attention not in ("unfused", "masked")
 
 
+# types that --fp8-param-gather takes (megatron/core/fp8_utils.py)
+FP8_PARAM_GATHER = ("fp8", "fp8-current", "fp8-block", "mxfp8")
 MEGATRON_2021 = Stack(
     "megatron-2021",
     "fused",

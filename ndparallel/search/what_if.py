@@ -25,7 +25,7 @@ from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import GRAPHS
 from ndparallel.planner.legality import DTYPES
-from ndparallel.planner.software import find_stack
+from ndparallel.planner.software import FP8_PARAM_GATHER, find_stack
 
 FORM = re.compile(r"\s*([\w-]+)\s*([*/=])\s*(\S.*?)\s*")
 EXAMPLE = "write a field and what becomes of it, as in bandwidth_across*2, sequence/2 or memory=141GiB"
@@ -41,7 +41,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Field:
-    """One number: how to read it, how to write it, and the quantity it is (None for a count)."""
+    """One number: how to read it, how to write it, and the quantity it is ("" for a share, None for a
+    count)."""
 
     read: Callable[[Variant], float]
     write: Callable[[Variant, Any], Variant]
@@ -87,11 +88,11 @@ def new_value(name: str, field: Field, operator: str, words: str, before: float)
         raise UserError(
             f"--what-if {name}{operator}{words} makes {value:g} of {before:g}, which is no size any more."
         )
-    if not field.quantity and value != int(value):
+    if field.quantity is None and value != int(value):
         raise UserError(
             f"--what-if {name}{operator}{words} makes {value:g} of {before:g}; it must be a whole number."
         )
-    return value if field.quantity else int(value)
+    return int(value) if field.quantity is None else value
 
 
 def as_number(name: str, words: str) -> float:
@@ -121,6 +122,7 @@ SWITCHES: dict[str, dict[str, dict[str, Any]]] = {
     "router": {"fused": {"fused_router": True}, "plain": {"fused_router": False}},
     "dispatch": {"hidden": {"hides_dispatch": True}, "shown": {"hides_dispatch": False}},
     "fp8_attention": {"on": {"fp8_attention": True}, "off": {"fp8_attention": False}},
+    "fp8_param_gather": {"on": {"cast_weights": FP8_PARAM_GATHER}, "off": {"cast_weights": ()}},
     "etp": {"1": {"expert_tp": False}, "tp": {"expert_tp": True}},
     "experts": {
         "grouped": {"grouped_experts": True, "fused_experts": False},
@@ -188,6 +190,19 @@ def on(at: Variant, changes: dict[str, Any]) -> Variant:
     return replace(at, job=replace(at.job, hardware=hardware))
 
 
+def of_leaf(name: str, default: float, quantity: str | None, most: float = MOST) -> Field:
+    """A figure of the network's leaf switches, which idealized hardware does not have."""
+
+    def write(at: Variant, value: float) -> Variant:
+        if not isinstance(at.job.hardware, Accelerator):
+            raise UserError(f"--what-if {name}: {at.job.hardware.name} has no leaf switches.")
+        if value > most:
+            raise UserError(f"--what-if {name} makes {value:g}, which is more than all of the network.")
+        return on(at, {name: value})
+
+    return Field(lambda at: getattr(at.job.hardware, name, default), write, quantity)
+
+
 def with_peak(at: Variant, value: float) -> Variant:
     """Another peak in 16 bits, and all other dtypes' in proportion."""
     hardware, times = at.job.hardware, value / bf16(at)
@@ -233,6 +248,8 @@ FIELDS: dict[str, Field] = {
         "bytes per second",
     ),
     "bandwidth_across": of_link("across", "bandwidth_bytes_per_second", "bytes per second", ACROSS_FRACTION),
+    "leaf_share": of_leaf("leaf_share", 1.0, "", most=1.0),
+    "gpus_per_leaf": of_leaf("gpus_per_leaf", 0, None),
     "latency_inside": of_link("inside", "latency_seconds", "seconds"),
     "latency_across": of_link("across", "latency_seconds", "seconds"),
 }

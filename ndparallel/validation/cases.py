@@ -43,6 +43,7 @@ The rules for what is not stated
                           (of Megatron-Bridge and torchtitan scaled by the tensor itself). TF32, fp32: the
                           same bytes as 16 bits on a machine whose memory and links are half as large and
                           fast, at that type's peak
+    fp8_param_gather      NeMo's and Megatron-Bridge's, but for blocks and nvfp4
     weights in 16 bits    where the precision says "pure", or on PyTorch, but for mixed precision under FSDP 1
     head width            hidden / heads; 128 in a mixture of experts
     model FLOPs           6 for each parameter but the embedding's and 6 * layers * hidden * sequence (causal)
@@ -78,7 +79,7 @@ from ndparallel.validation.precision import SINGLE_BITS, half_of, in_four_bytes
 from ndparallel.validation.recipes import ReleaseSwitches, recipe_of
 from ndparallel.validation.words import (
     DEEPSPEEDS_PIPELINE,
-    SWITCHES,
+    STATED,
     attention_kernel,
     cuts_experts,
     drops_tokens,
@@ -266,8 +267,7 @@ def switches_of(run: Mapping[str, Any], software: Mapping[str, Any], words: str)
     recipe = recipe_for(run)
     habits = [switches for pattern, switches in RELEASES.items() if re.search(pattern, words)]
     usual = recipe.switches if recipe else habits[0] if habits else {}
-    names = {"cuda_graphs": "graphs"} | {name: name for name in ("dispatcher", *SWITCHES)}
-    stated = {ours: software[key] for key, ours in names.items() if software.get(key) is not None}
+    stated = {ours: software[key] for key, ours in STATED.items() if software.get(key) is not None}
     return {**usual, **stated}
 
 

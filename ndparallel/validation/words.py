@@ -16,7 +16,7 @@ from ndparallel.base.quantities import whole_number
 from ndparallel.base.quoting import brief
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.launches import GRAPH_SCOPES, GRAPHS, graphs_of
-from ndparallel.planner.software import MODULES
+from ndparallel.planner.software import FP8_PARAM_GATHER, MODULES
 from ndparallel.validation.hardware import number_in
 
 DEEPSPEEDS_PIPELINE = "megatron.?deepspeed|neox"  # Megatron's layers in DeepSpeed's engine
@@ -127,6 +127,12 @@ def is_used(stated: Any, words_for_yes: str = "") -> bool | None:
     return False if re.match(NOT_USED, words) else True if re.match(words_for_yes, words) else None
 
 
+def weights_cast(stated: Any) -> tuple[str, ...] | None:
+    """Return the types in which weights are kept alone; None where the word is not known."""
+    used = is_used(stated, YES)
+    return None if used is None else FP8_PARAM_GATHER if used else ()
+
+
 def graphs_stated(stated: Any) -> str | None:
     """Return what CUDA graphs hold, by a word of ours, by Transformer Engine's scopes, or true for the whole
     step; None where the word is not known."""
@@ -196,10 +202,15 @@ SWITCHES = (  # of a stack
     "fp8_attention",
     "fp8_head",
 )
+STATED = {name: name for name in ("dispatcher", *SWITCHES)} | {  # a field of a run's, and the stack's
+    "cuda_graphs": "graphs",
+    "fp8_param_gather": "cast_weights",
+}
 SOFTWARE: Mapping[str, Callable[[Any], Any]] = {  # how a field of a run's software is read
     **dict.fromkeys((*SWITCHES, *(key for key, *_ in HABITS)), partial(is_used, words_for_yes=YES)),
     **dict.fromkeys(("flash_attention", "compiled"), is_used),  # whatever is named is used
     "cuda_graphs": graphs_stated,
+    "fp8_param_gather": weights_cast,
     "dispatcher": dispatcher_named,
 }
 

@@ -1,7 +1,6 @@
 """Claims about the presets, about files of one's own, and about the price of a matrix multiplication."""
 
 import json
-import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -336,8 +335,7 @@ def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_p
 
 def test_cards_in_bridged_pairs_have_the_bridge_inside_a_pair_and_pcie_beyond_it():
     """A100 PCIe: a bridge of 600 GB/s, both ways together. A pair is two neighbours."""
-    bridges = 'based_on = "a100-pcie"\ngpus_linked_directly = 2\nbandwidth_inside = "300 GB/s"\n'
-    pairs = from_table("pairs", tomllib.loads(bridges))
+    pairs = find_hardware("a100-pcie-bridged")
     bridge, pcie = pairs.inside.bandwidth_bytes_per_second, pairs.host_bytes_per_second
     assert bridge == 0.8 * 300e9 and pcie == pytest.approx(24.8e9)
     for ranks, stride, expected in (
@@ -349,6 +347,18 @@ def test_cards_in_bridged_pairs_have_the_bridge_inside_a_pair_and_pcie_beyond_it
     ):
         assert GroupLinks(ranks, stride, pairs).inside_bandwidth == expected
     assert GroupLinks(np.array([2, 4]), 1, pairs).inside_bandwidth.tolist() == [bridge, pcie]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "bridge"),
+    [("h100-pcie-bridged", 2, 300e9), ("h100-nvl-bridged", 2, 300e9), ("h200-nvl-bridged", 4, 450e9)],
+)
+def test_bridged_cards_have_the_data_sheets_bridge_up_to_its_ranks(name, ranks, bridge):
+    cards, plain = find_hardware(name), find_hardware(name.removesuffix("-bridged"))
+    assert GroupLinks(ranks, 1, cards).inside_bandwidth == pytest.approx(0.8 * bridge)
+    assert GroupLinks(2 * ranks, 1, cards).inside_bandwidth == cards.host_bytes_per_second
+    assert cards.memory_bytes == plain.memory_bytes
+    assert hardware_of({"gpu": f"{name.replace('-', ' ').upper()}"}).gpus_linked_directly == ranks
 
 
 def test_leaf_share_alone_is_the_share_between_nodes_and_a_measured_run_may_state_it():

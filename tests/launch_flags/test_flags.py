@@ -373,6 +373,22 @@ def test_a_plan_adds_to_megatrons_plainest_script_what_it_asks_for_and_nothing_e
     assert lines(on(job_of(), **stack), plan) - lines(job_of(), {}) == {*added}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "flags"),
+    [
+        ("fp8", "--fp8-param-gather"),
+        ("mxfp8", "--fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"),
+        ("fp8-block", ""),
+    ],
+)
+def test_weights_that_are_kept_cast_alone_are_written_and_read(dtype, flags):
+    job = replace(job_of(software="nemo", dtype=dtype), hardware=find_hardware("b200"))
+    job = replace(job, hardware=H100) if dtype == "fp8-block" else job
+    script = emit_megatron(job, Plan(dp=8, zero=1))
+    assert flags in script and ("--fp8-param-gather" in script) == bool(flags)
+    assert read_megatron(script, H100).job.casts_weights_alone == bool(flags)
+
+
 def test_what_else_cannot_be_written_is_refused_in_a_sentence():
     for job, plan, said in (
         (job_of("mpt-7b"), Plan(dp=8), "layernorm without a shift"),

@@ -1,5 +1,7 @@
 """Claims about `--what-if` on switches of the software: graphs, dispatcher, etp, experts."""
 
+from dataclasses import replace
+
 import pytest
 
 from ndparallel.base.errors import UserError
@@ -8,6 +10,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.prediction import peak_memory, time_step
 from ndparallel.planner.software import STACKS
+from ndparallel.planner.step.framework import framework_workload
 from ndparallel.planner.step.step import Step
 from ndparallel.search.what_if import SWITCHES, Variant, what_if
 
@@ -32,6 +35,32 @@ def test_each_switch_changes_the_step_in_the_direction_that_its_name_says():
     assert timed("etp=tp", "dispatcher=alltoall").breakdown["ep"] > across_nodes.breakdown["ep"]
     assert across_nodes == timed("etp=tp", "dispatcher=deepep")
     assert seconds("etp=1") == seconds()
+
+
+def test_weights_that_are_kept_in_8_bits_alone_take_a_byte_and_travel_in_one():
+    on, off = (
+        what_if(what_if(Variant(MIXTURE, 32), "dtype=fp8"), f"fp8_param_gather={word}").job
+        for word in ("on", "off")
+    )
+    kept, plan = MIXTURE.shape.layers * MIXTURE.shape.parameters().attention / 4, replace(PLAN, ep=1, dp=8)
+    weights = [peak_memory(job, plan).weights for job in (on, off)]
+    gathered = [framework_workload(job, plan).bucket("experts").gather[0].bytes for job in (on, off)]
+    assert weights[1] - weights[0] >= 2 * kept  # of attention, and of experts
+    assert gathered[1] - gathered[0] == pytest.approx(kept / MIXTURE.shape.layers)
+    assert framework_workload(replace(on, dtype="mxfp8", hardware=find_hardware("b200")), plan).bucket(
+        "experts"
+    ).gather[0].bytes == pytest.approx(gathered[1])  # whose two copies each rank makes of 16 bits
+
+
+def test_an_oversubscribed_network_is_a_change_of_its_leaves():
+    slower, job = timed("leaf_share=0.5"), what_if(Variant(MIXTURE, 32), "leaf_share/2").job
+    assert time_step(job, PLAN) == slower and slower.breakdown["dp"] > timed().breakdown["dp"]
+    assert timed("leaf_share=0.5", "gpus_per_leaf=32") == timed()
+    for change, said in (("leaf_share*2", "more than all"), ("gpus_per_leaf=1.5", "whole number")):
+        with pytest.raises(UserError, match=said):
+            what_if(Variant(MIXTURE, 32), change)
+    with pytest.raises(UserError, match="has no leaf switches"):
+        what_if(Variant(replace(MIXTURE, hardware=find_hardware("pocket")), 32), "leaf_share=0.5")
 
 
 def test_experts_that_tp_cuts_wait_longer_for_their_rows():

@@ -460,6 +460,20 @@ def test_a_run_may_say_what_it_keeps_on_the_host():
     assert not plain.activations_away
 
 
+@pytest.mark.parametrize(
+    ("framework", "stated", "alone"),
+    [
+        ("NeMo 25.02", None, True),
+        ("NeMo 25.02", "no", False),
+        ("Megatron-Core 0.12", None, False),
+        ("Megatron-Core 0.12", True, True),
+    ],
+)
+def test_whether_weights_are_kept_in_8_bits_alone_is_the_frameworks_habit_or_stated(framework, stated, alone):
+    software = {"framework": framework, "fp8_param_gather": stated}
+    assert express(changed(QWEN, software=software, precision="fp8")).job.casts_weights_alone is alone
+
+
 def test_pytorchs_fsdp_keeps_weights_and_gradients_whole_in_a_pipeline():
     """torch/distributed/pipelining/stage.py, backward_maybe_with_nosync: 2 bytes for each weight of the
     rank's stages, and 4 for its gradient, beside the shards."""

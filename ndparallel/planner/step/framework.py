@@ -107,8 +107,8 @@ class FrameworkWorkload:
         return self.kinds_seen[kind]
 
     def make_bucket(self, kind: str) -> BucketCost:
-        seconds, elements = self.unit(kind), elements_of(self.job, self.plan, kind)
-        trained, weights = trained_of(self.job, self.plan, kind), [seconds.backward_weight.plain]
+        seconds, trained = self.unit(kind), trained_of(self.job, self.plan, kind)
+        weights = [seconds.backward_weight.plain]
         gathered, made = copies_of_shards(self.pricing, kind)
         forward: list[Item] = [*gathered, seconds.forward.plain]
         backward: list[Item] = [*gathered, *made, seconds.backward.plain]
@@ -117,12 +117,20 @@ class FrameworkWorkload:
         reduce = self.exchanges(
             "gradients", "reduce_scatter" if sharded else "all_reduce", trained, self.job.gradient_bytes
         )
-        whole = elements if self.plan.zero == 3 else trained
         return BucketCost(
             [unit],
             reduce,
-            self.exchanges("weights", "all_gather", whole, itemsize(self.job.stack.dtype)) if sharded else [],
+            self.exchanges("weights", "all_gather", self.gathered(kind), itemsize(self.job.stack.dtype))
+            if sharded
+            else [],
         )
+
+    def gathered(self, kind: str) -> tuple[Any, Any]:
+        """Parameters of a unit that ZeRO gathers, in numbers of 16 bits: from FSDP's shards all, else those
+        that were stepped, cast where they are kept so alone."""
+        if self.job.adapters and self.plan.zero < 3:
+            return trained_of(self.job, self.plan, kind)
+        return elements_of(self.job, self.plan, kind, self.job.gathered_matrix_bytes / HALF)
 
     def exchanges(
         self, name: str, collective: str, elements: tuple[Any, Any], size: int
