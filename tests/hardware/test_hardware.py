@@ -336,7 +336,7 @@ def test_a_group_beyond_a_leaf_switch_has_the_share_that_its_uplinks_leave(tmp_p
 def test_cards_in_bridged_pairs_have_the_bridge_inside_a_pair_and_pcie_beyond_it():
     """A100 PCIe: a bridge of 600 GB/s, both ways together. A pair is two neighbours."""
     pairs = find_hardware("a100-pcie-bridged")
-    bridge, pcie = pairs.inside.bandwidth_bytes_per_second, pairs.host_bytes_per_second
+    bridge, pcie = pairs.inside.bandwidth_bytes_per_second, host_bandwidth(pairs)
     assert bridge == 0.8 * 300e9 and pcie == pytest.approx(24.8e9)
     for ranks, stride, expected in (
         (2, 1, bridge),
@@ -356,7 +356,7 @@ def test_cards_in_bridged_pairs_have_the_bridge_inside_a_pair_and_pcie_beyond_it
 def test_bridged_cards_have_the_data_sheets_bridge_up_to_its_ranks(name, ranks, bridge):
     cards, plain = find_hardware(name), find_hardware(name.removesuffix("-bridged"))
     assert GroupLinks(ranks, 1, cards).inside_bandwidth == pytest.approx(0.8 * bridge)
-    assert GroupLinks(2 * ranks, 1, cards).inside_bandwidth == cards.host_bytes_per_second
+    assert GroupLinks(2 * ranks, 1, cards).inside_bandwidth == host_bandwidth(cards)
     assert cards.memory_bytes == plain.memory_bytes
     assert hardware_of({"gpu": f"{name.replace('-', ' ').upper()}"}).gpus_linked_directly == ranks
 
