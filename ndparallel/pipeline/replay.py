@@ -4,8 +4,8 @@ added up.
 Idea   Which step comes after which does not depend on how long anything takes. So the steps of all ranks are
        put in one order that can run, with their messages, lines and prices by number; to time them is one
        loop over that list.
-Cost   A sixth of a microsecond a step, twice that where messages may wait for a line: a tenth of
-       `ndparallel.pipeline.timing`, whose times it gives to the last digit (a test holds the two together).
+Cost   See `ndparallel.pipeline.steps`: a tenth of `ndparallel.pipeline.timing`, whose times it gives (a test
+       holds the two together).
 Limit  It says when steps end, and no more.
 
 Glossary
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -29,15 +29,12 @@ from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
+from ndparallel.pipeline.steps import Reduced, ReplayClocks, Step, StepOrder, Tariff, run
 from ndparallel.pipeline.timing import peak_activations
-from ndparallel.pipeline.work import Reduction, Work, seconds_of
+from ndparallel.pipeline.work import Work, seconds_of
 
 Kind = tuple[tuple[str, int], ...]  # of a step: the op and stage of each of its actions
 Message = tuple[int, int]  # its line and its link
-# its rank, its place in the list of all prices, its arrival, its departure
-Step = tuple[int, int, int, int, int, int, int]
-# a rank, and the price and the sender of each step that it does running
-Turn = tuple[int, list[tuple[int, int]]]
 LINES = {("send", "F"): 0, ("send", "I"): 1, ("receive", "F"): 2, ("receive", "I"): 3}
 NOTHING_COMES, NOTHING_GOES = (-1, -1), (-2, -1)  # on lines, and a link, behind all others
 
@@ -51,35 +48,10 @@ class Ends(NamedTuple):
     complete: list[float]
     reduced: list[float]
 
-
-class Reduced(NamedTuple):
-    """A kind of step that waits until its stage's last gradients are reduced, and makes new ones; None where
-    it makes none."""
-
-    stage: int
-    gradients: Reduction | None
-
-
-class Tariff(NamedTuple):
-    """Seconds of every kind of step; of a message's first byte, and of the rest of it, by link; and what each
-    kind of step reduces, nothing where gradients stay until the step's end."""
-
-    prices: list[float]
-    latency: list[float]
-    wire: list[float]
-    reductions: list[Reduced | None]
-
-
-class ReplayClocks(NamedTuple):
-    """The state of a run: the time of every rank, when lines are free, of every step so far its end, and its
-    message's first byte; when each rank's reductions end, and each stage's."""
-
-    now: list[float]
-    lines: list[float]
-    ends: list[float]
-    first_byte: list[float]
-    reducing: list[float]
-    reduced: list[float]
+    def later(self, seconds: float) -> "Ends":
+        """The same run with work for so many seconds more behind its beginning, where nothing is reduced."""
+        end, complete = ([moment + seconds for moment in moments] for moments in (self.end, self.complete))
+        return Ends(self.start, end, complete, self.reduced)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +72,7 @@ class Replay:
 
     def ends_after(self, done: int, clocks: ReplayClocks, tariff: Tariff) -> Ends:
         """Go on from where `clocks` stand when so many steps are done."""
-        run(self, done, len(self.steps), tariff, clocks)
+        run(self.order, done, len(self.steps), tariff, clocks)
         first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
         start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
         return Ends(start, last, complete, clocks.reducing)
@@ -109,6 +81,10 @@ class Replay:
     def steps(self) -> list[Step]:
         """In an order that can run."""
         return self.ordered[0]
+
+    @cached_property
+    def order(self) -> StepOrder:
+        return StepOrder(self.steps, [*chain(*self.places)])
 
     @property
     def kinds(self) -> dict[Kind, int]:
@@ -181,8 +157,11 @@ class Replay:
             for kind in self.kinds
         ]
         reductions = [reduced_by(kind, work) for kind in self.kinds] if work.reductions else []
-        return Tariff(prices, *self.messages(work), reductions)
+        latency, wire = self.messages(work)
+        alike = len({*latency[:-1]}) == len({*wire[:-1]}) == 1
+        return Tariff(prices, latency, wire, alike, reductions)
 
+    @lru_cache(maxsize=8)  # noqa: B019
     def messages(self, work: Work) -> tuple[list[float], list[float]]:
         """Seconds of a message's first byte, and of the rest of it, by link."""
         shape, what = (self.schedule.ranks, self.schedule.ranks), "seconds of a message"
@@ -299,94 +278,31 @@ def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
 
 
 def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
-    """Time two schedules of the same ranks; what both begin with is timed once."""
-    shared, begun, tariff = begin_alike(few, more), few.at_rest(), few.tariff(work)
-    run(few, 0, shared, tariff, begun)
+    """Time two schedules of the same ranks; what both begin with is timed once, and so is what both end with
+    where the longer one repeats a stretch until then."""
+    (shared, ends_alike), begun, tariff = in_common(few, more), few.at_rest(), few.tariff(work)
+    pace = run(few.order, 0, shared, tariff, begun)
     before = few.ends_after(shared, ReplayClocks(*map(list, begun)), tariff)
-    return before, more.ends_after(shared, begun, tariff if shared else more.tariff(work))
+    if pace and ends_alike:
+        return before, before.later(pace * (len(more.steps) - len(few.steps)))
+    if pace or not shared:
+        return before, more.ends(work)
+    return before, more.ends_after(shared, begun, tariff)
 
 
 @lru_cache(maxsize=32)
-def begin_alike(few: Replay, more: Replay) -> int:
-    """With how many equal steps both begin."""
+def in_common(few: Replay, more: Replay) -> tuple[int, bool]:
+    """With how many equal steps both begin; and whether the longer one then goes on with stretches that it
+    has repeated before, and ends as the other."""
     if few.kinds != more.kinds:
-        return 0
-    return next(
+        return 0, False
+    shared = next(
         (place for place, (one, other) in enumerate(zip(few.steps, more.steps)) if one != other),
         len(few.steps),
     )
-
-
-def run(replay: Replay, done: int, until: int, tariff: Tariff, clocks: ReplayClocks) -> None:
-    """Go on from `clocks`. Where no step is shorter than a message's time on a line, no message finds its
-    line taken."""
-    prices, latency, wire, reductions = tariff
-    if reductions:
-        run_beside_reductions(replay.steps[done:until], tariff, clocks)
-    elif min(prices) >= max(wire) and len({*latency[:-1]}) == len({*wire[:-1]}) == 1:
-        run_freely(turns(replay, done, until), prices, latency[0], wire[0], clocks)
-    else:
-        run_on_lines(replay.steps[done:until], tariff, clocks)
-
-
-@lru_cache(maxsize=64)
-def turns(replay: Replay, done: int, until: int) -> list[Turn]:
-    """The steps by turns, in each of which one rank goes on."""
-    by_rank = groupby(replay.steps[done:until], key=lambda step: step[0])
-    return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
-
-
-def run_freely(
-    turns: list[Turn], prices: list[float], latency: float, wire: float, clocks: ReplayClocks
-) -> None:
-    """Replay where all messages take the same."""
-    now, ends, add = clocks.now, clocks.ends, clocks.ends.append
-    for rank, steps in turns:
-        end = now[rank]
-        for place, sender in steps:
-            there = ends[sender] + latency + wire
-            end = (there if there > end else end) + prices[place]
-            add(end)
-        now[rank] = end
-
-
-def run_on_lines(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:
-    (prices, latency, wire, _), (now, lines, ends, first_byte, *_) = tariff, clocks
-    for rank, place, sender, line, link, out_line, out_link in steps:
-        start, there, free = now[rank], first_byte[sender], lines[line]
-        if free > there:
-            there = free
-        lines[line] = there = there + wire[link]
-        if there > start:
-            start = there
-        now[rank] = leaves = start + prices[place]
-        ends.append(leaves)
-        free = lines[out_line]
-        if free > leaves:
-            leaves = free
-        lines[out_line] = leaves + wire[out_link]
-        first_byte.append(leaves + latency[out_link])
-
-
-def run_beside_reductions(steps: list[Step], tariff: Tariff, clocks: ReplayClocks) -> None:
-    """Where every microbatch's gradients are reduced (ZeRO-2): a stage's backward pass waits until its last
-    gradients are, a rank's line serves one stage after another, and compute beside it is slower."""
-    (prices, latency, wire, reductions), (now, lines, ends, first_byte, reducing, reduced) = tariff, clocks
-    slowdown = max(each.gradients.slowdown for each in reductions if each and each.gradients)
-    for rank, place, sender, line, link, out_line, out_link in steps:
-        there = lines[line] = max(first_byte[sender], lines[line]) + wire[link]
-        start, seconds, backward = max(now[rank], there), prices[place], reductions[place]
-        if backward:
-            start = max(start, reduced[backward.stage])
-        beside = max(0.0, reducing[rank] - start) / (1 + slowdown)
-        now[rank] = leaves = start + seconds + slowdown * min(beside, seconds)
-        ends.append(leaves)
-        if backward and backward.gradients:
-            line_free = reducing[rank] + backward.gradients.line
-            reducing[rank] = reduced[backward.stage] = max(leaves + backward.gradients.tail, line_free)
-        leaves = max(leaves, lines[out_line])
-        lines[out_line] = leaves + wire[out_link]
-        first_byte.append(leaves + latency[out_link])
+    added, stretch = len(more.steps) - len(few.steps), more.order.stretch
+    alike = few.order.relative[shared:] == more.order.relative[shared + added :]
+    return shared, alike and stretch is not None and stretch.spans(shared, shared + added)
 
 
 @lru_cache(maxsize=32)
