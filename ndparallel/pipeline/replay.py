@@ -157,16 +157,17 @@ class Replay:
             for kind in self.kinds
         ]
         reductions = [reduced_by(kind, work) for kind in self.kinds] if work.reductions else []
-        latency, wire = self.messages(work)
-        alike = len({*latency[:-1]}) == len({*wire[:-1]}) == 1
-        return Tariff(prices, latency, wire, alike, reductions)
+        return Tariff(prices, *self.messages(work), work.links_alike, reductions)
 
     @lru_cache(maxsize=8)  # noqa: B019
     def messages(self, work: Work) -> tuple[list[float], list[float]]:
         """Seconds of a message's first byte, and of the rest of it, by link."""
-        shape, what = (self.schedule.ranks, self.schedule.ranks), "seconds of a message"
-        latency, wire = (seconds_of(given, shape, what) for given in (work.latency, work.wire))
-        return [*chain(*latency), 0.0], [*chain(*wire), 0.0]
+        ranks, what = self.schedule.ranks, "seconds of a message"
+        if work.links_alike:
+            (latency, wire) = seconds_of([work.latency, work.wire], (2,), what)
+            return [latency] * ranks**2 + [0.0], [wire] * ranks**2 + [0.0]
+        latencies, wires = (seconds_of(given, (ranks, ranks), what) for given in (work.latency, work.wire))
+        return [*chain(*latencies), 0.0], [*chain(*wires), 0.0]
 
     @cached_property
     def places(self) -> tuple[list[int], list[int], list[int]]:

@@ -68,6 +68,11 @@ class Work:
         if pairs := list(self.fused.values()) if isinstance(self.fused, Mapping) else [self.fused]:
             seconds_of(pairs, (len(pairs),), "seconds of a fused pair")
 
+    @property
+    def links_alike(self) -> bool:
+        """Whether one number stands for the messages of all ranks."""
+        return np.ndim(self.latency) == np.ndim(self.wire) == 0
+
     @lru_cache(maxsize=8)  # noqa: B019
     def seconds_by_stage(self, stages: int) -> dict[str, list[float]]:
         """Seconds of each op on each of `stages` stages. Raise UserError for a number that is no time, or a

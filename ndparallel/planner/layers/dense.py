@@ -42,7 +42,16 @@ class LayerLists(AttentionLists, ExpertLists):
         return FrozenLists(self.shape, self.share.adapters) if self.share.adapters else None
 
     def layer(self, experts: bool, recompute: str) -> Layer:
-        """The four lists; `recompute` is none, selective or full."""
+        """The four lists, written once; `recompute` is none, selective or full."""
+        if (experts, recompute) not in self.layers:
+            self.layers[experts, recompute] = self.written(experts, recompute)
+        return self.layers[experts, recompute]
+
+    @cached_property
+    def layers(self) -> dict[tuple[bool, str], Layer]:
+        return {}
+
+    def written(self, experts: bool, recompute: str) -> Layer:
         last = self.experts_forward() if experts else self.mlp_forward()
         first = self.attention_forward()
         backward = [
@@ -281,7 +290,11 @@ class LayerLists(AttentionLists, ExpertLists):
         elements = sum(product.flops / (2 * width) for width in widths)
         kernels = kind.kernels * product.kernels
         name = f"{'experts ' * product.name.startswith('experts')}cast to {kind.name}"
-        return [self.elementwise(name, elements, passes, kernels)._replace(kind="cast")]
+        return [
+            Operation(
+                name, "cast", (elements,), self.share.dtype, 0, passes * elements * self.itemsize, kernels
+            )
+        ]
 
 
 def _last_matmul(items: list) -> int:

@@ -178,8 +178,9 @@ class FrameworkWorkload:
 
     def adding(self, kinds: Sequence[str]) -> TimeBreakdown:
         """What a pipeline of FSDP adds to gradients that stay whole, for each microbatch."""
-        made = [item for kind in kinds for item in copies_of_shards(self.pricing, kind)[1]]
-        return TimeBreakdown(compute=sum(map(self.pricing.seconds, made)))
+        made = {kind: copies_of_shards(self.pricing, kind)[1] for kind in {*kinds}}
+        seconds = {kind: [*map(self.pricing.seconds, items)] for kind, items in made.items()}
+        return TimeBreakdown(compute=sum(each for kind in kinds for each in seconds[kind]))
 
     @cached_property
     def shared_amax(self) -> TimeBreakdown:
