@@ -171,8 +171,9 @@ class StreamClock:
     def advance(self, seconds: Any, exchanging: Mapping[str, float] = NOTHING) -> None:
         """Work that has been counted already, of which these shares are collectives of layers: only what it
         loses to collectives beside it is spent."""
-        for kind, share in exchanging.items():
-            self.spend(kind, self.lost_beside(kind, share * seconds))
+        if self.shares_ports:
+            for kind, share in exchanging.items():
+                self.spend(kind, self.lost_beside(kind, share * seconds))
         self.lose(seconds)
         self.now = self.now + seconds
 
