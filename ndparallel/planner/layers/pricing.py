@@ -122,14 +122,17 @@ class Pricing:
     def launch_cost(self) -> float:
         return launch_cost(self.hardware, self.job.stack.launching)
 
+    @cached_property
+    def host_launch(self) -> float:
+        return host_launch(self.job.hardware)
+
     def launches(self, item: Any) -> Any:
         """The CPU's seconds for an item of a list."""
         if in_graph(self.job.stack.graphs, item.name):
             return 0.0
-        cost = self.launch_cost
-        several = isinstance(item, CollectiveOp) and self.groups.links(item.group).ranks > 1
-        launches = cost * several if isinstance(item, CollectiveOp) else launches_of(item, cost)
-        return launches * host_launch(self.job.hardware)
+        if not isinstance(item, CollectiveOp):
+            return launches_of(item, self.launch_cost) * self.host_launch
+        return self.launch_cost * (self.groups.links(item.group).ranks > 1) * self.host_launch
 
     def waits(self, item: Any) -> bool:
         return not isinstance(item, CollectiveOp) and item.kind == "wait" and self.job.stack.graphs != "step"

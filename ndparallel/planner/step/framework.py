@@ -69,11 +69,11 @@ class FrameworkWorkload:
     def machine(self) -> Pricing:
         return self.pricing
 
-    @property
+    @cached_property
     def job(self) -> TrainingJob:
         return self.pricing.job
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         return self.pricing.plan
 
@@ -90,11 +90,11 @@ class FrameworkWorkload:
 
     def unit(self, kind: str) -> UnitSeconds:
         """A unit's passes, beside those of other microbatches where the software runs them so."""
-        unit = self.pricing.unit(kind)
-        hides = self.job.stack.hides_dispatch and "ep" in unit.forward
-        plan = self.plan
+        unit, plan = self.pricing.unit(kind), self.plan
+        if not (self.job.stack.hides_dispatch and "ep" in unit.forward):
+            return unit
         share = share_in_pairs(plan.microbatches(self.job), plan.pp, plan.chunks)
-        return in_pairs(unit, share, self.pricing.slowdown) if hides else unit
+        return in_pairs(unit, share, self.pricing.slowdown)
 
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of one stage, the last unit's first."""
