@@ -23,6 +23,7 @@ Glossary
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -53,14 +54,18 @@ class Layout:
         return chunk * self.ranks + self._mirrored(rank, chunk)
 
     def stages_of(self, rank: int) -> Sequence[int]:
-        return (
-            range(rank, self.stages, self.ranks)
-            if self.kind == "loop"
-            else [self.stage(rank, chunk) for chunk in range(self.chunks)]
-        )
+        return self._stages_by_rank[rank]
 
     def rank(self, stage: int) -> int:
-        return self._mirrored(stage % self.ranks, self.chunk(stage))
+        return self._rank_by_stage[stage]
+
+    @cached_property
+    def _stages_by_rank(self) -> list[list[int]]:
+        return [[self.stage(rank, chunk) for chunk in range(self.chunks)] for rank in range(self.ranks)]
+
+    @cached_property
+    def _rank_by_stage(self) -> list[int]:
+        return [self._mirrored(stage % self.ranks, self.chunk(stage)) for stage in range(self.stages)]
 
     def chunk(self, stage: int) -> int:
         return stage // self.ranks

@@ -103,12 +103,14 @@ class Replay:
 
     def busiest(self, work: Work) -> float:
         """Seconds that a microbatch takes on the rank that has most to do, beside its reductions."""
-        layout = self.schedule.layout
+        layout, each = self.schedule.layout, self.work_by_rank(work)
+        if not work.reductions:
+            return max(each)
         return max(
-            own + work.lost_to_reductions(layout.stages_of(rank), own)
-            for rank, own in enumerate(self.work_by_rank(work))
+            own + work.lost_to_reductions(layout.stages_of(rank), own) for rank, own in enumerate(each)
         )
 
+    @lru_cache(maxsize=8)  # noqa: B019
     def work_by_rank(self, work: Work) -> list[float]:
         """Seconds that one microbatch takes on each rank, all that can be in pairs."""
         layout, seconds = self.schedule.layout, work.seconds_by_stage(self.schedule.layout.stages)
@@ -138,12 +140,13 @@ class Replay:
 
     def longest_reducing(self, work: Work) -> float:
         """Seconds that a microbatch's reductions take on the rank that has most."""
+        if not work.reductions:
+            return 0.0
         layout = self.schedule.layout
-        each = [
-            sum(work.reductions[stage].line for stage in layout.stages_of(rank)) if work.reductions else 0.0
+        return max(
+            sum(work.reductions[stage].line for stage in layout.stages_of(rank))
             for rank in range(layout.ranks)
-        ]
-        return max(each)
+        )
 
     @cached_property
     def peaks(self) -> list[float]:

@@ -43,8 +43,7 @@ def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
         stages = work.plan.layout.stages_of(rank)
         slack = [ends.end[rank] - ends.complete[stage] for stage in stages]
         left = max(0.0, ends.reduced[rank] - ends.end[rank])
-        alike = [(*work.kinds[stage], round(seconds, 9)) for stage, seconds in zip(stages, slack)]
-        key = (*alike, round(left, 9))
+        key = (*[work.kinds[stage] for stage in stages], *[round(seconds, 9) for seconds in (*slack, left)])
         if key not in known:
             known[key] = step_tail(work, rank, dict(zip(stages, slack)), left) + first
         tails.append(known[key])
