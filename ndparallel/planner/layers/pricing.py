@@ -60,7 +60,7 @@ class Pricing:
     plan: Plan
     groups: Groups = field(init=False)
     units: dict[str, UnitSeconds] = field(init=False, default_factory=dict)
-    items: dict[Any, tuple[Any, Any, bool]] = field(init=False, default_factory=dict)
+    items: dict[Any, tuple[str, Any, tuple[Any, Any, bool]]] = field(init=False, default_factory=dict)
     wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
     slowdown: float = field(init=False)
     shares_ports: bool = False
@@ -102,21 +102,24 @@ class Pricing:
 
     def price(self, items: list) -> TimeBreakdown:
         """Price a list; its launches are a lower bound."""
-        parts = TimeBreakdown(compute=0.0)
-        taken = [priced_once(item, self.items, self.seconds_of) for item in items]
-        for item, (_, seconds, _) in zip(items, taken):
-            kind = item.group if isinstance(item, CollectiveOp) else "compute"
+        parts, taken = TimeBreakdown(compute=0.0), []
+        for item in items:
+            kind, seconds, launched = priced_once(item, self.items, self.seconds_of)
             parts[kind] = parts.get(kind, 0.0) + seconds
+            taken.append(launched)
         if self.launch_cost:
-            parts.launch_seconds = sum(launched for launched, *_ in taken)
+            parts.launch_seconds = sum(cpu for cpu, *_ in taken)
             parts["launch"] = larger(0, seconds_with_waits(taken) - parts.total)
         return parts
 
-    def seconds_of(self, item: Any) -> tuple[Any, Any, bool]:
-        """The CPU's seconds for an item of a list, the GPU's, and whether the CPU waits for the GPU behind
-        it."""
-        seconds = self.exposed(item) if isinstance(item, CollectiveOp) else self.seconds(item)
-        return self.launches(item) if self.launch_cost else 0.0, seconds, self.waits(item)
+    def seconds_of(self, item: Any) -> tuple[str, Any, tuple[Any, Any, bool]]:
+        """What an item of a list counts as, its seconds, and these behind the CPU's, with whether the CPU
+        waits for the GPU behind it."""
+        if isinstance(item, CollectiveOp):
+            kind, seconds, waits = item.group, self.exposed(item), False
+        else:
+            kind, seconds, waits = "compute", self.seconds(item), self.waits(item)
+        return kind, seconds, (self.launches(item) if self.launch_cost else 0.0, seconds, waits)
 
     @cached_property
     def launch_cost(self) -> float:
@@ -134,8 +137,8 @@ class Pricing:
             return launches_of(item, self.launch_cost) * self.host_launch
         return self.launch_cost * (self.groups.links(item.group).ranks > 1) * self.host_launch
 
-    def waits(self, item: Any) -> bool:
-        return not isinstance(item, CollectiveOp) and item.kind == "wait" and self.job.stack.graphs != "step"
+    def waits(self, operation: Operation) -> bool:
+        return operation.kind == "wait" and self.job.stack.graphs != "step"
 
     def seconds(self, operation: Operation):
         return self.hardware.seconds(operation)
