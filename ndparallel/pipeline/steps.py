@@ -181,12 +181,12 @@ def shift(before: list[float], after: list[float]) -> float | None:
 
 
 def run_turns(turns: list[Turn], tariff: Tariff, clocks: ReplayClocks) -> None:
-    prices, latency, wire = tariff.prices, tariff.latency[0], tariff.wire[0]
+    prices, travels = tariff.prices, tariff.latency[0] + tariff.wire[0]
     now, ends, add = clocks.now, clocks.ends, clocks.ends.append
     for rank, steps in turns:
         end = now[rank]
         for place, sender in steps:
-            there = ends[sender] + latency + wire
+            there = ends[sender] + travels
             end = (there if there > end else end) + prices[place]
             add(end)
         now[rank] = end

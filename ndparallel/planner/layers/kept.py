@@ -7,7 +7,7 @@ Glossary
     kept    tensors that a layer keeps from its forward to its backward pass
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
@@ -19,15 +19,16 @@ from ndparallel.planner.stages import KEPT
 IN_TRANSIT = 2  # layers whose activations are on the GPU while others' are on the host
 
 
-def held_activations(job: TrainingJob, plan: Plan, kinds: Sequence[str]) -> tuple[Any, Any]:
+def held_activations(
+    job: TrainingJob, plan: Plan, kinds: Sequence[str], layer_bytes: Callable[[str], Any]
+) -> tuple[Any, Any]:
     """Bytes on the GPU of these units' activations: of each microbatch in flight, and, where activations go
-    to the host, of the layer that is computed and the one that travels."""
-    away, kept = job.activations_away, activation_bytes(job, plan, kinds)
-    if not away:
-        return kept, 0.0
-    some_kept = any(kind.endswith(KEPT) for kind in kinds)
-    layer = layer_bytes(job, plan, "none" if some_kept else plan.recompute)
-    return kept, IN_TRANSIT * away * layer
+    to the host, of the layer that is computed and the one that travels. `layer_bytes` are those of a layer by
+    what is recomputed."""
+    layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
+    kept, away = sum(kind.endswith(KEPT) for kind in layers), job.activations_away
+    each = (len(layers) - kept) * layer_bytes(plan.recompute) + (kept and kept * layer_bytes("none"))
+    return each, away and IN_TRANSIT * away * layer_bytes("none" if kept else plan.recompute)
 
 
 def passed_bytes(job: TrainingJob, plan: Plan):
@@ -49,16 +50,6 @@ def passed_messages(layout: str, ranks: int, chunks: Any, rank: Any, microbatche
 
 def layer_bytes(job: TrainingJob, plan: Plan, recompute: str):
     return kept_bytes(LayerLists(job.shape, plan.share(job), job.stack), recompute)
-
-
-def activation_bytes(job: TrainingJob, plan: Plan, kinds: Sequence[str]):
-    """What these units keep of one microbatch: layers that run again, and those that do not."""
-    lists = LayerLists(job.shape, plan.share(job), job.stack)
-    layers = [kind for kind in kinds if kind.startswith(("dense", "experts"))]
-    kept = sum(kind.endswith(KEPT) for kind in layers)
-    return (len(layers) - kept) * kept_bytes(lists, plan.recompute) + (
-        kept and kept * kept_bytes(lists, "none")
-    )
 
 
 def prediction_bytes(job: TrainingJob, plan: Plan):

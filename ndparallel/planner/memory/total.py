@@ -31,6 +31,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import (
     held_activations,
+    layer_bytes,
     normed_bytes,
     once_bytes,
     passed_bytes,
@@ -86,7 +87,8 @@ class StageMemory:
 def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
     plan, stages, found = work.plan, stage_kinds(work.job, work.plan), []
-    counted = cache(partial(UnitsMemory, work.job, plan))
+    layers = cache(partial(layer_bytes, work.job, plan))
+    counted = cache(lambda kinds: UnitsMemory(work.job, plan, kinds, layers))
     for rank, chunks in enumerate(in_flight(work)):
         kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
         found.append(counted(tuple(kinds)).of_rank(rank, chunks))
@@ -119,6 +121,7 @@ class UnitsMemory:
     job: TrainingJob
     plan: Plan
     kinds: tuple[str, ...]
+    layer_bytes: Callable[[str], Any]  # that one layer keeps, by what is recomputed
 
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
@@ -131,7 +134,7 @@ class UnitsMemory:
 
     @cached_property
     def activations(self) -> tuple[Any, Any]:
-        return held_activations(self.job, self.plan, self.kinds)
+        return held_activations(self.job, self.plan, self.kinds, self.layer_bytes)
 
     @cached_property
     def once(self) -> Any:
