@@ -126,11 +126,15 @@ class UnitsMemory:
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
         job, plan, (each, travelling) = self.job, self.plan, self.activations
-        microbatches = plan.microbatches(job)
-        messages = passed_messages(plan.recipe.layout, plan.pp, plan.chunks, rank, microbatches, chunks)
-        held = each * chunks / plan.chunks * (1 - job.activations_away) + travelling
-        kept = held + self.once + passed_bytes(job, plan) * messages
-        return replace(self.at_rest, activations=kept + self.at_rest.activations)
+        held = each * chunks / plan.chunks * (1 - job.activations_away) + travelling + self.once
+        if self.message:
+            place = plan.recipe.layout, plan.pp, plan.chunks, rank, plan.microbatches(job), chunks
+            held = held + self.message * passed_messages(*place)
+        return replace(self.at_rest, activations=held + self.at_rest.activations)
+
+    @cached_property
+    def message(self) -> Any:
+        return passed_bytes(self.job, self.plan)
 
     @cached_property
     def activations(self) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ Idea   Once a pipeline is full, every round of as many microbatches as there are
        takes the same. So two short steps are timed action by action, and the rounds between them and the real
        step are added. The same pipeline is timed a second time with messages that take no time: what that
        saves is waiting for messages, and the rest of the waiting is bubble and imbalance.
-Cost   A sixth of a microsecond for each action that is timed (ndparallel/pipeline/replay.py).
+Cost   A tenth of a microsecond for each action that is timed (ndparallel/pipeline/steps.py).
 Limit  All microbatches are alike.
 
 Glossary
