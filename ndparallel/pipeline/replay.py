@@ -49,7 +49,7 @@ class Ends(NamedTuple):
     reduced: list[float]
 
     def later(self, seconds: float) -> "Ends":
-        """The same run with work for so many seconds more behind its beginning, where nothing is reduced."""
+        """The same, with so many seconds more behind each rank's first step, where nothing is reduced."""
         end, complete = ([moment + seconds for moment in moments] for moments in (self.end, self.complete))
         return Ends(self.start, end, complete, self.reduced)
 
@@ -305,7 +305,7 @@ def in_common(few: Replay, more: Replay) -> tuple[int, bool]:
         len(few.steps),
     )
     added, stretch = len(more.steps) - len(few.steps), more.order.stretch
-    alike = few.order.relative[shared:] == more.order.relative[shared + added :]
+    alike = few.order.relative(shared) == more.order.relative(shared + added)
     return shared, alike and stretch is not None and stretch.spans(shared, shared + added)
 
 

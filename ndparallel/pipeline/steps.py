@@ -48,7 +48,7 @@ class Tariff(NamedTuple):
     reductions: list[Reduced | None]
 
     @property
-    def frees_lines(self) -> bool:
+    def finds_lines_free(self) -> bool:
         """Whether no message finds its line taken, as no step is shorter than a message's time on it."""
         return self.alike and min(self.prices) >= self.wire[0]
 
@@ -103,19 +103,18 @@ class StepOrder:
     steps: list[Step]
     places: Sequence[int] = ()
 
-    @cached_property
-    def relative(self) -> list[tuple[int, ...]]:
-        """The steps, each with its sender as so many steps before it."""
+    def relative(self, done: int = 0) -> list[tuple[int, ...]]:
+        """The steps behind the first ones, each with its sender as so many steps before it."""
         return [
             (rank, place, number - sender if sender else 0, *lines)
-            for number, (rank, place, sender, *lines) in enumerate(self.steps, 1)
+            for number, (rank, place, sender, *lines) in enumerate(self.steps[done:], done + 1)
         ]
 
     @cached_property
     def stretch(self) -> Stretch | None:
         """The shortest steps that come again and again around the middle, on all ranks; behind the first
         time, in which ranks may still find their stride."""
-        steps, ranks = self.relative, {rank for rank, *_ in self.steps}
+        steps, ranks = self.relative(), {rank for rank, *_ in self.steps}
         middle = len(steps) // 2
         for length in range(len(ranks), middle // 2):
             if steps[middle] != steps[middle - length]:
@@ -130,6 +129,7 @@ class StepOrder:
         return None
 
     def stretch_of(self, begin: int, length: int, end: int) -> Stretch:
+        """The stretch, with what it waits for, and what is asked of it later."""
         pending = {begin - sender for _, _, sender, *_ in self.steps[begin : begin + length] if sender}
         pending = {back for back in pending if back >= 0}
         asked = [sender for _, _, sender, *_ in self.steps[end:] if sender]
@@ -137,7 +137,7 @@ class StepOrder:
         farthest = max([*pending, *(end - place for place in asked)])
         return Stretch(begin, length, end, sorted(pending), 1 + -(-farthest // length))
 
-    @lru_cache(maxsize=64)  # noqa: B019
+    @lru_cache(maxsize=128)  # noqa: B019
     def turns(self, done: int, until: int) -> list[Turn]:
         """The steps by turns, in each of which one rank goes on."""
         by_rank = groupby(self.steps[done:until], key=lambda step: step[0])
@@ -148,7 +148,7 @@ def run(order: StepOrder, done: int, until: int, tariff: Tariff, clocks: ReplayC
     """Go on from `clocks`; return the seconds of a step, in the mean, of stretches that were passed over."""
     if tariff.reductions:
         run_beside_reductions(order.steps[done:until], tariff, clocks)
-    elif not tariff.frees_lines:
+    elif not tariff.finds_lines_free:
         run_on_lines(order.steps[done:until], tariff, clocks)
     else:
         return run_freely(order, done, until, tariff, clocks)
