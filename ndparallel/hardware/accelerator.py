@@ -27,7 +27,7 @@ Glossary
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class Accelerator(Hardware):
     def rate(self, operation: Operation):
         """Return the FLOP/s that an operation achieves: its dtype's peak, times the matmul fraction, times
         the share of the SMs that its tiles use."""
-        achieved = self.rates.get(operation.dtype) or self.sustained(operation.dtype)
+        achieved = self.sustained(operation.dtype)
         if operation.kind in self.attention_fractions:
             return min(self.attention_rate(operation), achieved)
         if operation.kind != "matmul":
@@ -120,12 +120,6 @@ class Accelerator(Hardware):
         narrow = self.narrow_heads.get(operation.kind, 1.0)
         share = min(1.0, max(0.0, math.log2(WIDE_HEAD / width)))
         return self.peak("bfloat16") * full * narrow**share
-
-    @cached_property
-    def rates(self) -> dict[str, float]:
-        """FLOP/s that large matmuls sustain, of each dtype that this GPU multiplies."""
-        known = (dtype for dtype, name in DTYPES.items() if name in self.peak_flops_per_second)
-        return {dtype: self.sustained(dtype) for dtype in known}
 
     def sustained(self, dtype: str) -> float:
         """Return the FLOP/s that large matmuls of a dtype sustain."""

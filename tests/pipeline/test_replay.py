@@ -1,6 +1,7 @@
 """A replayed schedule takes what the clock says: stretches of steps that repeat are passed over, and only
 rounding may tell."""
 
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
@@ -63,6 +64,17 @@ def test_two_steps_timed_together_end_as_each_by_itself(name, ranks, rounds, see
     for one, other in ((few, more), (more, more)):
         for found, alone in zip(ends_of_both(one, other, work), (one.ends(work), other.ends(work))):
             assert all(moments == exactly(those) for moments, those in zip(found, alone))
+
+
+def test_a_longer_step_that_ends_otherwise_is_timed_to_its_end():
+    few, more = (build("1f1b", 4, rounds * 4) for rounds in (3, 4))
+    first, *others = more.actions
+    last = next(place for place, action in enumerate(first) if action[::2] == ("F", 15))
+    later = [*first[:last], first[last + 1], first[last], *first[last + 2 :]]
+    one, other = Replay(few), Replay(replace(more, actions=[later, *others]))
+    work = Work(1.0, 0.5, 0.5)
+    assert other.ends(work) != Replay(more).ends(work)
+    assert ends_of_both(one, other, work)[1] == other.ends(work)
 
 
 def test_a_full_pipeline_of_1f1b_is_timed_until_a_stretch_has_repeated():
