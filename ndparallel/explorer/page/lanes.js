@@ -1,7 +1,7 @@
 // A timeline as a picture: for every GPU a lane of what it computes, thinner ones of what it sends along each axis, and
 // a strip of what it holds.
 
-const TIMELINE = ON_PHONE ? { left: 80, width: 440, strip: 26 } : { left: 110, width: 1000, strip: 26 }; // of the picture
+const TIMELINE = { left: ON_PHONE ? 80 : 110, width: ON_PHONE ? 440 : 1000, strip: 26, time: 48 }; // of the picture
 const isCompute = (lane) => lane.stream === "compute";
 
 // The picture, drawn when it can be seen.
@@ -47,13 +47,19 @@ function timelinePicture(answer, options) {
     rows.map((row) => laneOf(row, view)),
     rows.filter((row) => row.strip).map((row) => memoryStrip(answer.memory, row.lane.ranks[0], row.strip, view)),
     lineAt(left, end, width, end, { class: "line" }),
-    ticks.filter(([second]) => from <= second && second <= to).map(([second, text]) => tick(view.x(second), end, text)),
+    ticksOf(ticks.filter(([second]) => from <= second && second <= to), view, end),
     options.cursor ? lineAt(left, 0, left, end, { class: "cursor", stroke: "var(--ink)", "stroke-width": 1.5 }) : null,
   );
 }
 
-function tick(x, y, text) {
-  return [lineAt(x, y - 3, x, y + 4, { class: "line" }), textAt(text, x, y + 16, { "text-anchor": "middle", class: "faint" })];
+// A line at every tick, and as many times below as there is room for.
+function ticksOf(ticks, view, y) {
+  const places = ticks.map(([second]) => view.x(second)),
+    every = places.length > 1 ? Math.ceil(TIMELINE.time / (places[1] - places[0])) : 1;
+  return ticks.map(([, text], at) => [
+    lineAt(places[at], y - 3, places[at], y + 4, { class: "line" }),
+    at % every === 0 && textAt(text, places[at], y + 16, { "text-anchor": "middle", class: "faint" }),
+  ]);
 }
 
 function laneOf({ lane, y, thick }, view) {
