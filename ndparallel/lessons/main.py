@@ -73,7 +73,7 @@ def run_and_show(lesson: Lesson, arguments: argparse.Namespace) -> int:
         raise told(error, arguments.own) from error
     notes = *sizes_only_notes(job, run), *fewer_microbatches(lesson, job, arguments)
     run.report = replace(run.report, notes=notes)
-    from ndparallel.results.show import show
+    from ndparallel.results.show import show  # with rich, which nobody needs while ranks start
 
     show(lesson.title, run, arguments, lesson.contrast, lesson.notice, lesson.hierarchy)
     return int(not run.report.equal())
