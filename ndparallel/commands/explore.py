@@ -38,13 +38,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"there is no port {arguments.port}: take 1024 to 65535, or leave --port out.")
     if arguments.save:
         return save(arguments.save)
-    html, policy = page(known())
-    with Explorer(html, policy, SCREENS, arguments.port, ASIDE) as server:
+    with server_on(arguments.port) as server:
         print(f"The explorer is at {server.address}  Ctrl-C ends it.", flush=True)
         if not arguments.no_browser:
             webbrowser.open(server.address)
         server.serve_forever()
     return 0
+
+
+def server_on(port: int) -> Explorer:
+    """Return the server. Raises UserError for a port that is in use, or is the system's."""
+    html, policy = page(known())
+    try:
+        return Explorer(html, policy, SCREENS, port, ASIDE)
+    except OSError as error:
+        raise UserError(
+            f"port {port} cannot be used: {(error.strerror or str(error)).lower()}; take another, or leave "
+            "--port out."
+        ) from None
 
 
 def save(path: Path) -> int:

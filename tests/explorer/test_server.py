@@ -141,6 +141,12 @@ def test_the_server_is_of_this_machine_alone(server):
     assert json.loads(request(server, "POST", "/echo", json.dumps({"é": "ü"}))[1]) == {"é": "ü"}
 
 
+def test_a_port_that_is_in_use_is_named(server, capsys):
+    assert main(["explore", "--no-browser", "--port", str(server.server_port)]) == 2
+    said = f"error: port {server.server_port} cannot be used: address already in use; take another"
+    assert capsys.readouterr().err.startswith(said)
+
+
 def test_a_port_that_is_none_is_refused(capsys):
     assert main(["explore", "--port", "70000", "--no-browser"]) == 2
     assert "there is no port 70000" in capsys.readouterr().err
