@@ -357,10 +357,8 @@ def test_the_global_norm_in_every_form_of_data_parallelism(name):
 
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "interleaved", "ZB-V"])
 def test_the_global_norm_in_what_times_thousands_of_gpus(name):
-    """Which ranks come last to it is not followed: to 1e-5."""
-    lesson, results = executed("3d_pipeline_parallel", name, 4, ROOMY, batch=8, microbatches=8, **CLIPPED)
-    seconds = time_step(*planned(lesson, ROOMY, **WHOLE)).seconds
-    assert float(seconds) == pytest.approx(seconds_of(results), rel=1e-5)
+    changes = {"batch": 8, "microbatches": 8} | CLIPPED
+    assert_equal("3d_pipeline_parallel", name, changes=changes, **WHOLE)
 
 
 BF16: dict[str, Any] = {"dtype": "bfloat16"}

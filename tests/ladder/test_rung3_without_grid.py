@@ -13,6 +13,7 @@ from ndparallel.results.measure import peak_memory as counted_bytes
 from ndparallel.training.job import Job as LessonJob
 from tests.ladder.test_rung3_scale import (
     ALL_EXPERTS,
+    CLIPPED,
     ROOMY,
     SMALL,
     assert_predicted,
@@ -105,11 +106,23 @@ def test_what_times_thousands_of_gpus_knows_experts_without_a_pipeline(mesh, zer
     assert_predicted(results, *planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "looped-bfs"])
-def test_what_times_thousands_of_gpus_lets_no_end_of_a_pipeline_wait_for_the_others_table(schedule):
-    changes = {"schedule": schedule, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02}
-    changes |= {"model": SMALL.replace(tied=True, layers=7), "microbatches": 3, "batch": 12}
-    lesson, results = executed_grid(Mesh(pp=3, dp=4, cp=2), replace(ROOMY, gpus_per_node=64), changes)
-    there = planned(lesson, replace(ROOMY, gpus_per_node=64), grid=False, bucket_bytes=2e4)
-    assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=3e-4)
+@pytest.mark.parametrize("changes", [{}, CLIPPED], ids=["tables", "norms"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "looped-bfs"])
+@pytest.mark.parametrize(
+    ("mesh", "zero", "layers"), [(Mesh(pp=3, dp=4), 0, 9), (Mesh(pp=2, cp=2), 1, 7)], ids=repr
+)
+def test_what_times_thousands_of_gpus_lets_ranks_wait_for_tables_and_norms(
+    mesh, zero, layers, schedule, changes
+):
+    """Where the rank that comes first to them has the most to step, it is done last: by up to 2 %."""
+    changes = {"schedule": schedule, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02} | changes
+    changes |= {
+        "model": SMALL.replace(tied=True, layers=layers),
+        "microbatches": 3,
+        "batch": 12,
+        "zero": zero,
+    }
+    lesson, results = executed_grid(mesh, ROOMY, changes)
+    there = planned(lesson, ROOMY, zero=zero, grid=False, bucket_bytes=2e4)
+    assert float(time_step(*there).seconds) == pytest.approx(seconds_of(results), rel=1e-6)
     assert_same_memory(results, *there)

@@ -22,7 +22,7 @@ from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, fully_sharded, replicated, sharded_gradients
 from ndparallel.planner.step.streams import MemoryLedger, MemoryLedgers, StreamClock
-from ndparallel.planner.step.tail import reduce_in_slack, step_tail
+from ndparallel.planner.step.tail import gradients_tail, reduce_in_slack, step_tail
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -209,11 +209,13 @@ def test_in_a_pipeline_of_torch_fsdp_gathers_once_a_step_and_reduces_behind_the_
     job = TrainingJob(find_model("llama-3-8b"), find_hardware("h100"), find_stack("torchtitan"), 4096, 64)
     work = framework_workload(job, Plan(pp=2, dp=8, zero=3))
     reduced = sum(work.machine.whole(one) for bucket in work.buckets(0) for one in bucket.reduce)
-    assert step_tail(work, 0, {0: 0.0})["dp"] == pytest.approx(reduced)
+    assert gradients_tail(work, {0: 0.0}).spent["dp"] == pytest.approx(reduced)
     few, many = (time_step(replace(job, global_batch=batch), work.plan).breakdown for batch in (64, 256))
     assert reduced < few["dp"] == pytest.approx(many["dp"])
     other = framework_workload(replace(job, stack=find_stack("megatron-core")), work.plan)
-    assert {*step_tail(other, 0, {0: 0.0})} == {"optimizer"}  # its backward passes have reduced them
+    assert {*step_tail(other, 0, gradients_tail(other, {0: 0.0}))} == {
+        "optimizer"
+    }  # its backward passes have reduced them
 
 
 def test_gradients_that_stay_from_one_microbatch_to_the_next_are_reduced_once():

@@ -11,7 +11,7 @@ Glossary
                left: no collective
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -75,6 +75,16 @@ class LockstepMachine:
                 advance(clocks, exchange.collective, algorithm, round(nbytes))
             end[places] = clocks.now
         return end
+
+    def across(self, exchange: CollectiveOp, ranks: Sequence[int], starts: Sequence[Any]) -> list[np.ndarray]:
+        """Seconds that each of these pipeline ranks needs for a collective between them, which it starts at
+        its own time: of all GPUs, as if all were of that rank."""
+        pp = self.mesh.pp
+        begun = np.zeros((pp, len(self.members) // pp))
+        for rank, start in zip(ranks, starts):
+            begun[rank] = np.broadcast_to(start, self.members.shape).reshape(begun.shape)[rank]
+        taken = self.arrival(exchange, begun.ravel()).reshape(begun.shape) - begun
+        return [np.tile(taken[rank], pp) for rank in ranks]
 
     def paces(self, line: str, other: str) -> tuple[float, float]:
         return paces(self.port_use(line), self.port_use(other))

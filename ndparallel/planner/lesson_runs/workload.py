@@ -12,7 +12,7 @@ Glossary: see `ndparallel.planner.step.workload`.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -36,6 +36,7 @@ from ndparallel.planner.lesson_runs.routing import Routes
 from ndparallel.planner.lesson_runs.vocabulary import VocabularyParts
 from ndparallel.planner.step.overlap import BucketCost, UnitCost
 from ndparallel.planner.step.streams import Item, MemoryLedger, StreamClock
+from ndparallel.planner.step.workload import Meeting
 
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 
@@ -275,10 +276,14 @@ class ExecutedWorkload:
 
     # ---- the end of a step
 
-    def shared(self, rank: int) -> Sequence[Item]:
+    @cached_property
+    def meetings(self) -> Sequence[Meeting]:
         """Behind the gradients of dp; buckets have the sums over tp."""
-        kinds = [kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]]
-        return self.tied_sums if ("embedding" in kinds) != ("head" in kinds) else []
+        ends, ranks, machine = (0, self.plan.pp - 1), range(self.plan.pp), self.machine
+        tables = [Meeting(ends, partial(machine.across, each, ends)) for each in self.tied_sums]
+        norm = partial(self.norm, machine=machine)
+        norms = [Meeting(ranks, partial(machine.across, each, ranks), norm) for each in self.norm_over_pp]
+        return [*tables, *norms]
 
     @property
     def tied_sums(self) -> list[CollectiveOp]:
@@ -291,12 +296,8 @@ class ExecutedWorkload:
         return [summed("gradients of both ends", "tied", owned, self.gradient_itemsize)]
 
     def optimizer(self, rank: int) -> list[Item]:
-        """With a norm that all wait for, all step as long as the pipeline rank that owns most."""
-        slowest = max(range(self.plan.pp), key=self.elements_of_rank) if self.job.stack.clips else rank
-        return [*self.norm(rank, self.machine), *self.norm_over_pp, *self.stepped(slowest, self.machine)]
-
-    def elements_of_rank(self, rank: int) -> int:
-        return sum(size for size, _ in self.parts(rank))
+        alone = self.norm(rank, self.machine) if self.plan.pp == 1 else []
+        return [*alone, *self.stepped(rank, self.machine)]
 
     def norm(self, rank: int, machine: LockstepMachine) -> list[Item]:
         """The global norm, but for its sum over pp, as ndparallel/training/clipping.py adds it up."""

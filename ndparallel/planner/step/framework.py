@@ -35,6 +35,7 @@ from ndparallel.planner.stages import elements_of, keeps_gradients, keeps_weight
 from ndparallel.planner.step.overlap import BucketCost, UnitCost, gathered_backward, gathered_forward
 from ndparallel.planner.step.paired import in_pairs, share_in_pairs
 from ndparallel.planner.step.streams import Item, StreamClock
+from ndparallel.planner.step.workload import Meeting
 
 # Sinha et al., "Not All GPUs Are Created Equal" (2208.11035): GPUs of one model differ by 8 % on average
 SPREAD = 0.02
@@ -213,12 +214,14 @@ class FrameworkWorkload:
     def states(self, rank: int) -> Sequence[Item]:
         return ()
 
-    def shared(self, rank: int) -> Sequence[Item]:
+    @cached_property
+    def meetings(self) -> Sequence[Meeting]:
         """A table that is embedding and head: where they are on two ranks, the sum of its gradients."""
-        kinds = {kind for stage in self.plan.layout.stages_of(rank) for kind in self.kinds[stage]}
-        return (
-            [tied_sum(self.pricing)] if tied(self.job) and ("embedding" in kinds) != ("head" in kinds) else []
-        )
+        first, last = (self.plan.layout.rank(stage) for stage in (0, self.plan.stages - 1))
+        if not tied(self.job) or first == last:
+            return []
+        seconds = self.pricing.whole(tied_sum(self.pricing))
+        return [Meeting((first, last), lambda starts: [max(starts) - start + seconds for start in starts])]
 
     def optimizer(self, rank: int) -> list[Item]:
         """The optimizer's step of what the rank owns of all its stages."""

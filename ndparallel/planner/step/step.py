@@ -93,7 +93,6 @@ def one_stage(work: Workload, trace: list | None = None, microbatches: int = 0) 
     else:
         gathers_first = plan.zero == 1 and stack.gathers_first
         replicated(streams, buckets, microbatches, stack.dp_overlap, gathers_first)
-    streams.run(work.shared(0))
     streams.run(work.optimizer(0), "optimizer")
     if plan.zero == 2 or (plan.zero == 1 and not stack.gathers_first):
         gather_in_turn(streams, buckets)

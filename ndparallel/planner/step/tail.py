@@ -7,6 +7,8 @@ Idea   A bucket's gradients start when the action that completes its stage has p
        makes the step longer on the first rank alone, which ends last: Megatron lets the others sum their
        gradients in the bubble that they have then (megatron/core/pipeline_parallel/schedules.py, cooldown).
 Cost   a few microseconds for every bucket.
+       A table at both ends of the pipeline, and the norm of all gradients, are summed when the last of their
+       ranks has come.
 Limit  All that a rank does behind a stage's last action is slowed as compute is.
 
 Glossary
@@ -31,23 +33,39 @@ from ndparallel.planner.step.overlap import (
     gathered_forward,
 )
 from ndparallel.planner.step.streams import LAYERS, NOTHING, StreamClock, longest
-from ndparallel.planner.step.workload import Workload
+from ndparallel.planner.step.workload import Meeting, Workload
 
 
 def step_tails(work: Workload, ends: Ends) -> list[TimeBreakdown]:
     """Seconds by kind after each pipeline rank's last action: gradients, optimizer, weights. Ranks with equal
-    units and slack share one result."""
-    known: dict[tuple, TimeBreakdown] = {}
-    tails, first = [], first_gathers(work)
-    for rank in range(work.plan.pp):
-        stages = work.plan.layout.stages_of(rank)
-        slack = [ends.end[rank] - ends.complete[stage] for stage in stages]
-        left = max(0.0, ends.reduced[rank] - ends.end[rank])
-        key = (*[work.kinds[stage] for stage in stages], *[round(seconds, 9) for seconds in (*slack, left)])
-        if key not in known:
-            known[key] = step_tail(work, rank, dict(zip(stages, slack)), left) + first
-        tails.append(known[key])
-    return tails
+    units and slack, which wait for no other, share one result."""
+    meeting = {rank for each in work.meetings for rank in each.ranks}
+    keys = [(*alike(work, ends, rank), rank if rank in meeting else None) for rank in range(work.plan.pp)]
+    firsts = {key: rank for rank, key in reversed([*enumerate(keys)])}
+    clocks = {
+        key: gradients_tail(work, slack_of(work, ends, rank), reducing_of(ends, rank))
+        for key, rank in firsts.items()
+    }
+    for each in work.meetings:
+        meet([clocks[key] for key in keys], ends.end, each)
+    first = first_gathers(work)
+    tails = {key: step_tail(work, rank, clocks[key]) + first for key, rank in firsts.items()}
+    return [tails[key] for key in keys]
+
+
+def slack_of(work: Workload, ends: Ends, rank: int) -> dict[int, float]:
+    return {stage: ends.end[rank] - ends.complete[stage] for stage in work.plan.layout.stages_of(rank)}
+
+
+def reducing_of(ends: Ends, rank: int) -> float:
+    """Seconds behind a rank's last action in which gradients that every microbatch reduces still travel."""
+    return max(0.0, ends.reduced[rank] - ends.end[rank])
+
+
+def alike(work: Workload, ends: Ends, rank: int) -> tuple:
+    """What is the same of ranks whose tails are."""
+    slack, left = slack_of(work, ends, rank), reducing_of(ends, rank)
+    return (*[work.kinds[stage] for stage in slack], *[round(each, 9) for each in (*slack.values(), left)])
 
 
 def first_gathers(work: Workload) -> TimeBreakdown:
@@ -63,9 +81,10 @@ def first_gathers(work: Workload) -> TimeBreakdown:
     return TimeBreakdown(dp=seconds)
 
 
-def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: float = 0.0) -> TimeBreakdown:
-    """What a pipeline rank still waits for, and does, when its last action is done; its stages were complete
-    `slack` seconds before. Gradients that are reduced after every microbatch take `reducing` seconds more."""
+def gradients_tail(work: Workload, slack: Mapping[int, float], reducing: float = 0.0) -> StreamClock:
+    """What a pipeline rank waits for behind its last action until it has its gradients; its stages were
+    complete `slack` seconds before. Gradients that are reduced after every microbatch take `reducing` seconds
+    more."""
     stack, plan, streams = work.job.stack, work.plan, StreamClock(work.machine)
     by_stage = {stage: work.buckets(stage) for stage in sorted(slack, reverse=True)}
     buckets = [bucket for stage in by_stage for bucket in by_stage[stage]]
@@ -77,12 +96,30 @@ def step_tail(work: Workload, rank: int, slack: Mapping[int, float], reducing: f
         passes = passes_of_gradients(work, buckets)
         passed = passed_buckets(by_stage, slack, passes.seconds)
         reduce_in_slack(streams, passed, stack.dp_overlap, passes.exchanging)
-    streams.run(work.shared(rank))
+    return streams
+
+
+def meet(streams: Sequence[StreamClock], ended: Sequence[float], meeting: Meeting) -> None:
+    """A collective between pipeline ranks, which `ended` their last actions at different times."""
+    for rank in meeting.ranks:
+        streams[rank].run(meeting.before(rank), "optimizer")
+    starts = [ended[rank] + streams[rank].spent.total for rank in meeting.ranks]
+    for rank, seconds in zip(meeting.ranks, meeting.seconds(starts)):
+        streams[rank].spend("pp", seconds)
+
+
+def step_tail(work: Workload, rank: int, streams: StreamClock) -> TimeBreakdown:
+    """The optimizer behind a pipeline rank's gradients, and the weights for the next step: with what has been
+    spent before, seconds by kind."""
+    stack, plan = work.job.stack, work.plan
     streams.run(work.optimizer(rank), "optimizer")
-    if plan.zero in (1, 2) and stack.gathers_first:
-        gather_beside_forward(work, streams, buckets)
-    elif plan.zero in (1, 2):
-        gather_in_turn(streams, buckets)
+    if plan.zero in (1, 2):
+        stages = sorted(plan.layout.stages_of(rank), reverse=True)
+        buckets = [bucket for stage in stages for bucket in work.buckets(stage)]
+        if stack.gathers_first:
+            gather_beside_forward(work, streams, buckets)
+        else:
+            gather_in_turn(streams, buckets)
     return TimeBreakdown({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 

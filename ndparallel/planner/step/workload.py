@@ -9,13 +9,22 @@ Glossary
     columns    seconds of F, I and W of every stage; what is recomputed counts as I
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.step.overlap import BucketCost
 from ndparallel.planner.step.streams import Item, Machine
+
+
+class Meeting(NamedTuple):
+    """A collective between pipeline ranks, each of which begins it when it has done what is `before`;
+    `seconds` that it takes each of them, from the moments at which they begin it."""
+
+    ranks: Sequence[int]
+    seconds: Callable[[Sequence[Any]], Sequence[Any]]
+    before: Callable[[int], Sequence[Item]] = lambda rank: ()
 
 
 class Workload(Protocol):
@@ -48,8 +57,9 @@ class Workload(Protocol):
     def states(self, rank: int) -> Sequence[Item]:
         """Memory that a pipeline rank's step begins with."""
 
-    def shared(self, rank: int) -> Sequence[Item]:
-        """Sums of gradients that ranks share beside dp's."""
+    @property
+    def meetings(self) -> Sequence[Meeting]:
+        """What pipeline ranks sum between them before they step, in order."""
 
     def optimizer(self, rank: int) -> Sequence[Item]:
         """The optimizer's step of what the rank owns."""
