@@ -118,12 +118,15 @@ class Replay:
             sum(seconds[op][stage] for op in "FB" for stage in layout.stages_of(rank))
             for rank in range(layout.ranks)
         ]
-        for kind in self.kinds:
-            if len(kind) == 2:
-                each[layout.rank(kind[0][1])] -= sum(seconds[op][stage] for op, stage in kind) - price(
-                    work, seconds, kind
-                )
+        for kind in self.pairs:
+            alone = sum(seconds[op][stage] for op, stage in kind)
+            each[layout.rank(kind[0][1])] -= alone - price(work, seconds, kind)
         return each
+
+    @cached_property
+    def pairs(self) -> list[Kind]:
+        """Kinds of steps of two actions that run as one."""
+        return [kind for kind in self.kinds if len(kind) == 2]
 
     def way_up(self, work: Work, op: str) -> list[float]:
         """Seconds from the end of a microbatch's `op`, B or I, on each stage until it has ended on the
@@ -155,10 +158,11 @@ class Replay:
 
     def tariff(self, work: Work) -> Tariff:
         seconds = work.seconds_by_stage(self.schedule.layout.stages)
-        prices = [
-            seconds[kind[0][0]][kind[0][1]] if len(kind) == 1 else price(work, seconds, kind)
-            for kind in self.kinds
-        ]
+        prices = (
+            [price(work, seconds, kind) for kind in self.kinds]
+            if self.pairs
+            else [seconds[op][stage] for ((op, stage),) in self.kinds]
+        )
         reductions = [reduced_by(kind, work) for kind in self.kinds] if work.reductions else []
         return Tariff(prices, *self.messages(work), work.links_alike, reductions)
 
@@ -276,9 +280,9 @@ def reduced_by(kind: Kind, work: Work) -> Reduced | None:
 
 
 def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
-    """Seconds of a pair, or of nothing."""
-    fused = work.fused_seconds(kind[0][1], kind[1][1]) if kind else 0.0
-    return sum(seconds[op][stage] for op, stage in kind) if fused is None else fused
+    """Seconds of an action, of a pair, or of nothing."""
+    fused = work.fused_seconds(kind[0][1], kind[1][1]) if len(kind) == 2 else None
+    return sum((seconds[op][stage] for op, stage in kind), 0.0) if fused is None else fused
 
 
 def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:

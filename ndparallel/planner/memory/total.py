@@ -19,14 +19,14 @@ Glossary
     reserved    with the allocator's free blocks (torch.cuda.max_memory_reserved)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from ndparallel.pipeline.recipe import Recipe
+from ndparallel.pipeline.recipe import RECIPES, Recipe
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import (
@@ -49,7 +49,6 @@ from ndparallel.planner.memory.states import (
     plain_states,
 )
 from ndparallel.planner.numbers import smaller
-from ndparallel.planner.software import Stack
 from ndparallel.planner.stages import held_of, stage_kinds, trained_of
 from ndparallel.planner.step.framework import FrameworkWorkload
 from ndparallel.planner.step.pipeline import PipelineTimer
@@ -87,8 +86,8 @@ class StageMemory:
 def memory_by_rank(work: FrameworkWorkload) -> list[StageMemory]:
     """The memory of every pipeline rank at its peak."""
     plan, stages, found = work.plan, stage_kinds(work.job, work.plan), []
-    layers = cache(partial(layer_bytes, work.job, plan))
-    counted = cache(lambda kinds: UnitsMemory(work.job, plan, kinds, layers))
+    layers, *parameters = (cache(partial(of, work.job, plan)) for of in (layer_bytes, held_of, trained_of))
+    counted = cache(lambda kinds: UnitsMemory(work.job, plan, kinds, layers, parameters))
     for rank, chunks in enumerate(in_flight(work)):
         kinds = (kind for stage in plan.layout.stages_of(rank) for kind in stages[stage])
         found.append(counted(tuple(kinds)).of_rank(rank, chunks))
@@ -102,16 +101,27 @@ def in_flight(work: FrameworkWorkload) -> list[float]:
         return [1.0]
     if plan.recipe.is_searched:
         return PipelineTimer(work).whole.peaks
-    ranks, microbatches = np.arange(plan.pp), plan.microbatches(job)
-    most = chunks_in_flight(job.stack, plan.recipe, microbatches, ranks, plan.pp, plan.chunks)
-    return np.broadcast_to(most, plan.pp).astype(float).tolist()
+    sizes = int(plan.microbatches(job)), int(plan.pp), int(plan.chunks)
+    return in_flight_by_rank(plan.schedule, job.stack.hides_dispatch, *sizes)
 
 
-def chunks_in_flight(stack: Stack, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int):
+@lru_cache(maxsize=256)
+def in_flight_by_rank(
+    schedule: str, hides_dispatch: bool, microbatches: int, pp: int, chunks: int
+) -> list[float]:
+    """Chunks that each rank of a written schedule keeps at the most."""
+    ranks = np.arange(pp)
+    most = chunks_in_flight(hides_dispatch, RECIPES[schedule], microbatches, ranks, pp, chunks)
+    return np.broadcast_to(most, pp).astype(float).tolist()
+
+
+def chunks_in_flight(
+    hides_dispatch: bool, recipe: Recipe, microbatches: Any, rank: Any, pp: int, chunks: int
+):
     """Chunks that a rank keeps; one more where forward and backward passes of an interleaved schedule run as
     one (num_warmup_microbatches in megatron/core/pipeline_parallel/schedules.py)."""
     most = recipe.peak_in_flight(microbatches, rank, pp, chunks)
-    return np.minimum(most + 1, microbatches * chunks) if stack.hides_dispatch and recipe.group else most
+    return np.minimum(most + 1, microbatches * chunks) if hides_dispatch and recipe.group else most
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,7 @@ class UnitsMemory:
     plan: Plan
     kinds: tuple[str, ...]
     layer_bytes: Callable[[str], Any]  # that one layer keeps, by what is recomputed
+    parameters: Sequence[Callable[[str], Elements]]  # held and trained of a unit, by its kind
 
     def of_rank(self, rank: int, chunks: float) -> StageMemory:
         """The memory of a rank that keeps so many chunks in flight."""
@@ -148,7 +159,7 @@ class UnitsMemory:
     def at_rest(self) -> StageMemory:
         """Memory with no microbatch in flight, but the one whose loss is being computed."""
         job, plan, sharded = self.job, self.plan, is_fully_sharded(self.job, self.plan)
-        held, trained = (self.summed(of) for of in (held_of, trained_of))
+        held, trained = map(self.summed, self.parameters)
         passing = passing_bytes(job, plan, trained) if sharded else 0.0
         has_head = "head" in self.kinds
         logits = logits_bytes(job, plan) if has_head else 0.0
@@ -160,10 +171,9 @@ class UnitsMemory:
             free_blocks=smaller(logits, self.once + passing) + (gather_block(job, plan) if sharded else 0.0),
         )
 
-    def summed(self, of: Callable[[TrainingJob, Plan, str], Elements]) -> Elements:
+    def summed(self, of: Callable[[str], Elements]) -> Elements:
         """Parameters of all units."""
-        known = {kind: of(self.job, self.plan, kind) for kind in {*self.kinds}}
-        shared, experts = zip(*(known[kind] for kind in self.kinds))
+        shared, experts = zip(*map(of, self.kinds))
         return sum(shared), sum(experts)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.catalog import default_schedule
+from ndparallel.pipeline.catalog import RECIPES, default_schedule
 from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
 from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Reduction, Work
@@ -57,7 +57,7 @@ class PipelineTimer:
 
     def __init__(self, work: Workload) -> None:
         self.work, self.plan, self.microbatches = work, work.plan, work.plan.microbatches(work.job)
-        self.per_round = self.plan.recipe.microbatches_per_round(self.microbatches, self.plan.pp)
+        self.per_round = per_round(self.plan.schedule, int(self.microbatches), int(self.plan.pp))
         self.stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
 
     # ---- 1. seconds of every action
@@ -352,6 +352,12 @@ def replay_of_step(plan: Plan, microbatches: int, durations: Work | None = None)
     forward, inputs, weights, _ = seconds_of(durations)
     parts = (forward, inputs, weights, durations.latency, durations.wire)
     return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))
+
+
+@lru_cache(maxsize=256)
+def per_round(schedule: str, microbatches: int, ranks: int) -> int:
+    """After how many microbatches a full pipeline does the same again."""
+    return RECIPES[schedule].microbatches_per_round(microbatches, ranks)
 
 
 def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Replay:

@@ -85,7 +85,7 @@ def peak_bytes(
     waiting, every = table["waiting"] * sum(elements[-2:]), []
     for recipe in recipes:
         place = (microbatches, rank, depth.pp, depth.chunks)
-        chunks = chunks_in_flight(stack, recipe, *place) if depth.pp > 1 else 1.0
+        chunks = chunks_in_flight(stack.hides_dispatch, recipe, *place) if depth.pp > 1 else 1.0
         messages = passed_messages(recipe.layout, depth.pp, depth.chunks, rank, microbatches, chunks)
         begun = recipe.chunks_begun(microbatches, depth.pp, depth.chunks) / depth.chunks
         passing = messages * table["passed"] - (1 - begun) * waiting
