@@ -69,17 +69,13 @@ def main() -> None:
     for name, plan in PLANS.items():
         step, memory = seconds(lambda: time_step(JOB, plan)), seconds(lambda: peak_memory(JOB, plan))  # noqa: B023
         print(f"{name:<28} step {1e3 * step:6.2f} ms   memory {1e3 * memory:6.2f} ms")
-    runs = {run["id"]: express(run) for run in read_cases()}
+    runs = [(run["id"], express(run)) for run in read_cases()]
     for what, times in ("first", 1), ("again", 5):
-        took = {
-            name: 1e3 * seconds(lambda: predict(run.job, run.plan), times)  # noqa: B023
-            for name, run in runs.items()
-        }
-        within, *longest = sum(each <= 2 for each in took.values()) / len(took), *sorted(took, key=took.get)
-        print(
-            f"{len(runs)} public runs, {what}: median {median(took.values()):.2f} ms, {within:.0%} within 2"
-        )
-        print("  longest", ", ".join(f"{name} {took[name]:.1f}" for name in longest[:-6:-1]))
+        took = sorted((1e3 * seconds(lambda: predict(run.job, run.plan), times), name) for name, run in runs)  # noqa: B023
+        within = sum(each <= 2 for each, _ in took) / len(took)
+        middle = median(each for each, _ in took)
+        print(f"{len(runs)} public runs, {what}: median {middle:.2f} ms, {within:.0%} within 2, longest")
+        print("    " + ", ".join(f"{name} {each:.1f}" for each, name in took[:-6:-1]))
     many = 20_000
     tp, pp = np.tile([1, 2, 4, 8], many // 4), np.repeat([1, 2, 4, 8], many // 4)
     plans = Plan(tp=tp, pp=pp, dp=512 // (tp * pp), zero=1, sequence_parallel=True)
