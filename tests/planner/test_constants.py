@@ -38,7 +38,9 @@ MODULES = {
     "ndparallel.planner.memory.outside": {
         "CUDA_CONTEXT_BYTES": "pytorch/pytorch, pull request 86509: between 0.29 and 0.67 GB",
         "WORKSPACE_BYTES": "PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp: three of 32 MiB",
-        "NCCL_CHANNELS": "NCCL, src/graph/search.cc and connect.cc: twice 12 rings",
+        "RINGS": "NCCL, src/graph/search.cc, speedArrayIntra: 240 GB/s of 40, 370.8 of 60",
+        "BLACKWELL_RINGS": "the same: 720 of 90",
+        "BLACKWELL_NVLINK": "NVIDIA, B200 data sheet: 900 GB/s each way, of which NCCL counts 0.8",
         "NCCL_CHANNEL_BYTES": "NCCL, src/init.cc, computeBuffSizes: a buffer for each of three protocols",
     },
     "ndparallel.planner.layers.kept": {

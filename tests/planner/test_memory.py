@@ -12,7 +12,7 @@ from ndparallel.planner.describe import room_words
 from ndparallel.planner.job import Plan, Share, TrainingJob
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
-from ndparallel.planner.memory.outside import context_bytes
+from ndparallel.planner.memory.outside import channels_of, context_bytes
 from ndparallel.planner.memory.states import is_fully_sharded
 from ndparallel.planner.memory.total import in_flight, memory_by_rank
 from ndparallel.planner.models.presets import find_model
@@ -86,12 +86,17 @@ def test_mixed_precision_takes_16_bytes_for_a_parameter_and_18_with_gradients_in
         assert memory.weights + memory.gradients + memory.optimizer == pytest.approx(expected * parameters)
 
 
+@pytest.mark.parametrize(("gpu", "channels"), [("a100-80", 24), ("h100", 24), ("b200", 32), ("gb300", 32)])
+def test_a_communicator_has_the_channels_of_the_rings_that_nccl_finds_on_the_hardwares_nvlink(gpu, channels):
+    assert channels_of(find_hardware(gpu)) == channels
+
+
 def test_zero_shards_optimizer_then_gradients_then_weights():
     none, one, two, three = (peak_memory(job(), Plan(dp=8, zero=zero)) for zero in range(4))
     assert one.optimizer == none.optimizer / 8
     assert two.gradients == none.gradients / 8
     assert three.weights == pytest.approx(none.weights / 8 * 2)  # shards are float32
-    assert none.buffers == context_bytes(Plan(dp=8))
+    assert none.buffers == context_bytes(job(), Plan(dp=8))
 
 
 def test_1f1b_keeps_p_minus_i_microbatches_on_rank_i_and_interleaving_more():
@@ -188,7 +193,7 @@ def test_gradients_of_one_chunk_wait_where_its_microbatches_all_come_before_the_
         plan = Plan(pp=ranks, dp=2, micro_batch=2, zero=3, chunks=2, schedule="interleaved")
         memory = ranks_of(plan)[-1]
         parameters = memory.weights * 2 / 4
-        whole = 2 * parameters + 2 * (head + layer) + 4 * layer + context_bytes(plan)
+        whole = 2 * parameters + 2 * (head + layer) + 4 * layer + context_bytes(fsdp("torchtitan"), plan)
         assert memory.buffers == pytest.approx(whole + 4 * begun * parameters)
 
 

@@ -72,9 +72,9 @@ def test_a_frozen_base_has_neither_gradients_nor_optimizer_and_4_bits_in_its_mat
     matrices = P - norms - ends
     assert memory.weights == pytest.approx(matrices * NF4_BITS / 8 + 2 * (norms + ends + adapters), rel=1e-12)
     assert (memory.gradients, memory.optimizer) == (4 * adapters, 12 * adapters)
-    assert memory.buffers == context_bytes(Plan()) + 2 * 4096 * 28672  # the largest matrix, made whole
+    assert memory.buffers == context_bytes(tuned, Plan()) + 2 * 4096 * 28672  # the largest matrix, made whole
     cut = Plan(tp=4)
-    assert peak_memory(tuned, cut).buffers == context_bytes(cut) + 2 * 4096 * 28672 / 4
+    assert peak_memory(tuned, cut).buffers == context_bytes(tuned, cut) + 2 * 4096 * 28672 / 4
 
 
 def test_a_frozen_matrix_multiplies_forward_and_backward_and_its_adapters_three_times():
@@ -154,7 +154,9 @@ def test_fsdp_makes_the_largest_matrix_of_a_quantized_layer_whole_besides_what_i
     layer, embedding, head = (sum(elements_of(tuned, plan, kind)) for kind in ("dense", "embedding", "head"))
     waiting, gate_and_up = sum(trained_of(tuned, plan, "dense")), 4096 * 2 * 14336
     gathered = 2 * (2 * layer + embedding + head) + 4 * waiting
-    assert peak_memory(tuned, plan).buffers == pytest.approx(gathered + 2 * gate_and_up + context_bytes(plan))
+    assert peak_memory(tuned, plan).buffers == pytest.approx(
+        gathered + 2 * gate_and_up + context_bytes(tuned, plan)
+    )
 
 
 def test_a_layer_keeps_what_lies_between_the_two_matrices_of_each_of_its_adapters():

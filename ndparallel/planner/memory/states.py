@@ -18,7 +18,6 @@ from typing import Any
 
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import HALF, SINGLE
-from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.numbers import either, larger
 from ndparallel.planner.stages import (
     ENDS,
@@ -41,7 +40,7 @@ def plain_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements
         "weights": sum(held) * HALF,
         "gradients": (sharded if plan.zero >= 2 else whole) * job.gradient_bytes,
         "optimizer": (sharded if plan.zero >= 1 else whole) * optimizer_bytes(job),
-        "buffers": context_bytes(plan) + dummy_bytes(job, plan) + dequantized_bytes(job, plan),
+        "buffers": dummy_bytes(job, plan) + dequantized_bytes(job, plan),
     }
 
 
@@ -75,7 +74,6 @@ def fsdp_states(job: TrainingJob, plan: Plan, held: Elements, trained: Elements)
         "buffers": whole_weights(job, plan, held)
         + gather_block(job, plan)
         + whole_gradients(job, plan, trained)
-        + context_bytes(plan)
         + dummy_bytes(job, plan)
         + dequantized_bytes(job, plan),
     }

@@ -162,12 +162,13 @@ class UnitsMemory:
         held, trained = map(self.summed, self.parameters)
         passing = passing_bytes(job, plan, trained) if sharded else 0.0
         has_head = "head" in self.kinds
-        logits = logits_bytes(job, plan) if has_head else 0.0
+        logits, context = logits_bytes(job, plan) if has_head else 0.0, context_bytes(job, plan)
+        states = (fsdp_states if sharded else plain_states)(job, plan, held, trained)
         return StageMemory(
-            **(fsdp_states if sharded else plain_states)(job, plan, held, trained),
+            **states | {"buffers": states["buffers"] + context},
             activations=prediction_bytes(job, plan) if has_head else 0.0,
             logits=logits,
-            outside=context_bytes(plan) - WORKSPACE_BYTES,
+            outside=context - WORKSPACE_BYTES,
             free_blocks=smaller(logits, self.once + passing) + (gather_block(job, plan) if sharded else 0.0),
         )
 

@@ -35,6 +35,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import IN_TRANSIT, kept_bytes, once_bytes, passed_bytes, prediction_bytes
 from ndparallel.planner.layers.pricing import Pricing, UnitSeconds
+from ndparallel.planner.memory.outside import context_bytes
 from ndparallel.planner.memory.states import (
     fsdp_states,
     is_fully_sharded,
@@ -311,7 +312,7 @@ def memory_columns(job: TrainingJob, plans: Plan) -> dict[str, Any]:
     reserve, *per_element = (np.where(sharded, there, here) for here, there in zip(plain, fsdp))
     kept, away = kept_bytes(lists, plans.recompute), job.activations_away
     return {
-        "reserve": reserve + once_bytes(job, plans) + IN_TRANSIT * kept * away,
+        "reserve": reserve + context_bytes(job, plans) + once_bytes(job, plans) + IN_TRANSIT * kept * away,
         "per_element": per_element,
         "kept": kept * (1 - away),
         "waiting": job.stack.gradient_bytes * (sharded & keeps_weights(job, plans)),
