@@ -143,11 +143,11 @@ class ExecutedWorkload:
     # ---- units and buckets
 
     @cached_property
-    def kinds(self) -> list[list[str]]:
+    def kinds(self) -> list[tuple[str, ...]]:
         """The units of each stage, as ndparallel/model/stages.py spreads them."""
-        kinds = [["block"] * count for count in layers_per_stage(self.config, self.plan.stages)]
-        kinds[0].insert(0, "embedding")
-        kinds[-1].append("head")
+        kinds = [("block",) * count for count in layers_per_stage(self.config, self.plan.stages)]
+        kinds[0] = ("embedding", *kinds[0])
+        kinds[-1] = (*kinds[-1], "head")
         return kinds
 
     def passes(self, kind: str, which: str, deferred: bool = False) -> list[Item]:
