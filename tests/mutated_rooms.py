@@ -97,6 +97,7 @@ ROOMS = {
         [
             "tests/planner/test_launches.py",
             "tests/planner/test_copies.py",
+            "tests/planner/test_memory_by_hand.py",
             "tests/planner/test_time.py",
             "tests/planner/test_knobs.py",
             "tests/planner/test_memory.py",

@@ -74,7 +74,8 @@ def given(name: str, array: Array | None) -> Array:
 
 def check_size(name: str, array: Array, size: int) -> None:
     if array.size != size:
-        raise ValueError(f"`{name}` has {array.size} elements; this rank's piece has {size}.")
+        elements = f"{array.size} element{'s' * (array.size != 1)}"
+        raise ValueError(f"`{name}` has {elements}; this rank's piece has {size}.")
 
 
 def checked_splits(name: str, splits: Sequence[int], array: Array, group: Group) -> Sequence[int]:

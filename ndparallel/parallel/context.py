@@ -77,7 +77,8 @@ class ContextParallel(AxisOperators):
         """Send a block to the right and announce one from the left."""
         ranks, name = self.group.ranks, self.group.name
         leaving = self.gpu.isend(ranks[(self.index + 1) % self.size], block, (what, hop), name)
-        return RingExchange(leaving, self.gpu.irecv(ranks[self.index - 1], (what, hop), stream=name))
+        into = np.empty_like(block)
+        return RingExchange(leaving, self.gpu.irecv(ranks[self.index - 1], (what, hop), into, name))
 
     def gather(self, own: np.ndarray) -> np.ndarray:
         """Return the blocks of all ranks, (cp, *own.shape)."""

@@ -4,7 +4,8 @@ goes out.
 Idea   A schedule is a list of actions. A rank program runs any of them with three verbs: receive, run, send.
        What W computes is really computed later, and activations are kept just as long as the schedule keeps
        them.
-Limit  The order is the schedule's: a rank that waits does not take the next action in the meantime.
+Limit  The order is the schedule's: a rank that waits does not take the next action in the meantime. A stage
+       takes what the other one sends, whatever its shape and type.
 
 Glossary
     streams    four for every rank, so that the two messages of a fused pair leave together: send and receive,

@@ -395,6 +395,10 @@ WRONG = [
     (lambda gpu: broadcast(gpu, ARRAY, ALONE, root=1), "members 0 to 0, and no root 1"),
     (lambda gpu: reduce(gpu, ARRAY, ALONE, root=-1), "no root -1"),
     (lambda gpu: gather(gpu, None, ARRAY, ALONE), "`output`"),
+    (
+        lambda gpu: gather(gpu, ARRAY.copy(), np.zeros(1), ALONE),
+        "`piece` has 1 element; this rank's piece has 8",
+    ),
     (lambda gpu: scatter(gpu, ARRAY, None, ALONE), "`array`"),
     (
         lambda gpu: reduce_scatter(gpu, np.zeros(7), ARRAY, ALONE),

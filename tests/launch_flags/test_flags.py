@@ -305,6 +305,11 @@ def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_ne
     assert "expert-parallel-comm" not in emit_megatron(BESIDE, Plan(dp=32)), "each rank has all experts"
     step = emit_megatron(on(job_of(), graphs="step"), Plan(dp=8))
     assert "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad" in step
+    assert "expert-tensor-parallel" not in words and "expert-tensor-parallel-size 1" in emit_megatron(
+        MIXTRAL, replace(PIPELINE, tp=2, sequence_parallel=True)
+    )
+    capacious = replace(on(MIXTRAL, graphs="router", dispatcher="deepep"), capacity_factor=1.5)
+    assert "--moe-expert-capacity-factor 1.5" in emit_megatron(capacious, PIPELINE)
     assert "pad-expert-input" not in words + step, "rows of experts in graphs of a step are padded, no others"
 
 
@@ -316,6 +321,7 @@ def test_rows_beside_another_microbatch_and_graphs_are_written_with_what_they_ne
     (on(MIXTRAL, graphs="preprocess"), {"recompute": "full"}, "graphs of layers where experts are recomp"),
     (on(MIXTRAL, graphs="router", dropout=True), {"recompute": "selective"}, "recomputed with dropout"),
     (replace(on(MIXTRAL, graphs="router", dispatcher="alltoall"), capacity_factor=1.5), {}, "alltoall with"),
+    (replace(on(MIXTRAL, graphs="router"), capacity_factor=1.5), {"ep": 1}, "alltoall with a capacity"),
     (on(BESIDE, accumulates=False), {}, "or of gradients that are added up apart"),
     (on(MIXTRAL, graphs="step"), {}, "nobody knows their number before: add --capacity-factor"),
     (on(job_of(), graphs="router"), {"ep": 1}, "of the router in a model without experts: it has step"),

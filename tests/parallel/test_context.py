@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu import COMPUTE, RECEIVE, SEND, Event
+from collectives import Group
+from gpu import CLASSROOM, COMPUTE, RECEIVE, SEND, Event, MismatchError
 from ndparallel.base.errors import UserError
+from ndparallel.engines.launch import launch
 from ndparallel.model import functional
-from ndparallel.parallel.context import VARIANTS, zigzag
+from ndparallel.parallel.context import VARIANTS, ContextParallel, zigzag
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.training.gradient_check import gradient_difference, whole_tensors
 from ndparallel.training.job import Job
@@ -80,6 +82,16 @@ def test_a_softmax_over_blocks_is_the_softmax_over_all(data):
     assert mixed == pytest.approx(
         functional.attention_values(functional.softmax(scores)[0], v), rel=1e-9, abs=1e-9
     )
+
+
+def blocks_of_two_types(gpu):
+    cp = ContextParallel(gpu, Group("cp", (0, 1)))
+    return list(cp.travel(np.zeros(4, np.float64 if gpu.rank else np.float32)))
+
+
+def test_a_block_of_another_type_is_a_mismatch():
+    with pytest.raises(MismatchError, match=r"of float32\[4\], rank 1 sent .* of float64\[4\]"):
+        launch(blocks_of_two_types, 2, CLASSROOM, engine="inline")
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0, -50.0, 1000.0, -1000.0])

@@ -62,6 +62,15 @@ def test_every_stage_recomputes_its_first_layers():
     )
 
 
+@pytest.mark.parametrize(
+    "changes", [{"tp": 8}, {"pp": 4}, {"cp": 2}, {"dp": 4}, {"micro_batch": 4}], ids=repr
+)
+def test_what_all_gpus_compute_again_is_the_same_however_the_model_and_the_batch_are_cut(changes):
+    plan = Plan(recompute="full")
+    whole = recomputed_flops(DENSE, plan)
+    assert recomputed_flops(DENSE, replace(plan, **changes)) == pytest.approx(whole)
+
+
 def test_a_layer_that_is_not_recomputed_keeps_what_it_would_keep_without_recomputation():
     none, all_of_them = (
         peak_memory(DENSE, Plan(dp=8, recompute=recompute)).activations for recompute in ("none", "full")
