@@ -238,7 +238,13 @@ def test_megatron_models_follow_the_formula_of_their_paper(name, billions):
 
 @pytest.mark.parametrize(
     "name, billions",
-    [("mixtral-8x22b", 39), ("qwen2-57b-a14b", 14), ("qwen3-235b-a22b", 22), ("deepseek-v2", 21)],
+    [
+        ("mixtral-8x22b", 39),
+        ("qwen2-57b-a14b", 14),
+        ("qwen3-235b-a22b", 22),
+        ("deepseek-v2", 21),
+        ("kimi-k2", 33),  # 32 without the embedding
+    ],
 )
 def test_active_parameters_are_those_on_the_model_card(name, billions):
     assert round(find_model(name).parameters().active / 1e9) == billions
