@@ -38,7 +38,8 @@ The rules for what is not stated
     CUDA graphs           what the software's `cuda_graphs` says (false, "router", "step"), or what the
                           recipes of a release of Megatron-Bridge capture; none of others
     async TP, fused loss  what the software's `async_tp` and `fused_loss` say, or the run's note; no
-    gradients             in 16 bits in Megatron-Bridge's performance recipes, and NeMo's in fp8
+    gradients             in 16 bits in Megatron-Bridge's performance recipes, NeMo's in fp8, and where the
+                          benchmark's own recipe says so (recipes.py)
     precision             16 bits. fp8 where it is named, with delayed scaling where nobody says otherwise
                           (of Megatron-Bridge and torchtitan scaled by the tensor itself). TF32, fp32: the
                           same bytes as 16 bits on a machine whose memory and links are half as large and
@@ -104,11 +105,6 @@ from ndparallel.validation.words import (
 AXES = ("tp", "pp", "dp", "ep", "cp")
 TWO_CHUNKS = "titan"  # frameworks that cut a pipeline rank in two where nobody says otherwise
 MOST_BYTES = 16e6  # of a file of runs
-RELEASES: Mapping[str, dict[str, Any]] = {  # switches of other recipes
-    "nemo / megatron-core": {"dispatcher": "alltoall"},  # of early 2025
-    # yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking, of May 2025
-    "megatron-core moe": {"fused_permutation": True},
-}
 TABLES = ("hardware", "model", "batch", "software", "parallel", "measured")
 MAY_LACK = TABLES[3:]
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
@@ -167,7 +163,6 @@ def express(run: Mapping[str, Any]) -> Case:
     framework = str(run["software"].get("framework")).lower()
     half = half_of(run.get("precision"), stack, plan, framework)
     dtype = number_type_of(run.get("precision"), framework)
-    drops = drops_tokens(run["software"].get("capacity_factor"), run.get("note")) if shape.experts else None
     job = TrainingJob(
         shape,
         hardware,
@@ -176,7 +171,7 @@ def express(run: Mapping[str, Any]) -> Case:
         batch,
         half,
         dtype,
-        capacity_factor=drops,
+        capacity_factor=capacity_of(run) if shape.experts else None,
         **offloads_of(run),
     )
     if number_in(run["batch"].get("global")) and not states_microbatch(run["batch"]):
@@ -247,7 +242,7 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
     flash, compiled = software.get("flash_attention"), "compile" in words or software.get("compiled")
     name = stack_name(words, flash, zero_stage(run["parallel"].get("zero"), words) == 3)
     stack = STACKS[f"{name}-compiled" if compiled and f"{name}-compiled" in STACKS else name]
-    stack = replace(stack, **switches_of(run, software, words))
+    stack = replace(stack, **switches_of(run, software))
     parallel, once = run["parallel"], DISPATCHERS[stack.dispatcher].once
     return replace(
         stack,
@@ -258,31 +253,31 @@ def stack_of(run: Mapping[str, Any]) -> Stack:
         gradient_bytes=gradient_bytes(stack.gradient_bytes, words, number_of_bits(run.get("precision"))),
         pp_in_turn=bool(re.search(DEEPSPEEDS_PIPELINE, words)),
         early_stop=stack.early_stop and not stops_late(name, run.get("precision")),
-        **habits_of(software, run.get("note"), ("fused_loss",) if recipe_for(run) else ()),
+        **habits_of(software, run.get("note"), recipe_for(run).habits),
     )
 
 
-def switches_of(run: Mapping[str, Any], software: Mapping[str, Any], words: str) -> dict[str, Any]:
+def switches_of(run: Mapping[str, Any], software: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stack's switches: as stated, else as in the recipe of the run's release."""
-    recipe = recipe_for(run)
-    habits = [switches for pattern, switches in RELEASES.items() if re.search(pattern, words)]
-    usual = recipe.switches if recipe else habits[0] if habits else {}
     stated = {ours: software[key] for key, ours in STATED.items() if software.get(key) is not None}
-    return {**usual, **stated}
+    return {**recipe_for(run).switches, **stated}
 
 
-def recipe_for(run: Mapping[str, Any]) -> ReleaseSwitches | None:
+def recipe_for(run: Mapping[str, Any]) -> ReleaseSwitches:
     framework, model = str(run["software"].get("framework") or ""), str(run["model"].get("name") or "")
-    dtype = number_type_of(run.get("precision"), framework.lower())
-    return recipe_of(framework, model, str(run["hardware"].get("gpu")), dtype)
+    dtype, gpu = number_type_of(run.get("precision"), framework.lower()), str(run["hardware"].get("gpu"))
+    return recipe_of(framework, str(run.get("source") or ""), model, gpu, dtype)
 
 
 def recomputed(run: Mapping[str, Any]) -> Any:
     """Return what is stated of recomputation, or what the recipe of the run's release computes again."""
-    if states_recomputation(run):
-        return run["recompute"]
-    recipe = recipe_for(run)
-    return (recipe.recompute if recipe else None) or None
+    return run["recompute"] if states_recomputation(run) else recipe_for(run).recompute or None
+
+
+def capacity_of(run: Mapping[str, Any]) -> float | None:
+    """Return the capacity factor of a mixture that drops tokens, by the run, its note or its recipe."""
+    stated = run["software"].get("capacity_factor")
+    return drops_tokens(recipe_for(run).capacity_factor if stated is None else stated, run.get("note"))
 
 
 def tp_and_ep(parallel: Mapping[str, Any]) -> tuple[int, ...]:

@@ -9,11 +9,15 @@ Where the switches come from: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/c
 v0.6.0): moe_flex_dispatcher_backend, cuda_graph_impl and cuda_graph_scope, moe_a2a_overlap,
 cutedsl_fused_grouped_mlp, fp8_dot_product_attention, recompute_modules, tp_comm_overlap. All of them have
 moe_permute_fusion, moe_router_fusion, average_in_collective and Transformer Engine's fused loss
-(cross_entropy_fusion_impl).
+(cross_entropy_fusion_impl). NVIDIA/dgxc-benchmarking, by the commit that a run's source names: of release
+25.02 each model's configure.sh and yaml (NVTE_FUSED_ATTN, activations_checkpoint_granularity,
+hidden_dropout, cross_entropy_loss_fusion, moe_expert_capacity_factor, grad_sync_dtype); of 25.05
+scripts/performance of NeMo 6f2c6fd, which setup.sh names (cross_entropy_fusion_impl,
+MegatronTokenDropCallback, grad_reduce_in_fp32).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +36,8 @@ class ReleaseSwitches:
     gpu: str = ""
     dtype: str = ""
     recompute: str = ""  # modules
+    capacity_factor: float | None = None  # of a mixture that drops tokens
+    habits: tuple[str, ...] = ()  # as HABITS in words.py names them
 
     def matches(self, release: str, *run: str) -> bool:
         like = zip((self.model, self.gpu, self.dtype), run)
@@ -132,15 +138,51 @@ RECIPES = (
 )
 
 
-def recipe_of(framework: str, model: str, gpu: str, dtype: str) -> ReleaseSwitches | None:
-    """The recipe of a run, by the words of its framework, model and GPU, and our name of its number type;
-    None where its framework has none here."""
-    found = re.search(r"bridge (\d\d\.\d\d)", framework.lower())
-    if not found:
-        return None
-    run = (found[1], model.lower(), gpu.lower(), dtype)
-    last = next((one for one in reversed(RECIPES) if one.matches(*run)), ReleaseSwitches({}))
+FLASH2, HALF_GRADIENTS = {"attention": "flash2"}, {"gradient_bytes": 2}
+# of each logit: made float32 (6 bytes), its maximum (4), the difference (8), its exponential (8), the sum
+# (4), the quotient (8); backward a product (8), made bf16 (6): core_v0.10.0,
+# megatron/core/tensor_parallel/cross_entropy.py
+PLAIN_LOSS = {"logit_bytes": 52}
+DGXC_25_02 = (
+    ReleaseSwitches(HALF_GRADIENTS),
+    ReleaseSwitches(HALF_GRADIENTS | PLAIN_LOSS | {"dropout": True}, model="gpt3"),
+    ReleaseSwitches({}, model="nemotron4.15b"),
+    ReleaseSwitches(HALF_GRADIENTS | FLASH2, model="nemotron4.340b", recompute="core_attn"),
+    ReleaseSwitches(PLAIN | HALF_GRADIENTS | PLAIN_LOSS | FLASH2, model="grok", capacity_factor=1.0),
+)
+DGXC_25_05 = (
+    ReleaseSwitches({}, habits=("fused_loss",)),
+    ReleaseSwitches(PLAIN | HALF_GRADIENTS, model="grok", capacity_factor=1.0, habits=("fused_loss",)),
+)
+DGXC = {"8f5cbb3": DGXC_25_02, "e8778d3": DGXC_25_05}  # by commit
+OTHERS = {
+    "nemo / megatron-core": ReleaseSwitches({"dispatcher": "alltoall"}),  # of early 2025
+    # yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking, of May 2025
+    "megatron-core moe": ReleaseSwitches({"fused_permutation": True}),
+}
+NOTHING = ReleaseSwitches({})
+
+
+def recipe_of(framework: str, source: str, model: str, gpu: str, dtype: str) -> ReleaseSwitches:
+    """The recipe of a run, by the words of its framework, source, model and GPU, and our name of its number
+    type; one without switches where it has none here."""
+    words, run = framework.lower(), (model.lower(), gpu.lower(), dtype)
+    if commit := next((commit for commit in DGXC if f"dgxc-benchmarking git history {commit}" in source), ""):
+        return last_of(DGXC[commit], LATEST, *run)
+    if release := re.search(r"bridge (\d\d\.\d\d)", words):
+        return of_bridge(release[1], *run)
+    return next((recipe for pattern, recipe in OTHERS.items() if re.search(pattern, words)), NOTHING)
+
+
+def last_of(recipes: Sequence[ReleaseSwitches], release: str, *run: str) -> ReleaseSwitches:
+    """The last recipe that is like the run."""
+    return next((one for one in reversed(recipes) if one.matches(release, *run)), NOTHING)
+
+
+def of_bridge(release: str, *run: str) -> ReleaseSwitches:
+    """The recipe of one release of Megatron-Bridge, with what all of them have."""
+    last = last_of(RECIPES, release, *run)
     usual: dict[str, Any] = dict(BRIDGE)
     for pattern, switches in BRIDGE_ALWAYS.items():
         usual |= switches if re.search(pattern, " ".join(run)) else {}
-    return replace(last, switches=usual | dict(last.switches))
+    return replace(last, switches=usual | dict(last.switches), habits=("fused_loss",))

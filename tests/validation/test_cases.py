@@ -424,6 +424,20 @@ def test_all_bridges_recipes_have_the_fused_loss_and_some_no_userbuffers(model, 
     assert (stack.tp_overlap, stack.fused_mask, stack.logit_bytes) == expected
 
 
+def test_dgxc_benchmarks_have_the_switches_of_the_release_that_their_source_names():
+    """NVIDIA/dgxc-benchmarking, 25.02: Grok's configure.sh sets NVTE_FUSED_ATTN=0, its yaml no fused loss and
+    moe_expert_capacity_factor 1; Nemotron's yaml recomputes selectively, GPT-3's has dropout."""
+    names = ("grok_bf16_512", "nem340_fp8_512", "gpt175_bf16_256")
+    grok, nemotron, gpt = (express(RUNS[f"dgxc2502_{name}"]) for name in names)
+    later = express(RUNS["dgxc2505_grok_h100_bf16_512"])
+    assert [one.job.stack.attention for one in (grok, nemotron, gpt)] == ["flash2", "flash2", "cudnn"]
+    assert [one.job.stack.logit_bytes for one in (grok, nemotron, gpt, later)] == [52, 24, 52, 10]
+    assert [one.job.stack.dropout for one in (grok, nemotron, gpt)] == [False, False, True]
+    assert grok.job.capacity_factor == later.job.capacity_factor == 1
+    assert (nemotron.plan.recompute, nemotron.job.stack.selective) == ("selective", ("core_attn",))
+    assert later.job.stack.attention == "cudnn" and grok.plan.recompute == "none"
+
+
 def test_what_a_run_states_of_its_software_counts_before_its_release():
     run = RUNS["mbridge_050_Qwen3_235B_a22B_DGX-GB300_256"]
     stated = {"dispatcher": "allgather", "cuda_graphs": False, "hides_dispatch": False, "capacity_factor": 2}
