@@ -40,10 +40,17 @@ class NumberType:
     gathered_cast: bool = False
     # maxima of all tensors are one sum over all ranks of a stage, after each of its passes
     shares_amax: bool = False
+    gathers_amax: bool = False  # what tp gathers has one maximum over its ranks before it is cast
 
     def cast_bytes(self, transposes: bool) -> float:
         """Bytes read and written for one number; `transposes` where products need a transposed copy."""
         return self.reads + self.copies_bytes(transposes)
+
+    def gathered_bytes(self, transposes: bool, ranks):
+        """Bytes for one number of what is cast in shards and gathered short (grad_output_preprocess in
+        transformer_engine/pytorch/module/base.py): what products need transposed is copied as a whole."""
+        again = 2 * self.copy if transposes and not self.copies else 0.0
+        return (self.reads + self.copies_bytes(False)) / ranks + again
 
     def copies_bytes(self, transposes: bool) -> float:
         """Bytes of one number in all its copies."""
@@ -57,7 +64,17 @@ _TYPES = (
         "fp8", "float8", reads=2, copy=1, kernels=1, needs="fp8", gathered_cast=True, shares_amax=True
     ),
     # Float8CurrentScaling; torchao's tensor-wise scaling (torchao/float8/float8_linear.py)
-    NumberType("fp8-current", "float8", reads=2 + 2, copy=1, kernels=3, needs="fp8", gathered_cast=True),
+    # with_amax_reduction in transformer_engine/pytorch/module/linear.py
+    NumberType(
+        "fp8-current",
+        "float8",
+        reads=2 + 2,
+        copy=1,
+        kernels=3,
+        needs="fp8",
+        gathered_cast=True,
+        gathers_amax=True,
+    ),
     # torchao's row-wise scaling: an amax for each row, and again for each column
     NumberType(
         "fp8-row",
@@ -85,6 +102,15 @@ _TYPES = (
     # put in the tensor cores' order (transformer_engine/common/swizzle)
     NumberType("mxfp8", "mxfp8", reads=2, copy=1 + 1 / 32, copies=2, kernels=3, needs="mxfp8"),
     # NVFP4BlockScaling: an amax of the tensor, 16 numbers share a byte; a Hadamard transform in the cast
-    NumberType("nvfp4", "nvfp4", reads=2 + 2, copy=0.5 + 1 / 16, copies=2, kernels=4, needs="nvfp4"),
+    NumberType(
+        "nvfp4",
+        "nvfp4",
+        reads=2 + 2,
+        copy=0.5 + 1 / 16,
+        copies=2,
+        kernels=4,
+        needs="nvfp4",
+        gathers_amax=True,
+    ),
 )
 NUMBER_TYPES = {one.name: one for one in _TYPES}

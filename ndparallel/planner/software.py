@@ -110,6 +110,10 @@ class Stack:
     # sequences puts the ranks' parts into a copy (_maybe_view_chunk_cat in
     # torch/distributed/_functional_collectives.py)
     gathers_head: bool = False
+    # tp gathers and sums along sequences, the second dimension, where a copy joins the parts of several, or
+    # cuts what is summed (all_gather_tensor and reduce_scatter_tensor in
+    # torch/distributed/_functional_collectives.py)
+    joins_parts: bool = False
     cuts_table: bool = True  # tp cuts the embedding's table
     # inputs of matrices are kept as they were cast to fewer bits, and not in 16; so are weights, beside those
     # in 16 (quantize_weight in transformer_engine/pytorch/module/base.py, with the is_first_microbatch of
@@ -260,6 +264,7 @@ TORCHTITAN = replace(
     logits_kept=14,
     logits_kept_more=4,
     gathers_head=True,
+    joins_parts=True,
     optimizer="torch",
     optimizer_bytes=bytes_of("torch"),
     prints_reserved=True,

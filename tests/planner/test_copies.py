@@ -59,6 +59,60 @@ def test_what_tensor_parallelism_gathers_travels_cast_and_its_sums_in_16_bits(dt
     assert short["tp reduce_scatter"] == whole["tp reduce_scatter"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "moved"),
+    [
+        ("fp8", "h100", (2 + 1) / 8 + 2),  # its tensor cores take a transpose, which is made of the whole
+        ("fp8", "b200", (2 + 1) / 8),
+        ("mxfp8", "b200", (2 + 2 * 33 / 32) / 8),
+    ],
+)
+def test_what_tensor_parallelism_gathers_is_cast_in_shards(dtype, gpu, moved):
+    """Of the MLP: its input is gathered, that of its second matrix is not."""
+    job = TrainingJob(LLAMA, find_hardware(gpu), MEGATRON, 8192, 64, dtype=dtype)
+    lists = LayerLists(LLAMA, Plan(tp=8, sequence_parallel=True).share(job), MEGATRON)
+    *_, up, down = [item for item in lists.unit("dense", "none").forward if item.name == f"cast to {dtype}"]
+    assert up.bytes == pytest.approx(8192 * LLAMA.hidden * moved)
+    whole = lists.share.number_type.cast_bytes(gpu == "h100")
+    assert down.bytes == pytest.approx(8192 * LLAMA.ffn / 8 * whole)
+
+
+@pytest.mark.parametrize(("dtype", "sums"), [("fp8-current", 2), ("mxfp8", 0), ("fp8", 0)])
+def test_a_scale_of_the_tensor_itself_takes_the_maximum_over_tp_of_what_is_gathered(dtype, sums):
+    job = TrainingJob(LLAMA, find_hardware("b200"), MEGATRON, 8192, 64, dtype=dtype)
+    layer = LayerLists(LLAMA, Plan(tp=8, sequence_parallel=True).share(job), MEGATRON).unit("dense", "none")
+    passes = (layer.forward, layer.backward_input, layer.backward_weight)
+    assert [[item.name for item in items].count("tp amax") for items in passes] == [sums, sums, 0]
+
+
+@pytest.mark.parametrize(("software", "gathers"), [("pytorch-compiled", 1), ("pytorch", 3)])
+@pytest.mark.parametrize(("sequences", "joined"), [(1, 0), (4, 1)])
+def test_torch_copies_what_tp_gathers_of_several_sequences_and_all_that_it_sums(
+    software, gathers, sequences, joined
+):
+    """Attention's half, as torch 2.13 traces it with a ColwiseParallel each for q, k and v: aten.cat behind
+    an all_gather of several sequences, and before every reduce_scatter; compiled, q, k and v gather once."""
+    stack = find_stack(software)
+    share = Plan(tp=4, sequence_parallel=True, micro_batch=sequences).share(job_of(stack))
+    lists = LayerLists(LLAMA, share, stack)
+    forward, backward = lists.attention_forward(), lists.attention_backward()
+    copies = [
+        sum(item.kernels for item in items if item.name == "join parts") for items in (forward, backward)
+    ]
+    assert copies == [gathers * joined + 1, joined + 3]
+    assert [item.name for item in forward].count("tp all_gather") == gathers
+
+
+def test_a_gradient_that_stays_is_read_and_written_in_its_own_type():
+    bytes_by_size = [
+        LayerLists(LLAMA, Plan().share(job_of(stack)), stack).weight(LLAMA.attention()[0])[-1].bytes
+        for size in (4, 2)
+        for stack in [replace(MEGATRON, gradient_bytes=size)]
+    ]
+    matrix = LLAMA.attention()[0]
+    assert bytes_by_size[0] - bytes_by_size[1] == 2 * 2 * matrix.inputs * matrix.outputs
+
+
 def test_torchs_async_tp_hides_all_but_the_sums_of_several_products_gradients():
     """Behind those stands an addition, and not a product (fuse_matmul_reduce_scatter)."""
     stack = replace(find_stack("torchtitan-compiled"), tp_overlap="products")

@@ -15,7 +15,7 @@ from gpu import Operation
 from ndparallel.planner.layers.attention import AttentionLists
 from ndparallel.planner.layers.experts import ExpertLists
 from ndparallel.planner.layers.frozen import FrozenLists
-from ndparallel.planner.layers.operations import CollectiveOp, Layer
+from ndparallel.planner.layers.operations import SINGLE, CollectiveOp, Layer
 from ndparallel.planner.layers.parts import ATTENTION, MLP
 from ndparallel.planner.models.shape import Linear
 
@@ -282,19 +282,36 @@ class LayerLists(AttentionLists, ExpertLists):
         other passes, in fused experts the product before."""
         return product.endswith("wgrad") or (self.stack.fused_experts and product in INSIDE_EXPERTS)
 
-    def casts_before(self, product: Operation) -> list[Operation]:
+    def casts_before(self, product: Operation) -> list:
         """The casts of a product's inputs; of many products in one operation each has its own."""
         kind, (rows, columns, _) = self.share.number_type, product.shape
-        passes = kind.cast_bytes(self.share.transposes) / self.itemsize
+        gathered = kind.travels and product.name in self.gathered_products
+        moved = (
+            kind.gathered_bytes(self.share.transposes, self.share.tp)
+            if gathered
+            else kind.cast_bytes(self.share.transposes)
+        )
         widths = (columns, rows) if kind.casts_weights else (columns,)
         elements = sum(product.flops / (2 * width) for width in widths)
         kernels = kind.kernels * product.kernels
         name = f"{'experts ' * product.name.startswith('experts')}cast to {kind.name}"
-        return [
-            Operation(
-                name, "cast", (elements,), self.share.dtype, 0, passes * elements * self.itemsize, kernels
-            )
-        ]
+        cast = Operation(name, "cast", (elements,), self.share.dtype, 0, moved * elements, kernels)
+        amax = CollectiveOp("tp amax", "few bytes", "tp", SINGLE)
+        return [cast, *[amax] * (gathered and kind.gathers_amax)]
+
+    @cached_property
+    def gathered_products(self) -> set[str]:
+        """Products whose input, or its gradient, tp ranks have in shards: of column matrices in the forward
+        pass, of row matrices for the gradients of their inputs."""
+        sides = {"columns": "forward", "rows": "dgrad"}
+        matrices = (
+            (*self.attention(), *self.shape.mlp(self.shape.ffn)) if self.share.sequence_parallel else ()
+        )
+        return {
+            f"{matrix.name} {sides[matrix.split]}"
+            for matrix in matrices
+            if self.shape.hidden in (matrix.inputs, matrix.outputs) and matrix.split in sides
+        }
 
 
 def _last_matmul(items: list) -> int:

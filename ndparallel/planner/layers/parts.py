@@ -11,13 +11,14 @@ Glossary: see `ndparallel.planner.layers.operations`.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from gpu import Operation
 from ndparallel.model import costs
 from ndparallel.planner.dispatchers import DISPATCHERS
 from ndparallel.planner.job import Share
 from ndparallel.planner.launches import SmallKernel, small_kernels
-from ndparallel.planner.layers.operations import PASSES, SINGLE, CollectiveOp, Start, Wait
+from ndparallel.planner.layers.operations import PASSES, CollectiveOp, Start, Wait
 from ndparallel.planner.models.shape import NORM_PLACES, Linear, ModelShape
 from ndparallel.planner.numbers import larger
 from ndparallel.planner.software import Stack
@@ -41,9 +42,10 @@ class LayerParts:
         return costs.itemsize(self.share.dtype)
 
     def matmul(self, name: str, m, n, k, dtype: str, batch=1, accumulate: bool = False) -> Operation:
-        """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes its result in
-        float32."""
-        return costs.matmul(name, m, n, k, dtype, batch, 2 * SINGLE if accumulate else self.itemsize)
+        """Price `batch` products of (m, k) and (k, n); one that accumulates reads and writes a gradient that
+        stays."""
+        result = 2 * self.stack.gradient_bytes if accumulate else self.itemsize
+        return costs.matmul(name, m, n, k, dtype, batch, result)
 
     def elementwise(self, name: str, elements, passes: float, kernels: float = 1) -> Operation:
         """Price kernels that move `passes` arrays of `elements` through memory."""
@@ -185,23 +187,31 @@ class LayerParts:
 
     # ---- tensor parallelism (Korthikanti et al. 2205.05198, sections 3 and 4.2)
 
-    def gather(self, beside: Operation, matrices: int = 1) -> list[CollectiveOp]:
+    def gather(self, beside: Operation, matrices: int = 1) -> list:
         """Gather the rows of a column matrix, or of several side by side: without sequence parallelism every
-        rank has all of them already."""
+        rank has all of them already. A compiler sees that matrices gather the same."""
         if not self.share.sequence_parallel:
             return []
-        return [self.exchange("all_gather", beside, self.stack.tp_overlap in IN_CHUNKS)] * (
-            matrices if self.stack.tp_by_matrix else 1
-        )
+        one = self.exchange("all_gather", beside, self.stack.tp_overlap in IN_CHUNKS)
+        times = matrices if self.stack.tp_by_matrix and self.stack.fusion != "compiled" else 1
+        return [one, *self.joined(one, self.share.micro_batch > 1)] * times
 
-    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list[CollectiveOp]:
+    def sum_parts(self, beside: Operation, backward: bool = False, matrices: int = 1) -> list:
         """Sum the parts that a row matrix makes, or the dgrad of column matrices."""
         collective = "reduce_scatter" if self.share.sequence_parallel else "all_reduce"
         overlap = self.stack.tp_overlap
         whole = backward and overlap in ("backward", "all")
         hidden = whole or overlap == "all" or (overlap == "products" and not (backward and matrices > 1))
         one = self.exchange(collective, beside, hidden, math.inf if whole else self.share.tp)
-        return [one] * (matrices if self.stack.tp_by_matrix else 1)
+        cut = self.joined(one, True) if self.share.sequence_parallel else []
+        return [*cut, one] * (matrices if self.stack.tp_by_matrix else 1)
+
+    def joined(self, exchange: CollectiveOp, several: Any) -> list[Operation]:
+        """The copy that puts ranks' parts of sequences together, or apart, where nothing overlaps them."""
+        if not self.stack.joins_parts or exchange.beside is not None:
+            return []
+        there = several & (self.share.tp > 1)
+        return [self.elementwise("join parts", there * exchange.bytes / self.itemsize, 2, 1 * there)]
 
     def summed(
         self, product: Operation, beside: Operation, backward: bool = False, matrices: int = 1
