@@ -1,11 +1,10 @@
 """How sure a prediction is: the errors on measured runs, wider for a job that is unlike all of them.
 
-Idea   The bar is where the errors of measured runs have their 68th percentile, or half of the 95th: the mean
-       of both, so that one bar holds two thirds of runs and two bars nearly all. Runs of one source count for
-       the square root of their number. It is the same for every job that measured runs are like; each trait
-       of a job (its GPU, software, number type, length of sequences ...) that no run has widens it, and a GPU
-       of another generation most. Likeness of another kind does not count: runs with more of a job's traits
-       say no more about its error, once their source is left out.
+Idea   The bar is where the errors of measured runs have their 68th percentile, all sources counting alike:
+       runs of one source err alike. It is the same for every job that measured runs are like; each trait of
+       a job (its GPU, software, number type, length of sequences ...) that no run has widens it, and a GPU of
+       another generation most. Likeness of another kind does not count: runs with more of a job's traits say
+       no more about its error, once their source is left out.
 Limit  The runs are those of measured_runs.json here. Their errors lie beside them, as `ndparallel validate
        --write-errors` wrote them; a test holds the two together. `validate` leaves a run's own source out.
 """
@@ -30,8 +29,8 @@ FEWEST = 4  # runs whose mean is known to half of their spread: 1 / sqrt(4)
 WIDER = 1.1
 # for a GPU of a generation that no run has: the 68th percentile of the errors of runs that are predicted with
 # the nearest preset of another generation, over that of the same runs as they are predicted: 1.1 of Ampere,
-# 3.4 of Hopper, 5.1 of Blackwell, and the one in the middle
-ANOTHER_GENERATION = 3.4
+# 3.5 of Hopper, 5.7 of Blackwell, and the one in the middle
+ANOTHER_GENERATION = 3.5
 GENERATIONS = {
     "Ampere": ("A100", "A800"),
     "Hopper": ("H100", "H200", "H800", "H20", "GH200"),
@@ -124,7 +123,7 @@ def error_bar(
     measured = {trait for run in runs for trait in run["traits"]}
     speeds = () if of == "step_error" else SPEEDS
     unmeasured = {kind: trait for kind, trait in mine.items() if trait not in measured and kind not in speeds}
-    fraction = bar_of(weighted_errors(runs, of)) * widening(unmeasured)
+    fraction = percentile(weighted_errors(runs, of), ONE_BAR) * widening(unmeasured)
     names = sorted({*unmeasured.values()})
     missing = f"; wider, because no measured run has {listed(names)}" if names else ""
     return ErrorBar(fraction, f"+- {fraction:.0%}, from {count(len(runs), 'measured run')}{missing}.")
@@ -139,19 +138,14 @@ def widening(unmeasured: Mapping[str, str]) -> float:
 
 def weighted_errors(runs: Sequence[dict[str, Any]], of: str) -> list[tuple[float, float]]:
     """Errors, as shares of the prediction, with their weights, the smallest first; the weights of a source's
-    runs add up to the square root of their number."""
+    runs add up to 1."""
     by_source = Counter(run["source"] for run in runs)
-    return sorted((of_prediction(run[of]), 1 / math.sqrt(by_source[run["source"]])) for run in runs)
+    return sorted((of_prediction(run[of]), 1 / by_source[run["source"]]) for run in runs)
 
 
 def of_prediction(error: float) -> float:
     """The absolute error of a prediction as a share of it, from its error as a share of what was measured."""
     return abs(1 / (1 + error) - 1)
-
-
-def bar_of(errors: Sequence[tuple[float, float]]) -> float:
-    """The mean of the 68th percentile and half of the 95th."""
-    return (percentile(errors, ONE_BAR) + percentile(errors, TWO_BARS) / 2) / 2
 
 
 def percentile(errors: Sequence[tuple[float, float]], share: float) -> float:
