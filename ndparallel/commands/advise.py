@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def show(advice: Advice) -> None:
     console, width = plain_console()
     questions = [(each.question, each.guide.name, each.follows) for each in advice.branches]
-    columns = ("what is asked", "by", "and said")
+    columns = ("question", "guide", "its answer")
     console.print(quiet_table(columns, questions, width, words=columns))
     console.print()
     if advice.advised:
