@@ -27,10 +27,11 @@ def test_no_class_name_is_defined_twice():
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_no_docstring_begins_with_of():
+def test_docstrings_begin_with_a_verb_or_their_subject():
     docstrings = [(path, ast.get_docstring(node)) for path, node in nodes() if isinstance(node, DOCUMENTED)]
     assert sum(bool(text) for _, text in docstrings) > 1000
-    assert [(path, text) for path, text in docstrings if text and text.startswith("Of ")] == []
+    others = ("Of ", "Raises ", "With ", "Without ", "Before ")
+    assert [(path, text) for path, text in docstrings if text and text.startswith(others)] == []
 
 
 def test_no_line_of_help_begins_with_a_preposition():

@@ -61,7 +61,7 @@ class Replay:
     schedule: Schedule
 
     def at_rest(self) -> ReplayClocks:
-        """Before the first step."""
+        """The clocks before the first step."""
         ranks = self.schedule.ranks
         lines, reduced = [0.0] * (4 * ranks + 2), [0.0] * self.schedule.layout.stages
         return ReplayClocks([0.0] * ranks, lines, [-inf], [0.0], [0.0] * ranks, reduced)
@@ -79,7 +79,7 @@ class Replay:
 
     @property
     def steps(self) -> list[Step]:
-        """In an order that can run."""
+        """All steps, in an order that can run."""
         return self.ordered[0]
 
     @cached_property
@@ -300,8 +300,8 @@ def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
 
 @lru_cache(maxsize=32)
 def in_common(few: Replay, more: Replay) -> tuple[int, bool]:
-    """With how many equal steps both begin; and whether the longer one then goes on with stretches that it
-    has repeated before, and ends as the other."""
+    """The number of equal steps that both begin with; and whether the longer one then goes on with stretches
+    that it has repeated before, and ends as the other."""
     if few.kinds != more.kinds:
         return 0, False
     shared = next(

@@ -174,7 +174,7 @@ def run_freely(order: StepOrder, done: int, until: int, tariff: Tariff, clocks: 
 
 
 def shift(before: list[float], after: list[float]) -> float | None:
-    """By how many seconds all moments are later; None where they are not by the same."""
+    """Seconds by which all moments are later; None where they differ."""
     seconds = after[0] - before[0]
     same = all(isclose(later, moment + seconds, rel_tol=SAME) for moment, later in zip(before, after))
     return seconds if same else None
