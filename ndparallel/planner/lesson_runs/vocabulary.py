@@ -40,7 +40,7 @@ class VocabularyParts:
 
     @cached_property
     def units(self) -> tuple[dict[str, Unit], ...]:
-        """Units by kind, for their parameters, of both."""
+        """The units of both ranks by kind, for their parameters."""
         return tuple(
             {kind: rank.unit(kind) for kind in ("embedding", "block", "head")} for rank in self.ranks
         )
@@ -51,7 +51,7 @@ class VocabularyParts:
         return list(map(self.item, *lists))
 
     def item(self, larger: Item, smaller: Item) -> Item:
-        """Return an operation with the sizes of every member; of all else both do the same."""
+        """Return an operation with the sizes of every member; in all else both ranks do the same."""
         if larger == smaller or not (isinstance(larger, Operation) and isinstance(smaller, Operation)):
             return larger
         sizes = zip(
@@ -67,7 +67,8 @@ class VocabularyParts:
         """Return the buckets of a run of units, as `buckets_of` does, with the elements of every member."""
         larger, smaller = (buckets_of([units[kind] for kind in run]) for units in self.units)
         return [
-            (what, self.size(more, less), kind) for (what, more, kind), (_, less, _) in zip(larger, smaller)
+            (what, self.size(more, less), owners)
+            for (what, more, owners), (_, less, _) in zip(larger, smaller)
         ]
 
 
