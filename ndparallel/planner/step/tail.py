@@ -71,14 +71,19 @@ def alike(work: Workload, ends: Ends, rank: int) -> tuple:
 def first_gathers(work: Workload) -> TimeBreakdown:
     """What FSDP adds to the first microbatch's way through the stages, where each gathers its weights once a
     step; all that comes later, on every rank, is so much later."""
-    job, seconds = work.job, 0.0
-    if not keeps_weights(job, work.plan):
+    if not keeps_weights(work.job, work.plan):
         return TimeBreakdown()
-    for stage, forward in enumerate(work.columns[0]):
-        streams = StreamClock(work.machine)
-        gathered_forward(streams, work.buckets(stage), job.stack.prefetch, False)
-        seconds += longest(streams.now) - float(forward.total)
-    return TimeBreakdown(dp=seconds)
+    forward = work.columns[0]
+    firsts = {id(passed): stage for stage, passed in enumerate(forward)}  # of stages that are alike
+    added = {key: first_gather(work, stage) for key, stage in firsts.items()}
+    return TimeBreakdown(dp=sum(added[id(passed)] for passed in forward))
+
+
+def first_gather(work: Workload, stage: int) -> float:
+    """Seconds that a stage's forward pass takes longer because it gathers its weights."""
+    streams = StreamClock(work.machine)
+    gathered_forward(streams, work.buckets(stage), work.job.stack.prefetch, False)
+    return longest(streams.now) - float(work.columns[0][stage].total)
 
 
 def gradients_tail(work: Workload, slack: Mapping[int, float], reducing: float = 0.0) -> StreamClock:
