@@ -84,7 +84,7 @@ def add_planned_training(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="storage's bandwidth, instead of --checkpoint: as 50GB/s",
     )
-    add_job_options(parser)
+    add_job_options(parser, needed="--gpus N")
     add_state_options(parser)
 
 

@@ -33,8 +33,12 @@ RATIO: dict[str, Any] = {"type": float, "metavar": "X"}
 Group = argparse._ArgumentGroup
 
 
-def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """Add the model, the work, and the software that does it."""
+def add_job_options(
+    parser: argparse.ArgumentParser, needed: str = "--model NAME|FILE --gpus N --global-batch N"
+) -> None:
+    """Add the model, the work, and the software that does it; of so many options the usage names those that
+    are `needed`."""
+    parser.usage = f"{parser.prog} {needed} [options]"
     add_model(group(parser, "the model"))
     add_work(group(parser, "the job"))
     add_software(group(parser, "the software"))
