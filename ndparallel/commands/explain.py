@@ -17,7 +17,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
-from ndparallel.planner.options import job_and_plan, with_defaults
+from ndparallel.planner.options import at_least_one, job_and_plan, with_defaults
 from ndparallel.planner.prediction import AnyWorkload, workload_of
 from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.state_options import add_state_options
@@ -37,7 +37,7 @@ UNITS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_options(parser)
+    add_job_options(parser, needed="--model NAME|FILE")
     add_state_options(parser)
     add_plan_options(parser)
     output = parser.add_argument_group("the answer")
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    job, plan = job_and_plan(with_defaults(arguments))
+    job, plan = job_and_plan(smallest_job(with_defaults(arguments)))
     unit = arguments.unit or units_of(job)[0]
     if unit not in units_of(job):
         raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))
@@ -67,6 +67,21 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
     return 0
+
+
+def smallest_job(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The job with the fewest GPUs that its degrees allow, and a microbatch for every stage, where neither is
+    given: a unit has the same kernels in a larger one, and a little slower ones where the slowest GPU of more
+    sets the pace."""
+    at_least_one(arguments, "tp", "cp", "pp", "ep", "micro_batch")
+    dp = arguments.dp or arguments.ep
+    if arguments.gpus is None:
+        arguments.gpus = arguments.tp * arguments.cp * dp * arguments.pp
+    elif arguments.dp is None:
+        dp = max(1, arguments.gpus // (arguments.tp * arguments.cp * arguments.pp))
+    if arguments.global_batch is None:
+        arguments.global_batch = dp * arguments.micro_batch * arguments.pp
+    return arguments
 
 
 def units_of(job: TrainingJob) -> list[str]:

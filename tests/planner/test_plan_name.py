@@ -110,6 +110,17 @@ def test_a_name_is_the_options_that_it_stands_for(capsys):
     assert answer(capsys, "plan", "--plan", "tp8") == answer(capsys, "plan", "--tp", "8")
 
 
+def test_explain_takes_the_smallest_job_of_the_degrees_where_none_is_given(capsys):
+    printed = []
+    for job in ([], ["--gpus", "16", "--global-batch", "16"]):
+        assert (
+            main(["explain", "--model", "llama-3-8b", "--plan", "TP2xPP4xDP2,zero1,mbs2", *job, "--json"])
+            == 0
+        )
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
