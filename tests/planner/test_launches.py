@@ -9,7 +9,7 @@ from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.launches import LEDGERS, MODULE, launches_of
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.layers.dense import LayerLists
-from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.operations import PASSES, CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing, seconds_with_waits
 from ndparallel.planner.models.presets import find_model
 from ndparallel.planner.software import STACKS
@@ -125,6 +125,13 @@ def test_every_small_kernel_says_where_the_code_launches_it():
     for kernel in kernels:
         assert kernel.source and (kernel.launches or kernel.calls or kernel.waits)
         assert bool(kernel.elements) == bool(kernel.passes)
+
+
+@pytest.mark.parametrize("fusion", PASSES)
+def test_an_activation_reads_one_array_and_writes_one_and_a_gate_reads_two(fusion):
+    """In one kernel; an eager gate has two."""
+    assert PASSES[fusion]["plain"][0] == 2
+    assert PASSES[fusion]["gated"][0] == 3 + 2 * (fusion == "eager")
 
 
 def test_launches_of_several_passes_add_up():
