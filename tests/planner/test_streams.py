@@ -10,16 +10,15 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.step.streams import OnTheWay, StreamClock
 
-EARLY = 1.0  # seconds by which a shift's neighbour has begun before this rank
-
 
 @dataclass
 class Ports:
     """A machine whose collectives take as many seconds alone as they have bytes, and beside each other the
-    paces of their lines. What a shift brings is there before what it hands on has left."""
+    paces of their lines. The neighbour that a shift brings something from begins it so much later."""
 
     pace: dict[str, float] = field(default_factory=dict)
     slowdown: float = 0.0
+    later: float = -1.0
     alike, shares_ports = True, True
 
     def paces(self, line, other):
@@ -32,7 +31,7 @@ class Ports:
         end = start + exchange.bytes
         if exchange.collective != "shift":
             return end
-        return OnTheWay(end, start - EARLY, exchange.bytes)
+        return OnTheWay(end, start + self.later, exchange.bytes)
 
 
 class Shared:
@@ -116,6 +115,17 @@ def test_a_sum_that_is_waited_for_loses_as_much_however_it_is_given(
     shared.wait("dp")
     clock.wait_for_all()
     assert clock.now == pytest.approx(shared.now)
+
+
+def test_what_a_shift_brings_comes_as_much_later_as_what_it_hands_on_leaves():
+    clock, shift = (
+        StreamClock(Ports({"dp": 0.5, "cp": 0.5}, later=3.0)),
+        CollectiveOp("c", "shift", "cp", 4.0),
+    )
+    clock.start(CollectiveOp("g", "all_gather", "dp", 100.0))
+    clock.start(shift)
+    clock.wait(shift)
+    assert clock.now == 3.0 + 2 * 4.0
 
 
 def test_a_loop_in_its_stride_is_left_although_a_collective_is_always_under_way():
