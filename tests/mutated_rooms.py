@@ -111,7 +111,6 @@ ROOMS = {
     "overlap": Room(
         [f"ndparallel/planner/step/{name}.py" for name in ("overlap", "streams", "tail")],
         [
-            "tests/planner/test_streams.py",
             "tests/planner/test_overlap.py",
             "tests/planner/test_step.py",
             "tests/ladder/test_rung3_framework.py",

@@ -15,7 +15,7 @@ Glossary
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ class Path(NamedTuple):
     delivered: Callable[[np.ndarray], np.ndarray]  # from the order of the senders to that of the receivers
     latency: np.ndarray
     bandwidth: np.ndarray
+    inside: np.ndarray  # whether both are in one node
 
 
 class Wave(NamedTuple):
@@ -85,8 +86,8 @@ class Clocks:
         partner = self.place ^ distance
         return Path(ALL, ALL, lambda wave: wave[..., partner], *self._links(self.place, partner))
 
-    def _links(self, source: Index, target: Index) -> tuple[np.ndarray, np.ndarray]:
-        """Latency and bandwidth of the links between them."""
+    def _links(self, source: Index, target: Index) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Latency and bandwidth of the links between them, and whether they are inside nodes."""
         inside, across = self.hardware.inside, self.hardware.across
         node = self.ranks // self.hardware.gpus_per_node
         near = node[..., source] == node[..., target]
@@ -95,7 +96,7 @@ class Clocks:
             bandwidth = bandwidth / self.hardware.disturbances.link_factor(
                 self.ranks[..., source], self.ranks[..., target]
             )
-        return np.where(near, inside.latency_seconds, across.latency_seconds), bandwidth
+        return np.where(near, inside.latency_seconds, across.latency_seconds), bandwidth, near
 
     # ---- the clock rules of gpu.send and gpu.receive
 
@@ -124,7 +125,7 @@ class Clocks:
     def fan_out(self, root: int, nbytes: np.ndarray) -> None:
         """The root sends to one member after another; `nbytes` is (..., p) or (..., 1)."""
         others = self.others(root)
-        latency, bandwidth = self._links(np.full_like(others, root), others)
+        latency, bandwidth, _ = self._links(np.full_like(others, root), others)
         wire_seconds = self._of(others, nbytes) / bandwidth
         times = np.cumsum(np.concatenate([self.now[..., [root]], wire_seconds], axis=-1), axis=-1)
         self.now[..., root] = times[..., -1]
@@ -163,8 +164,7 @@ class Clocks:
     @contextmanager
     def part(self, members: np.ndarray) -> Iterator["Clocks"]:
         """These members as a group of their own, or as several: `members` is (q,) or (groups, q)."""
-        picked = (getattr(self, name)[..., members] for name in ("ranks", *MOVING))
-        inner = Clocks(self.hardware, self.itemsize, *picked)
+        inner = replace(self, **{name: getattr(self, name)[..., members] for name in ("ranks", *MOVING)})
         yield inner
         for name in MOVING:
             getattr(self, name)[..., members] = getattr(inner, name)
@@ -179,10 +179,16 @@ class Clocks:
         return np.stack([np.flatnonzero(node == node[member]) for member in np.sort(first)])
 
 
-def start_clocks(hardware: Hardware, ranks: Sequence[int] | np.ndarray, itemsize: int = 1, now=0.0) -> Clocks:
+def start_clocks(
+    hardware: Hardware,
+    ranks: Sequence[int] | np.ndarray,
+    itemsize: int = 1,
+    now=0.0,
+    kind: type[Clocks] = Clocks,
+) -> Clocks:
     """Clocks of a group's ranks that start at `now` (seconds; a number, or one for each rank)."""
     nothing = np.zeros(np.shape(ranks))
-    return Clocks(
+    return kind(
         hardware,
         itemsize,
         np.asarray(ranks),

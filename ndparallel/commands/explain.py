@@ -13,12 +13,13 @@ import numpy as np
 from gpu import Operation, si
 from ndparallel.base.errors import unknown
 from ndparallel.hardware.launch_modes import launched_by
+from ndparallel.planner.describe import shared_ports
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.layers.operations import CollectiveOp, Wait
 from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
 from ndparallel.planner.option_groups import add_job_options, add_plan_options
 from ndparallel.planner.options import at_least_one, job_and_plan, with_defaults
-from ndparallel.planner.prediction import AnyWorkload, workload_of
+from ndparallel.planner.prediction import AnyWorkload, prediction_of, workload_of
 from ndparallel.planner.stages import keeps_weights
 from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload, copies_of_shards, step_operations
@@ -54,9 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     unit = arguments.unit or units_of(job)[0]
     if unit not in units_of(job):
         raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))
-    passes = explained(workload_of(job, plan), unit)
+    work = workload_of(job, plan)
+    passes, found = explained(work, unit), prediction_of(job, work)
     if arguments.json:
-        print_json({"unit": unit, "passes": passes})
+        sharing = {"sharing_seconds": found.sharing_seconds} if found.sharing_seconds else {}
+        print_json({"unit": unit, "passes": passes} | sharing)
         return 0
     console, width = plain_console()
     if busy := busiest(job, plan, unit):
@@ -66,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(prose(f"{name}  {UNITS[unit]}: {si(taken, 's')}", width, bold=name), end="\n\n")
         console.print(quiet_table(COLUMNS, [cells(row) for row in rows], width))
         console.print()
+    for sentence in shared_ports(found):
+        console.print(prose(f"Each collective has its ports to itself here. {sentence}", width))
     return 0
 
 

@@ -12,7 +12,7 @@ from ndparallel.base.words import WIDTH
 from ndparallel.commands.plan_measured import differences_from, show_differences
 from ndparallel.drawing.timeline import Timelines
 from ndparallel.launch_flags.options import described, launch, script_given
-from ndparallel.planner.describe import headline, parts, sentences
+from ndparallel.planner.describe import headline, parts, sentences, shared_ports
 from ndparallel.planner.difference import Difference
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS
 from ndparallel.planner.picture import some, timeline_of
@@ -29,6 +29,9 @@ def run_one(arguments: argparse.Namespace) -> int:
     with progress() as announce:
         announce(f"one plan, on a batch of {asked.job.global_batch:,} sequences")
         found = predict(asked.job, asked.plan)
+        if not arguments.emit or arguments.json:
+            announce("what ports add that several groups share")
+            found.sharing_seconds  # noqa: B018
         changed = after_changes(arguments.what_if, found) if arguments.what_if else {}
     better, sentences = compared(arguments, found)
     measured, remedies = differences_from(arguments, found), remedies_for(arguments, found)
@@ -124,7 +127,8 @@ def show(
     for table in (times(found, width), memory(found, width)):
         console.print(table)
         console.print()
-    for sentence in [*sentences(found, arguments.tokens, arguments.price_per_gpu_hour), *notes]:
+    said = sentences(found, arguments.tokens, arguments.price_per_gpu_hour)
+    for sentence in [*said, *shared_ports(found), *notes]:
         console.print(prose(sentence, width))
     if arguments.timeline != "none":
         console.print()

@@ -25,6 +25,7 @@ from ndparallel.search.tables import (
     as_csv,
     as_json,
     effort_words,
+    ports_words,
     show_changes,
     show_search,
     what_if_json,
@@ -74,7 +75,8 @@ def show(
 ) -> None:
     show_search(found, arguments.top)
     console, width = plain_console()
-    for sentence in advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour):
+    said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour)
+    for sentence in [*said, *ports_words(found.recommended, found.answers)]:
         console.print(prose(sentence, width))
     show_changes(console, found.recommended, changed)
     if changed:

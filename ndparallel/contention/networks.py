@@ -25,6 +25,7 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from gpu import Hardware, Link
 from ndparallel.contention.agenda import Agenda, Moment
@@ -47,6 +48,7 @@ class Flow:
     start: float
     sent: Moment
     arrived: Moment
+    what: Any = None  # its name in the journal
 
     def __post_init__(self) -> None:
         self.target, _ = self.line

@@ -11,7 +11,7 @@ Limit  A program that asks for the time, and then does something else, is replay
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
-from gpu import Hardware
+from gpu import Hardware, Link
 from ndparallel.contention.agenda import Agenda, Moment, go_on
 from ndparallel.contention.networks import Flow, Line
 from ndparallel.engines.journal import (
@@ -73,11 +73,13 @@ class Replayed:
 
     def send(self, rank: int, number: int, action: Sent) -> Moment:
         line, entry = self.receiver[rank, number]
-        link = self.hardware.link(rank, action.target)
         arrived = self.arrived[action.target, entry]
-        sent = Moment()
-        self.network.send(Flow(rank, line, entry, action.bytes, link, self.agenda.now, sent, arrived))
+        link, now, sent = self.link(rank, action), self.agenda.now, Moment()
+        self.network.send(Flow(rank, line, entry, action.bytes, link, now, sent, arrived, action.what))
         return sent
+
+    def link(self, rank: int, action: Sent) -> Link:
+        return self.hardware.link(rank, action.target)
 
 
 def by_stream(journal: Journal) -> dict[str, Numbered]:

@@ -31,7 +31,7 @@ class Sent(NamedTuple):
     stream: str
     target: int
     what: Any
-    bytes: int
+    bytes: float
 
 
 class Received(NamedTuple):

@@ -67,6 +67,11 @@ class Layout:
     def _rank_by_stage(self) -> list[int]:
         return [self._mirrored(stage % self.ranks, self.chunk(stage)) for stage in range(self.stages)]
 
+    def other_rank(self, rank: int, stage: int) -> int | None:
+        """The other rank that holds a stage; None where this one does, or none."""
+        holder = self.rank(stage) if 0 <= stage < self.stages else rank
+        return None if holder == rank else holder
+
     def chunk(self, stage: int) -> int:
         return stage // self.ranks
 

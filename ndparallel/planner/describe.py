@@ -10,6 +10,7 @@ from ndparallel.planner.legality import is_folded
 from ndparallel.planner.prediction import Prediction
 from ndparallel.planner.software import find_stack
 
+NODE = "the node by the same port of a GPU"
 NEGLIGIBLE = 0.0005  # share of the step: what takes less is left out
 WORDS = {
     "compute": "compute",
@@ -87,27 +88,17 @@ def bound(found: Prediction) -> tuple[str, float]:
 
 
 def shared_ports(found: Prediction) -> list[str]:
-    """Say what it adds that what layers exchange uses a GPU's ports while gradients and weights do, and where
-    it leaves the node by the port that pipeline stages use as well: the prediction lets each have all."""
-    across = sharing_to_other_nodes(found)
-    seconds, share = found.sharing_seconds, found.sharing_seconds / found.seconds
-    if not across and share < NEGLIGIBLE:
-        return []
-    names = listed([name.upper() for name in across])
-    where = f"{names} leave the node by the same port of a GPU" if across else "of groups in a node"
-    adds = (
-        f"+ {si(seconds, 's')} ({share:.1%}), not in the step" if share >= NEGLIGIBLE else "nothing is added"
-    )
-    messages = "; what the messages of PP add is not counted" * ("pp" in across)
-    return [f"Ports shared: {where}: {adds}{messages}."]
-
-
-def sharing_to_other_nodes(found: Prediction) -> list[str]:
-    """The axes whose groups leave the node, if layers' are among them, and others."""
+    """Say what it adds that several groups use a GPU's port at the same time: the prediction lets each have
+    all of it."""
     groups = Groups(found.plan, found.job)
-    across = [name for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
-    layers, others = {"tp", "cp", "ep"}.intersection(across), {"dp", "pp"}.intersection(across)
-    return across if layers and others else []
+    across = [name.upper() for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
+    seconds, share = found.sharing_seconds, found.sharing_seconds / found.seconds
+    several = len(across) > 1
+    if share < NEGLIGIBLE:
+        several &= bool({"TP", "CP", "EP"}.intersection(across))
+        return [f"Ports shared: {listed(across)} leave {NODE}: nothing is added."] * several
+    where = f"{listed(across)} leave {NODE}" if several else "of groups in a node"
+    return [f"Ports shared: {where}: + {si(seconds, 's')} ({share:.1%}), not in the step."]
 
 
 def plan_words(plan: Plan) -> str:
@@ -191,7 +182,6 @@ def sentences(found: Prediction, tokens: float, price_per_gpu_hour: float | None
         f"MFU {found.mfu:.1%}: {DEFINITIONS[model]}. HFU {found.hfu:.1%}: {DEFINITIONS['hfu']}.",
         f"Beside compute, {WORDS[kind]} takes most: {lost:.1%} of {whose}. {room_words(found)}",
         *imbalance_sentences(found),
-        *shared_ports(found),
         *assumed_links(found.job, int(found.plan.gpus)),
         *([FOLDED.format(plan=found.plan)] if is_folded(found.plan) else []),
     ]

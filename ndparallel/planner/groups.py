@@ -108,6 +108,26 @@ class Groups:
     def links(self, name: str) -> GroupLinks:
         return getattr(self, name)
 
+    def port_use(self, name: str) -> PortUse:
+        """How a group's collectives, or its messages between stages, use a GPU's ports."""
+        links = self.links(name)
+        if name == "pp":
+            return PortUse(0.0, 1.0) if links.nodes > 1 else PortUse(float(links.ranks > 1), 0.0)
+        return links.all_to_all_use if name == "ep" else links.ring_use
+
+    @cached_property
+    def on_shared_ports(self) -> dict[str, PortUse]:
+        """The groups that use a port of a GPU which another one uses as well, and how they use such ports."""
+        data = ("shards", "replicas") if self.plan.zero == 3 else ("dp",)
+        experts = ("ep", "experts_dp") if self.job.shape.experts else ()
+        used = {name: self.port_use(name) for name in ("tp", "cp", "pp", *data, *experts)}
+        users = [sum(map(bool, shares)) for shares in zip(*used.values())]
+        shared = {
+            name: PortUse(*(share * (count > 1) for share, count in zip(use, users)))
+            for name, use in used.items()
+        }
+        return {name: use for name, use in shared.items() if any(use)}
+
     def _links(self, ranks, stride) -> GroupLinks:
         return GroupLinks(ranks, stride, self.job.hardware, self.job.stack.rails)
 

@@ -19,6 +19,7 @@ from ndparallel.planner.legality import check, violations
 from ndparallel.planner.memory.total import STAGE_MEMORY_KINDS, StageMemory, memory_by_rank
 from ndparallel.planner.plan_name import name_of
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload
+from ndparallel.planner.step.pipeline_journal import framework_journals, sharing_seconds
 from ndparallel.planner.step.step import Step, time_workload
 
 if TYPE_CHECKING:
@@ -99,10 +100,9 @@ class Prediction:
 
     @cached_property
     def sharing_seconds(self) -> float:
-        """What the step would take longer if the collectives of several groups shared a GPU's ports, as
-        --contention replays the lessons' runs. It is not in `seconds`, and messages of a pipeline are not in
-        it."""
-        return float(step_of(self.work.sharing_ports).seconds) - self.seconds
+        """What the step would take longer if collectives and messages of several groups shared a GPU's ports,
+        as --contention replays the lessons' runs. It is not in `seconds`."""
+        return sharing_of(self.work)
 
     @property
     def fullest(self) -> StageMemory:
@@ -220,6 +220,16 @@ def step_of(work: AnyWorkload) -> Step:
     from ndparallel.planner.lesson_runs.step import executed_step
 
     return executed_step(work)
+
+
+def sharing_of(work: AnyWorkload) -> float:
+    """What ports that groups share add to a step: its messages are replayed, which takes a second at most."""
+    if isinstance(work, FrameworkWorkload):
+        shared = work.pricing.groups.on_shared_ports
+        return sharing_seconds(work, framework_journals) if shared else 0.0
+    from ndparallel.planner.lesson_runs.journal import executed_journals
+
+    return sharing_seconds(work, executed_journals)
 
 
 def memory_of(work: AnyWorkload) -> list[StageMemory]:

@@ -16,7 +16,7 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp
 from ndparallel.planner.layers.pricing import Pricing
 from ndparallel.planner.models.presets import find_model
-from ndparallel.planner.ports import PortUse, paces
+from ndparallel.planner.ports import Piece
 from ndparallel.planner.prediction import time_step
 from ndparallel.planner.software import find_stack
 from ndparallel.planner.step.framework import FrameworkWorkload, framework_workload, slowest
@@ -33,17 +33,15 @@ class Round:
 
     alike: bool = True
     slowdown: float = 0.0
-    shares_ports: bool = False
-    pace: float = 0.5  # of each of two collectives at once
-
-    def paces(self, line, other):
-        return self.pace, self.pace
 
     def seconds(self, operation):
         return operation.flops
 
     def arrival(self, exchange, start):
         return start + exchange.bytes
+
+    def rounds(self, exchange):
+        return [[Piece("across", exchange.bytes)]]
 
 
 def buckets(units=4, reduce=1.0, gather=0.5):
@@ -120,9 +118,9 @@ def test_gradients_beside_a_pipelines_last_backward_pass_slow_the_first_rank(sch
 def test_time_never_runs_backwards_behind_a_pipelines_last_actions(schedule, chunks, monkeypatch):
     passed, advance = [], StreamClock.advance
 
-    def watched(streams, seconds, exchanging):
+    def watched(streams, seconds):
         passed.append(seconds)
-        advance(streams, seconds, exchanging)
+        advance(streams, seconds)
 
     monkeypatch.setattr(StreamClock, "advance", watched)
     job = TrainingJob(
@@ -269,69 +267,6 @@ def test_gradients_start_when_the_last_pass_of_their_stage_has_passed_them(reduc
     assert (late.now, late.spent["dp"]) == (4.0 + 3 * reduce, 3 * reduce)
 
 
-@pytest.mark.parametrize(("reduce", "longer"), [(6.0, 2.0), (3.0, 2.0 * 3.0 / 6.0), (0.0, 0.0)])
-def test_of_two_collectives_by_one_port_each_ends_later_by_the_shorter_ones_seconds(reduce, longer):
-    """Two layers of 2 s, and a sum over tp of 1 s behind each, beside gradients that take `reduce` alone: as
-    long as they are under way, sums take twice as long; what is left behind the layers is waited for."""
-    streams = StreamClock(Round(shares_ports=True))
-    streams.start(CollectiveOp("gradients", "all_reduce", "dp", reduce))
-    for _ in range(2):
-        streams.run([TimeBreakdown(compute=2.0), CollectiveOp("sum", "all_reduce", "tp", 1.0)])
-    streams.wait_for_all()
-    assert streams.now == 6.0 + longer
-
-
-def test_each_collective_that_is_on_its_way_on_a_shared_port_is_waited_for_longer():
-    """Two gathers are to end after 4 and 6 seconds, and a sum of 2 begins at once: each of the three has
-    half the port while the sum is under way, until 4, and the gathers end 2 later."""
-    streams = StreamClock(Round(shares_ports=True))
-    gathers = [CollectiveOp(name, "all_gather", "dp", seconds) for name, seconds in (("a", 4.0), ("b", 2.0))]
-    for gather in gathers:
-        streams.start(gather)
-    streams.run([CollectiveOp("sum", "all_reduce", "tp", 2.0)])
-    assert streams.now == 4.0
-    ends = []
-    for gather in gathers:
-        streams.wait(gather)
-        ends.append(streams.now)
-    assert ends == [6.0, 8.0]
-
-
-def test_a_collective_that_is_shorter_than_the_one_it_shares_with_takes_twice_its_time():
-    """At 1, a gather of 1 s and a sum of 2: both are under way until 3, and the sum until 4."""
-    streams = StreamClock(Round(shares_ports=True), now=1.0)
-    streams.start(CollectiveOp("gather", "all_gather", "dp", 1.0))
-    streams.run([CollectiveOp("sum", "all_reduce", "tp", 2.0)])
-    assert ([*streams.ends["dp", "gather"]], streams.now) == ([3.0], 4.0)
-
-
-def test_compute_is_slowed_for_as_long_as_a_delayed_collective_is_under_way():
-    """A gather of 4 seconds is delayed to 6 by a sum of 2, which ends at 4; the 2 that are left slow compute
-    of 4 by half of what it does in them."""
-    streams = StreamClock(Round(shares_ports=True, slowdown=1.0))
-    streams.start(CollectiveOp("gather", "all_gather", "dp", 4.0))
-    streams.run([CollectiveOp("sum", "all_reduce", "tp", 2.0)])
-    streams.compute(4.0)
-    assert streams.now == 4.0 + 1.0 + 4.0
-
-
-def test_a_sum_by_itself_and_as_seconds_of_a_list_shares_a_port_alike():
-    ends = []
-    for item in (TimeBreakdown(tp=3.0), CollectiveOp("sum", "all_reduce", "tp", 3.0)):
-        streams = StreamClock(Round(shares_ports=True, slowdown=0.1))
-        streams.start(CollectiveOp("gradients", "all_reduce", "dp", 5.0))
-        streams.run([item, TimeBreakdown(compute=1.0)])
-        ends.append((streams.now, streams.lines["dp"]))
-    assert ends == [(6.0 + 1.1, 5.0 + 3.0)] * 2
-
-
-def test_of_two_that_do_not_fill_a_port_none_is_slower():
-    half, most, whole = PortUse(0, 0.5), PortUse(0, 0.75), PortUse(0, 1)
-    assert paces(half, half) == paces(whole, PortUse(1, 0)) == (1, 1)
-    assert paces(PortUse(0, 0.25), most) == (1, 1) and paces(PortUse(0, 0.25), whole) == (1, 0.75)
-    assert paces(most, whole) == (0.5 / 0.75, 0.5)
-
-
 def test_memory_that_holds_a_byte_has_a_peak():
     memory = MemoryLedger()
     memory.hold("buffers", 1)
@@ -393,3 +328,15 @@ def test_what_all_were_waited_for_is_not_waited_for_again():
         streams.start(exchange)
         wait()
     assert streams.now == 2 * 5.0
+
+
+def test_a_loop_in_its_stride_is_left_although_a_collective_is_always_under_way():
+    clock, exchange, passes = StreamClock(Round()), CollectiveOp("g", "all_gather", "dp", 5.0), 0
+    clock.start(exchange)
+    for _ in clock.repeats(100):
+        clock.compute(2.0)
+        clock.wait(exchange)
+        clock.start(exchange)
+        passes += 1
+    clock.wait(exchange)
+    assert (passes, clock.now) == (1, 101 * 5.0)

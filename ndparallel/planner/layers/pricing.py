@@ -27,11 +27,12 @@ from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.collective_time import collective_seconds, dispatch_seconds, lost_to
 from ndparallel.planner.layers.dense import LayerLists
 from ndparallel.planner.layers.kept import kept_bytes
-from ndparallel.planner.layers.operations import CollectiveOp
+from ndparallel.planner.layers.operations import CollectiveOp, Layer
 from ndparallel.planner.numbers import larger
-from ndparallel.planner.ports import PortUse, paces
-from ndparallel.planner.stages import ENDS
+from ndparallel.planner.ports import Round, rounds_of
+from ndparallel.planner.stages import ENDS, KEPT
 
+FEW_BYTES = 1e-3  # take no time on the wire
 Item = TypeVar("Item", Operation, CollectiveOp)
 
 
@@ -63,8 +64,6 @@ class Pricing:
     items: dict[Any, tuple[str, Any, tuple[Any, Any, bool]]] = field(init=False, default_factory=dict)
     wholes: dict[CollectiveOp, Any] = field(init=False, default_factory=dict)
     slowdown: float = field(init=False)
-    shares_ports: bool = False
-    known_paces: dict[tuple[str, str], tuple[float, float]] = field(init=False, default_factory=dict)
     alike = True
 
     def __post_init__(self) -> None:
@@ -83,14 +82,17 @@ class Pricing:
     def unit(self, kind: str) -> UnitSeconds:
         """All passes of an embedding, dense, experts or head unit."""
         if kind not in self.units:
-            name, _, kept = kind.partition(" ")
-            lists = self.lists.unit(name, "none" if kept else self.plan.recompute)
-            found = UnitSeconds(*(self.price(items) for items in lists))
-            travels = self.job.activations_away and name not in ENDS
-            self.units[kind] = (
-                self.with_host(found, "none" if kept else self.plan.recompute) if travels else found
-            )
+            found = UnitSeconds(*(self.price(items) for items in self.listed(kind)))
+            travels = self.job.activations_away and kind.partition(" ")[0] not in ENDS
+            self.units[kind] = self.with_host(found, self.recompute(kind)) if travels else found
         return self.units[kind]
+
+    def listed(self, kind: str) -> Layer:
+        """The lists of a unit, in the program's order."""
+        return self.lists.unit(kind.partition(" ")[0], self.recompute(kind))
+
+    def recompute(self, kind: str) -> str:
+        return "none" if kind.endswith(KEPT) else self.plan.recompute
 
     def with_host(self, unit: UnitSeconds, recompute: str) -> UnitSeconds:
         """A layer's passes, each no shorter than its activations are on their way to the host, or back."""
@@ -146,15 +148,14 @@ class Pricing:
     def arrival(self, exchange: CollectiveOp, start):
         return start + self.whole(exchange)
 
-    def paces(self, line: str, other: str) -> tuple[float, float]:
-        key = line, other
-        if key not in self.known_paces:
-            self.known_paces[key] = paces(*map(self.port_use, key))
-        return self.known_paces[key]
-
-    def port_use(self, line: str) -> PortUse:
-        links = self.groups.links(line)
-        return links.all_to_all_use if line == "ep" else links.ring_use
+    def rounds(self, exchange: CollectiveOp) -> list[Round]:
+        """What is left of a collective beside its operation, as messages."""
+        seconds, latency = (
+            float(self.exposed(exchange)),
+            float(self.whole(exchange._replace(bytes=FEW_BYTES))),
+        )
+        use = self.groups.on_shared_ports.get(exchange.group) or self.groups.port_use(exchange.group)
+        return rounds_of(seconds, min(seconds, latency), use)
 
     def exposed(self, exchange: CollectiveOp):
         """What is left of a collective beside its operation: at least one of its chunks, or what it slows the

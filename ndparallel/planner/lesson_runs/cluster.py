@@ -21,14 +21,36 @@ import numpy as np
 from collectives import Group
 from gpu import Hardware, Operation
 from ndparallel.collective.algorithms import usual_algorithm
-from ndparallel.collective.clocks import start_clocks
+from ndparallel.collective.clocks import Clocks, Path, Wave, start_clocks
 from ndparallel.collective.lockstep import advance, direct_all_to_all
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.planner.layers.operations import CollectiveOp
-from ndparallel.planner.ports import PortUse, paces
+from ndparallel.planner.ports import Piece, Round
 from ndparallel.planner.step.streams import OnTheWay
 
 RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "direct"}
+
+
+@dataclass
+class RecordedClocks(Clocks):
+    """Clocks that know what was sent, by round."""
+
+    rounds: list[list[Piece]] = field(default_factory=lambda: [[]])
+
+    def send(self, path: Path, nbytes: Any) -> Wave:
+        wave = super().send(path, nbytes)
+        self.rounds[-1].append(slowest(path.inside, path.latency, wave.wire_seconds))
+        return wave
+
+    def receive(self, path: Path, wave: Wave) -> None:
+        super().receive(path, wave)
+        self.rounds.append([])
+
+
+def slowest(inside: np.ndarray, latency: np.ndarray, wire: np.ndarray) -> Piece:
+    """One message for many that leave at the same time."""
+    port = "inside" if np.all(inside) else "across"
+    return Piece(port, float(np.max(wire)), latency_seconds=float(np.max(latency)))
 
 
 @dataclass
@@ -39,7 +61,6 @@ class LockstepMachine:
     mesh: Mesh
     itemsize: int
     stage: int | None = None
-    shares_ports: bool = False
     alike: bool = field(default=False, init=False)
     slowdown: float = field(default=0.0, init=False)
     prices: dict[Operation, float] = field(default_factory=dict)
@@ -65,16 +86,23 @@ class LockstepMachine:
         if exchange.collective == "shift":
             return self.passed_on(exchange, start)
         end = start.astype(float)
+        for places, clocks in self.advanced(exchange, start, Clocks):
+            end[places] = clocks.now
+        return end
+
+    def advanced(
+        self, exchange: CollectiveOp, start: np.ndarray, kind: type[Clocks]
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """(places of members, their clocks behind a collective), of groups that lie alike on the nodes."""
         itemsize = exchange.itemsize or self.itemsize
         for algorithm, ranks, nbytes in self.groups_of_one_size(exchange):
             places = ranks - self.members[0]
-            clocks = start_clocks(self.hardware, ranks, itemsize, now=start[places])
+            clocks = start_clocks(self.hardware, ranks, itemsize, start[places], kind)
             if isinstance(nbytes, np.ndarray):
                 direct_all_to_all(clocks, nbytes[places])
             else:
                 advance(clocks, exchange.collective, algorithm, round(nbytes))
-            end[places] = clocks.now
-        return end
+            yield places, clocks
 
     def across(self, exchange: CollectiveOp, ranks: Sequence[int], starts: Sequence[Any]) -> list[np.ndarray]:
         """Seconds that each of these pipeline ranks needs for a collective between them, which it starts at
@@ -86,14 +114,20 @@ class LockstepMachine:
         taken = self.arrival(exchange, begun.ravel()).reshape(begun.shape) - begun
         return [np.tile(taken[rank], pp) for rank in ranks]
 
-    def paces(self, line: str, other: str) -> tuple[float, float]:
-        return paces(self.port_use(line), self.port_use(other))
+    def rounds(self, exchange: CollectiveOp) -> list[Round]:
+        """The messages of a member in the slowest of the groups."""
+        if exchange.collective == "shift":
+            return [[self.piece(self.left(exchange.group), self.members, exchange.bytes)]]
+        start = np.zeros(self.members.shape)
+        found = [clocks for _, clocks in self.advanced(exchange, start, RecordedClocks)]
+        last = max(found, key=lambda clocks: np.max(clocks.now))
+        return [pieces for pieces in last.rounds if pieces]
 
-    def port_use(self, line: str) -> PortUse:
-        """A group that lies on several nodes has a GPU that sends nearly all to another one."""
-        nodes = self.groups(line) // self.hardware.gpus_per_node
-        across = float(np.ptp(nodes, axis=1).any())
-        return PortUse(1 - across, across)
+    def piece(self, source: np.ndarray, target: np.ndarray, nbytes: Any) -> Piece:
+        """Messages from each of these ranks to the one at its side."""
+        latency, bandwidth = self.links(source, target)
+        inside = source // self.hardware.gpus_per_node == target // self.hardware.gpus_per_node
+        return slowest(inside, latency, nbytes / bandwidth)
 
     def groups_of_one_size(self, exchange: CollectiveOp) -> Iterator[tuple[str, np.ndarray, Any]]:
         """(algorithm, ranks of groups that lie on the nodes in one way and have as many bytes, the bytes)."""
@@ -106,13 +140,18 @@ class LockstepMachine:
 
     def passed_on(self, exchange: CollectiveOp, start: np.ndarray) -> OnTheWay:
         """What every member hands to its right neighbour."""
-        left = np.empty_like(self.members)
-        for ranks in self.groups(exchange.group):
-            left[ranks - self.members[0]] = np.roll(ranks, 1)
+        left = self.left(exchange.group)
         latency, bandwidth = self.links(left, self.members)
         wire = exchange.bytes / bandwidth
         right = np.argsort(left)  # whoever has this member on its left
         return OnTheWay(start + wire[right], start[left - self.members[0]] + latency, wire)
+
+    def left(self, group: str) -> np.ndarray:
+        """The left neighbour of each member."""
+        left = np.empty_like(self.members)
+        for ranks in self.groups(group):
+            left[ranks - self.members[0]] = np.roll(ranks, 1)
+        return left
 
     def links(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Latency and bandwidth from each of these ranks to the one at its side."""

@@ -15,7 +15,7 @@ Glossary
                takes
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,13 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
     ranks = [GridRank(work, schedule, rank, done) for rank in range(work.plan.pp)]
     for rank in ranks:
         rank.streams.trace = [] if traces else None
-    run_ranks([rank.step() for rank in ranks], done)
+    run_step(work, ranks)
+    return [rank.streams for rank in ranks]
+
+
+def run_step(work: ExecutedWorkload, ranks: "Sequence[GridRank]") -> None:
+    """All pipeline ranks through their step."""
+    run_ranks([rank.step() for rank in ranks], ranks[0].done)
     grid = [rank.streams for rank in ranks]
     for exchange in work.tied_sums:
         run_across(work, grid, exchange)
@@ -51,7 +57,6 @@ def run_grid(work: ExecutedWorkload, schedule: Schedule, traces: bool = False) -
         run_across(work, grid, exchange)
     for rank in ranks:
         rank.end()
-    return grid
 
 
 def run_across(work: ExecutedWorkload, streams: list[StreamClock], exchange: CollectiveOp) -> None:
@@ -99,7 +104,7 @@ class GridRank:
     work: ExecutedWorkload
     schedule: Schedule
     rank: int
-    done: dict[tuple, StageMessage | None]
+    done: dict[tuple, Any]
     on_their_way: dict[int, BucketCost] = field(default_factory=dict)
     allocated: set[int] = field(default_factory=set)
     gathered: set[int] = field(default_factory=set)
@@ -240,9 +245,7 @@ class GridRank:
 
     def rank_of(self, stage: int) -> int | None:
         """The other rank that holds a stage; None where this one does, or none."""
-        layout = self.schedule.layout
-        rank = layout.rank(stage) if 0 <= stage < layout.stages else self.rank
-        return None if rank == self.rank else rank
+        return self.schedule.layout.other_rank(self.rank, stage)
 
     def receive(self, action: Action) -> None:
         """Wait for an action's message: for its way as communication, before that idly."""

@@ -47,14 +47,9 @@ class ExecutedWorkload:
 
     job: TrainingJob
     plan: Plan
-    shares_ports: bool = False  # as --contention replays the run, and not as the run itself goes
 
     def __post_init__(self) -> None:
         check_executed(self.job, self.plan)
-
-    @property
-    def sharing_ports(self) -> "ExecutedWorkload":
-        return replace(self, shares_ports=True)
 
     @cached_property
     def config(self) -> ModelConfig:
@@ -67,7 +62,7 @@ class ExecutedWorkload:
 
     @cached_property
     def machine(self) -> LockstepMachine:
-        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize, None, self.shares_ports)
+        return LockstepMachine(self.job.hardware, self.mesh, self.itemsize)
 
     def stage_machine(self, rank: int) -> LockstepMachine:
         """The GPUs of one pipeline rank."""

@@ -82,11 +82,6 @@ class FrameworkWorkload:
     def kinds(self) -> tuple[tuple[str, ...], ...]:
         return stage_kinds(self.job, self.plan, self.layers)
 
-    @property
-    def sharing_ports(self) -> "FrameworkWorkload":
-        """The same, with collectives that slow one another on a GPU's ports."""
-        return FrameworkWorkload(replace(self.pricing, shares_ports=True), self.layers)
-
     # ---- units and buckets
 
     def unit(self, kind: str) -> UnitSeconds:
@@ -96,6 +91,11 @@ class FrameworkWorkload:
             return unit
         share = share_in_pairs(plan.microbatches(self.job), plan.pp, plan.chunks)
         return in_pairs(unit, share, self.pricing.slowdown)
+
+    def unit_cost(self, kind: str) -> UnitCost:
+        """A unit's passes, of which nobody asks here in which order their items are."""
+        unit = self.unit(kind)
+        return UnitCost([unit.forward.plain], [unit.backward.plain], [unit.backward_weight.plain])
 
     def buckets(self, stage: int) -> list[BucketCost]:
         """Buckets of one stage, the last unit's first."""
@@ -108,12 +108,10 @@ class FrameworkWorkload:
         return self.kinds_seen[kind]
 
     def make_bucket(self, kind: str) -> BucketCost:
-        seconds, trained = self.unit(kind), trained_of(self.job, self.plan, kind)
-        weights = [seconds.backward_weight.plain]
+        trained = trained_of(self.job, self.plan, kind)
         gathered, made = copies_of_shards(self.pricing, kind)
-        forward: list[Item] = [*gathered, seconds.forward.plain]
-        backward: list[Item] = [*gathered, *made, seconds.backward.plain]
-        unit = UnitCost(forward, backward, weights)
+        own = self.unit_cost(kind)
+        unit = UnitCost([*gathered, *own.forward], [*gathered, *made, *own.backward], own.weights)
         sharded = self.plan.zero > 0
         reduce = self.exchanges(
             "gradients", "reduce_scatter" if sharded else "all_reduce", trained, self.job.gradient_bytes

@@ -92,20 +92,13 @@ class PipelineTimer:
         whole = self.work.whole_backward
         return None if whole is None else seconds_of_column(whole)
 
-    @property
-    def overlaps_messages(self) -> bool:
-        """Whether messages between stages travel beside compute."""
-        stack, plan = self.work.job.stack, self.plan
-        plain = plan.schedule == default_schedule(1) and plan.chunks == 1
-        return stack.pp_overlap and not (stack.pp_overlaps_chunks and plain)
-
     @cached_property
     def unreduced(self) -> Work:
         """Seconds of all actions and messages, while gradients stay. Without overlap a rank stands still
         while its messages pass."""
         actions, (latency, wire) = self.silent, self.work.messages()
         forward, inputs, weights, paired = seconds_of(actions)
-        if self.overlaps_messages:
+        if overlaps_messages(self.work):
             return replace(actions, latency=latency, wire=wire)
         stands = float(latency + wire)
         return Work(
@@ -302,6 +295,13 @@ class PipelineTimer:
         )
 
 
+def overlaps_messages(work: Workload) -> bool:
+    """Whether messages between stages travel beside compute."""
+    stack, plan = work.job.stack, work.plan
+    plain = plan.schedule == default_schedule(1) and plan.chunks == 1
+    return stack.pp_overlap and not (stack.pp_overlaps_chunks and plain)
+
+
 def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
     """By how much one microbatch's reduction of a stage's gradients slows the pass that makes them, and what
     of it is left behind that pass. Where a schedule parts B, gradients are made in W alone."""
@@ -315,11 +315,11 @@ def stage_reduction(work: Workload, stage: int) -> tuple[float, Reduction]:
         return line, Reduction(0.0, 0.0, 0.0)
     passes = passes_of_gradients(work, buckets)
     for bucket in buckets:
-        streams.advance(passes.seconds[id(bucket.units)], passes.exchanging)
+        streams.advance(passes[id(bucket.units)])
         begin_reduce(streams, bucket)
     made = streams.now
     streams.wait_for_all()
-    lost = made - sum(passes.seconds[id(bucket.units)] for bucket in buckets)
+    lost = made - sum(passes[id(bucket.units)] for bucket in buckets)
     return longest(lost), Reduction(line, longest(streams.now - made), work.machine.slowdown)
 
 

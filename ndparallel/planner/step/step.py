@@ -71,11 +71,13 @@ def mean(seconds: Any) -> float:
 # ------------------------------------------------------------------------------------------- without pipeline
 
 
-def one_stage(work: Workload, trace: list | None = None, microbatches: int = 0) -> StreamClock:
+def one_stage(
+    work: Workload, trace: list | None = None, microbatches: int = 0, clock: StreamClock | None = None
+) -> StreamClock:
     """A step of ranks that have the whole depth of the model, or of its first `microbatches` alone; what
     happens when is noted in `trace`."""
     plan, stack = work.plan, work.job.stack
-    streams, buckets = StreamClock(work.machine), work.buckets(0)
+    streams, buckets = clock or StreamClock(work.machine), work.buckets(0)
     microbatches = microbatches or plan.microbatches(work.job)
     streams.trace = trace
     streams.run(work.states(0))

@@ -6,7 +6,7 @@ Idea   The patterns in which communication hides (ndparallel.planner.step.overla
        of many GPUs that do not, or of many plans.
 Cost   about a microsecond for every item of a list.
 Limit  Streams slow compute by the machine's share, whatever they do; on the executed clock not at all. They
-       slow one another only where the machine says that they share ports (ndparallel.planner.ports).
+       do not slow one another: ndparallel.planner.step.journal says what shared ports would add.
 
 Glossary
     spent     seconds by what they were spent on: compute, optimizer, and waiting for a kind of collective, or
@@ -15,7 +15,7 @@ Glossary
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from math import isclose
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +25,7 @@ import numpy as np
 from gpu import Operation
 from ndparallel.planner.layers.breakdown import TimeBreakdown
 from ndparallel.planner.layers.operations import CollectiveOp, Hold, Start, Wait
-from ndparallel.planner.ports import seconds_of_both
+from ndparallel.planner.ports import Round
 
 DATA = ("experts_dp", "shards", "replicas", "ends", "dp_cp", "expert_dp", "expert_dp_cp")
 SAME_KIND = dict.fromkeys(DATA, "dp") | {
@@ -36,7 +36,6 @@ SAME_KIND = dict.fromkeys(DATA, "dp") | {
 
 COMPUTING = ("compute", "launch")
 LAYERS = ("tp", "cp", "ep")  # what layers exchange
-NOTHING: Mapping[str, float] = {}
 
 Item = Operation | CollectiveOp | Start | Wait | Hold | TimeBreakdown
 
@@ -67,12 +66,10 @@ class Machine(Protocol):
 
     @property
     def slowdown(self) -> float: ...  # of compute beside a collective
-    @property
-    def shares_ports(self) -> bool: ...  # whether collectives of several streams slow one another
 
     def seconds(self, operation: Operation) -> Any: ...
     def arrival(self, exchange: CollectiveOp, start: Any) -> Any: ...
-    def paces(self, line: str, other: str) -> tuple[float, float]: ...  # see ndparallel.planner.ports
+    def rounds(self, exchange: CollectiveOp) -> list[Round]: ...  # messages, see ndparallel.planner.ports
 
 
 class MemoryLedger:
@@ -127,7 +124,7 @@ class StreamClock:
 
     def __init__(self, machine: Machine, now: Any = 0.0) -> None:
         self.machine, self.now, self.memory = machine, now, MemoryLedger()
-        self.slowdown, self.shares_ports = machine.slowdown, machine.shares_ports
+        self.slowdown = machine.slowdown
         self.later: Callable[[Any, Any], Any] = max if machine.alike else np.maximum
         self.spent = TimeBreakdown()
         self.phase = "compute"  # what compute counts as in a picture: forward, backward
@@ -150,7 +147,7 @@ class StreamClock:
                         if part == "compute":
                             self.compute(seconds)
                         else:
-                            self.spend(part, seconds + self.lost_beside(part, seconds))
+                            self.spend(part, seconds)
                 case Operation():
                     self.spend(kind, self.machine.seconds(item))
                 case CollectiveOp():
@@ -168,12 +165,8 @@ class StreamClock:
         self.lose(seconds)
         self.spend("compute", seconds)
 
-    def advance(self, seconds: Any, exchanging: Mapping[str, float] = NOTHING) -> None:
-        """Work that has been counted already, of which these shares are collectives of layers: only what it
-        loses to collectives beside it is spent."""
-        if self.shares_ports:
-            for kind, share in exchanging.items():
-                self.spend(kind, self.lost_beside(kind, share * seconds))
+    def advance(self, seconds: Any) -> None:
+        """Work that has been counted already: only what it loses to collectives beside it is spent."""
         self.lose(seconds)
         self.now = self.now + seconds
 
@@ -199,45 +192,7 @@ class StreamClock:
     def start(self, exchange: CollectiveOp) -> None:
         begin = self.ready(exchange)
         end = self.machine.arrival(exchange, begin)
-        self.begin(exchange, begin, self.beside_others(exchange, begin, end) if self.shares_ports else end)
-
-    def beside_others(self, exchange: CollectiveOp, begin: Any, end: Any) -> Any:
-        """When a collective ends that shares its ports with those under way."""
-        line, _ = line_of(exchange.group)
-        if not isinstance(end, OnTheWay):
-            return end + self.lengthen(line, begin, end - begin)
-        longer = self.lengthen(line, begin, end.wire)
-        return end._replace(left=end.left + longer, wire=end.wire + longer)
-
-    def lost_beside(self, kind: str, seconds: Any) -> Any:
-        """What collectives that begin now, and are waited for, lose to those under way."""
-        if not self.shares_ports or kind not in LAYERS:
-            return 0.0
-        return self.lengthen(kind, self.now, seconds)
-
-    def lengthen(self, line: str, begin: Any, seconds: Any) -> Any:
-        """Let a collective of so many seconds share its ports with those under way on other lines, which end
-        later; return by how much it does itself."""
-        others = [other for other in self.lines if other != line]
-        return sum((self.share(line, other, begin, seconds) for other in others), 0.0)
-
-    def share(self, line: str, other: str, begin: Any, seconds: Any) -> Any:
-        paces = mine, its = self.machine.paces(line, other)
-        if min(paces) == 1:
-            return 0.0
-        longer = (1 - mine) * seconds_of_both(seconds, self.lines[other] - begin, paces)
-        self.delay(other, begin, lambda left: (1 - its) * seconds_of_both(seconds, left, paces))
-        return longer
-
-    def delay(self, line: str, begin: Any, longer: Callable[[Any], Any]) -> None:
-        """Let what is under way on a line, of which so many seconds are left, end so much later."""
-        self.lines[line] = self.lines[line] + longer(self.lines[line] - begin)
-        if self.slowdown:
-            self.under_way = max(self.under_way, self.lines[line])
-        for key in [key for key in self.ends if key[0] == line]:
-            self.ends[key] = deque(
-                end if isinstance(end, OnTheWay) else end + longer(end - begin) for end in self.ends[key]
-            )
+        self.begin(exchange, begin, end)
 
     def ready(self, exchange: CollectiveOp) -> Any:
         """When a collective can start: now, once its stream is free; over replicas, once the shards that they

@@ -18,7 +18,6 @@ Glossary
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from ndparallel.pipeline.replay import Ends
 from ndparallel.planner.layers.breakdown import TimeBreakdown
@@ -32,7 +31,7 @@ from ndparallel.planner.step.overlap import (
     gather_in_turn,
     gathered_forward,
 )
-from ndparallel.planner.step.streams import LAYERS, NOTHING, StreamClock, longest
+from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.workload import Meeting, Workload
 
 
@@ -99,9 +98,8 @@ def gradients_tail(work: Workload, slack: Mapping[int, float], reducing: float =
     elif keeps_weights(work.job, plan):
         finish_reduces(streams, buckets, False)
     elif plan.zero != 3 and any(bucket.reduce or bucket.shared for bucket in buckets):
-        passes = passes_of_gradients(work, buckets)
-        passed = passed_buckets(by_stage, slack, passes.seconds)
-        reduce_in_slack(streams, passed, stack.dp_overlap, passes.exchanging)
+        passed = passed_buckets(by_stage, slack, passes_of_gradients(work, buckets))
+        reduce_in_slack(streams, passed, stack.dp_overlap)
     return streams
 
 
@@ -129,28 +127,15 @@ def step_tail(work: Workload, rank: int, streams: StreamClock) -> TimeBreakdown:
     return TimeBreakdown({kind: longest(seconds) for kind, seconds in streams.spent.items()})
 
 
-class Passes(NamedTuple):
-    """Seconds of one microbatch through each bucket, by its units; and which shares of all of them layers'
-    collectives take."""
-
-    seconds: dict[int, float]
-    exchanging: dict[str, float]
-
-
-def reduce_in_slack(
-    streams: StreamClock,
-    passed: Sequence[tuple[BucketCost, float]],
-    overlap: bool,
-    exchanging: Mapping[str, float] = NOTHING,
-) -> None:
+def reduce_in_slack(streams: StreamClock, passed: Sequence[tuple[BucketCost, float]], overlap: bool) -> None:
     """Each bucket starts when the action that completes its stage has passed it, `before` the rank's last one
     ends."""
     ahead = max(before for _, before in passed)
     for bucket, before in passed:
-        streams.advance(ahead - before, exchanging)
+        streams.advance(ahead - before)
         begin_reduce(streams, bucket, overlap)
         ahead = before
-    streams.advance(ahead, exchanging)
+    streams.advance(ahead)
     finish_reduces(streams, [bucket for bucket, _ in passed], overlap)
 
 
@@ -176,10 +161,10 @@ def gather_beside_forward(work: Workload, streams: StreamClock, buckets: Sequenc
     passes = passes_through(work, buckets, BucketCost.forward)
     for bucket in reversed(buckets):
         finish(streams, bucket.gather)
-        streams.advance(passes.seconds[id(bucket.units)], passes.exchanging)
+        streams.advance(passes[id(bucket.units)])
 
 
-def passes_of_gradients(work: Workload, buckets: Sequence[BucketCost]) -> Passes:
+def passes_of_gradients(work: Workload, buckets: Sequence[BucketCost]) -> dict[int, float]:
     """The action which completes their gradients: W where the schedule parts backward passes."""
     return passes_through(
         work, buckets, BucketCost.weights if work.plan.recipe.splits else BucketCost.backward
@@ -188,14 +173,12 @@ def passes_of_gradients(work: Workload, buckets: Sequence[BucketCost]) -> Passes
 
 def passes_through(
     work: Workload, buckets: Sequence[BucketCost], one_pass: Callable[[BucketCost, StreamClock], None]
-) -> Passes:
+) -> dict[int, float]:
+    """Seconds of one microbatch through each bucket, by its units."""
     seconds: dict[int, float] = {}
-    spent = TimeBreakdown()
     for bucket in buckets:
         if id(bucket.units) not in seconds:
             counted = StreamClock(work.machine)
             one_pass(bucket, counted)
             seconds[id(bucket.units)] = longest(counted.now)
-            spent = spent + counted.spent
-    whole = longest(spent.total)
-    return Passes(seconds, {kind: longest(spent[kind]) / whole for kind in LAYERS if kind in spent})
+    return seconds

@@ -1,0 +1,43 @@
+"""The step of an executed run of the lessons as journals: its grid's loop on clocks that write down what they
+are asked for (ndparallel.planner.step.journal)."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ndparallel.engines.journal import Journal
+from ndparallel.pipeline.actions import Action, Schedule
+from ndparallel.pipeline.checker import GIVES
+from ndparallel.planner.lesson_runs.grid import GridRank, run_step
+from ndparallel.planner.lesson_runs.workload import ExecutedWorkload
+from ndparallel.planner.ports import Piece
+from ndparallel.planner.step.journal import JournalClock, StageMessages
+from ndparallel.planner.step.pipeline_journal import stage_journal
+
+
+class JournalRank(StageMessages, GridRank):
+    """One GPU for all of a pipeline rank."""
+
+    @cached_property
+    def streams(self) -> JournalClock:
+        return JournalClock(self.machine, np.zeros(len(self.machine.members)), self.rank)
+
+    def send(self, action: Action) -> None:
+        super().send(action)
+        self.done[GIVES[action.op], action.stage, action.microbatch] = None
+
+    def piece(self, source: int, target: int) -> Piece:
+        members = self.machine.members
+        senders, receivers = (members + (rank - self.rank) * len(members) for rank in (source, target))
+        return self.machine.piece(senders, receivers, self.work.message_bytes)
+
+
+def executed_journals(work: ExecutedWorkload, schedule: Schedule) -> list[Journal]:
+    """A journal for each pipeline rank."""
+    if work.plan.pp == 1 and not work.on_grid:
+        return [stage_journal(work, schedule)]
+    done: dict[tuple, Any] = {}
+    ranks = [JournalRank(work, schedule, rank, done) for rank in range(work.plan.pp)]
+    run_step(work, ranks)
+    return [rank.streams.journal for rank in ranks]
