@@ -64,8 +64,7 @@ def reducing_of(ends: Ends, rank: int) -> float:
 def alike(work: Workload, ends: Ends, rank: int) -> tuple:
     """What is the same of ranks whose tails are."""
     slack, left = slack_of(work, ends, rank), reducing_of(ends, rank)
-    kinds = (tuple(work.kinds[stage]) for stage in slack)
-    return (*kinds, *[round(each, 9) for each in (*slack.values(), left)])
+    return (*[work.kinds[stage] for stage in slack], *[round(each, 9) for each in (*slack.values(), left)])
 
 
 def first_gathers(work: Workload) -> TimeBreakdown:
