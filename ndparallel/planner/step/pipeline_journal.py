@@ -101,16 +101,24 @@ def in_order(work: FrameworkWorkload, kind: str, name: str) -> list[Item]:
     shown = {spent: float(whole[spent]) / each for spent, each in priced.items() if each}
     rest = sum(float(each) for spent, each in whole.items() if spent not in shown)
     shared = work.pricing.groups.on_shared_ports
-    return [
-        *(
-            item._replace(bytes=item.bytes * shown[spent])
-            if spent in shared
-            else TimeBreakdown(compute=each * shown[spent])
-            for item, spent, each in seconds
-            if spent in shown
-        ),
-        TimeBreakdown(compute=rest),
+    ordered = [
+        item._replace(bytes=item.bytes * shown[spent]) if spent in shared else each * shown[spent]
+        for item, spent, each in seconds
+        if spent in shown
     ]
+    return [*computed_at_once([*ordered, rest])]
+
+
+def computed_at_once(ordered: Sequence[CollectiveOp | float]) -> Iterator[Item]:
+    """Let seconds that follow one another be one item."""
+    seconds = 0.0
+    for item in ordered:
+        if isinstance(item, float):
+            seconds += item
+        else:
+            yield from (TimeBreakdown(compute=seconds), item)
+            seconds = 0.0
+    yield TimeBreakdown(compute=seconds)
 
 
 def spent_on(item: Any) -> str:
