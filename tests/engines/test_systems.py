@@ -143,9 +143,9 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 NOTES = {
-    (): ["greenlet"],
-    ("--engine", "processes"): ["win32", "greenlet"],
-    ("--engine", "inline"): ["greenlet"],
+    (): [],
+    ("--engine", "processes"): ["win32"],
+    ("--engine", "inline"): [],
 }
 
 
