@@ -80,7 +80,7 @@ def test_a_stop_that_cannot_be_says_what_the_command_would_say():
 
 def test_what_cannot_be_is_a_reason_and_still_has_its_knobs():
     answer = cut.answer({"tp": 8})
-    assert "cannot be a grid" in answer["reason"] and answer["knobs"] and "row" not in answer
+    assert "does not divide 8 GPUs" in answer["reason"] and answer["knobs"] and "row" not in answer
     assert {"name": "pp", "value": 1} in answer["remedies"]
     assert all(cut.answer({"tp": 8, each["name"]: each["value"]})["row"] for each in answer["remedies"])
 
