@@ -1,12 +1,11 @@
-"""What is being run, on a terminal that somebody watches.
-
-Limit  rich is imported only for a terminal: elsewhere ranks need not wait for it.
-"""
+"""What is being run, on a terminal that somebody watches."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
+
+from rich.console import Console
 
 Announce = Callable[[str], None]
 T = TypeVar("T")
@@ -22,8 +21,6 @@ def progress() -> Iterator[Announce]:
     if not sys.stderr.isatty():
         yield ignore
         return
-    from rich.console import Console
-
     with Console(stderr=True, markup=False, emoji=False).status("starting") as status:
         yield lambda words: status.update(f"running {words}")
 

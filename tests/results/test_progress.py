@@ -1,7 +1,6 @@
 """Claims about progress: on a terminal commands say what they run and of how much, in a pipe nothing."""
 
 import io
-import subprocess
 import sys
 
 import pytest
@@ -53,10 +52,3 @@ def test_what_may_take_seconds_says_how_much_there_is_to_do(capsys, monkeypatch,
         printed[kind] = capsys.readouterr().out
     assert any(bound in words for words in said)
     assert printed[Terminal] == printed[io.StringIO] != ""
-
-
-def test_no_rank_waits_for_what_only_printing_needs():
-    """Ranks are copies of the launcher, so what it has not imported when they start costs none of them."""
-    code = "import sys, ndparallel.lessons.combined, ndparallel.lessons.main; print('rich' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
