@@ -7,10 +7,14 @@ Idea   Every round runs the floor and the commands one after another, so that wh
        counted: Python keeps there what it has compiled, as it does at a reader's, whatever this environment
        says of that.
 Limit  The floor is Python's start and the import of numpy and rich, and nothing of this package: what a
-       lesson imports of it takes half of the floor on top. 4D takes 13 to 15 times the floor's CPU, and 9
-       inline: two cores cannot be quicker than 7 floors, and imports, the single GPU and the tables, which
-       one core does alone, add about one. Processes cost 30 to 70 ms for the start and end of 8, and 0.2 to
-       0.3 s for 4D's 10,500 messages. The rest are the layers.
+       lesson imports of it takes half of the floor on top. On two cores with nothing else on them 1D is at
+       its limit and 4D above it: medians of 7 and 11 rounds were 4.5 to 5.2 and 9.1 to 10.4. 4D takes 13 to
+       17 times the floor's CPU, and 9 inline. A third of its time is imports, the single GPU, the start and
+       end of 8 processes and the tables, which mostly one core does alone; the rest are the layers, and the
+       same layers take a rank 1.3 to 1.9 times the CPU that they take inline, with 14 messages as with 500.
+       What made no difference, measured side by side: another sharing out of ranks over cores or none, the
+       order in which ranks are woken, batch scheduling, malloc's thresholds, weights drawn before the fork
+       and the single GPU's run behind it.
 
 Run    python benchmarks/startup.py [rounds]
 """

@@ -177,7 +177,7 @@ def test_a_stop_that_cannot_be_says_why_and_changes_nothing(tab):
     address = tab.page.url
     tab.page.locator("#knob-tp-8").click(force=True)
     tab.page.locator("#remedy-pp").wait_for()
-    assert "cannot" in tab.page.locator("#said").inner_text() and tab.page.url == address
+    assert "does not divide 8 GPUs" in tab.page.locator("#said").inner_text() and tab.page.url == address
     assert tab.page.locator("#knob-tp-2").is_checked()
     tab.page.locator("#remedy-pp").click()
     assert "--tp 8" in tab.drawn().page.locator("#command").inner_text()
