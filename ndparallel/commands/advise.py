@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterator
 
 from gpu import si
-from ndparallel.planner.describe import room_words
+from ndparallel.planner.describe import room_words, shared_ports_named
 from ndparallel.planner.job import HEADROOM
 from ndparallel.planner.option_groups import add_job_options
 from ndparallel.planner.options import job_from, with_defaults
@@ -22,7 +22,7 @@ from ndparallel.results.progress import counted, progress
 from ndparallel.results.tables import quiet_table
 from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
-from ndparallel.search.tables import certainty, effort_words, memory_words, ports_words, ranking
+from ndparallel.search.tables import certainty, effort_words, memory_words, ranking
 
 FULL_MEMORY = f"Plans may fill the memory here, as in the guides; `ndparallel plan` leaves {HEADROOM:.0%}."
 
@@ -64,7 +64,7 @@ def show(advice: Advice) -> None:
     console.print()
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
     console.print(prose(f"{certainty(advice.found)} {FULL_MEMORY}", width))
-    for sentence in ports_words(advice.found.best, [*advice.ways, *advice.found.answers]):
+    for sentence in shared_ports_named(advice.found.best):
         console.print(prose(sentence, width))
     console.print()
     for guide in GUIDES:

@@ -11,6 +11,7 @@ from ndparallel.base.errors import UserError
 from ndparallel.base.quantities import parse_quantity
 from ndparallel.launch_flags.frameworks import launched_by, written
 from ndparallel.launch_flags.options import described, launch, priced, script_given
+from ndparallel.planner.describe import shared_ports_named
 from ndparallel.planner.job import Plan
 from ndparallel.planner.options import job_from
 from ndparallel.planner.plan_name import name_of
@@ -25,7 +26,6 @@ from ndparallel.search.tables import (
     as_csv,
     as_json,
     effort_words,
-    ports_words,
     show_changes,
     show_search,
     what_if_json,
@@ -76,7 +76,7 @@ def show(
     show_search(found, arguments.top)
     console, width = plain_console()
     said = advice_sentences(found, arguments.tokens, arguments.price_per_gpu_hour)
-    for sentence in [*said, *ports_words(found.recommended, found.answers)]:
+    for sentence in [*said, *shared_ports_named(found.recommended)]:
         console.print(prose(sentence, width))
     show_changes(console, found.recommended, changed)
     if changed:

@@ -90,8 +90,7 @@ def bound(found: Prediction) -> tuple[str, float]:
 def shared_ports(found: Prediction) -> list[str]:
     """Say what it adds that several groups use a GPU's port at the same time: the prediction lets each have
     all of it."""
-    groups = Groups(found.plan, found.job)
-    across = [name.upper() for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
+    across = groups_across(found)
     seconds, share = found.sharing_seconds, found.sharing_seconds / found.seconds
     several = len(across) > 1
     if share < NEGLIGIBLE:
@@ -99,6 +98,20 @@ def shared_ports(found: Prediction) -> list[str]:
         return [f"Ports shared: {listed(across)} leave {NODE}: nothing is added."] * several
     where = f"{listed(across)} leave {NODE}" if several else "of groups in a node"
     return [f"Ports shared: {where}: + {si(seconds, 's')} ({share:.1%}), not in the step."]
+
+
+def shared_ports_named(found: Prediction) -> list[str]:
+    """Say which groups share a port across nodes, without what that adds: to replay a plan takes longer than
+    many a search."""
+    across = groups_across(found)
+    named = f"Ports shared: {listed(across)} leave {NODE}; `ndparallel plan --plan` says what that adds."
+    return [named] * (len(across) > 1)
+
+
+def groups_across(found: Prediction) -> list[str]:
+    """The groups whose messages leave the node."""
+    groups = Groups(found.plan, found.job)
+    return [name.upper() for name in ("tp", "cp", "ep", "dp", "pp") if groups.links(name).nodes > 1]
 
 
 def plan_words(plan: Plan) -> str:

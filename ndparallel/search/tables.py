@@ -12,11 +12,9 @@ from gpu import si
 from ndparallel.base.words import WIDTH, count, listed
 from ndparallel.launch_flags.frameworks import FRAMEWORKS, launched_by, whose
 from ndparallel.planner.describe import (
-    NEGLIGIBLE,
     assumed_links,
     bound,
     plan_words,
-    shared_ports,
     training_words,
 )
 from ndparallel.planner.job import TrainingJob
@@ -169,15 +167,6 @@ def advice_sentences(found: Found, tokens: float, price: float | None) -> list[s
         launch_words(found),
         *assumed_links(found.job, found.gpus),
     ]
-
-
-def ports_words(take: Prediction, others: Iterable[Prediction]) -> list[str]:
-    """What shared ports add to a plan, beside how far the next one is behind."""
-    if take.sharing_seconds < NEGLIGIBLE * take.seconds:
-        return []
-    behind = [each.seconds - take.seconds for each in others if each.seconds > take.seconds]
-    following = f"; the next plan is {si(min(behind), 's')} behind, without its own" if behind else ""
-    return [f"{sentence.removesuffix('.')}{following}." for sentence in shared_ports(take)]
 
 
 def choice_words(found: Found) -> str:
