@@ -13,6 +13,7 @@ Glossary
 import re
 import reprlib
 import unicodedata
+from html import escape
 from typing import Any
 
 MOST_SHOWN = 100  # characters of one value that a message repeats
@@ -68,6 +69,4 @@ def in_docstring(text: str) -> str:
 
 def markup(text: str) -> str:
     """Return `text` for HTML and XML (SVG), as an element's text or in a quoted attribute."""
-    from html import escape  # for notebooks alone
-
     return escape(visible(text))

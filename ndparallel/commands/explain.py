@@ -25,6 +25,7 @@ from ndparallel.planner.state_options import add_state_options
 from ndparallel.planner.step.framework import FrameworkWorkload, copies_of_shards, step_operations
 from ndparallel.planner.step.streams import Item, StreamClock
 from ndparallel.results.printing import plain_console, print_json, prose
+from ndparallel.results.progress import progress
 from ndparallel.results.tables import quiet_table
 
 COLUMNS = ("operation", "FLOPs", "bytes", "takes", "bound by")
@@ -57,6 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise unknown(f"unit of {job.shape.name}:", unit, units_of(job))
     work = workload_of(job, plan)
     passes, found = explained(work, unit), prediction_of(job, work)
+    with progress() as announce:
+        announce("what ports add that several groups share")
+        found.sharing_seconds  # noqa: B018
     if arguments.json:
         sharing = {"sharing_seconds": found.sharing_seconds} if found.sharing_seconds else {}
         print_json({"unit": unit, "passes": passes} | sharing)

@@ -223,7 +223,8 @@ def step_of(work: AnyWorkload) -> Step:
 
 
 def sharing_of(work: AnyWorkload) -> float:
-    """What ports that groups share add to a step: its messages are replayed, which takes a second at most."""
+    """What ports that groups share add to a step: its messages are replayed, which takes up to ten seconds
+    where layers exchange much across nodes."""
     if isinstance(work, FrameworkWorkload):
         shared = work.pricing.groups.on_shared_ports
         return sharing_seconds(work, framework_journals) if shared else 0.0

@@ -5,7 +5,7 @@ Idea   Each pipeline rank goes through its schedule's actions on a clock that wr
        written as are timed (ndparallel.planner.step.pipeline): two short steps, and the rounds between them
        and the real step are added.
 Cost   10 to 50 microseconds for each message: a second for a pipeline of 16 ranks whose layers exchange
-       nothing across nodes, some seconds where they do.
+       nothing across nodes, up to ten where they do.
 Limit  Pairs of microbatches run one after the other, with what of their all-to-alls would show. What
        pipeline ranks sum between them is only its seconds.
 """
