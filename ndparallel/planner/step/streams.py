@@ -171,7 +171,7 @@ class StreamClock:
         self.now = self.now + seconds
 
     def lose(self, seconds: Any) -> None:
-        # as network.lost_to, of numbers, in a third of the time
+        # as collective_time.lost_to, of numbers, in a third of the time
         if self.slowdown and self.under_way > self.now:
             self.spend(
                 self.slowed_by,
