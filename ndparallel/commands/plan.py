@@ -73,7 +73,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         "--headroom",
         type=float,
         metavar="N",
-        help=f"per cent of the memory to leave free (default {100 * HEADROOM:g})",
+        help=f"share of the memory to leave free, in percent (default {100 * HEADROOM:g})",
     )
     group.add_argument("--max-memory", metavar="SIZE", help="the most that a GPU may hold, as 70GiB")
     group.add_argument(

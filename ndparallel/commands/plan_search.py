@@ -139,7 +139,8 @@ def memory_from(arguments: argparse.Namespace) -> dict[str, float]:
         return {}
     if not 0 <= arguments.headroom < 100:
         raise UserError(
-            f"--headroom {arguments.headroom:g} leaves no memory; give per cents, from 0 on, as 8."
+            f"--headroom {arguments.headroom:g} is no share of the memory to leave free: give a percentage, "
+            "from 0 to less than 100, as 8."
         )
     return {"headroom": arguments.headroom / 100}
 

@@ -172,10 +172,9 @@ def heading(timing: Timing) -> Text:
 def numbers(timing: Timing, args: argparse.Namespace) -> str:
     over = "" if fits(timing, args) else f", over the limit of {args.memory_limit:g}"
     return (
-        f"makespan {timing.makespan:g}, bubble {percent(timing.bubble_ratio)} "
-        f"({percent(timing.bubble_over_ideal)} over ideal, "
-        f"{percent(timing.span_bubble_ratio)} of the span), peak held {peaks(timing.peak_held)}, live "
-        f"{peaks(timing.peak_live)}{over}"
+        f"makespan {timing.makespan:g}, bubble {timing.bubble_ratio:.1%} "
+        f"({timing.bubble_over_ideal:.1%} over ideal, {timing.span_bubble_ratio:.1%} of the span), "
+        f"peak held {peaks(timing.peak_held)}, live {peaks(timing.peak_live)}{over}"
     )
 
 
@@ -199,7 +198,7 @@ def table(timings: Sequence[Timing], args: argparse.Namespace, width: int) -> Ta
 
 
 def cells(timing: Timing, args: argparse.Namespace) -> list[str]:
-    ratios = map(percent, (timing.bubble_ratio, timing.bubble_over_ideal, timing.span_bubble_ratio))
+    ratios = (timing.bubble_ratio, timing.bubble_over_ideal, timing.span_bubble_ratio)
     memory = [
         peaks(timing.peak_held),
         peaks(timing.peak_live),
@@ -208,7 +207,7 @@ def cells(timing: Timing, args: argparse.Namespace) -> list[str]:
     return [
         timing.schedule.name,
         f"{timing.makespan:g}",
-        *ratios,
+        *(f"{ratio:.1%}" for ratio in ratios),
         *memory,
         "fits" if fits(timing, args) else "over",
     ]
@@ -217,7 +216,3 @@ def cells(timing: Timing, args: argparse.Namespace) -> list[str]:
 def fits(timing: Timing, args: argparse.Namespace) -> bool:
     limit = math.inf if args.memory_limit is None else args.memory_limit
     return max(peak_activations(timing.schedule, args.released_by_input)) <= limit + 1e-6
-
-
-def percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"

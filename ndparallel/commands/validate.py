@@ -1,7 +1,7 @@
 """Predictions held against measured training runs: errors by family, of the mean, and of pairs that differ in
 one thing; with --runs of every run.
 
-Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7 % on some
+Idea   Errors are (predicted - measured) / measured. A constant TFLOP/s already comes within 7% on some
        tables: the pairs show skill.
 Limit  Where a run does not state something, a rule fills it for all runs (ndparallel/validation/cases.py);
        such runs are marked with *.

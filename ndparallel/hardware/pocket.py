@@ -4,8 +4,8 @@ Idea   A model that trains on a laptop in a second has, on this hardware, the sa
        communication as Llama-3-70B on H100s, so that what a lesson shows at eight layers of width 32 is what
        happens at eighty of width 8192. Time is not scaled: a pocket layer takes the milliseconds of a Llama
        layer.
-Limit  What cannot be met: a message between pipeline stages (see below), the share of attention (15 % of the
-       FLOPs here, 7 % there), and memory, which is sized to hold the default model and not `--model-size
+Limit  What cannot be met: a message between pipeline stages (see below), the share of attention (15% of the
+       FLOPs here, 7% there), and memory, which is sized to hold the default model and not `--model-size
        large`.
 
 The original. Llama-3-70B (hidden 8192, 64 heads, 8 KV heads, ffn 28672), tp 8, sequence 8192, microbatch 1,

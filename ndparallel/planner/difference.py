@@ -26,7 +26,7 @@ from ndparallel.planner.changes import (
 from ndparallel.planner.error_bar import ErrorBar, error_bar
 from ndparallel.planner.prediction import Prediction
 
-# of the others' speed: Sinha et al., "Not All GPUs Are Created Equal" (2208.11035), 8 % on average
+# of the others' speed: Sinha et al., "Not All GPUs Are Created Equal" (2208.11035), 8% on average
 SLOW = 0.92
 LEAST = 0.05  # of the difference: what explains less is no cause
 

@@ -153,5 +153,5 @@ def is_uneven(job: TrainingJob, plan: Plan) -> bool:
 
 
 def memory_share(job: TrainingJob, plan: Plan) -> float:
-    """The share of a GPU that is held, in whole per cents."""
+    """The share of a GPU's memory that is held, to a percent."""
     return round(float(peak_memory(job, plan).total) / job.hardware.memory_bytes, 2)

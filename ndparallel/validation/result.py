@@ -32,7 +32,7 @@ class Result:
 
     @property
     def counted_error(self) -> float:
-        """The step's error; of a run that cannot be predicted, 100 %."""
+        """The step's error; of a run that cannot be predicted, 100%."""
         return 1.0 if self.missed else self.step_error or 0.0
 
     @property

@@ -1,6 +1,6 @@
 """Predictions held against measured runs: the error of every case, and the contrasts inside pairs.
 
-Idea   A constant TFLOP/s for each GPU already comes within 7 % on some tables. Pairs that differ in one thing
+Idea   A constant TFLOP/s for each GPU already comes within 7% on some tables. Pairs that differ in one thing
        show skill.
 Limit  Where a run does not say something, a rule says it for all runs (see cases.py), and the case is marked.
 """
@@ -84,7 +84,7 @@ def predicted_bytes(case: Case) -> float:
 
 
 def summary(results: list[Result]) -> dict[str, Any]:
-    """Return what `validate --json` prints. A run that cannot be predicted counts with an error of 100 %;
+    """Return what `validate --json` prints. A run that cannot be predicted counts with an error of 100%;
     a run without measured seconds does not count."""
     steps = [abs(result.counted_error) for result in results if result.counts]
     memory = [abs(result.memory_error) for result in results if result.memory_error is not None]

@@ -368,7 +368,7 @@ def test_explain_shows_what_a_started_message_still_takes_when_it_is_waited_for(
     [
         (["--tp", "16", "--pp", "2"], "TP, DP and PP leave the node by the same port of a GPU: + 40.2 ms"),
         (["--tp", "16"], "TP and DP leave the node by the same port of a GPU: + 40.5 ms (0.6%)"),
-        (["--tp", "8", "--pp", "4"], None),  # gradients beside messages: less than 0.05 %
+        (["--tp", "8", "--pp", "4"], None),  # gradients beside messages: less than 0.05%
         (["--tp", "16", "--pp", "1", "--gpus", "16"], None),  # there is nothing else to share with
     ],
 )

@@ -115,14 +115,13 @@ def test_searched_keeps_to_the_memory_limit(capsys):
 
 def test_the_numbers_stand_in_one_line(capsys):
     last = command(capsys, "1f1b", "--stages", 4, "--microbatches", 8).splitlines()[-1]
-    bubble = "bubble 27.3 % (37.5 % over ideal, 27.3 % of the span)"
+    bubble = "bubble 27.3% (37.5% over ideal, 27.3% of the span)"
     assert last == f"makespan 33, {bubble}, peak held 4 3 2 1, live 4 3 2 1"
 
 
 def test_a_schedule_over_the_limit_is_marked(capsys):
-    assert "over the limit of 4" in command(
-        capsys, "gpipe", "--stages", 4, "--microbatches", 8, "--memory-limit", 4
-    )
+    told = command(capsys, "gpipe", "--stages", 4, "--microbatches", 8, "--memory-limit", 4)
+    assert "over the limit of 4" in " ".join(told.split())
     rows = command(
         capsys, "gpipe", "1f1b", "--stages", 4, "--microbatches", 8, "--memory-limit", 4
     ).splitlines()[-2:]

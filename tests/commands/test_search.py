@@ -176,7 +176,7 @@ def test_advice_on_experts_is_the_frameworks_guide_ep_first_little_tp_and_interl
         found = record(capsys, "advise", "--model", model, "--gpus", gpus, "--global-batch", "256")
         asked = {branch["question"]: branch for branch in found["branches"]}
         experts = asked["8 experts?"]
-        assert re.match(r"EP[48] inside the node(,|$)", experts["follows"])  # over nodes is no 5 % quicker
+        assert re.match(r"EP[48] inside the node(,|$)", experts["follows"])  # over nodes is no 5% quicker
         assert experts["guide"] in ("Megatron-Core", "Megatron-Bridge")
         plan = found["advised"]["plan"]
         assert plan["tp"] <= most_tp and plan["ep"] > 1 and plan["chunks"] >= chunks
@@ -323,7 +323,7 @@ def test_headroom_is_memory_that_no_plan_takes(capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--headroom", "100"], "leaves no memory"),
+        (["--headroom", "100"], "is no share of the memory"),
         (["--headroom", "5", "--max-memory", "70GiB"], "choose one"),
         (["--any", "--framework", "megatron"], "choose one"),
         (["--emit", "megatron", "--framework", "torchtitan"], "choose one"),

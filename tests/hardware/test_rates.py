@@ -73,7 +73,7 @@ def test_a_layers_products_with_their_casts_take_what_was_measured_within_20_per
     ],
 )
 def test_attention_is_as_fast_as_published_at_each_length(gpu, kernel, width, tflops):
-    """Narrow heads are one factor for all lengths and both kernels: within 15 %."""
+    """Narrow heads are one factor for all lengths and both kernels: within 15%."""
     tolerance = 0.01 if width == 128 else 0.15
     for length, rate in tflops.items():
         operation = Operation("attention", kernel, (1, length, width), "bfloat16", 1.0)

@@ -80,7 +80,7 @@ def assert_added(mesh: Mesh, gpus_per_node: int, rel: float = 1e-6, **changes) -
 def test_gradients_and_weights_beside_layers_and_pipeline_messages_by_the_same_port(
     mesh, gpus_per_node, zero
 ):
-    """From 0.3 % of the step to 35 %, ep with DDP."""
+    """From 0.3% of the step to 35%, ep with DDP."""
     assert 0.003 < assert_added(mesh, gpus_per_node, zero=zero) < 0.36
 
 
@@ -143,7 +143,7 @@ def no_cost_of_nccls_own(monkeypatch):
 )
 @pytest.mark.parametrize("pp", [2, 4])
 def test_a_frameworks_pipeline_messages_beside_its_gradients_and_weights(program, changes, software, pp):
-    """Where they are 0.1 to 2 % of the step; at most 4 % of that off."""
+    """Where they are 0.1 to 2% of the step; at most 4% of that off."""
     hardware, usual = replace(GPUS, gpus_per_node=1), LESSON | {"model": EIGHT_LAYERS}
     replayed, found = added(Mesh(pp=pp, dp=2), hardware, usual | changes, STACK | software, program)
     assert found.sharing_seconds / found.seconds == pytest.approx(replayed, rel=0.04)

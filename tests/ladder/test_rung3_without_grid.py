@@ -114,7 +114,7 @@ def test_what_times_thousands_of_gpus_knows_experts_without_a_pipeline(mesh, zer
 def test_what_times_thousands_of_gpus_lets_ranks_wait_for_tables_and_norms(
     mesh, zero, layers, schedule, changes
 ):
-    """Where the rank that comes first to them has the most to step, it is done last: by up to 2 %."""
+    """Where the rank that comes first to them has the most to step, it is done last: by up to 2%."""
     changes = {"schedule": schedule, "stage_chunks": chunks_of(schedule), "bucket_mb": 0.02} | changes
     changes |= {
         "model": SMALL.replace(tied=True, layers=layers),

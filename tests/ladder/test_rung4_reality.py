@@ -71,7 +71,7 @@ def test_dense_models_in_16_bits_are_predicted_within_4_percent_in_the_mean(meas
 
 
 def test_one_bar_holds_two_thirds_of_all_runs_and_two_bars_nine_tenths(measured):
-    """Left one source out. A normal error would have 68 and 95 %."""
+    """Left one source out. A normal error would have 68 and 95%."""
     assert 0.60 <= measured["all_runs"]["inside_one_bar"] <= 0.76
     assert 0.90 <= measured["all_runs"]["inside_two_bars"] <= 0.98
 

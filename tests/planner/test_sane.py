@@ -103,7 +103,7 @@ def test_more_bandwidth_or_flops_never_make_a_step_slower(there, factor):
 def test_what_waits_for_the_cpu_to_launch_its_kernels_neither_hides_messages_nor_is_slowed_by_them(plan):
     """Layers so small that launches bound them: with faster links the GPU only waits longer for the CPU. It
     counted as compute, which a collective slows and behind which rows for experts hide, and a faster link
-    made a step longer by up to 0.7 %."""
+    made a step longer by up to 0.7%."""
     experts = Experts(8, 2, 2048) if plan.ep > 1 else None
     shape = ModelShape("small", 12, 2048, 16, 8, 128, 8192, 32000, experts=experts)
     hardware = [faster(accelerator("a100-80"), factor)[2] for factor in (1, 1.5, 2, 5, 10)]

@@ -272,7 +272,7 @@ def test_one_layer_of_a_mixture_is_priced_with_its_experts():
     run = changed(QWEN, measured={"layer_fwd_ms": 1.0, "layer_bwd_ms": 2.0, "step_seconds": None})
     case = express(run)
     assert (case.part, case.measured_seconds) == ("layer", 0.003)
-    # on a median GPU; the slowest of 256 is 6 % slower
+    # on a median GPU; the slowest of 256 is 6% slower
     layer = Pricing(case.job, case.plan).unit("experts").total.total
     assert layer < result_of(run).predicted_seconds < 1.08 * layer
 

@@ -2,7 +2,7 @@
 
 You have 64 H100s in nodes of 8, and are to train Llama 3 70B with 128 sequences of 8,192 tokens
 a step, in bf16, with Megatron-Core. Plan it. The planner predicts the step, as it does for
-published runs, and leaves 8 % of the memory free: what fits by a hair in a prediction does not
+published runs, and leaves 8% of the memory free: what fits by a hair in a prediction does not
 fit in a machine.
 
 To look around:
@@ -14,7 +14,7 @@ Given   Plan(tp=, pp=, dp=, cp=, chunks=, micro_batch=, zero=, sequence_parallel
         What you leave out is 1, 0, False, "none" or "1f1b". tp * cp * pp * dp is 64.
 
 Right is a plan that is legal and fits. Then the seconds count, against the best of all plans
-that the search finds; within 5 % is par, for a prediction is not surer than that.
+that the search finds; within 5% is par, for a prediction is not surer than that.
 """
 
 from ndparallel.base.errors import UserError

@@ -6,7 +6,7 @@ Idea   Weights, gradients and optimizer follow from the parameters that a rank h
        PyTorch's allocator keeps blocks of both: it splits the large blocks of freed logits for small tensors,
        and then has none whole for the next step's (c10/cuda/CUDACachingAllocator.cpp). So a GPU holds their
        sum, of which tensors at no time take more than the larger: a replay of the tensors through that
-       allocator reserves as much, to 1 % (tests/planner/test_reserved.py).
+       allocator reserves as much, to 1% (tests/planner/test_reserved.py).
 Cost   See states.py, outside.py and layers/kept.py.
 Limit  Blocks are rounded up to 512 bytes, segments to 2 MiB and those below 10 MB to 20 (kMinBlockSize,
        kRoundLarge, kLargeBuffer there), which is not counted: a large model's tensors are whole MiB. Whether
