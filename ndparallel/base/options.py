@@ -33,9 +33,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} ({self.prog} --help tells what there is).")
 
     def described(self, name: str) -> str:
-        """Return an argument's name, as argparse prints it, and what can be given for it."""
-        names = ((each.metavar, each.dest, "/".join(each.option_strings)) for each in self._actions)
-        action = next(each for each, known in zip(self._actions, names) if name in known)
+        """Return the name of what stands without an option, as argparse prints it, and what can be given."""
+        action = next(each for each in self._actions if name in (each.metavar, each.dest))
         return f"{name}: {', '.join(map(str, action.choices)) if action.choices else action.help}"
 
 

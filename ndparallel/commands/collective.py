@@ -45,7 +45,7 @@ COLUMNS = ("algorithm", "time", "closed form", "most sent by a rank", "messages"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("collective", help=", ".join(ALGORITHMS))
+    option("collective", metavar="NAME", help=", ".join(ALGORITHMS))
     option("--algorithm", metavar="NAME", help="only this one (default: all of them, in one table)")
     option("--ranks", type=int, default=8, metavar="N", help="GPUs in the group (default 8)")
     option("--bytes", default="1e6", metavar="SIZE", help="size of the whole array: 1e6, 64MiB (default 1e6)")

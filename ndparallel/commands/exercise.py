@@ -37,8 +37,10 @@ SECONDS_BETWEEN_LOOKS = 0.3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("name", nargs="?", help="an exercise, or a file that makes one")
-    option("--folder", default="exercises", metavar="FOLDER", help="where your answers are (exercises)")
+    option("name", nargs="?", metavar="NAME", help="an exercise, or a file that makes one")
+    option(
+        "--folder", default="exercises", metavar="FOLDER", help="where your answers are (default exercises)"
+    )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
         "--hint", nargs="?", type=int, const=1, metavar="N", help="hint 1, a nudge, to 3, nearly the answer"

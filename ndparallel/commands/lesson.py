@@ -19,7 +19,7 @@ from ndparallel.lessons.registry import LESSONS, file_of, full_name, load
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--copy", metavar="FOLDER", help="write the files of all lessons into this folder")
-    parser.add_argument("name", nargs="?", help="0d to 4d, cp, ep, or a lesson's file name")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="0d to 4d, cp, ep, or a lesson's file name")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of the lesson")
 
 

@@ -3,6 +3,9 @@
 Idea   The times given are those of all of a rank's layers; of V chunks each takes 1/V. A message takes as
        long for a chunk.
 Limit  All ranks have the same work, and all messages the same delay.
+
+  ndparallel schedule 1f1b
+  ndparallel schedule gpipe 1f1b zb-v --stages 8 --microbatches 16
 """
 
 import argparse
@@ -34,8 +37,14 @@ MOST_STEPS = 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("names", nargs="+", metavar="NAME", help=", ".join([*written(), SEARCHED]))
-    add("--stages", type=int, required=True, metavar="P", help="ranks of the pipeline")
-    add("--microbatches", type=int, required=True, metavar="M", help="parts that the batch is cut into")
+    add("--stages", type=int, default=4, metavar="P", help="ranks of the pipeline (default 4)")
+    add(
+        "--microbatches",
+        type=int,
+        default=8,
+        metavar="M",
+        help="parts that the batch is cut into (default 8)",
+    )
     add(
         "--chunks",
         type=int,

@@ -33,8 +33,8 @@ def drawn(name: str, ranks=4, microbatches=8, width=100, plain=False, **times) -
 
 
 def test_what_is_missing_is_said_with_what_can_be_given(capsys):
-    assert main(["schedule", "1f1b", "--stages", "4"]) == 2
-    assert "needs --microbatches: parts that the batch is cut into (" in capsys.readouterr().err
+    assert main(["schedule"]) == 2
+    assert "needs NAME: naive, gpipe, 1f1b, " in capsys.readouterr().err
     assert main(["flags"]) == 2
     assert "needs framework: megatron, torchtitan (" in capsys.readouterr().err
 
@@ -88,6 +88,12 @@ def test_times_are_a_whole_ranks_and_a_chunk_takes_its_part(capsys):
         told = asked(capsys, "interleaved", "--stages", 4, "--microbatches", 8, "--chunks", chunks)
         assert told["busy"] == pytest.approx([24.0] * 4)
         assert told["makespan"] == pytest.approx(24 + 9 / chunks)
+
+
+def test_sizes_that_are_not_given_are_those_of_the_documents(capsys):
+    for name in ("1f1b", "interleaved"):
+        assert asked(capsys, name) == asked(capsys, name, "--stages", 4, "--microbatches", 8)
+    assert asked(capsys, "interleaved") == asked(capsys, "interleaved", "--chunks", 2)
 
 
 def test_several_schedules_are_compared_under_the_same_work(capsys):
