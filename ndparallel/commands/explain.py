@@ -2,7 +2,8 @@
 
 Idea   The same lists that `ndparallel plan` adds up. An operation is bound by compute, by memory bandwidth or
        by the launch of its kernel (latency), whichever takes longest; a collective by the network: beside the
-       operation that is named, it takes what that does not hide.
+       operation that is named, it takes what that does not hide. GPUs and batch that are not given are the
+       fewest that the plan allows.
 """
 
 import argparse

@@ -73,9 +73,9 @@ def add_model(model: Group) -> None:
 def add_work(job: Group) -> None:
     file = "a preset, or a JSON or TOML file (default h100)"
     job.add_argument("--hardware", metavar="NAME|FILE", help=file)
-    job.add_argument("--gpus", "--world-size", help="GPUs in all (needed)", **NUMBER)
+    job.add_argument("--gpus", "--world-size", help="GPUs in all", **NUMBER)
     job.add_argument("--sequence", "--seq-length", help="tokens in a sequence (default 4096)", **NUMBER)
-    job.add_argument("--global-batch", "--global-batch-size", help="sequences in a step (needed)", **NUMBER)
+    job.add_argument("--global-batch", "--global-batch-size", help="sequences in a step", **NUMBER)
     job.add_argument("--dtype", choices=DTYPES, help="the type of the layers' matmuls (default bf16)")
     job.add_argument("--fp8-format", dest="dtype", action="store_const", const="fp8", help=argparse.SUPPRESS)
 
@@ -154,7 +154,9 @@ def add_pipeline(plan: Group) -> None:
         metavar="NAME",
         help=f"one of {', '.join(RECIPES)} (default 1f1b; interleaved with chunks)",
     )
-    plan.add_argument("--chunks", help="stages of a pipeline rank (default: the schedule's)", **NUMBER)
+    plan.add_argument(
+        "--chunks", help="chunks of the model per pipeline rank (default: the schedule's)", **NUMBER
+    )
     plan.add_argument(
         "--num-layers-per-virtual-pipeline-stage",
         dest="layers_per_stage",

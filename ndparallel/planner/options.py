@@ -99,6 +99,7 @@ def job_and_plan(arguments: argparse.Namespace) -> tuple[TrainingJob, Plan]:
 
 def job_from(arguments: argparse.Namespace) -> TrainingJob:
     """The job that the options describe."""
+    shape = shape_from(arguments)
     needed = {
         "--gpus, GPUs in all": arguments.gpus,
         "--global-batch, sequences in a step": arguments.global_batch,
@@ -110,7 +111,7 @@ def job_from(arguments: argparse.Namespace) -> TrainingJob:
         raise unknown("software", "", STACKS)
     hardware = find_hardware(arguments.hardware)
     job = TrainingJob(
-        shape_from(arguments),
+        shape,
         hardware,
         stack_from(arguments, hardware),
         arguments.sequence,
@@ -151,8 +152,8 @@ def shape_from(arguments: argparse.Namespace) -> ModelShape:
         return find_model(arguments.model)
     if not flags:
         raise UserError(
-            "which model? Name a preset or a config.json with --model, or give --layers, --hidden, --heads, "
-            "--ffn and --vocab."
+            "which model? Name a preset, as --model llama-3-8b, or a config.json; or give --layers, "
+            "--hidden, --heads, --ffn and --vocab."
         )
     needed: dict[str, Any] = {name: flags.get(name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     return from_flags(**needed | flags)
