@@ -24,7 +24,7 @@ from ndparallel.search.advice import GUIDES, Advice, advise
 from ndparallel.search.layouts import LAYOUTS, LayoutCompared, compared
 from ndparallel.search.tables import certainty, effort_words, memory_words, ranking
 
-FULL_MEMORY = f"Plans may fill the memory here, as in the guides; `ndparallel plan` leaves {HEADROOM:.0%}."
+HEADROOM_WORDS = f"All plans leave {HEADROOM:.0%} of the memory free, as those of `ndparallel plan` do."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def show(advice: Advice) -> None:
     console.print(ranking([advice.found.best], width, "the best plan"))
     console.print()
     console.print(prose(" ".join([conclusion(advice), *doubts(advice)]), width))
-    console.print(prose(f"{certainty(advice.found)} {FULL_MEMORY}", width))
+    console.print(prose(f"{certainty(advice.found)} {HEADROOM_WORDS}", width))
     for sentence in shared_ports_named(advice.found.best):
         console.print(prose(sentence, width))
     console.print()

@@ -110,9 +110,9 @@ class Advice:
 def advise(job: TrainingJob, gpus: int) -> Advice:
     """Follow the rules for `gpus` GPUs, and search. Raises UserError where no plan is legal and fits."""
     rules = Rules(job, gpus)
-    plans = [plan for plan in rules.plans() if legal_and_fits(job, plan)]
+    plans = [plan for plan in rules.plans() if rules.holds(plan)]
     job = rules.job  # on the software as the guides switch it
-    found = search(job, gpus, headroom=0.0, also=plans)  # the guides leave none
+    found = search(job, gpus, also=plans)
     answers = sorted((predict(job, plan) for plan in plans), key=lambda each: each.seconds)
     return Advice(rules.branches, answers, found)
 
@@ -124,7 +124,7 @@ class Rules:
     def __init__(self, job: TrainingJob, gpus: int):
         self.job, self.gpus, self.branches = job, gpus, list[Branch]()
         self.parameters = job.shape.parameters().total
-        self.node = job.hardware.gpus_per_node
+        self.node, self.memory_bytes = job.hardware.gpus_per_node, job.usable_bytes()
 
     def ask(self, guide: Guide, question: str, follows: str, **numbers: float) -> None:
         if question not in [branch.question for branch in self.branches]:
@@ -158,7 +158,7 @@ class Rules:
     # ---- questions
 
     def fits_on_one(self) -> bool:
-        need, has = float(peak_memory(self.job, Plan(dp=self.gpus)).total), self.job.hardware.memory_bytes
+        need, has = float(peak_memory(self.job, Plan(dp=self.gpus)).total), self.memory_bytes
         yes = need <= has
         follows = "yes: DP" if yes else "no: states have to be cut"
         question = f"fits on one GPU? {si(need, 'B')} of {si(has, 'B')}"
@@ -167,7 +167,7 @@ class Rules:
 
     def largest_layer_fits(self) -> bool:
         elements = max(float(sum(elements_of(self.job, Plan(), kind))) for kind in ("dense", "embedding"))
-        need, has = elements * STATE_BYTES, self.job.hardware.memory_bytes
+        need, has = elements * STATE_BYTES, self.memory_bytes
         follows = "yes: TP is not forced" if need <= has else "no: TP has to cut it"
         question = f"largest layer fits? {si(need, 'B')} of {si(has, 'B')}"
         self.ask(PLAYBOOK, question, follows, needed_bytes=need, memory_bytes=has)
@@ -376,7 +376,7 @@ class Rules:
         return max(ep for ep in divisors(common) if ep * plan.tp <= reach or ep == 1)
 
     def holds(self, plan: Plan) -> bool:
-        return legal_and_fits(self.job, plan)
+        return legal_and_fits(self.job, plan, self.memory_bytes)
 
 
 def again(recompute: str) -> str:
