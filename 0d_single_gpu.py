@@ -4,7 +4,7 @@ Idea    One training step: forward, backward, optimizer. Most of its memory are 
         backward pass, and there are two ways to keep fewer of them and still compute the same gradients:
             microbatches    take the batch in parts, one after another, and add up their gradients (gradient
                             accumulation)
-            recompute       forget activations in the forward pass, and compute them once more just before the
+            recompute       discard activations in the forward pass, and compute them again just before the
                             backward pass needs them. Selective: only attention's probabilities, the largest
                             and the cheapest. Full: all but the input of each layer.
 Cost    compute, and nothing else: 6 FLOPs for every parameter and token, and more for attention; 8 where all

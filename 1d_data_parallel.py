@@ -5,7 +5,7 @@ Idea    A batch's gradient is the mean of its parts' gradients. So N GPUs comput
             DDP       everybody keeps everything; gradients are all-reduced, behind the backward pass or after
             ZeRO-1    the optimizer's state is cut in N: reduce-scatter gradients, gather stepped weights
             ZeRO-2    gradients are cut in N as well
-            FSDP      (ZeRO-3) weights too: gathered unit by unit just before they are used, then forgotten
+            FSDP      (ZeRO-3) weights too: gathered unit by unit just before they are used, then freed
             HSDP      FSDP inside each node; the nodes hold copies, and average their gradients across
 Cost    DDP and ZeRO-1 send 2 (N-1)/N of the gradients' bytes, once a step. ZeRO-2 as much, and half of it
         once more for every further microbatch. FSDP 3 (N-1)/N for every microbatch.
@@ -15,7 +15,7 @@ Glossary
     bucket      a run of units whose gradients travel as one message (--bucket-mb)
     unit        embedding, transformer block or head; FSDP wraps runs of them of at least --unit-mb
     exposed     communication that a GPU waits for; the rest is hidden behind compute
-    reshard     forget the weights that were gathered, after the forward pass or only after the backward pass
+    reshard     free the weights that were gathered, after the forward pass or only after the backward pass
 
 Run     python 1d_data_parallel.py    and with --gpus 8, --gpus-per-node 1, --sweep (microbatches, causes)
 """

@@ -7,7 +7,7 @@ Limit  The models that torchtitan has; a plan that it cannot run is refused. Rec
 
 Glossary
     HSDP       sharded over some data-parallel ranks, replicated over the others
-    reshard    to forget gathered weights after the forward pass (ZeRO-3); never to is ZeRO-2
+    reshard    to free gathered weights after the forward pass (ZeRO-3); where they stay it is ZeRO-2
 """
 
 from collections.abc import Iterator

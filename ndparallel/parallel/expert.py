@@ -7,8 +7,8 @@ Idea   The ep ranks, otherwise data-parallel, share out the experts. Each sends 
        before the experts, and summed after them.
 Cost   A token crosses the ep links k times each way, forward and again backward, whatever tp is; and then the
        tp links.
-Limit  The rank of the most popular expert gets the most rows, computes longest, and its senders queue at its
-       door: all wait for it.
+Limit  The rank of the most popular expert gets the most rows, computes longest, and what it receives is
+       queued: all wait for it.
 
 Glossary
     row            a token on its way to one of its k experts

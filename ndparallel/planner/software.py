@@ -58,7 +58,7 @@ class Stack:
     sequence_parallel: bool = True  # with tensor parallelism, where nobody says otherwise
     dp_overlap: bool = True  # gradients beside the last backward pass (FSDP: beside every one)
     prefetch: bool = True  # FSDP: the next layer's weights beside this one's compute
-    reshards: bool = True  # FSDP: weights are forgotten after the forward pass, and gathered again
+    reshards: bool = True  # FSDP: weights are freed after the forward pass, and gathered again
     # FSDP in a pipeline: weights stay whole from their first use, and gradients from one microbatch to the
     # next, until the step ends (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync;
     # torchtitan's reshard_after_forward, which is off in a pipeline)

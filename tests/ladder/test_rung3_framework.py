@@ -81,7 +81,7 @@ def assert_seconds(
 
 def assert_memory(results, job: TrainingJob, plan: Plan) -> None:
     """But for the embedding's tokens, of a byte each, buffers of gradients, and the keys and values of all cp
-    ranks, which the lesson has forgotten when it holds most."""
+    ranks, which the lesson has freed when it holds most."""
     memory, counted, rows = peak_memory(job, plan), counted_bytes(results), plan.share(job).rows
     for kind in ("weights", "gradients", "optimizer"):
         assert getattr(memory, kind) == counted[kind]

@@ -161,11 +161,11 @@ def test_fsdp_over_one_rank_keeps_whole_gradients_beside_what_tp_cuts(tp):
 
 def test_a_pipelines_last_rank_of_pytorch_holds_the_logits_of_all_microbatches_twice():
     plan = Plan(pp=2, dp=4, micro_batch=1, zero=3)
-    kept, forgotten = (
+    kept, freed = (
         memory_by_rank(framework_workload(fsdp("torchtitan", stack=stack), plan))[-1].logits
         for stack in (find_stack("torchtitan"), replace(find_stack("torchtitan"), keeps_outputs=False))
     )
-    assert kept - forgotten == 2 * (7 + 8) * 4096 * LLAMA.vocab  # bytes, others and all joined, logits
+    assert kept - freed == 2 * (7 + 8) * 4096 * LLAMA.vocab  # bytes, others and all joined, logits
 
 
 def ranks_of(plan, **stack):
@@ -177,8 +177,8 @@ def test_a_stage_of_pytorch_keeps_a_buffer_for_each_microbatchs_messages():
     """With 2 and 1 of 8 microbatches in flight, rank 0 has 2 outputs, and the gradients of its 8, rank 1 7
     inputs beside the one in flight, and their gradients."""
     plan, message = Plan(pp=2, dp=4, micro_batch=1, zero=3), 2 * 4096 * LLAMA.hidden
-    kept, forgotten = (ranks_of(plan, keeps_outputs=keeps) for keeps in (True, False))
-    more = [one.activations - other.activations for one, other in zip(kept, forgotten)]
+    kept, freed = (ranks_of(plan, keeps_outputs=keeps) for keeps in (True, False))
+    more = [one.activations - other.activations for one, other in zip(kept, freed)]
     assert more == [(2 + 8) * message, 2 * 7 * message]
 
 

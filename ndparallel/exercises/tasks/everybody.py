@@ -14,7 +14,7 @@ Given   gpu.rank, gpu.send(target, array, what), gpu.receive(source, what, into=
         A GPU takes in one message after another. So it matters who sends to whom at the same time.
 
 Right is every piece in its place, your own one too. Then the seconds count: the latency need be
-paid only once, and no GPU's door need ever stand idle.
+paid only once, and no GPU's incoming line need ever be idle.
 """
 
 import numpy as np
@@ -77,7 +77,7 @@ def over_par(yours: Attempt, par: Attempt) -> str:
         return "Some pieces travel twice: send each one straight to its reader."
     return (
         "Somebody waits. Send everything before you look at what comes, and let every GPU send to another "
-        "one at the same time: all to GPU 0 first, and its door is a queue."
+        "one at the same time: all to GPU 0 first, and the messages queue there."
     )
 
 
@@ -89,8 +89,8 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "A send never waits for its receiver. What is the best order of p - 1 sends and p - 1 receives?",
-        "If all GPUs send to GPU 0 first, then to GPU 1, each door has a queue and then nothing. Begin with "
-        "your neighbour on the right, and receive first from the one on the left.",
+        "If all GPUs send to GPU 0 first, then to GPU 1, each incoming line has a queue and then nothing. "
+        "Begin with your neighbour on the right, and receive first from the one on the left.",
         "for distance in 1 .. p-1: send to (rank + distance) % p. Then receive in the same order from "
         "(rank - distance) % p.",
     ),

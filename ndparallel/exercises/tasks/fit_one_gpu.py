@@ -1,10 +1,10 @@
-"""Forget and compute again.
+"""Discard and compute again.
 
 This GPU has 3 MB of memory, and the model with a batch of 8 sequences needs 18.5 MB. There are
 two ways to keep fewer activations:
 
         microbatches        take the batch in 1, 2, 4 or 8 parts, one after another
-        recompute           "none" keeps everything; "selective" forgets attention's probabilities, "full"
+        recompute           "none" keeps everything; "selective" discards attention's probabilities, "full"
                             all but each layer's input: they are computed again when they are needed
 
 They cost little or much time, and can be combined. To look around:
@@ -45,7 +45,7 @@ def attempt(answer) -> Attempt:
 
 
 def over_par(yours: Attempt, par: Attempt) -> str:
-    return "It fits, and computes a third of the work twice. Is there something cheaper to forget?"
+    return "It fits, and computes a third of the work twice. Is there something cheaper to discard?"
 
 
 EXERCISE = Exercise(
@@ -56,11 +56,11 @@ EXERCISE = Exercise(
     attempt=attempt,
     hints=(
         "Which of the two costs next to no time? Take as much of it as you can get first.",
-        "Eight parts need 3.78 MB. What is the cheapest thing left to forget?",
+        "Eight parts need 3.78 MB. What is the cheapest thing left to discard?",
         "Attention's probabilities are computed again in a few percent of the time, whole layers in a third.",
     ),
-    learned="microbatches are nearly free, forgetting attention's probabilities costs a few percent, "
-    "forgetting everything a third: use them in this order.",
+    learned="microbatches are nearly free, discarding attention's probabilities costs a few percent, "
+    "discarding everything a third: use them in this order.",
     page="docs/book/0d.md",
     over_par=over_par,
 )

@@ -3,12 +3,12 @@
 FSDP keeps a shard of everything: weights, gradients, optimizer. A unit's weights are whole only
 while the unit computes, and so are its gradients:
 
-        forward     gather 0, compute 0, forget 0      gather 1, compute 1, forget 1      ...
-        backward    ...     gather 1, make room for its gradients, compute 1, forget its weights, reduce them
+        forward     gather 0, compute 0, reshard 0     gather 1, compute 1, reshard 1     ...
+        backward    ...     gather 1, make room for its gradients, compute 1, reshard 1, reduce its gradients
 
 Given   replica.buckets                 units of the class FullyShardedUnit, the last first
         unit.gather()                   makes the weights whole
-        unit.reshard()                  forgets them, but for this GPU's shard
+        unit.reshard()                  frees them, but for this GPU's shard
         unit.allocate_gradients()       makes room for the whole gradients, before the backward pass
         unit.reduce_scatter()           averages them, adds this GPU's shard up, and gives the room back
         unit.forward(x, microbatch), unit.backward(gradient, microbatch)

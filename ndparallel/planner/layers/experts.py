@@ -167,7 +167,7 @@ class ExpertLists(LayerParts):
         return [self.elementwise("permute", elements, 1)] if self.stack.routing_in_full else []
 
     def to_experts(self, name: str = "dispatch") -> CollectiveOp:
-        """The rows of the busiest rank, at whose door all others wait; or those of all ranks."""
+        """The rows that the busiest rank receives, for which all others wait; or those of all ranks."""
         if self.dispatcher.gathers:
             size = self.own_rows * self.share.ep * self.shape.hidden * self.itemsize
             return CollectiveOp(f"ep {name}", "all_gather", "ep", size)

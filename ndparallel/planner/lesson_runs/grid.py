@@ -10,7 +10,6 @@ Limit  Executed runs only: thousands of GPUs are timed by their schedule's actio
 
 Glossary
     bucket     a run of units whose gradients travel together
-    door       when a pipeline rank's incoming line is free
     message    what an action hands to the next stage: when it left, when it begins to arrive, how long it
                takes
 """
@@ -195,8 +194,8 @@ class GridRank:
         return known[op, kind]
 
     def synchronise(self, action: Action, bucket: BucketCost) -> None:
-        """FSDP forgets its weights. DDP and ZeRO-1 sum gradients that are complete, ZeRO-2 and FSDP those of
-        every microbatch."""
+        """FSDP frees its gathered weights. DDP and ZeRO-1 sum gradients that are complete, ZeRO-2 and FSDP
+        those of every microbatch."""
         zero = self.work.plan.zero
         if zero == 3 and action.op != "W":
             self.gathered.discard(id(bucket))
@@ -253,7 +252,7 @@ class GridRank:
         message = self.done.get((GIVES[op], stage - ONWARD[op], microbatch)) if op != "W" else None
         if message is None or self.rank_of(stage - ONWARD[op]) is None:
             return
-        door = np.maximum(self.lines.get(("receive", GIVES[op]), 0.0), message.first_byte)
-        there = self.lines["receive", GIVES[op]] = door + message.wire
+        start = np.maximum(self.lines.get(("receive", GIVES[op]), 0.0), message.first_byte)
+        there = self.lines["receive", GIVES[op]] = start + message.wire
         self.streams.spend("bubble", np.maximum(np.minimum(message.departed, there) - self.streams.now, 0.0))
         self.streams.spend("pp", np.maximum(there - self.streams.now, 0.0))

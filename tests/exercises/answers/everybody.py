@@ -12,7 +12,7 @@ def forgets_its_own(gpu, outgoing, incoming):
 
 
 def all_to_gpu_0_first(gpu, outgoing, incoming):
-    """all to GPU 0 first, and its door is a queue"""
+    """all to GPU 0 first, and the messages queue there"""
     incoming[gpu.rank][:] = outgoing[gpu.rank]
     for other in range(len(outgoing)):
         if other != gpu.rank:
