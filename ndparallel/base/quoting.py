@@ -13,7 +13,6 @@ Glossary
 import re
 import reprlib
 import unicodedata
-from html import escape
 from typing import Any
 
 MOST_SHOWN = 100  # characters of one value that a message repeats
@@ -69,4 +68,6 @@ def in_docstring(text: str) -> str:
 
 def markup(text: str) -> str:
     """Return `text` for HTML and XML (SVG), as an element's text or in a quoted attribute."""
+    from html import escape  # only where something is drawn: it brings a dictionary of 2,000 names along
+
     return escape(visible(text))

@@ -17,7 +17,6 @@ Glossary
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, groupby
 from typing import Any, NamedTuple, Protocol
@@ -69,8 +68,7 @@ class Lane(NamedTuple):
         return (self.rank, *self.others)
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(NamedTuple):
     """One strategy's run as lanes, from 0 to `seconds`, the end of the latest stream of any GPU."""
 
     name: str
@@ -78,8 +76,7 @@ class Timeline:
     lanes: tuple[Lane, ...]
 
 
-@dataclass(frozen=True)
-class MemoryHistory:
+class MemoryHistory(NamedTuple):
     """The memory of one GPU over time: from each of `seconds` on, `held` bytes by kind."""
 
     name: str
@@ -242,7 +239,7 @@ def alike(run: Timeline) -> Timeline:
     kept = [
         lane._replace(others=tuple(others)) for first, *others in same.values() for lane in lanes_of[first]
     ]
-    return replace(run, lanes=tuple(kept))
+    return run._replace(lanes=tuple(kept))
 
 
 def joined(spans: Iterable[Span], words: int) -> list[Span]:

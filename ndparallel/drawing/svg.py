@@ -17,7 +17,6 @@ Glossary
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from hashlib import sha1
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -82,7 +81,7 @@ def simpler(timeline: Timeline, words: int, seconds: float) -> Timeline:
     lanes = (
         lane._replace(spans=tuple(thinned(joined(lane.spans, words), seconds))) for lane in timeline.lanes
     )
-    return replace(timeline, lanes=tuple(lanes))
+    return timeline._replace(lanes=tuple(lanes))
 
 
 def _draw(timelines: Sequence[Timeline], per_second: float, pointed_seconds: float) -> str:

@@ -13,7 +13,6 @@ Glossary
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from gpu import MEMORY_KINDS, si
 from ndparallel.drawing.history import MemoryHistory
@@ -74,7 +73,7 @@ def enlarged(histories: Sequence[MemoryHistory], per_byte: float) -> Iterator[tu
     factor = int(highest_scale(low, HIGHEST_SUM) / per_byte) if low else 1
     if factor > 1:
         for history in low:
-            yield replace(history, name=f"{history.name}, {factor} times as high"), factor * per_byte
+            yield history._replace(name=f"{history.name}, {factor} times as high"), factor * per_byte
 
 
 def top_of(history: MemoryHistory) -> float:

@@ -6,7 +6,7 @@ Glossary
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import RenderableType
@@ -123,7 +123,7 @@ def drawn(pictures: Sequence[Timeline | Timing | None], width: int) -> Iterator[
     """Draw the answer's run above par's, on one scale."""
     named = list(zip(("yours", "par"), pictures))
     timings = [(name, picture) for name, picture in named if isinstance(picture, Timing)]
-    timelines = [replace(picture, name=name) for name, picture in named if isinstance(picture, Timeline)]
+    timelines = [picture._replace(name=name) for name, picture in named if isinstance(picture, Timeline)]
     scale = columns_per_second([timing for _, timing in timings], width) if timings else 0
     for name, timing in timings:
         yield Text.assemble((name, "bold"), "\n", draw(timing, scale, plain=True))

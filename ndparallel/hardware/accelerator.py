@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpu import CLASSROOM, Hardware, Link, Operation
+from gpu import Hardware, Link, Operation
 from ndparallel.base.errors import UserError, unknown
 from ndparallel.base.files import read_json, read_text
 from ndparallel.base.quantities import MOST, parse_quantity
@@ -41,7 +41,7 @@ from ndparallel.hardware.collective_links import SLOWDOWN, LinkShares, link_shar
 from ndparallel.hardware.dtypes import DTYPES, checked_gains, checked_peaks, number_up_to, positive
 from ndparallel.hardware.launch_modes import launch_seconds
 from ndparallel.hardware.matmul_efficiency import Curve, along, checked_curve, tile_fill
-from ndparallel.hardware.pocket import POCKET
+from ndparallel.hardware.pocket import IDEALIZED
 
 # of nominal, for kernels of several arrays: fitted once, with joules_per_flop (a plain copy reaches 0.9)
 MEMORY_FRACTION = 0.75
@@ -62,7 +62,6 @@ LATENCY_INSIDE_SECONDS = 8e-6
 LATENCY_ACROSS_SECONDS = 14e-6  # the same, network, protocol Simple: NCCL, src/graph/tuning.cc, hwLat
 WIDE_HEAD = 128  # from which on heads are as good as published kernels' best
 MOST_BYTES, MOST_IN_A_LINE = 256e3, 1000  # of a file
-IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no data sheets
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ The constants below are those of this derivation; tests/support/pocket_derivatio
 test holds the two equal.
 """
 
-from gpu import Hardware, Link
+from gpu import CLASSROOM, Hardware, Link
 
 POCKET = Hardware(
     name="pocket",
@@ -51,3 +51,4 @@ POCKET = Hardware(
     across=Link(latency_seconds=1.4e-05, bandwidth_bytes_per_second=2614468.085106383),
     source="derived in ndparallel/hardware/pocket.py from Llama-3-70B on H100s",
 )
+IDEALIZED = {"pocket": POCKET, "classroom": CLASSROOM}  # presets that are no data sheets

@@ -9,7 +9,7 @@ Glossary
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ndparallel.parallel.mesh import Mesh
 from ndparallel.results.run import Run, Sweep
@@ -48,8 +48,7 @@ class Strategy:
         return job.replace(mesh=mesh, **changes)
 
 
-@dataclass(frozen=True)
-class Own:
+class Own(NamedTuple):
     """What a reader's own function is in a lesson: `what` it is in words, and how it becomes a `strategy`,
     from (lesson, name, FILE.py:FUNCTION, function, gpus)."""
 

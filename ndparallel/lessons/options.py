@@ -9,8 +9,8 @@ from gpu import Hardware
 from ndparallel.base.errors import UserError
 from ndparallel.engines.launch import ENGINES
 from ndparallel.engines.world import default_engine
-from ndparallel.hardware.accelerator import find_hardware
 from ndparallel.hardware.disturbances import add_disturbance_options, disturbances_from
+from ndparallel.hardware.pocket import IDEALIZED
 from ndparallel.model.optimizer import OPTIMIZERS
 from ndparallel.model.units import ModelConfig
 from ndparallel.training.job import DTYPES, MODEL_SIZES, Job
@@ -229,9 +229,18 @@ def most_parts(batch: int, most: int, ranks: int) -> int:
     return next((parts for parts in numbers if parts % max(ranks, 1) == 0), numbers[0])
 
 
+def named_hardware(name_or_path: str) -> Hardware:
+    """Return what find_hardware finds, and read its data sheets only for what is not idealized."""
+    if name_or_path.lower() in IDEALIZED:
+        return IDEALIZED[name_or_path.lower()]
+    from ndparallel.hardware.accelerator import find_hardware
+
+    return find_hardware(name_or_path)
+
+
 def hardware_from(arguments: argparse.Namespace) -> Hardware:
     """Return the hardware that the options name, with nodes of the size they ask for."""
-    hardware = find_hardware(arguments.hardware)
+    hardware = named_hardware(arguments.hardware)
     if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"{arguments.gpus} GPUs cannot train anything; choose 1 or more.")
     if arguments.gpus_per_node is None:

@@ -11,7 +11,7 @@ Glossary
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -66,8 +66,7 @@ def baseline(job: Job, program: Callable[..., Any] | None = None) -> Entry:
     return enter(alone, job.work, 1)._replace(is_baseline=True)
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """What the single GPU measured and computed, as if it had all the memory that it needs."""
 
     entry: Entry

@@ -21,8 +21,8 @@ Glossary
                   logsum)
 """
 
-from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,7 +117,7 @@ class RingCore(LocalCore):
     def __init__(self, block: Unit) -> None:
         super().__init__(block)
         self.steps = [ring_step(len(self.queries), self.cp.index, source) for source in range(self.cp.size)]
-        own = replace(self.steps[self.cp.index], bias=self.context.causal_bias(self.queries, self.queries))
+        own = self.steps[self.cp.index]._replace(bias=self.context.causal_bias(self.queries, self.queries))
         self.steps[self.cp.index] = own
 
     def mix(self, q, k, v, saved):
@@ -210,8 +210,7 @@ class RingCore(LocalCore):
         return dqueries, dblock
 
 
-@dataclass(frozen=True)
-class RingStep:
+class RingStep(NamedTuple):
     """Which of a rank's queries see which keys of the rank `source`: all of them, or half of one side, and
     then every pair counts."""
 

@@ -10,8 +10,7 @@ Limit  Looks at the results of matrix multiplications and at losses: what anothe
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,7 @@ warnings.filterwarnings(
 )
 
 
-@dataclass(frozen=True, order=True)
-class Origin:
+class Origin(NamedTuple):
     """Where the first NaN or infinity was seen: when, on which GPU, in the result of which operation."""
 
     seconds: float

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,8 +69,7 @@ class ModelConfig:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True)
-class Routed:
+class Routed(NamedTuple):
     """Where one microbatch's tokens went at one layer's experts, on one rank."""
 
     expert_rows: tuple[int, ...]  # rows that each of the rank's experts worked on

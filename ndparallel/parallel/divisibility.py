@@ -11,13 +11,12 @@ Glossary
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MOST_STAGES_ABOVE_LAYERS = 2  # embedding and head may have stages of their own
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule for one degree. `holds` tells whether a degree keeps it, `what` says what a degree that
     breaks it cannot do, divisors of `number` keep it, and `name` counts the plans that break it."""
 

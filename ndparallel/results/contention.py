@@ -11,8 +11,6 @@ from math import isclose
 from typing import Any
 
 from gpu import Hardware, si
-from ndparallel.contention.networks import ArrivalOrder, ProgramOrder, SharedPorts
-from ndparallel.contention.replay import replay
 from ndparallel.engines.task import RankResult
 from ndparallel.results.measure import Contention, Measurement
 
@@ -21,6 +19,10 @@ ROUNDING = 1e-9  # seconds that differ by less of themselves are the same, added
 
 def measure_contention(results: Sequence[RankResult], hardware: Hardware, steps: int) -> Contention:
     """Replay a run of so many steps, whose ranks have kept their journals."""
+    # imported only where it is asked for: every lesson reads this file
+    from ndparallel.contention.networks import ArrivalOrder, ProgramOrder, SharedPorts
+    from ndparallel.contention.replay import replay
+
     journals = [result.journal for result in results]
     program, arrival, shared = (
         max(replay(journals, hardware, network)) / steps

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -245,8 +245,7 @@ class Report:
 # ------------------------------------------------------------------------------------------------ the columns
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One figure of a strategy: its `head` in the table and its key in `json`; one of the two may be missing.
     The value is the field of Measurement with that key, unless `value` computes it; `cell` writes it, and
     None is "-". `wide` columns are shown with --wide alone; the seconds of a `part` of the step are 0 where

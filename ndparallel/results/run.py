@@ -1,7 +1,7 @@
 """What a lesson leaves behind: a run of several strategies, or a sweep over one setting."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu import Hardware
 from ndparallel.engines.task import RankResult
@@ -29,8 +29,7 @@ class Run:
         return any(result.events for result in self.results.get(name, ()))
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """Rows of values by name (units in the names), and a sentence on what they show."""
 
     title: str

@@ -123,8 +123,8 @@ def test_the_hover_titles_have_the_exact_times_of_every_collective():
 
 
 def test_lanes_that_are_the_same_are_drawn_once():
-    same = replace(
-        SMALL, lanes=tuple(lane._replace(rank=rank) for rank in range(8) for lane in SMALL.lanes[:1])
+    same = SMALL._replace(
+        lanes=tuple(lane._replace(rank=rank) for rank in range(8) for lane in SMALL.lanes[:1])
     )
     svg = draw_timelines([same])
     assert len(elements(svg, "use")) == 8
@@ -183,7 +183,7 @@ def test_everything_drawn_lies_inside_the_picture():
 
 
 def test_a_name_cannot_break_the_picture():
-    svg = draw_timelines([replace(SMALL, name='<b> & "quotes"')])
+    svg = draw_timelines([SMALL._replace(name='<b> & "quotes"')])
     assert '<b> & "quotes"' in {text.text for text in elements(svg, "text")}
 
 

@@ -2,7 +2,6 @@
 
 import io
 from collections import defaultdict
-from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -285,8 +284,8 @@ def test_parts_of_one_microbatch_are_not_numbered(lesson, strategy):
 
 def test_the_picture_has_at_most_100_columns_folds_equal_gpus_and_reads_without_colours():
     out = io.StringIO()
-    alike_ones = replace(
-        OVERLAPPED, lanes=tuple(lane._replace(rank=rank) for rank in range(4) for lane in ONE_GPU)
+    alike_ones = OVERLAPPED._replace(
+        lanes=tuple(lane._replace(rank=rank) for rank in range(4) for lane in ONE_GPU)
     )
     Console(file=out, width=120, color_system=None).print(Timelines([BLOCKING, alike_ones]))
     lines = out.getvalue().split("\n")
