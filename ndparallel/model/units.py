@@ -142,10 +142,7 @@ class Context:
 
     @cached_property
     def price(self) -> Callable[..., Operation]:
-        """`costs.matmul(name, m, n, k)` and its like in the context's dtype, made once and looked up after:
-        price(costs.matmul, name, m, n, k)."""
-        dtype = self.dtype  # not `self` below: that would be a circle, which outlives the run
-        return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=dtype))
+        return priced_in(self.dtype)
 
 
 class SizeOnlyContext(Context):
@@ -201,6 +198,13 @@ class Saved(dict[str, np.ndarray]):
 
     def drop(self) -> None:
         self.take_all(*self)
+
+
+@cache
+def priced_in(dtype: str) -> Callable[..., Operation]:
+    """Return what makes `costs.matmul(name, m, n, k)` and its like in a dtype, and looks them up after that:
+    price(costs.matmul, name, m, n, k)."""
+    return lru_cache(MOST_OPERATIONS)(lambda make, *sizes: make(*sizes, dtype=dtype))
 
 
 @cache
