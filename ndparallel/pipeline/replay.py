@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from ndparallel.pipeline.actions import Action, Schedule
 from ndparallel.pipeline.catalog import build
 from ndparallel.pipeline.checker import GIVES, explain, run_ranks, waits_for
 from ndparallel.pipeline.clock import ONWARD
-from ndparallel.pipeline.steps import Reduced, ReplayClocks, Step, StepOrder, Tariff, run
+from ndparallel.pipeline.steps import Reduced, ReplayClocks, Step, Tariff, Turn, run
 from ndparallel.pipeline.timing import peak_activations
 from ndparallel.pipeline.work import Work, seconds_of
 
@@ -68,11 +68,16 @@ class Replay:
 
     def ends(self, work: Work) -> Ends:
         """Time the schedule on the seconds of `work`."""
-        return self.ends_after(0, self.at_rest(), self.tariff(work))
+        tariff = self.tariff(work)
+        return self.ends_of(self.clocks(tariff), tariff)
 
-    def ends_after(self, done: int, clocks: ReplayClocks, tariff: Tariff) -> Ends:
-        """Go on from where `clocks` stand when so many steps are done."""
-        run(self.order, done, len(self.steps), tariff, clocks)
+    def clocks(self, tariff: Tariff) -> ReplayClocks:
+        """The clocks behind the last step."""
+        clocks = self.at_rest()
+        run(self.steps, self.turns, tariff, clocks)
+        return clocks
+
+    def ends_of(self, clocks: ReplayClocks, tariff: Tariff) -> Ends:
         first, last, complete = ([clocks.ends[step] for step in steps] for steps in self.places)
         start = [end - tariff.prices[self.steps[step - 1][1]] for end, step in zip(first, self.places[0])]
         return Ends(start, last, complete, clocks.reducing)
@@ -83,8 +88,10 @@ class Replay:
         return self.ordered[0]
 
     @cached_property
-    def order(self) -> StepOrder:
-        return StepOrder(self.steps, [*chain(*self.places)])
+    def turns(self) -> list[Turn]:
+        """The steps by turns, in each of which one rank goes on."""
+        by_rank = groupby(self.steps, key=lambda step: step[0])
+        return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
 
     @property
     def kinds(self) -> dict[Kind, int]:
@@ -283,34 +290,6 @@ def price(work: Work, seconds: dict[str, list[float]], kind: Kind) -> float:
     """Seconds of an action, of a pair, or of nothing."""
     fused = work.fused_seconds(kind[0][1], kind[1][1]) if len(kind) == 2 else None
     return sum((seconds[op][stage] for op, stage in kind), 0.0) if fused is None else fused
-
-
-def ends_of_both(few: Replay, more: Replay, work: Work) -> tuple[Ends, Ends]:
-    """Time two schedules of the same ranks; what both begin with is timed once, and so is what both end with
-    where the longer one repeats a stretch until then."""
-    (shared, ends_alike), begun, tariff = in_common(few, more), few.at_rest(), few.tariff(work)
-    pace = run(few.order, 0, shared, tariff, begun)
-    before = few.ends_after(shared, ReplayClocks(*map(list, begun)), tariff)
-    if pace and ends_alike:
-        return before, before.later(pace * (len(more.steps) - len(few.steps)))
-    if pace or not shared:
-        return before, more.ends(work)
-    return before, more.ends_after(shared, begun, tariff)
-
-
-@lru_cache(maxsize=32)
-def in_common(few: Replay, more: Replay) -> tuple[int, bool]:
-    """The number of equal steps that both begin with; and whether the longer one then goes on with stretches
-    that it has repeated before, and ends as the other."""
-    if few.kinds != more.kinds:
-        return 0, False
-    shared = next(
-        (place for place, (one, other) in enumerate(zip(few.steps, more.steps)) if one != other),
-        len(few.steps),
-    )
-    added, stretch = len(more.steps) - len(few.steps), more.order.stretch
-    alike = few.order.relative(shared) == more.order.relative(shared + added)
-    return shared, alike and stretch is not None and stretch.spans(shared, shared + added)
 
 
 @lru_cache(maxsize=32)

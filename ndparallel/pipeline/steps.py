@@ -1,23 +1,11 @@
 """Seconds added up along the steps of all ranks, in an order in which they can run.
 
-Idea   A full pipeline does the same again and again, and so its order repeats itself: stretches of steps,
-       each step with its sender as many steps before it as in the stretch before. Seconds are sums and
-       maxima of sums; so once a stretch has left every rank, and every message that the next one waits for,
-       later by the same seconds than it found them, each stretch behind it does too, and is passed over.
-Cost   A tenth of a microsecond a step that is not passed over, thrice that where messages may wait for a
-       line.
-Limit  Stretches are passed over only where no message finds its line taken.
+Idea   A step starts when its rank is free, and what it waits for has come; it ends its seconds later.
+Cost   A tenth of a microsecond a step, thrice that where messages may wait for a line.
 
-Glossary: see `ndparallel.pipeline.replay`; and
-    stretch    steps that come several times in a row
-    pending    of messages that the next stretch waits for: how many steps before its beginning they were sent
+Glossary: see `ndparallel.pipeline.replay`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import groupby
-from math import isclose, nan
 from typing import NamedTuple
 
 from ndparallel.pipeline.work import Reduction
@@ -26,7 +14,6 @@ from ndparallel.pipeline.work import Reduction
 Step = tuple[int, int, int, int, int, int, int]
 # a rank, and the price and the sender of each step that it does running
 Turn = tuple[int, list[tuple[int, int]]]
-SAME = 1e-12  # the share by which rounding may part moments that are equal
 
 
 class Reduced(NamedTuple):
@@ -65,119 +52,14 @@ class ReplayClocks(NamedTuple):
     reduced: list[float]
 
 
-class Stretch(NamedTuple):
-    """Steps that come again and again from `begin` to `end`. Of those that are passed over the ends of the
-    last `asked` stretches are asked for later."""
-
-    begin: int
-    length: int
-    end: int
-    pending: Sequence[int]
-    asked: int
-
-    def state(self, clocks: ReplayClocks) -> list[float]:
-        """All moments that the next stretch depends on."""
-        return [*clocks.now, *(clocks.ends[-1 - back] for back in self.pending)]
-
-    def spans(self, begin: int, end: int) -> bool:
-        """Whether whole stretches fill the steps between two places."""
-        return self.begin <= begin and end <= self.end and (end - begin) % self.length == 0
-
-    def times(self, until: int) -> int:
-        """How often they come before this place, and before their end."""
-        return (min(until, self.end) - self.begin) // self.length
-
-    def pass_over(self, times: int, seconds: float, clocks: ReplayClocks) -> None:
-        """Let the last stretch come so many times more, each so many seconds later than the one before."""
-        ends, asked = clocks.ends[-self.length :], min(times, self.asked)
-        clocks.ends.extend([nan] * (self.length * (times - asked)))
-        for later in range(times - asked + 1, times + 1):
-            clocks.ends.extend([end + later * seconds for end in ends])
-        clocks.now[:] = [now + times * seconds for now in clocks.now]
-
-
-@dataclass(frozen=True, eq=False)
-class StepOrder:
-    """All steps in an order in which they can run; `places` are those whose ends a run is asked for."""
-
-    steps: list[Step]
-    places: Sequence[int] = ()
-
-    def relative(self, done: int = 0) -> list[tuple[int, ...]]:
-        """The steps behind the first ones, each with its sender as so many steps before it."""
-        return [
-            (rank, place, number - sender if sender else 0, *lines)
-            for number, (rank, place, sender, *lines) in enumerate(self.steps[done:], done + 1)
-        ]
-
-    @cached_property
-    def stretch(self) -> Stretch | None:
-        """The shortest steps that come again and again around the middle, on all ranks; behind the first
-        time, in which ranks may still find their stride."""
-        steps, ranks = self.relative(), {rank for rank, *_ in self.steps}
-        middle = len(steps) // 2
-        for length in range(len(ranks), middle // 2):
-            if steps[middle] != steps[middle - length]:
-                continue
-            begin = end = middle
-            while begin > length and steps[begin - 1] == steps[begin - 1 - length]:
-                begin -= 1
-            while end < len(steps) and steps[end] == steps[end - length]:
-                end += 1
-            if end - begin >= 3 * length and {rank for rank, *_ in steps[begin : begin + length]} == ranks:
-                return self.stretch_of(begin, length, end)
-        return None
-
-    def stretch_of(self, begin: int, length: int, end: int) -> Stretch:
-        """The stretch, with what it waits for, and what is asked of it later."""
-        pending = {begin - sender for _, _, sender, *_ in self.steps[begin : begin + length] if sender}
-        pending = {back for back in pending if back >= 0}
-        asked = [sender for _, _, sender, *_ in self.steps[end:] if sender]
-        asked += [place for place in self.places if place > begin + length]
-        farthest = max([*pending, *(end - place for place in asked)])
-        return Stretch(begin, length, end, sorted(pending), 1 + -(-farthest // length))
-
-    @lru_cache(maxsize=128)  # noqa: B019
-    def turns(self, done: int, until: int) -> list[Turn]:
-        """The steps by turns, in each of which one rank goes on."""
-        by_rank = groupby(self.steps[done:until], key=lambda step: step[0])
-        return [(rank, [(price, sender) for _, price, sender, *_ in steps]) for rank, steps in by_rank]
-
-
-def run(order: StepOrder, done: int, until: int, tariff: Tariff, clocks: ReplayClocks) -> float | None:
-    """Go on from `clocks`; return the seconds of a step, in the mean, of stretches that were passed over."""
+def run(steps: list[Step], turns: list[Turn], tariff: Tariff, clocks: ReplayClocks) -> None:
+    """Go on from `clocks`."""
     if tariff.reductions:
-        run_beside_reductions(order.steps[done:until], tariff, clocks)
+        run_beside_reductions(steps, tariff, clocks)
     elif not tariff.finds_lines_free:
-        run_on_lines(order.steps[done:until], tariff, clocks)
+        run_on_lines(steps, tariff, clocks)
     else:
-        return run_freely(order, done, until, tariff, clocks)
-    return None
-
-
-def run_freely(order: StepOrder, done: int, until: int, tariff: Tariff, clocks: ReplayClocks) -> float | None:
-    """Replay where no message finds its line taken, and pass over what repeats."""
-    stretch = order.stretch
-    if not stretch or done > stretch.begin or stretch.times(until) < 2:
-        run_turns(order.turns(done, until), tariff, clocks)
-        return None
-    begin, length, end = stretch.begin, stretch.length, stretch.begin + stretch.length
-    run_turns(order.turns(done, begin), tariff, clocks)
-    found = stretch.state(clocks)
-    run_turns(order.turns(begin, end), tariff, clocks)
-    if seconds := shift(found, stretch.state(clocks)):
-        times = stretch.times(until) - 1
-        stretch.pass_over(times, seconds, clocks)
-        end += times * length
-    run_turns(order.turns(end, until), tariff, clocks)
-    return seconds and seconds / length
-
-
-def shift(before: list[float], after: list[float]) -> float | None:
-    """Seconds by which all moments are later; None where they differ."""
-    seconds = after[0] - before[0]
-    same = all(isclose(later, moment + seconds, rel_tol=SAME) for moment, later in zip(before, after))
-    return seconds if same else None
+        run_turns(turns, tariff, clocks)
 
 
 def run_turns(turns: list[Turn], tariff: Tariff, clocks: ReplayClocks) -> None:

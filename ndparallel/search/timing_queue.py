@@ -23,7 +23,7 @@ import numpy as np
 from ndparallel.pipeline.catalog import RECIPES
 from ndparallel.planner.job import Plan, TrainingJob
 from ndparallel.planner.prediction import time_step
-from ndparallel.planner.step.pipeline import FULL_ROUNDS
+from ndparallel.planner.step.schedule_timer import FULL_ROUNDS
 from ndparallel.planner.step.step import Step
 from ndparallel.search.candidates import Candidates
 

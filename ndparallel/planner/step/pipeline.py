@@ -1,10 +1,8 @@
 """The step of a pipeline: the schedule's own actions, and then each rank's gradients and optimizer.
 
-Idea   Once a pipeline is full, every round of as many microbatches as there are ranks, or as are in a group,
-       takes the same. So two short steps are timed action by action, and the rounds between them and the real
-       step are added. The same pipeline is timed a second time with messages that take no time: what that
-       saves is waiting for messages, and the rest of the waiting is bubble and imbalance.
-Cost   A tenth of a microsecond for each action that is timed (ndparallel/pipeline/steps.py).
+Idea   The schedule is timed on the seconds of its actions (ndparallel.planner.step.schedule_timer), and a
+       second time with messages that take no time: what that saves is waiting for messages, and the rest of
+       the waiting is bubble and imbalance.
 Limit  All microbatches are alike.
 
 Glossary
@@ -24,19 +22,19 @@ from typing import Any
 import numpy as np
 
 from ndparallel.pipeline.actions import Schedule
-from ndparallel.pipeline.catalog import RECIPES, default_schedule
-from ndparallel.pipeline.replay import Ends, Replay, ends_of_both, replay_of
+from ndparallel.pipeline.catalog import default_schedule
+from ndparallel.pipeline.replay import Ends, Replay
 from ndparallel.pipeline.search import check_size, search
 from ndparallel.pipeline.work import Reduction, Work
 from ndparallel.planner.job import Plan
 from ndparallel.planner.layers.breakdown import TimeBreakdown, total
 from ndparallel.planner.step.overlap import begin, begin_reduce, finish_reduces
 from ndparallel.planner.step.paired import Pair, beside, pairs_of_rank, pairs_run, saved
+from ndparallel.planner.step.schedule_timer import ScheduleTimer, replay_for
 from ndparallel.planner.step.streams import StreamClock, longest
 from ndparallel.planner.step.tail import passes_of_gradients, step_tails
 from ndparallel.planner.step.workload import Workload
 
-FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
 UNLIKE = 0.01  # by which the stages between the first and the last differ where layers are not spread evenly
 
 
@@ -52,12 +50,12 @@ class PipelineTimes:
     pace: float
 
 
-class PipelineTimer:
+class PipelineTimer(ScheduleTimer):
     """Times one workload in five stages, each once, from those above it."""
 
     def __init__(self, work: Workload) -> None:
-        self.work, self.plan, self.microbatches = work, work.plan, work.plan.microbatches(work.job)
-        self.per_round = per_round(self.plan.schedule, int(self.microbatches), int(self.plan.pp))
+        super().__init__(work.plan, work.plan.microbatches(work.job))
+        self.work = work
         self.stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
 
     # ---- 1. seconds of every action
@@ -132,53 +130,6 @@ class PipelineTimer:
         """All of a step's microbatches."""
         durations = self.durations if self.plan.recipe.is_searched else None
         return replay_of_step(self.plan, self.microbatches, durations)
-
-    @cached_property
-    def rounds(self) -> tuple[Replay, Replay, float]:
-        """Two short steps, one round apart, and how many rounds more than the first the real one has."""
-        few = FULL_ROUNDS * self.per_round + self.microbatches % self.per_round
-        if self.microbatches <= few + self.per_round:
-            return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
-        return self.replay(few), self.replay(few + self.per_round), (self.microbatches - few) / self.per_round
-
-    def replay(self, microbatches: int) -> Replay:
-        return replay_for(self.plan, microbatches, self.per_round if self.plan.recipe.group else None)
-
-    def ends_after_rounds(self, durations: Work) -> Ends:
-        """Extrapolate each rank's end from the two short steps. A rank whose memory limits its lead runs at
-        the busiest rank's pace in the end, so no round is quicker than that; and none ends before
-        `soonest_ends`."""
-        few, more, rounds = self.rounds
-        before, after = ends_of_both(few, more, durations)
-        least = few.busiest(durations) if few.peaks == more.peaks else 0.0
-        least = self.per_round * max(least, few.longest_reducing(durations))
-        later = [
-            [start + rounds * max(end - start, least) for start, end in zip(*moments)]
-            for moments in zip(before[1:], after[1:])
-        ]
-        end, complete, reduced = later
-        soonest = self.soonest_ends(before.start, durations) if rounds else end
-        lacks = [max(0.0, least - found) for least, found in zip(soonest, end)]
-        return Ends(
-            before.start,
-            [found + lack for found, lack in zip(end, lacks)],
-            [found + lacks[self.plan.layout.rank(stage)] for stage, found in enumerate(complete)],
-            [found + lack for found, lack in zip(reduced, lacks)],
-        )
-
-    def soonest_ends(self, start: list[float], durations: Work) -> list[float]:
-        """When ranks that start so can end at the soonest: each does its own work on every microbatch, and
-        the first one waits until the last gradients have come up from every other."""
-        replay, splits = self.rounds[0], self.plan.recipe.splits
-        weights = durations.seconds_by_stage(self.plan.stages)["W"]
-        up = replay.way_up(durations, "I" if splits else "B")
-        own = [self.microbatches * each for each in replay.work_by_rank(durations)]
-        left = [self.microbatches * splits * sum(weights[stage] for stage in held) for held in self.stages]
-        first = max(
-            begin + busy - later + up[min(held)]
-            for begin, busy, later, held in zip(start, own, left, self.stages)
-        )
-        return [max(first, start[0] + own[0]), *(begin + busy for begin, busy in zip(start[1:], own[1:]))]
 
     @cached_property
     def ends(self) -> Ends:
@@ -259,9 +210,11 @@ class PipelineTimer:
             first = min(self.microbatches, self.per_round + self.microbatches % self.per_round)
             end = self.replay(first).ends(self.silent).end[self.last]
             return end + (self.microbatches - first) * busiest, busiest
+        if paced := self.paced(self.silent):
+            return paced[0].end[self.last], paced[1]
         few, more, rounds = self.rounds
         more = more if rounds else self.replay(self.microbatches + self.per_round)
-        before, after = (ends.end[self.last] for ends in ends_of_both(few, more, self.silent))
+        before, after = (replay.ends(self.silent).end[self.last] for replay in (few, more))
         pace = max(busiest, (after - before) / self.per_round)
         return before + rounds * self.per_round * pace, pace
 
@@ -352,16 +305,6 @@ def replay_of_step(plan: Plan, microbatches: int, durations: Work | None = None)
     forward, inputs, weights, _ = seconds_of(durations)
     parts = (forward, inputs, weights, durations.latency, durations.wire)
     return searched(plan.pp, microbatches, plan.recipe.memory_limit(plan.pp), *map(hashable, parts))
-
-
-@lru_cache(maxsize=256)
-def per_round(schedule: str, microbatches: int, ranks: int) -> int:
-    """After how many microbatches a full pipeline does the same again."""
-    return RECIPES[schedule].microbatches_per_round(microbatches, ranks)
-
-
-def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Replay:
-    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None, group)
 
 
 @lru_cache(maxsize=8)

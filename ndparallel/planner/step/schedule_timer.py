@@ -1,0 +1,116 @@
+"""When the ranks of a plan's pipeline end, on given seconds of its actions.
+
+Idea   Once a pipeline is full, every round of microbatches takes the same. So a short step is timed action by
+       action, and the rounds between it and the real step are added (ndparallel.pipeline.rounds). Where they
+       do not follow from it, two short steps are timed, and what the longer one takes more is added.
+Cost   A tenth of a microsecond for each action that is timed (ndparallel/pipeline/steps.py).
+Limit  All microbatches are alike.
+
+Glossary
+    round   microbatches after which a full pipeline may do the same again: as many as there are ranks, or as
+            are in a group
+    pace    seconds of a microbatch in a full pipeline
+"""
+
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+
+from ndparallel.pipeline.catalog import RECIPES
+from ndparallel.pipeline.replay import Ends, Replay, replay_of
+from ndparallel.pipeline.rounds import round_seconds
+from ndparallel.pipeline.work import Work
+from ndparallel.planner.job import Plan
+
+FULL_ROUNDS = 3  # rounds of microbatches after which a pipeline is in its stride
+PERIOD = 2  # microbatches after which most full pipelines without groups do the same again
+
+
+class ScheduleTimer:
+    """Times the schedule of a plan's pipeline."""
+
+    def __init__(self, plan: Plan, microbatches: int) -> None:
+        self.plan, self.microbatches = plan, microbatches
+        self.per_round = per_round(plan.schedule, int(microbatches), int(plan.pp))
+
+    @cached_property
+    def rounds(self) -> tuple[Replay, Replay, float]:
+        """Two short steps, one round apart, and how many rounds more than the first the real one has."""
+        few = FULL_ROUNDS * self.per_round + self.microbatches % self.per_round
+        if self.microbatches <= few + self.per_round:
+            return self.replay(self.microbatches), self.replay(self.microbatches), 0.0
+        return self.replay(few), self.replay(few + self.per_round), (self.microbatches - few) / self.per_round
+
+    def replay(self, microbatches: int) -> Replay:
+        return replay_for(self.plan, microbatches, self.per_round if self.plan.recipe.group else None)
+
+    def alike(self) -> Iterator[tuple[Replay, Replay]]:
+        """Short steps that fill the pipeline, each with one that has another round, the shortest first."""
+        plan, sizes = self.plan, [(FULL_ROUNDS * self.per_round, self.per_round)]
+        if not plan.recipe.group:
+            in_flight = int(plan.recipe.peak_in_flight(self.microbatches, 0, plan.pp, plan.chunks))
+            sizes.insert(0, (in_flight + 2 * PERIOD, PERIOD))
+        for full, period in sizes:
+            few = full + (self.microbatches - full) % period
+            if few < self.microbatches:
+                yield self.replay(few), self.replay(few + period)
+
+    def paced(self, durations: Work) -> tuple[Ends, float] | None:
+        """The ends of all microbatches, and a full pipeline's pace, where all its rounds take the same."""
+        for few, more in self.alike():
+            if found := round_seconds(few, more, durations):
+                (ends, seconds), timed = found, few.schedule.microbatches
+                pace = seconds / (more.schedule.microbatches - timed)
+                return ends.later((self.microbatches - timed) * pace), pace
+        return None
+
+    def ends_after_rounds(self, durations: Work) -> Ends:
+        """The ends of all microbatches: exact where rounds are all alike, or where there are few."""
+        if paced := self.paced(durations):
+            return paced[0]
+        few, more, rounds = self.rounds
+        before = few.ends(durations)
+        return self.extrapolated(before, more.ends(durations), durations) if rounds else before
+
+    def extrapolated(self, before: Ends, after: Ends, durations: Work) -> Ends:
+        """Extrapolate each rank's end from the two short steps. A rank whose memory limits its lead runs at
+        the busiest rank's pace in the end, so no round is quicker than that; and none ends before
+        `soonest_ends`."""
+        few, more, rounds = self.rounds
+        least = few.busiest(durations) if few.peaks == more.peaks else 0.0
+        least = self.per_round * max(least, few.longest_reducing(durations))
+        end, complete, reduced = (
+            [start + rounds * max(end - start, least) for start, end in zip(*moments)]
+            for moments in zip(before[1:], after[1:])
+        )
+        soonest = self.soonest_ends(before.start, durations)
+        lacks = [max(0.0, least - found) for least, found in zip(soonest, end)]
+        return Ends(
+            before.start,
+            [found + lack for found, lack in zip(end, lacks)],
+            [found + lacks[self.plan.layout.rank(stage)] for stage, found in enumerate(complete)],
+            [found + lack for found, lack in zip(reduced, lacks)],
+        )
+
+    def soonest_ends(self, start: list[float], durations: Work) -> list[float]:
+        """When ranks that start so can end at the soonest: each does its own work on every microbatch, and
+        the first one waits until the last gradients have come up from every other."""
+        replay, splits = self.rounds[0], self.plan.recipe.splits
+        stages = [self.plan.layout.stages_of(rank) for rank in range(self.plan.pp)]
+        weights = durations.seconds_by_stage(self.plan.stages)["W"]
+        up = replay.way_up(durations, "I" if splits else "B")
+        own = [self.microbatches * each for each in replay.work_by_rank(durations)]
+        left = [self.microbatches * splits * sum(weights[stage] for stage in held) for held in stages]
+        first = max(
+            begin + busy - later + up[min(held)] for begin, busy, later, held in zip(start, own, left, stages)
+        )
+        return [max(first, start[0] + own[0]), *(begin + busy for begin, busy in zip(start[1:], own[1:]))]
+
+
+@lru_cache(maxsize=256)
+def per_round(schedule: str, microbatches: int, ranks: int) -> int:
+    """After how many microbatches a full pipeline does the same again."""
+    return RECIPES[schedule].microbatches_per_round(microbatches, ranks)
+
+
+def replay_for(plan: Plan, microbatches: int, group: int | None = None) -> Replay:
+    return replay_of(plan.schedule, plan.pp, microbatches, plan.chunks if plan.chunks > 1 else None, group)

@@ -1,0 +1,89 @@
+"""Rounds of a full pipeline are added to a short step only where they follow from it to the last digit."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndparallel.pipeline.catalog import RECIPES, build, written
+from ndparallel.pipeline.replay import Ends, Replay
+from ndparallel.pipeline.rounds import round_before, round_seconds
+from ndparallel.pipeline.work import Reduction, Work
+from tests.pipeline.test_replay import random_work
+
+AT_ONCE = {"gpipe", "looped-bfs"}  # all forwards stand before all backwards: a round is put in twice
+
+
+def steps(name: str, ranks: int) -> list[Replay]:
+    """A step that fills the pipeline, one with a round more, and one with three."""
+    group = ranks if RECIPES[name].group else None
+    few, period = (3 * ranks, ranks) if group else (2 * ranks + 2, 2)
+    return [Replay(build(name, ranks, few + rounds * period, group=group)) for rounds in (0, 1, 3)]
+
+
+def same(one: Ends, other: Ends) -> bool:
+    return all(moments == pytest.approx(those, rel=1e-12) for moments, those in zip(one, other))
+
+
+@pytest.mark.parametrize("name", sorted(written()))
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_longer_step_has_a_round_more_in_one_place_unless_forwards_come_first(name, ranks):
+    few, more, _ = steps(name, ranks)
+    assert bool(round_before(few, more)) == (name not in AT_ONCE)
+
+
+@pytest.mark.parametrize("ranks", [4, 16])
+def test_1f1b_is_in_its_stride_two_microbatches_after_it_is_full(ranks):
+    few, more, most = (Replay(build("1f1b", ranks, ranks + 2 + rounds * 2)) for rounds in (0, 1, 9))
+    work = Work([1.0] * (ranks - 1) + [1.3], 1.2, 0.9)
+    found = round_seconds(few, more, work)
+    assert found
+    ends, seconds = found
+    assert seconds == pytest.approx(2 * (1.3 + 1.2 + 0.9))  # two microbatches on the busiest rank
+    assert same(ends.later(9 * seconds), most.ends(work))
+
+
+def test_where_ranks_are_all_as_busy_messages_are_waited_for_anew_after_as_many_microbatches_as_ranks():
+    work = Work(1.0, 0.5, 0.5, wire=0.9)
+    few, *longer = (Replay(build("1f1b", 8, 24 + period)) for period in range(9))
+    found = [round_seconds(few, more, work) for more in longer]
+    assert [period for period, each in enumerate(found, 1) if each] == [8]
+
+
+@given(
+    st.sampled_from(sorted({*written()} - AT_ONCE)),
+    st.integers(2, 4),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 0.1, 0.4, None]),
+)
+def test_rounds_that_are_added_end_as_those_that_are_timed(name, ranks, seed, wire):
+    few, more, most = steps(name, ranks)
+    work = random_work(few.schedule.layout.stages, ranks, seed, wire)
+    if found := round_seconds(few, more, work):
+        ends, seconds = found
+        assert same(ends, few.ends(work))
+        assert same(ends.later(seconds), more.ends(work))
+        assert same(ends.later(3 * seconds), most.ends(work))
+
+
+def test_a_first_rank_that_still_runs_ahead_is_not_extrapolated():
+    """Its lead grows until as many microbatches are in flight as it may have."""
+    few, more, _ = steps("zb-h2", 4)
+    assert round_before(few, more)
+    assert round_seconds(few, more, Work([0.1, 0.5, 0.5, 1.0], 1.0, 0.1)) is None
+
+
+def test_a_longer_step_that_ends_otherwise_is_none_of_the_shorter_with_a_round_more():
+    few, more, _ = steps("1f1b", 4)
+    first, *others = more.schedule.actions
+    last = next(place for place, action in enumerate(first) if action[::2] == ("F", 11))
+    later = [*first[:last], first[last + 1], first[last], *first[last + 2 :]]
+    assert not round_before(few, Replay(replace(more.schedule, actions=[later, *others])))
+
+
+def test_messages_that_find_lines_taken_and_gradients_on_their_way_are_timed_to_the_end():
+    few, more, _ = steps("1f1b", 2)
+    assert round_seconds(few, more, Work(1.0, 0.5, 0.5, wire=0.9))
+    assert round_seconds(few, more, Work(1.0, 0.5, 0.5, wire=1.1)) is None
+    assert round_seconds(few, more, Work(reductions=[Reduction(0.1, 0.1, 0.0)] * 2)) is None
