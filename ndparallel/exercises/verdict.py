@@ -96,8 +96,8 @@ def headline(mark: str, yours: Mapping[str, float], par: Mapping[str, float]) ->
 
 
 def words(figure: str) -> str:
-    """Name a figure as people do: "bytes_sent" is "bytes sent"."""
-    return figure.replace("_", " ")
+    """Name a figure as people do: "step_seconds" is "step time", "peak_memory_bytes" is "peak memory"."""
+    return figure.removesuffix("_bytes").replace("_seconds", "_time").replace("_", " ")
 
 
 def shown(figure: str, value: float) -> str:

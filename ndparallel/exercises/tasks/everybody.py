@@ -74,7 +74,10 @@ def fault(source: int, target: int, found: np.ndarray) -> str:
 
 def over_par(yours: Attempt, par: Attempt) -> str:
     if yours.figures["bytes_sent"] > par.figures["bytes_sent"]:
-        return "Some pieces travel twice: send each one straight to its reader."
+        return (
+            "Some pieces travel twice, or to the GPU that has them: send each straight to its reader, and "
+            "copy your own."
+        )
     return (
         "Somebody waits. Send everything before you look at what comes, and let every GPU send to another "
         "one at the same time: all to GPU 0 first, and the messages queue there."
