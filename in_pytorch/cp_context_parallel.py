@@ -73,7 +73,7 @@ class Ring(torch.autograd.Function):
 
 
 def sources() -> list[int]:
-    """The ranks whose blocks come by, the own first."""
+    """The ranks whose blocks come by, this rank first."""
     return [(dist.get_rank() - hop) % dist.get_world_size() for hop in range(dist.get_world_size())]
 
 

@@ -176,8 +176,8 @@ def every_guess(question: Question) -> Setup:
 
 
 class Pool:
-    """Stores what is long once, and refers to it by its number: {"$": 7}. Of a table it stores the columns,
-    whose numbers are like one another: {"|": columns}."""
+    """A store of long values, which keeps each once and refers to it by its number: {"$": 7}. A table is kept
+    by its columns, whose numbers are alike: {"|": columns}."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}

@@ -2,8 +2,8 @@
 measured.
 
 Idea   A multiprocessor computes one tile of the result at a time, so a result that is no whole number of
-       tiles, or whose tiles are no whole number of waves, leaves some of them idle. Who has measured their
-       own GPU gives a few points instead: FLOPs and share of the peak.
+       tiles, or whose tiles are no whole number of waves, leaves some of them idle. A GPU that was
+       measured has a few points instead: FLOPs and share of the peak.
 Limit  One tile size; a curve knows a matmul by its FLOPs alone.
 
 Glossary

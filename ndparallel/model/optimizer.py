@@ -1,7 +1,7 @@
 """Optimizers over flat arrays: what they remember is memory, what they read and write is time.
 
-Idea   An optimizer works element by element, so any slice of the weights can be stepped by whoever holds that
-       slice: ZeRO is possible.
+Idea   An optimizer works element by element, so a rank can step the slice of the weights that it holds alone:
+       ZeRO is possible.
 Cost   Memory-bound. AdamW reads weight, gradient and two moments and writes three of them: 7 arrays. SGD: 3,
        and remembers nothing.
 """

@@ -64,7 +64,7 @@ class ContextParallel(AxisOperators):
         return sum((zigzag(sequence, self.size, index) for index in range(self.size)), ())
 
     def travel(self, own: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (rank's index, its block), the own block first. The next block is sent while the caller
+        """Yield (rank's index, its block), this rank's first. The next block is sent while the caller
         computes with this one."""
         block = own
         for hop in range(self.size - 1):

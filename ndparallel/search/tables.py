@@ -60,8 +60,8 @@ def rejected(found: Found, width: int) -> Table:
 def certainty(found: Found) -> str:
     """How many plans there were, and how sure it is that the first is the fastest."""
     counted = (
-        f"{found.legal:,} legal plans, of which {found.fit:,} fit. Of all of these the step's lower bound "
-        f"was computed, of {count(found.timed, 'plan')} the step itself."
+        f"{found.legal:,} legal plans, of which {found.fit:,} fit. For all of these a lower bound of the "
+        f"step was computed, for {count(found.timed, 'plan')} the step itself."
     )
     if found.gap < 0.0005:
         return f"{counted} No other plan can be faster."

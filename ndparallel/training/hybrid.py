@@ -50,7 +50,7 @@ class HybridShardedUnit(FullyShardedUnit):
             start = line.now
             reduce_scatter(self.gpu, piece, whole, self.group, "average")
             handle: Handle = all_reduce(self.gpu, piece, self.copies, "average", async_op=True)
-        handle.start = start  # whoever waits for the second waits for the first as well
+        handle.start = start  # a wait for the second is one for the first as well
         return handle
 
 

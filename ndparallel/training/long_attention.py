@@ -65,7 +65,7 @@ class LongAttention(ByHand):
         return np.stack([self.keys.weight, self.values.weight])
 
     def travel(self) -> Iterator[np.ndarray]:
-        """Yield the blocks of all ranks, the own one first, each sent on before the caller computes with
+        """Yield the blocks of all ranks, this rank's first, each sent on before the caller computes with
         it."""
         return (block for _, block in self.cp.travel(self.block))
 

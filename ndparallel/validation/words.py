@@ -3,8 +3,8 @@ spellings.
 
 Idea   Sources write the same thing in many ways. Each function reads one field and says what it is in our
        names.
-Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py. Of a run's
-       software `not_known` says so.
+Limit  A word that is not known here stands for what is said nowhere: see the rules in cases.py. For a
+       run's software `not_known` says so.
 """
 
 import re

@@ -143,7 +143,7 @@ class LockstepMachine:
         left = self.left(exchange.group)
         latency, bandwidth = self.links(left, self.members)
         wire = exchange.bytes / bandwidth
-        right = np.argsort(left)  # whoever has this member on its left
+        right = np.argsort(left)  # the member that has this one on its left
         return OnTheWay(start + wire[right], start[left - self.members[0]] + latency, wire)
 
     def left(self, group: str) -> np.ndarray:
