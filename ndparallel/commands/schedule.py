@@ -38,13 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("names", nargs="+", metavar="NAME", help=", ".join([*written(), SEARCHED]))
     add("--stages", type=int, default=4, metavar="P", help="ranks of the pipeline (default 4)")
-    add(
-        "--microbatches",
-        type=int,
-        default=8,
-        metavar="M",
-        help="parts that the batch is cut into (default 8)",
-    )
+    add("--microbatches", type=int, default=8, metavar="M", help="parts of the batch (default 8)")
     add(
         "--chunks",
         type=int,
