@@ -28,7 +28,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
 
     by_lower = {choice.lower(): choice for choice in choices}
     begun = [choice for choice in by_lower if name and choice.startswith(name.lower())]
-    near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1, cutoff=0.5)
+    near = begun or difflib.get_close_matches(name[:MOST_SHOWN].lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[near[0]]!r}?" if near else ""
     comma = ";" if any("," in choice for choice in by_lower) else ","
     return UserError(f"unknown {kind} {brief(name)}.{hint} There are: {f'{comma} '.join(by_lower.values())}.")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ndparallel.base.errors import unknown
 from ndparallel.base.words import count, duration, listed, paragraph, three_digits
 
 
@@ -43,3 +44,13 @@ def test_a_number_and_its_unit_stay_on_one_line(width):
     assert max(map(len, lines)) <= width
     for quantity in ("26.8 ms", "1.23 GB/s", "630 kB", "4.72 MB", "4 GPUs", "9 TFLOP/s"):
         assert any(quantity in line for line in lines)
+
+
+def test_only_what_resembles_the_word_typed_is_suggested():
+    commands = ["compare", "schedule"]
+    assert "Did you mean 'schedule'?" in str(unknown("command", "scheduel", commands))
+    for word in ("nope", "help"):
+        assert (
+            str(unknown("command", word, commands))
+            == f"unknown command '{word}'. There are: compare, schedule."
+        )
