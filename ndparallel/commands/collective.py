@@ -3,7 +3,7 @@
 Idea   Every rank runs the algorithm over gpu.send and gpu.receive, with arrays that are only sizes; its
        closed form stands beside it. Without --algorithm there is a table of all, and the sizes at which the
        fastest changes. --show draws every hop.
-Cost   Up to 64 ranks are executed, message by message. More advance in lockstep, one vector operation a step,
+Cost   Up to 64 ranks are executed, message by message. More advance in lockstep, one vector operation a hop,
        which gives the same seconds; --engine asks for the one or the other.
 Limit  A message costs its latency and its bytes, and nothing else.
 
@@ -315,7 +315,7 @@ def link_words(link: Link) -> str:
 def how(setting: Setting) -> str:
     if setting.engine == LOCKSTEP:
         return (
-            "Run in lockstep: all ranks' clocks move at once, one vector operation a step, to the same "
+            "Run in lockstep: all ranks' clocks move at once, one vector operation a hop, to the same "
             "seconds as message by message."
         )
     return f"Executed message by message, on the engine {setting.engine}."
