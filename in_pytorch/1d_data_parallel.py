@@ -82,7 +82,7 @@ def fsdp_no_reshard(job: Job) -> Outcome:
 
 
 def fsdp_prefetch(job: Job) -> Outcome:
-    """While a unit computes, the next is gathered: said unit by unit."""
+    """Gather the next unit while one computes: each is told its neighbours."""
     model = new_model(job)
     ordered = [fully_shard(unit) for unit in (model.embedding, *model.layers.values(), model.head)]
     fully_shard(model)

@@ -40,8 +40,8 @@ Announce = Callable[[str], None]
 
 
 class Budget:
-    """So many seconds from now on. Where several processes measure together, `agreed` tells all of them that
-    it is over when one finds so."""
+    """A limit of seconds from now on. Where several processes measure together, `agreed` tells all of them
+    that it is over when one finds so."""
 
     def __init__(self, seconds: float, now: Clock = time.monotonic) -> None:
         self.seconds, self.now, self.end = seconds, now, now() + seconds

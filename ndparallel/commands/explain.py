@@ -95,7 +95,7 @@ def smallest_job(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def units_of(job: TrainingJob) -> list[str]:
-    """Those that the model has; a layer with experts first."""
+    """The units that the model has; a layer with experts first."""
     dense, experts = job.shape.layers - job.shape.moe_layers, job.shape.moe_layers
     ends = ["embedding", "head"] + ["optimizer"] * (not job.stack.executed)
     return ["experts"] * (experts > 0) + ["dense"] * (dense > 0) + ends

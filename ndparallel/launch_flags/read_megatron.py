@@ -327,7 +327,7 @@ def beyond(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
 
 
 def beyond_groups(flags: Given, job: TrainingJob, plan: Plan) -> Iterator[str]:
-    """Where the groups of microbatches are not the smallest that Megatron-Core takes."""
+    """Say which groups of microbatches are taken in place of others that are not modelled."""
     there = flags.has(fields.GROUP)
     stated, group = flags.number(fields.GROUP) if there else plan.pp, group_of(job, plan)
     if group not in (0, stated):

@@ -40,7 +40,7 @@ RUNS = 100  # simulated for one answer
 
 @dataclass(frozen=True)
 class FailureModel:
-    """So many GPUs that fail at this rate, and what it takes to keep the work and to come back to it."""
+    """GPUs that fail at a rate, and what it takes to keep the work and to come back to it."""
 
     gpus: int
     failures_per_gpu_hour: float = LLAMA_3_FAILURES_PER_GPU_HOUR

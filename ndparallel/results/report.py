@@ -97,8 +97,8 @@ class Report:
         return max(self.loss_differences(row), default=None)
 
     def weights_difference(self, row: Measurement) -> float:
-        """That of the stepped weights, in the tolerance of all others; 0 where they are not held against the
-        single GPU's."""
+        """The difference of the stepped weights, in the tolerance of all others; 0 where they are not held
+        against the single GPU's."""
         if self.weight_tolerance is None or row.max_weight_difference is None:
             return 0.0
         return row.max_weight_difference / self.weights_allowed * self.tolerance

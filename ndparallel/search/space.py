@@ -68,7 +68,7 @@ def meshes(gpus: int, fixed: Fixed) -> Iterator[tuple[int, int, int, int]]:
 
 
 def some(values: Iterable, fixed: Fixed, name: str) -> list:
-    """Those that were not ruled out."""
+    """The values that are not ruled out by what is fixed."""
     return [value for value in values if name not in fixed or value in choices(fixed, name)]
 
 

@@ -61,7 +61,8 @@ class AttentionLists(LayerParts):
 
     @property
     def gathered_keys_bytes(self):
-        """Those that are gathered: PyTorch's are of every query head (repeat_kv in torchtitan's models)."""
+        """Bytes of the keys and values that are gathered: PyTorch's are of every query head (repeat_kv in
+        torchtitan's models)."""
         size = self.keys_and_values_bytes
         return size * self.shape.heads / self.kv_heads if self.stack.cp_merges else size
 

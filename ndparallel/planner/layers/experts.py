@@ -192,8 +192,7 @@ class ExpertLists(LayerParts):
         return [Start(rows), *beside, Wait(rows)] if self.stack.ep_overlap else [rows]
 
     def over_tp(self) -> list:
-        """Where tp cuts experts, all its ranks need all their rows; then those of one expert are brought
-        together."""
+        """What brings all rows to all tp ranks where tp cuts experts, and sorts them by expert."""
         size = self.received * self.shape.hidden
         several = self.stack.routing_in_full and self.share.ep * self.share.tp > 1
         sort = [self.elementwise("sort", size, 2)] if several else []

@@ -31,7 +31,7 @@ class FrozenLists:
         return Layer(self.written(forward), self.written(again), self.written(backward), made)
 
     def embedding(self, layer: Layer) -> Layer:
-        """Nothing below it is trained."""
+        """The embedding has no backward pass: nothing below it is trained."""
         return Layer(layer.forward, [], [], [])
 
     def head(self, layer: Layer) -> Layer:

@@ -273,7 +273,8 @@ class ExecutedWorkload:
 
     @cached_property
     def meetings(self) -> Sequence[Meeting]:
-        """Behind the gradients of dp; buckets have the sums over tp."""
+        """What pipeline ranks meet for behind the gradients of dp: tables that two of them hold, and the
+        norm. Sums over tp are in the buckets."""
         ends, ranks, machine = (0, self.plan.pp - 1), range(self.plan.pp), self.machine
         tables = [Meeting(ends, partial(machine.across, each, ends)) for each in self.tied_sums]
         norm = partial(self.norm, machine=machine)

@@ -120,7 +120,7 @@ def less(table: PlanTable, seconds: np.ndarray) -> PlanTable:
 
 
 def through(counts: np.ndarray, table: PlanTable) -> np.ndarray:
-    """F, I and W of one microbatch through so many parts, and what units wait in so many places."""
+    """F, I and W of one microbatch through as many parts as are counted, with what units wait there."""
     seconds = np.matmul(counts[..., : len(PARTS)], table["passes"])
     if (table["zero"] == 3).any():
         seconds[:2] += np.matmul(counts[..., len(PARTS) :], table["waits"])
