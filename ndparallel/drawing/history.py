@@ -95,15 +95,19 @@ class MemoryHistory(NamedTuple):
 
 
 def timeline(name: str, runs: Iterable[RankRun]) -> Timeline:
-    """Turn the events of all ranks of one run into lanes: rank by rank, the compute stream first. Neighbours
-    that did the same at the same time share their spans."""
+    """Turn the events of all ranks of one run into lanes: rank by rank, the compute stream first. Ranks that
+    did the same at the same time share their spans."""
     runs = sorted(runs, key=lambda run: run.rank)
     names = dict.fromkeys(lane_name(stream) for stream in stream_names(runs))
     lanes: list[Lane] = []
-    for _, same in groupby(runs, key=did):
-        first, *others = same
-        drawn = [*_lanes(first, names)]
-        lanes += drawn + [lane._replace(rank=run.rank) for run in others for lane in drawn]
+    drawn: list[tuple[list[tuple], list[Lane]]] = []
+    for run in runs:
+        its = did(run)
+        same = next((others for done, others in drawn if done == its), None)
+        if same is None:
+            same = [*_lanes(run, names)]
+            drawn.append((its, same))
+        lanes += [lane._replace(rank=run.rank) for lane in same]
     return Timeline(name, max((run.end_seconds for run in runs), default=0.0), tuple(lanes))
 
 

@@ -38,10 +38,21 @@ def hierarchy(runs: Sequence[RankRun], hardware: Hardware, steps: int = 1) -> li
     GPUs."""
     step_seconds = max(run.end_seconds for run in runs) / steps
     hardware = undisturbed(hardware)  # a slow link is no third kind of link
-    events = [[Event._make(event) for event in run.events if event[KIND] in TRAFFIC] for run in runs]
-    axes = [axis for name in AXES if (axis := AxisTraffic.of(name, events, hardware)).calls]
-    rows = [axis.row(len(runs) * steps, step_seconds, hardware) for axis in axes]
+    axes = {name: AxisTraffic(name) for name in AXES}
+    for run in runs:
+        for name, events in by_axis(run.events).items():
+            axes[name].add(events, hardware)
+    rows = [axis.row(len(runs) * steps, step_seconds, hardware) for axis in axes.values() if axis.calls]
     return sorted(rows, key=lambda row: row["between calls_seconds"])
+
+
+def by_axis(events: Iterable[tuple]) -> dict[str, list[Event]]:
+    """One GPU's messages, collectives and waits for them, by their axis."""
+    found: dict[str, list[Event]] = {name: [] for name in AXES}
+    for event in (Event._make(event) for event in events if event[KIND] in TRAFFIC):
+        axis = axis_of(event.peer if event.kind == WAIT else event.stream)
+        found.get(axis, []).append(event)
+    return found
 
 
 @dataclass
@@ -56,21 +67,10 @@ class AxisTraffic:
     exposed_seconds: float = 0.0
     links: set[Link] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, axis: str, events: Sequence[Sequence[Event]], hardware: Hardware) -> "AxisTraffic":
-        """Add up the axis' traffic in these events, GPU by GPU."""
-        traffic = cls(axis)
-        for of_one_gpu in events:
-            traffic.add(of_one_gpu, hardware)
-        return traffic
-
     def add(self, events: Sequence[Event], hardware: Hardware) -> None:
-        mine = [event for event in events if event.kind != WAIT and axis_of(event.stream) == self.axis]
-        waits = union(
-            (event.start, event.end)
-            for event in events
-            if event.kind == WAIT and axis_of(event.peer) == self.axis
-        )
+        """Add one GPU's events along this axis."""
+        mine = [event for event in events if event.kind != WAIT]
+        waits = union((event.start, event.end) for event in events if event.kind == WAIT)
         spans = union((event.start, event.end) for event in mine)
         sends = [event for event in mine if event.kind == SEND]
         self.calls += calls_in(mine)
